@@ -6,7 +6,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.predict.run_buckets import same_work
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -15,7 +15,7 @@ from stepscope.results.cell_facts import TimedCell, by_model, exposed, others, t
 from stepscope.results.evidence import Evidence
 
 
-def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float) -> Said:
+def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float) -> Statement:
     """Findings on cells whose collectives all come after backward and take more than ``least_share`` of the step there.
 
     least_gain: share of the step that an overlapping cell of the same run has to save, where one was measured.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.records.finding import Finding, Skipped
 from stepscope.results.cell_facts import TimedCell, by_model, timed_cells
 from stepscope.results.evidence import Evidence
@@ -13,7 +13,7 @@ from stepscope.results.evidence import Evidence
 
 def over_share(
     evidence: Evidence, phase: str, limit: float, finding: Callable[[Evidence, list[TimedCell]], Finding], *, spent: str
-) -> Said:
+) -> Statement:
     """``finding`` on the cells in which ``phase`` takes more than ``limit`` of the step: one a model, the worst cell first.
 
     spent: what the step does there (``of the step waits for data``).

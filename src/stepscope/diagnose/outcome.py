@@ -1,4 +1,4 @@
-"""What a rule says of its evidence, and how several such sayings become one."""
+"""What a rule states of its evidence, and how several statements become one outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepscope.core.words import counted, listed
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.results.evidence import TraceEvidence
 
-Said = Finding | Iterable[Finding] | str | Quiet | Skipped
+Statement = Finding | Iterable[Finding] | str | Quiet | Skipped
 """As rules return it. A text is a rule that looked and found nothing: at what, and what decided."""
 
 Outcome = tuple[Finding, ...] | Quiet | Skipped
@@ -30,12 +30,12 @@ _A_TIME = re.compile(r",? *\d{4}-\d\d-\d\d\S*|(: )[\w./-]*\d[\w./-]*: ")
 _NUMBER = re.compile(r"\d[\d.,]*")
 
 
-def outcome_of(said: Said) -> Outcome:
-    if isinstance(said, str):
-        return Quiet(looked_at=said)
-    if isinstance(said, Finding):
-        return (said,)
-    return said if isinstance(said, (Quiet, Skipped)) else tuple(said)
+def outcome_of(statement: Statement) -> Outcome:
+    if isinstance(statement, str):
+        return Quiet(looked_at=statement)
+    if isinstance(statement, Finding):
+        return (statement,)
+    return statement if isinstance(statement, (Quiet, Skipped)) else tuple(statement)
 
 
 def named(rule: str, outcome: Outcome) -> Outcome:
@@ -45,9 +45,9 @@ def named(rule: str, outcome: Outcome) -> Outcome:
     return replace(outcome, rule=rule)
 
 
-def together(said: Iterable[Said]) -> Outcome:
+def together(statements: Iterable[Statement]) -> Outcome:
     """One outcome of several of one rule, at least one: findings win over quiet, quiet over skipped."""
-    outcomes = [outcome_of(each) for each in said]
+    outcomes = [outcome_of(each) for each in statements]
     found = tuple(f for outcome in outcomes if isinstance(outcome, tuple) for f in outcome)
     if found:
         return found
@@ -55,20 +55,22 @@ def together(said: Iterable[Said]) -> Outcome:
     return Quiet(looked_at="; ".join(quiet)) if quiet else outcomes[0]
 
 
-def each_job(jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Said], *, told: Outcome = ()) -> Outcome:
+def each_job(
+    jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Statement], *, found: Outcome = ()
+) -> Outcome:
     """``look`` on every traced job: all findings, else what was quiet, else why none could be looked at.
 
-    told: what the rule found already; the jobs that these findings are of are left out.
+    found: what the rule found already; the jobs that these findings are of are left out.
 
     With several jobs a finding's subject says which. Of more than ``JOBS_NAMED`` jobs with findings the one with most at
     stake speaks for all.
     """
-    known = {finding.job for finding in told} if isinstance(told, tuple) else set()
+    known = {finding.job for finding in found} if isinstance(found, tuple) else set()
     outcomes = [(job.name, outcome_of(look(job))) for job in jobs if job.name not in known]
     several = len(jobs) > 1
-    found = [(name, outcome) for name, outcome in outcomes if isinstance(outcome, tuple)]
-    if found:
-        shown = found if len(found) <= JOBS_NAMED else [_worst(found)]
+    firing = [(name, outcome) for name, outcome in outcomes if isinstance(outcome, tuple)]
+    if firing:
+        shown = firing if len(firing) <= JOBS_NAMED else [_worst(firing)]
         return tuple(
             replace(f, job=name, subject=", ".join(filter(None, (name, f.subject))) if several else f.subject)
             for name, findings in shown
@@ -76,9 +78,9 @@ def each_job(jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Said
         )
     quiet = [(name, o) for name, o in outcomes if isinstance(o, Quiet)]
     if quiet:
-        said = [f"{name}: {o.looked_at}" if several else o.looked_at for name, o in quiet[:JOBS_NAMED]]
+        looked = [f"{name}: {o.looked_at}" if several else o.looked_at for name, o in quiet[:JOBS_NAMED]]
         more = [f"and {len(quiet) - JOBS_NAMED} more jobs"] if quiet[JOBS_NAMED:] else []
-        return Quiet(looked_at="; ".join([*said, *more]))
+        return Quiet(looked_at="; ".join([*looked, *more]))
     return next(
         (o for _, o in outcomes if isinstance(o, Skipped)), Skipped(reason="every traced job was timed as well")
     )

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
-from stepscope.diagnose.outcome import Outcome, Said, each_job, folded, named, outcome_of, together
+from stepscope.diagnose.outcome import Outcome, Statement, each_job, folded, named, outcome_of, together
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import Evidence, TraceEvidence
@@ -43,8 +43,8 @@ class Rule:
     name: str = ""
     symptom: str
     needs: tuple[str, ...] = ()
-    look: Callable[[Evidence], Said] | None = None
-    look_at_job: Callable[[TraceEvidence], Said] | None = None
+    look: Callable[[Evidence], Statement] | None = None
+    look_at_job: Callable[[TraceEvidence], Statement] | None = None
     protocol: int
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)
     any_of: tuple[str, ...] = ()
@@ -59,13 +59,13 @@ class Rule:
 
     def check(self, evidence: Evidence) -> Outcome:
         """What the rule says of evidence that has what it needs."""
-        said: list[Outcome] = []
+        outcomes: list[Outcome] = []
         elsewhere = any(getattr(evidence, name) for name in self.any_of if name != "traces")
         if self.look is not None and (self.look_at_job is None or elsewhere):
-            said.append(outcome_of(self.look(evidence)))
+            outcomes.append(outcome_of(self.look(evidence)))
         if self.look_at_job is not None and evidence.traces:
-            said.append(each_job(evidence.traces, self.look_at_job, told=said[0] if said else ()))
-        outcome = named(self.name, together(said))
+            outcomes.append(each_job(evidence.traces, self.look_at_job, found=outcomes[0] if outcomes else ()))
+        outcome = named(self.name, together(outcomes))
         return folded(outcome) if self.folded and isinstance(outcome, tuple) else outcome
 
     @property

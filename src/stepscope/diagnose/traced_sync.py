@@ -6,7 +6,7 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.trace_facts import WORTH, read_in_full, severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_rules import GradientSync
@@ -23,7 +23,7 @@ HIDDEN = 0.05
 """Reductions inside the backward pass of which less than this is hidden do not overlap."""
 
 
-def traced_sync(job: TraceEvidence) -> Said:
+def traced_sync(job: TraceEvidence) -> Statement:
     """A finding where gradients are reduced after backward, or inside it and waited for one by one."""
     ranks = [(p, p.gradient_sync) for p in read_in_full(job.summary) if p.gradient_sync is not None]
     if not ranks:

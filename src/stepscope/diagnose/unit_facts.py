@@ -8,7 +8,7 @@ from functools import wraps
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Threshold
 from stepscope.diagnose.trace_facts import read_in_full, severity_of, steps_ns, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -88,11 +88,11 @@ class Units:
         return (*said, Advice(text="see every unit", command=trace_command(self.job, "--show units,overlap")))
 
 
-def on_units(judge: Callable[[Units], Said]) -> Callable[[TraceEvidence], Said]:
+def on_units(judge: Callable[[Units], Statement]) -> Callable[[TraceEvidence], Statement]:
     """``judge`` as a rule's ``look_at_job``; skipped where a job has no units that can be judged."""
 
     @wraps(judge)
-    def look(job: TraceEvidence) -> Said:
+    def look(job: TraceEvidence) -> Statement:
         ranks = _judged(job.summary)
         if isinstance(ranks, Skipped):
             return ranks

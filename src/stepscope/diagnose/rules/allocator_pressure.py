@@ -31,7 +31,7 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.memory_snapshot import MemorySnapshot
@@ -47,7 +47,7 @@ MOST_RETRIES = Threshold(value=0, unit="late retries", source="each retry emptie
 LEAST = Threshold(value=200, unit="late requests", source="one training step of a small model makes more")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     looked = [m for m in evidence.memory if m.late_allocations >= LEAST.value]
     if not looked:
         return Skipped(

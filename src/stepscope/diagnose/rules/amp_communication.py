@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_bytes, format_duration, format_percent, format_size
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
@@ -51,7 +51,7 @@ _REPLICATED = ("ddp", "naive", "bucketed", "interleaved")
 """Strategies that reduce whole gradients, as DDP does with its hooks."""
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     cells = [c for c in timed_cells(evidence, least_ranks=2) if c.cell.spec.precision.startswith("amp_")]
     known = [(c, ratio) for c in cells if (ratio := _ratio(c, evidence.cells)) is not None]
     if not known:

@@ -23,7 +23,7 @@ METRICS, Scaling. McCandlish et al., An Empirical Model of Large-Batch Training,
 from __future__ import annotations
 
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.records import mesh
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -34,7 +34,7 @@ FREE = {"strategy", "strategy_options", "mesh", "world_size", "global_batch", "n
 """What may differ between two cells whose samples per second are compared; the global batch follows from the mesh."""
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     fixed = [c for c in evidence.cells if c.run.status == "ok" and c.spec.batch_rule == "micro_batch"]
     divided = [c for c in fixed if _model_ranks(c) > 1]
     if not divided:

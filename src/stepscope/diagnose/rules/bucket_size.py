@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.run_buckets import bucket_kinds, measured_steps
 from stepscope.records.cell_result import CellResult
@@ -87,7 +87,7 @@ class _Judged:
         return named is not None and named >= self.cell.step_ns
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     timed = {each.cell.cell_id: each for each in timed_cells(evidence, least_ranks=2)}
     results = tuple(each.cell.result for each in timed.values())
     kinds = bucket_kinds(results)

@@ -23,7 +23,7 @@ nccl-tests, doc/PERFORMANCE.md: bus bandwidth does not depend on the size once l
 from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -41,7 +41,7 @@ _BUCKETED = ("all_reduce", "reduce_scatter", "all_gather")
 LEAST_SIZES = Threshold(value=3, unit="sizes of a sweep", source="of two sizes, one is always lower")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     judged = []
     for name, rows in by_sweep(evidence.comm):
         rated = [row for row in rows if row.busbw_bytes_per_s]

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -39,7 +39,7 @@ ROOM = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     cells = [c for c in evidence.cells if c.run.status == "ok" and c.spec.activation_checkpointing != "none"]
     if not cells:
         return Skipped(reason="no cell recomputes activations", command="stepscope bench --preset checkpointing")

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -44,7 +44,7 @@ _BASE = "its file counts from another base time"
 _CONTRADICTS = "correcting it would make collectives impossible"
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     if len(job.summary.ranks) < 2:
         return Skipped(reason="only one rank has a trace: no clock to compare with")
     collectives = job.summary.collectives

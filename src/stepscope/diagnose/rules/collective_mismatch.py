@@ -24,7 +24,7 @@ the same errors in MPI.
 from __future__ import annotations
 
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.flight import MISMATCHES, FlightFinding, Kind
@@ -40,7 +40,7 @@ _DIFFERENCE: dict[Kind, str] = {
 }
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     found = [f for f in evidence.flight if f.kind in MISMATCHES and f.cause]
     if found:
         return tuple(map(_finding, found))

@@ -38,7 +38,7 @@ from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.calibrated import time_of
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -119,7 +119,7 @@ class _Known:
     pairs: tuple[Pair, ...]
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     known = _Known(evidence=evidence, costs=comm_costs(evidence), pairs=pairs(evidence))
     found = [
         cost for run in _fastest(evidence.runs) if (cost := _measured(known, run) or _inferred(known, run)) is not None

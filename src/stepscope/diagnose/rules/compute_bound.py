@@ -32,7 +32,7 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -51,7 +51,7 @@ MOSTLY = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     # Where a strategy communicates inside the passes, they are not computation alone.
     cells = [each for each in timed_cells(evidence, least_ranks=2) if each.cell.run.exposed_comm_ns is not None]
     if not cells:
@@ -123,7 +123,7 @@ def _of_cell(evidence: Evidence, cell: TimedCell) -> Finding:
     )
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = read_in_full(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has measurable events")

@@ -30,7 +30,7 @@ from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.cell_shares import over_share
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding
@@ -43,7 +43,7 @@ MIN_SHARE = Threshold(
 PROBLEM = Threshold(value=0.30, unit="share of the step", source="without it the job runs 1.4 times as fast")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     return over_share(evidence, "data_wait", MIN_SHARE.value, _of_cells, spent="of the step waits for data")
 
 
@@ -117,7 +117,7 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = read_in_full(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has measurable events")

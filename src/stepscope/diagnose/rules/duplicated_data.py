@@ -29,7 +29,7 @@ from __future__ import annotations
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
@@ -49,7 +49,7 @@ def _advice(command: str | None) -> tuple[Advice, ...]:
     return _SHARE, Advice(text=text, command=command)
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     by_run = {pair.run.run_id: pair for pair in pairs(evidence)}
     findings: list[Finding] = []
     looked: list[str] = []

@@ -29,7 +29,7 @@ from collections import Counter
 from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -58,7 +58,7 @@ MAINLY_WAITING = 0.5
 """From this share of waiting on, sending less does not help."""
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     measured = [p.budget.parts for p in job.summary.ranks if p.budget is not None]
     if not measured:
         return unread(job.summary, "no rank has measurable events")

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import GRAVE, GRAVE_SOURCE, Part, on_device, trace_command, unread, window_ns
 from stepscope.records.finding import Advice
@@ -49,7 +49,7 @@ _SAID = {
 }
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU job has no device copies")

@@ -29,7 +29,7 @@ from statistics import median
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import severity_of, steps_ns, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -52,7 +52,7 @@ Step = dict[int, list[BucketRow]]
 """The buckets of one step by index, one row per rank."""
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     steps = _steps(job.summary)
     if not steps:
         return unread(job.summary, "no bucket was launched by gradient hooks (or --show left buckets out)")

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again, swept_again
-from stepscope.diagnose.outcome import Said, together
+from stepscope.diagnose.outcome import Statement, together
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.run import Status
@@ -41,12 +41,12 @@ NO_REASON = "no reason recorded"
 _SHOWN = 5
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     asked = ((evidence.cells, _cells), (evidence.comm, _sweeps))
     return together(look(evidence) for there, look in asked if there)
 
 
-def _sweeps(evidence: Evidence) -> Said:
+def _sweeps(evidence: Evidence) -> Statement:
     """Sweeps of `comm`, by the cell that measured them; sizes left out within one are not failures."""
     ends = {
         row.cell_id: row for row in evidence.comm if row.status not in ("ok", *LEFT_OUT) and row.correct is not False
@@ -75,7 +75,7 @@ def _sweeps(evidence: Evidence) -> Said:
     )
 
 
-def _cells(evidence: Evidence) -> Said:
+def _cells(evidence: Evidence) -> Statement:
     failed = [cell for cell in evidence.cells if cell.run.status in FAILED]
     empty = [cell for cell in evidence.cells if cell.run.status == "ok" and cell.run.step_ns is None]
     left_out = [cell for cell in evidence.cells if cell.run.status in LEFT_OUT]

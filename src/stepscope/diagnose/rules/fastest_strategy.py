@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, in_words
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.training import Measured, TrainingRun
@@ -37,7 +37,7 @@ _OF_A_STRATEGY = ("strategy", "mesh", "micro_batch")
 """Settings that belong to a strategy: how it arranges the ranks, and each one's share of the global batch."""
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     alike: dict[tuple[object, ...], list[tuple[TrainingRun, Measured]]] = {}
     for run in evidence.runs:
         if run.status == "ok" and run.step_ns is not None and (run.world_size or 0) > 1:

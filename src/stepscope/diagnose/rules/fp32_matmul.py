@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -47,7 +47,7 @@ from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, kernel_dtype
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
     if not ranks:
         return unread(job.summary, "no compute kernels: a CPU job has none")

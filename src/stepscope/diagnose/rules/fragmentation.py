@@ -29,7 +29,7 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.memory_snapshot import MemorySnapshot
@@ -49,7 +49,7 @@ USED = Threshold(
 LEAST_BYTES = Threshold(value=256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     bad = [m for m in evidence.memory if _fires(m)]
     if bad:
         return tuple(map(_finding, sorted(bad, key=lambda m: -m.inactive_split_bytes)))

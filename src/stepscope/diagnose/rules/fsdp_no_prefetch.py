@@ -25,7 +25,7 @@ torch.distributed.fsdp.fully_shard, set_modules_to_forward_prefetch.
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import WORTH as LAUNCHES
 from stepscope.diagnose.trace_facts import Part, idle_share, on_device
@@ -39,7 +39,7 @@ _LAUNCH_FIRST = Advice(text="first let the host launch in time (launch-bound): i
 
 
 @on_units
-def _look(units: Units) -> Said:
+def _look(units: Units) -> Statement:
     judged = [mine for mine in units.calls if all(c.early is not None for c in mine)]
     if not judged:
         return Skipped(reason="one unit a pass: there is nothing to gather ahead")

@@ -24,14 +24,14 @@ torch.distributed.fsdp.fully_shard, reshard_after_forward.
 from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
 from stepscope.records.finding import Skipped
 
 
 @on_units
-def _look(units: Units) -> Said:
+def _look(units: Units) -> Statement:
     gathers = [each for each in units.calls if each[0].op == "all_gather" and each[0].unit is not None]
     forward = {(each[0].step, each[0].unit) for each in gathers if each[0].phase == "forward"}
     again = [e for e in gathers if e[0].phase == "backward" and (e[0].step, e[0].unit) in forward]

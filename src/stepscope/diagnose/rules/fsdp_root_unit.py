@@ -22,7 +22,7 @@ PyTorch, torch.distributed.fsdp.fully_shard (bottom-up, one call a block, the ro
 from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.unit_facts import WORTH, Units, on_units
 from stepscope.records.finding import Skipped
@@ -34,7 +34,7 @@ _MOST = Threshold(
 
 
 @on_units
-def _look(units: Units) -> Said:
+def _look(units: Units) -> Statement:
     known = units.sizes
     if ROOT not in known:
         return Skipped(reason="no root unit with a known size: the trace does not name the units")

@@ -26,7 +26,7 @@ from __future__ import annotations
 from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.unit_facts import WORTH, Units, on_units
 from stepscope.records.finding import Skipped
@@ -39,7 +39,7 @@ _HALF = Threshold(value=0.5, unit="of the units", source="stepscope's choice, 20
 
 
 @on_units
-def _look(units: Units) -> Said:
+def _look(units: Units) -> Statement:
     if not units.sizes:
         return Skipped(reason="the sizes of the units are not recorded")
     small = {unit for unit, size in units.sizes.items() if size < _SMALL.value}

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import Part
 from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
@@ -38,7 +38,7 @@ _HOST = ("parameters to the device", "gradients to the host")
 
 
 @on_units
-def _look(units: Units) -> Said:
+def _look(units: Units) -> Statement:
     if not any(rank.copies for rank in units.ranks):
         return Skipped(reason="the trace shows no copies of units: no ranges or operators of FSDP mark them")
     part = Part([min(1.0, sum(row.exposed_ns for row in rank.copies) / units.step_ns) for rank in units.ranks])

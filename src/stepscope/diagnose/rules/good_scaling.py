@@ -23,7 +23,7 @@ METRICS, Scaling: good above 0.80, excellent above 0.90.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Finding, Skipped
 from stepscope.results.evidence import Evidence
@@ -36,7 +36,7 @@ MIN_EFFICIENCY = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scali
 _RATED = ("good", "excellent")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not found:
         return Skipped(

@@ -30,7 +30,7 @@ from collections.abc import Iterable
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.flight import MISMATCHES, FlightFinding, WatchdogTimeout
@@ -44,7 +44,7 @@ MOST_WAITING = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     if not evidence.flight and evidence.watchdog:
         worlds = {run.world_size for run in evidence.runs}
         return _of_log(evidence.watchdog, world=worlds.pop() if len(worlds) == 1 else None)

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, on_device, trace_command, unread
 from stepscope.records.finding import Advice
@@ -39,7 +39,7 @@ _ALLOCATES = re.compile(r"Malloc|Free|HostAlloc", re.IGNORECASE)
 _EXPLICIT = re.compile(r"(Device|Ctx)Synchronize")
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU job does not wait for a device")

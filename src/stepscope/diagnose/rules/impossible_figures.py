@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
@@ -55,7 +55,7 @@ MAX_CONTRADICTION = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     finished = [run for run in evidence.runs if run.status == "ok"]
     found = pairs(evidence)
     findings = [

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -47,7 +47,7 @@ from stepscope.results.evidence import TraceEvidence
 _SAID = {"host_late": "not yet launched", "launch_latency": "launched, not yet started"}
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU job launches no kernels")

@@ -26,7 +26,7 @@ import re
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -56,7 +56,7 @@ _HOST = {
 }
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = read_in_full(job.summary)
     if not ranks:
         return unread(job.summary, "no rank has measurable events")

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_flops, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     idle_share,
@@ -82,7 +82,7 @@ class _Point(NamedTuple):
     advice: str
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU has no peak to compare with")

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
@@ -69,7 +69,7 @@ class _Apart:
         return abs(self.loss - self.other_loss) / max(abs(self.other_loss), 1e-12)
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     finished = [run for run in evidence.runs if run.status == "ok"]
     findings = [_replicas(run, note) for run in finished for note in run.notes if note.startswith(_REPLICAS)]
     compared = [each for members in _alike(finished).values() for each in _apart(members)]

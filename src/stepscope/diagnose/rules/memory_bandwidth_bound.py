@@ -30,7 +30,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
@@ -68,7 +68,7 @@ def _fewer_bytes(mixes: Sequence[KernelMix], largest: str) -> Iterator[Advice]:
         yield Advice(text="use bf16 activations, which halve the bytes of fp32")
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
     if not ranks:
         return unread(job.summary, "no compute kernels: a CPU job has none")

@@ -27,7 +27,7 @@ Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 3.2.1 (the naive solu
 
 from __future__ import annotations
 
-from stepscope.diagnose.outcome import Said, each_job, together
+from stepscope.diagnose.outcome import Statement, each_job, together
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE
 from stepscope.diagnose.traced_sync import traced_sync
@@ -43,14 +43,14 @@ MIN_GAIN = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     """Cells by their plan and phases; traces of other jobs by where their reductions are launched.
 
     What reads cells is imported where there are some: `trace` starts without it.
     """
     measured = {cell.cell_id for cell in evidence.cells}
     traces = tuple(t for t in evidence.traces if t.cell_id not in measured)
-    outcomes: list[Said] = []
+    outcomes: list[Statement] = []
     if evidence.cells:
         from stepscope.diagnose.blocking_cells import blocking_cells
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl_debug import NcclChoice
@@ -45,7 +45,7 @@ _SWEEP = "stepscope comm --ops all_reduce --sizes 64K:256M:4 --env NCCL_ALGO=Rin
 _SHOWN = 4
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     if not evidence.comm:
         return Skipped(reason=NEEDS["comm"][0], command=_SWEEP)
     swept = [w for w in winners(evidence.comm) if _is_nccl(w)]

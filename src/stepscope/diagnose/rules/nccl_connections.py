@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, in_words, listed, plural
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.environment.topology import Topology
 from stepscope.records.finding import Advice, Finding
@@ -38,7 +38,7 @@ MOST_LINKS = Threshold(value=0, unit="links within a host via SHM", source="a ri
 _SHOWN = 6
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     found: list[Finding] = []
     communicators = [(log, each) for log in evidence.nccl for each in log.communicators]
     largest = sorted(communicators, key=lambda each: -(each[1].nranks or 0))

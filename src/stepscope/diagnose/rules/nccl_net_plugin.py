@@ -28,7 +28,7 @@ import shlex
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import GRAVE, exposed_transfer
 from stepscope.records.comm import CommRow
@@ -52,7 +52,7 @@ _RATED = frozenset(["all_reduce", "all_gather", "reduce_scatter", "all_to_all", 
 _OFF = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     several = [(log, c) for log in evidence.nccl for c in log.communicators if _hosts(c) > 1]
     on_sockets = [(log, c) for log, c in several if _sockets(c)]
     if on_sockets:
@@ -200,7 +200,7 @@ def _largest(rows: list[CommRow]) -> CommRow:
     return max((r for r in rows if size_of(r) >= LARGE.value), key=lambda r: r.busbw_bytes_per_s or 0.0)
 
 
-def _from_rates(rated: list[tuple[str, CommRow]]) -> Said:
+def _from_rates(rated: list[tuple[str, CommRow]]) -> Statement:
     slow = [(name, row) for name, row in rated if (row.busbw_bytes_per_s or 0.0) < SOCKET_RATE.value]
     if not slow:
         name, row = min(rated, key=lambda each: each[1].busbw_bytes_per_s or 0.0)

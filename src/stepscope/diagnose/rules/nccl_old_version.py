@@ -26,7 +26,7 @@ import re
 from dataclasses import dataclass
 
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl_debug import NcclCommunicator
@@ -79,7 +79,7 @@ BUGS = (
 MOST_KNOWN = Threshold(value=0, unit="documented bugs", source="one bug can end a job")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     said = [v for log in evidence.nccl for v in log.versions]
     torch = evidence.environment.torch if evidence.environment is not None else None
     if torch is not None and torch.nccl_version and torch.hip_version is None:

@@ -36,7 +36,7 @@ from stepscope.core.errors import StepscopeError, Unavailable
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.hardware import find
 from stepscope.predict.specs import specs_of
@@ -116,7 +116,7 @@ class _Peak:
     share: float
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     jobs = [_job(evidence, run) for run in evidence.runs]
     found = [*_failed(evidence, jobs), *_failed_requests(evidence)]
     known = sorted([*_runs(evidence, jobs), *_snapshots(evidence)], key=lambda each: -each.share)

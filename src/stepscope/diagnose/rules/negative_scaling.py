@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.commands import profiled, remeasured
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -35,7 +35,7 @@ from stepscope.results.pairs import Pair, by_group, cell_of, pairs
 MIN_SPEEDUP = Threshold(value=1.0, unit="speed-up", source="METRICS, Scaling")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     if not found:
         return Skipped(

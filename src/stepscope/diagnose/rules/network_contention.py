@@ -33,7 +33,7 @@ from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import swept_again
 from stepscope.diagnose.machine import is_slurm
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -67,7 +67,7 @@ class _Varying:
     measured: bool
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     looked = [*_from_comm(evidence), *_from_traces(evidence)]
     if not looked:
         return Skipped(

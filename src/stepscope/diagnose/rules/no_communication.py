@@ -26,14 +26,14 @@ from statistics import median
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import unread
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.evidence import TraceEvidence
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = job.summary.ranks
     world = job.summary.world_size or len(ranks)
     known = [p.budget.parts for p in ranks if p.budget is not None]

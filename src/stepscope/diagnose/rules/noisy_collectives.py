@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import sweep_budget_ns, swept_again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -47,7 +47,7 @@ MEAN_OVER_MEDIAN = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     shown = measured(evidence.comm)
     wide = [(reach, row) for row in shown if (reach := interval_share(row)) is not None]
     tails = [(row.time_ns_mean / row.time_ns_median, row) for row in shown if row.time_ns_mean and row.time_ns_median]

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.commands import ANY_MATRIX, remeasured
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import Measured, TrainingRun
@@ -74,7 +74,7 @@ class _Noisy:
     """It has too few samples, and what there are do not vary too much."""
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     timed = [run for run in evidence.runs if run.status == "ok" and _count(run) is not None]
     if not timed:
         return Skipped(reason="no run records how many steps or epochs were timed", command=ANY_MATRIX)

@@ -26,7 +26,7 @@ from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.cell_shares import over_share
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others
@@ -43,7 +43,7 @@ SENDS_INSIDE = frozenset({"zero1"})
 """Strategies whose plan has collectives in the phase of the optimizer."""
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     return over_share(evidence, "optimizer", MIN_SHARE.value, _finding, spent="of the step")
 
 

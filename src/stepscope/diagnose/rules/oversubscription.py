@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -61,7 +61,7 @@ class _Load:
         return self.ranks * self.threads + self.workers
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     environment = evidence.environment
     if environment is None:
         return Skipped(reason="the machine was not recorded, or the sources ran on different machines")

@@ -25,7 +25,7 @@ METRICS, Pipeline. Narayanan et al., Efficient large-scale language model traini
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import severity_of
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -42,7 +42,7 @@ MOST = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     ran = pipelines(evidence.cells)
     of_cells = {cell.run.run_id for cell, _ in ran}
     judged = [

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.outcome import Said, together
+from stepscope.diagnose.outcome import Statement, together
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import read_in_full, severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -52,14 +52,14 @@ _WORTH = Threshold(value=0.05, unit="share of the window", source="stepscope's c
 _SHOWN = 8
 
 
-def _check(evidence: Evidence) -> Said:
+def _check(evidence: Evidence) -> Statement:
     from stepscope.results.pipeline_profile import pipelines  # `trace` starts without what reads cells
 
     found = [_of_cell(cell, measured) for cell, measured in pipelines(evidence.cells)]
     return together(found) if found else Skipped(reason="no pipeline among the cells")
 
 
-def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Said:
+def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Statement:
     """By what a better split would bring, simulated."""
     busy = [stage.busy_ns for stage in found.stages]
     slowest = max(range(len(busy)), key=busy.__getitem__)
@@ -86,7 +86,7 @@ def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Said:
     )
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = {p.facts.rank: p for p in read_in_full(job.summary)}
     if not ranks:
         return unread(job.summary, "no rank was read in full")

@@ -22,14 +22,14 @@ docs/reference/trace.md (``--show conformance``); FORMATS, Strategy protocol.
 from __future__ import annotations
 
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.evidence import TraceEvidence
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     checks = [p.conformance for p in job.summary.ranks if p.conformance is not None]
     decided = [c for c in checks if c.holds is not None]
     if not decided:

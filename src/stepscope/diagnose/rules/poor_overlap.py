@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.blocking_cells import declared_plan
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
@@ -82,7 +82,7 @@ class _Judged:
         return min(self.exposed_ns, self.cell.phases.backward_compute_ns) / self.cell.step_ns
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     cells = [each for each in timed_cells(evidence, least_ranks=2) if _overlaps(each)]
     if not cells:
         return Skipped(

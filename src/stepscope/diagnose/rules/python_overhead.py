@@ -25,7 +25,7 @@ overhead?".
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     PYTHON_OWNS,
@@ -43,7 +43,7 @@ from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = [p for p in read_in_full(job.summary) if _known(p)]
     if not ranks:
         return unread(job.summary, "no operators were recorded: profile with ProfilerActivity.CPU")

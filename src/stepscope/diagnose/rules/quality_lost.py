@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TargetTime
@@ -56,7 +56,7 @@ LIMITS = {
 }
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     judged = [(pair, found) for pair in pairs(evidence) if (found := quality(pair.run, pair.base)) is not None]
     if not judged:
         return Skipped(

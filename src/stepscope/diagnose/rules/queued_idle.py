@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     GRAVE,
@@ -50,7 +50,7 @@ _PROCESSES = "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"
 _OTHER_CAUSES = ("sync", "data", "host_late", "launch_latency", "long_gap")
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = on_device(job.summary)
     if not ranks:
         return unread(job.summary, "no device work: a CPU job has no queue")

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Severity
@@ -49,7 +49,7 @@ _LOOK = {
 }  # fmt: skip
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     found = evidence.scaling_budgets
     shown = [each for each in found if not _said_elsewhere(each)]
     if shown:

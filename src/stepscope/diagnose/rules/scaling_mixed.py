@@ -23,7 +23,7 @@ METRICS, Scaling: always say which. Gustafson, Reevaluating Amdahl's law, CACM 3
 
 from __future__ import annotations
 
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import Scaling
@@ -31,7 +31,7 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     found = [pair for pair in pairs(evidence) if pair.relative > 1]
     kinds = {pair.run.run_id: _by_batches(pair) for pair in found}
     told = [p for p in found if p.row.scaling is not None or kinds[p.run.run_id] is not None]

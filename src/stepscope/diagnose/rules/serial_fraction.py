@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import Evidence
@@ -57,7 +57,7 @@ class _Series:
         return max(point.world_size for point in self.points)
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     found = [
         pair
         for pair in pairs(evidence)

@@ -30,7 +30,7 @@ from typing import Any
 from stepscope.config.varied import SETTINGS
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
@@ -52,7 +52,7 @@ _SETTINGS = frozenset({
 _SECTIONS = ("model.", "optimizer.", "dataset_options.")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     found = [(pair, differing) for pair in pairs(evidence) if (differing := _differing(pair))]
     if found:
         return [_finding(evidence, pair, differing) for pair, differing in _once_each(found)]

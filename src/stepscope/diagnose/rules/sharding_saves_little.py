@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -42,7 +42,7 @@ LITTLE = Threshold(
 SHARDED = ("zero1", "fsdp2", "hsdp")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     known = [each for cell in evidence.cells if cell.spec.strategy in SHARDED and (each := held_by(cell))]
     judged = [(each, saved) for each in known if (saved := _saved(each)) is not None]
     if not judged:

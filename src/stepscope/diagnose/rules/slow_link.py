@@ -30,7 +30,7 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.machine import excluding, is_amd
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -56,7 +56,7 @@ START_UP = Threshold(
 )
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     verdicts = slow_pairs(evidence.comm)
     found = [f for verdict in verdicts for f in _of_pairs(verdict, evidence)]
     judged = [(name, rows[-1], share) for name, rows in by_sweep(evidence.comm) if (share := _share(rows))]

@@ -24,7 +24,7 @@ operations; document 004's checklist, "Batch size sufficient?".
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
     MOSTLY_SHORT,
@@ -43,7 +43,7 @@ from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
     if not ranks:
         return unread(job.summary, "no compute kernels: a CPU job has none")

@@ -25,7 +25,7 @@ nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of whic
 from __future__ import annotations
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.environment.topology import Topology
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -38,7 +38,7 @@ MOST_PAIRS = Threshold(
 _SHOWN = 6
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     topology = topology_of(evidence)
     if topology is None:
         reason, command = NEEDS["topology"]

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.records.training import StepChange, TrainingRun
@@ -50,7 +50,7 @@ CHANGE = Threshold(
 GRAVE = Threshold(value=0.2, unit="of the step time before", source="as for a fifth of the step elsewhere")
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     steps = [(run, run.step_change) for run in evidence.runs if run.step_change is not None]
     over_runs = history(evidence)
     days = nights(evidence.runs)

@@ -39,7 +39,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.machine import excluding
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -88,7 +88,7 @@ _CAUSE_ADVICE = {
 }
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     cells = timed_cells(evidence, least_ranks=2)
     times = {id(cell): each for cell in cells if (each := own_times(cell.cell.result)) is not None}
     enough = [cell for cell in cells if id(cell) in times and times[id(cell)].steps >= LEAST_STEPS]
@@ -240,7 +240,7 @@ def _quiet(cells: Sequence[TimedCell], times: Sequence[OwnTimes]) -> str:
     )
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     report = job.summary.stragglers
     if report is None:
         return unread(job.summary, "no collective was recorded")

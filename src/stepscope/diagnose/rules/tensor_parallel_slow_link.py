@@ -32,7 +32,7 @@ from statistics import median
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import device_name, severity_of, trace_command, unread
 from stepscope.diagnose.unit_facts import WORTH
@@ -54,7 +54,7 @@ _COMPARABLE = 0.25
 """Start-up dominates a collective of a smaller share of the size."""
 
 
-def _look(job: TraceEvidence) -> Said:
+def _look(job: TraceEvidence) -> Statement:
     summary = job.summary
     if summary.collectives is None:
         return unread(summary, "no collective was recorded")

@@ -29,7 +29,7 @@ from collections import Counter
 from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.machine import is_amd
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import GpuFact
@@ -52,7 +52,7 @@ _QUERY = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE"
 _MATMUL = "stepscope comm --ops none --matmul"
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     products = [row for row in evidence.comm if _is_product(row)]
     capped = [gpu for gpu in _gpus(evidence) if _is_capped(gpu)]
     found = [_capped(capped)] if capped else []

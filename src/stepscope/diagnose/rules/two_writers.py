@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
@@ -35,7 +35,7 @@ from stepscope.results.figures import written_by_several
 from stepscope.results.pairs import name_of
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     with_epochs = [run for run in evidence.runs if run.epochs or run.settings.get("duplicate_epochs")]
     if not with_epochs:
         return Skipped(reason="no run has epochs", command="stepscope bench MATRIX.yaml --set base.epochs=2")

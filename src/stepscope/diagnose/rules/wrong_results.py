@@ -25,7 +25,7 @@ from __future__ import annotations
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.machine import is_amd
-from stepscope.diagnose.outcome import Said
+from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -42,7 +42,7 @@ _PROTOCOLS = (
 )
 
 
-def check(evidence: Evidence) -> Said:
+def check(evidence: Evidence) -> Statement:
     checked = [row for row in evidence.comm if row.correct is not None]
     wrong = [row for row in checked if row.correct is False]
     if not checked:
