@@ -17,6 +17,7 @@ import ctypes
 import functools
 import gc
 import importlib
+import inspect
 import io
 import os
 import pickle
@@ -326,6 +327,9 @@ def _all_of_stepscope() -> list[str]:
 def main() -> None:
     for module in (*PRELOADED, *_all_of_stepscope()):
         importlib.import_module(module)
+    # torchrun looks at its stack again and again, and inspect looks through all modules for a file that is in none of them.
+    inspect.stack()
+    inspect.modulesbyfile.update({"<frozen runpy>": "runpy", __file__: "__main__"})  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()  # or the collector of each fork would touch, and so copy, all of it
     del sys.path[0]  # this file's folder
