@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,5 +70,7 @@ def test_measures_inside_windows_are_counts(a: list[tuple[int, int]], windows: l
     ends = starts + np.array([w[1] for w in windows], dtype=np.int64)
     expected = [len(points(a) & set(range(s, e))) for s, e in zip(starts.tolist(), ends.tolist(), strict=True)]
     assert spans.measure_within(made(a), starts, ends).tolist() == expected
+    with patch.object(spans, "WINDOWS_AT_ONCE", 3):
+        assert spans.measure_within(made(a), starts, ends).tolist() == expected
     before = [len({x for x in points(a) if x < p}) for p in starts.tolist()]
     assert spans.covered_before(made(a), starts).tolist() == before
