@@ -32,6 +32,7 @@ import tempfile
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -50,6 +51,9 @@ _GIVEN = (
     *_PIPES, "restore_signals", "gid", "gids", "uid", "umask", "start_new_session",
 )  # fmt: skip
 """What ``Popen`` gives its ``_execute_child``, in order (Python 3.11 to 3.14)."""
+
+_ROOMY = {"OMP_NUM_THREADS": "1"}
+"""What a server runs with: in huge pages its memory is copied for a fork in 6 ms of processor time, in others in 30."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -79,7 +83,7 @@ class Server:
     def start(cls) -> Server:
         ours, theirs = socket.socketpair()
         line = [sys.executable, __file__, str(theirs.fileno())]
-        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
+        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | _ROOMY
         with theirs:
             process = subprocess.Popen(
                 line, pass_fds=[theirs.fileno()], env=environ, stdin=subprocess.DEVNULL, start_new_session=True
@@ -330,6 +334,9 @@ def main() -> None:
     # torchrun looks at its stack again and again, and inspect looks through all modules for a file that is in none of them.
     inspect.stack()
     inspect.modulesbyfile.update({"<frozen runpy>": "runpy", __file__: "__main__"})  # type: ignore[attr-defined]
+    for each, record in weakref.finalize._registry.items():  # type: ignore[attr-defined]
+        if record.func.__module__ == "torch.library":
+            each.atexit = False  # taking operators apart as a fork ends costs more than many a fork does
     gc.collect()
     gc.freeze()  # or the collector of each fork would touch, and so copy, all of it
     del sys.path[0]  # this file's folder

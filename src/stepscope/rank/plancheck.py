@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch.distributed.distributed_c10d import _world as c10d_groups
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted
@@ -53,20 +54,22 @@ class ObservedOp:
 
 
 class Phases(Regions):
-    """Regions of a step that note which calls the recorder got in each of them."""
+    """Regions of a step that note which calls each group launched in each of them."""
 
     def __init__(self) -> None:
         super().__init__(enabled=False)
-        self._found: list[tuple[int, int, str]] = []
+        self._found: list[tuple[dict[str, int], dict[str, int], str]] = []
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        before = _last_id()
+        before = _launched()
         yield
-        self._found.append((before, _last_id(), _PHASE.get(name, "")))
+        self._found.append((before, _launched(), _PHASE.get(name, "")))
 
-    def of(self, record_id: int) -> str:
-        return next((phase for before, last, phase in self._found if before < record_id <= last), "")
+    def of(self, group: str, number: int) -> str:
+        """The phase that launched the group's call of this number; empty: none did."""
+        within = (phase for before, last, phase in self._found if before.get(group, 0) < number <= last.get(group, 0))
+        return next(within, "")
 
 
 def observe(
@@ -81,20 +84,24 @@ def observe(
     if not dist.is_initialized():
         run()
         return ()
+    if _dump() is None:
+        run()
+        return Unavailable("this torch has no flight recorder that can be read")
     mark = _leave_mark()
     run()
-    if isinstance(mark, Unavailable):
-        return mark
     entries = _entries()
-    if mark not in {e["record_id"] for e in entries}:
+    first = next((i for i, e in enumerate(entries) if _place(e) == mark), None)
+    if first is None:
         return Unavailable(
             f"the flight recorder kept only the last {counted(len(entries), 'collective')}, fewer than the step made: "
             "set TORCH_FR_BUFFER_SIZE higher"
+            if entries
+            else "the flight recorder does not record (TORCH_FR_BUFFER_SIZE is 0?)"
         )
     names = {dist.group.WORLD.group_name: "dp"} if mesh is None else mesh.group_names()  # type: ignore[union-attr]
     sizes = {name: mesh.size(dimension) if mesh else dist.get_world_size() for name, dimension in names.items()}
-    found = [e for e in entries if e["record_id"] > mark and not e["is_p2p"]]
-    return tuple(_observed(e, names, sizes, "" if phases is None else phases.of(e["record_id"])) for e in found)
+    found = [e for e in entries[first + 1 :] if not e["is_p2p"]]
+    return tuple(_observed(e, names, sizes, "" if phases is None else phases.of(*_place(e))) for e in found)
 
 
 def check(
@@ -133,17 +140,30 @@ def _text(op: CommOp | ObservedOp, *, phased: bool = False) -> str:
     return f"{op.op} {op.dtype}[{op.numel}]{group}" + (f" in {op.phase or 'no phase'}" if phased else "")
 
 
-def _leave_mark() -> int | Unavailable:
-    """The record id of an all-reduce made here, so that later entries are the step's."""
-    if _dump() is None:
-        return Unavailable("this torch has no flight recorder that can be read")
-    before = {e["record_id"] for e in _entries()}
+def _leave_mark() -> tuple[str, int]:
+    """The place of an all-reduce made here, so that later entries are the step's."""
     device = f"cuda:{torch.cuda.current_device()}" if dist.get_backend() == "nccl" else "cpu"
     dist.all_reduce(torch.zeros(1, device=device))
-    new = [e["record_id"] for e in _entries() if e["record_id"] not in before]
-    if not new:
-        return Unavailable("the flight recorder does not record (TORCH_FR_BUFFER_SIZE is 0?)")
-    return int(max(new))
+    world = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    return world, _launched()[world]
+
+
+def _launched() -> dict[str, int]:
+    """How many calls each group of this process has launched, by its name.
+
+    Asked of the groups: the recorder tells its calls all at once, and a full ring takes a third of a second.
+    """
+    if not dist.is_initialized():
+        return {}
+    groups = c10d_groups.pg_names.items()
+    return {name: group._get_sequence_number_for_group() for group, name in groups}  # type: ignore[attr-defined]
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[str, int]:
+    """(group, number among its calls) of a recorded call. gloo counts messages, too, and has that count in ``op_id``."""
+    name = entry["process_group"][0]
+    number = entry["op_id" if str(entry["profiling_name"]).startswith("gloo:") else "collective_seq_id"]
+    return name, int(number)
 
 
 def _dump() -> Callable[..., str | bytes] | None:
@@ -159,10 +179,6 @@ def _entries() -> list[dict[str, Any]]:
     dump = _dump()
     entries = [] if dump is None else json.loads(dump(True, False)).get("entries", [])
     return sorted(entries, key=lambda e: e["record_id"])
-
-
-def _last_id() -> int:
-    return max((int(e["record_id"]) for e in _entries()), default=-1) if dist.is_initialized() else -1
 
 
 def _observed(entry: dict[str, Any], groups: Mapping[str, str], sizes: Mapping[str, int], phase: str) -> ObservedOp:

@@ -63,7 +63,10 @@ def _knows(candidate: Candidate) -> bool:
 
 
 def _is_log(text: bytes) -> bool:
-    return bool(_TIMER.search(text) or _PIPELINE.search(text) or (b"DeepSpeed" in text and _STEP.search(text)))
+    # The words first: of every file of a folder it is asked whether it is one, and an expression looks at each digit.
+    timed = b"SamplesPerSec=" in text and _TIMER.search(text)
+    staged = b"samples/sec: " in text and _PIPELINE.search(text)
+    return bool(timed or staged or (b"DeepSpeed" in text and _STEP.search(text)))
 
 
 def _recognises(candidate: Candidate) -> bool:
