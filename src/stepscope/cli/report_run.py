@@ -12,8 +12,9 @@ from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict
 from stepscope.core.errors import Interrupted, UsageError
+from stepscope.core.forks import usable_cores
 from stepscope.core.grouping import grouped
-from stepscope.core.pool import get_ready, side_by_side, usable_cores
+from stepscope.core.pool import get_ready, side_by_side
 from stepscope.core.words import counted
 
 if TYPE_CHECKING:

@@ -6,19 +6,11 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
-LOOK_S = 1.0
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+from stepscope.core.forks import begin, can_fork
 
 
 def get_ready(modules: Sequence[str]) -> None:
@@ -44,11 +36,11 @@ def side_by_side(count: int, *, prepared: bool = False) -> Iterator[Executor]:
     prepared: forked from what ``get_ready`` has imported.
     """
     served = prepared and sys.platform != "win32"
-    method = "forkserver" if served else "fork" if _single_threaded() else "spawn"
+    method = "forkserver" if served else "fork" if can_fork() else "spawn"
     pool = ProcessPoolExecutor(
         count,
         mp_context=multiprocessing.get_context(method),
-        initializer=_begin,
+        initializer=begin,
         initargs=(None if served else os.getpid(),),
     )
     before = set(multiprocessing.active_children())
@@ -62,11 +54,6 @@ def side_by_side(count: int, *, prepared: bool = False) -> Iterator[Executor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _single_threaded() -> bool:
-    """Whether nothing else runs in this process, a library's threads included; False where the system does not tell."""
-    return sys.platform == "linux" and len(list(Path("/proc/self/task").iterdir())) == 1
 
 
 @contextmanager
@@ -83,16 +70,3 @@ def _interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _begin(parent: int | None) -> None:
-    """In each process: Ctrl-C is the parent's to answer, whose end is this one's too. None: a server's child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a forked one has the caller's handlers
-    threading.Thread(target=_watch, args=(parent or os.getppid(),), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:  # a server ends when the caller does
-        time.sleep(LOOK_S)
-    os._exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import UsageError
@@ -39,6 +40,10 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
 
 def table(summary: TraceSummary, section: str) -> Table:
     """One section of a trace as a table (``.to_pandas()``, ``.to_polars()``). Raises UsageError for an unknown one."""
-    known = chosen([section])[0]
-    found: Table = importlib.import_module(f"stepscope.report.views.trace_{known}").VIEW.table(summary)
+    found: Table = load(chosen([section])[0]).VIEW.table(summary)
     return found
+
+
+def load(section: str) -> ModuleType:
+    """The module of a section's view."""
+    return importlib.import_module(f"stepscope.report.views.trace_{section}")

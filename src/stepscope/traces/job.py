@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.errors import DataError, MissingError, Unavailable
+from stepscope.core.errors import DataError, MissingError, StepscopeError, Unavailable
 from stepscope.core.words import listed
 from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
@@ -47,6 +47,7 @@ def analyse_captures(
     done: Callable[[Path], None] | None = None,
     started: Callable[[Sequence[Path]], None] | None = None,
     advanced: Advanced | None = None,
+    meanwhile: Callable[[], None] | None = None,
     left_out: LeaveOut | None = None,
 ) -> dict[str, TraceSummary]:
     """Load and analyse every rank's trace under ``paths``, then match the ranks of each capture. ``wanted`` None:
@@ -54,14 +55,15 @@ def analyse_captures(
 
     ``executor`` maps the files over its workers; without one, ``processes`` (None: one per core) are started where that
     pays. ``cache``: keep the columns of each file for the next time. ``started`` is told the files, ``advanced`` how far
-    those read here have got, ``done`` each one as it is finished. ``left_out`` is told a file that cannot be read, and why;
-    without it, and where no file can be read, the DataError is raised. Raises DataError as ``load_traces`` does.
+    those read here have got, ``done`` each one as it is finished. ``meanwhile`` is called once while other processes read,
+    where they do: it may load what the caller needs for the answer. ``left_out`` is told a file that cannot be read, and
+    why; without it, and where no file can be read, the DataError is raised. Raises DataError as ``load_traces`` does.
     """
     files, skipped = trace_files([paths] if isinstance(paths, str | Path) else paths)
     if started:
         started(files)
     work = partial(pass_file, wanted=wanted or Wanted(), stated=ranks or {}, alone=len(files) == 1, cache=cache)
-    passes = _map(work, files, executor or processes, done or (lambda _: None), advanced, left_out)
+    passes = _map(work, files, executor or processes, done or (lambda _: None), advanced, meanwhile, left_out)
     notes = tuple(FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped)
     found = {"": passes}
     if len({p.facts.rank for p in passes}) < len(passes):
@@ -201,13 +203,14 @@ def _map(
     workers: Executor | int | None,
     done: Callable[[Path], None],
     advanced: Advanced | None,
+    meanwhile: Callable[[], None] | None,
     left_out: LeaveOut | None,
 ) -> list[RankPass]:
     if workers is not None and not isinstance(workers, int):
         return _submit(workers, work, files, done, left_out)
     quick: bool = work.keywords["wanted"].device_only
     if workers != 1 and text_bytes(files) >= (SCANNED_FROM_BYTES if quick else PARALLEL_FROM_BYTES):
-        from stepscope.core.pool import side_by_side, usable_cores
+        from stepscope.core.forks import can_fork, usable_cores
 
         if not quick:
             import stepscope.traces.sections  # noqa: F401 - once, for the processes that are forked from this one
@@ -215,10 +218,25 @@ def _map(
         if len(files) == 1:
             work = partial(work, processes=count)
         elif count > 1:
-            with side_by_side(min(count, len(files))) as pool:
+            count = min(count, len(files))
+            if can_fork():
+                return _fork(work, files, count, done, partial(_get_ready, meanwhile, quick=quick), left_out)
+            from stepscope.core.pool import side_by_side
+
+            with side_by_side(count) as pool:
                 return _submit(pool, work, files, done, left_out)
     work = partial(work, advanced=advanced)
     return _readable(files, partial(_finished, work, done), left_out)
+
+
+def _get_ready(meanwhile: Callable[[], None] | None, *, quick: bool) -> None:
+    """What comes after the reading, and takes as long to import as a rank of 1 MB to read."""
+    if not quick:
+        import stepscope.traces.stragglers
+        import stepscope.traces.verdict
+        import stepscope.traces.waiting  # noqa: F401
+    if meanwhile is not None:
+        meanwhile()
 
 
 def _finished(work: Callable[[Path], RankPass], done: Callable[[Path], None], file: Path) -> RankPass:
@@ -246,6 +264,44 @@ def _readable(files: Sequence[Path], read: Callable[[Path], RankPass], left_out:
     return passes
 
 
+def _fork(
+    work: partial[RankPass],
+    files: Sequence[Path],
+    count: int,
+    done: Callable[[Path], None],
+    meanwhile: Callable[[], None],
+    left_out: LeaveOut | None,
+) -> list[RankPass]:
+    from stepscope.core.forks import ProcessKilledError, map_forked
+
+    order = _largest_first(files)
+    try:
+        found = dict(zip(order, map_forked(work, order, count, done=done, meanwhile=meanwhile), strict=True))
+    except ProcessKilledError as error:
+        raise _killed() from error
+
+    def result(file: Path) -> RankPass:
+        outcome = found[file]
+        if isinstance(outcome, StepscopeError):
+            raise outcome
+        return outcome
+
+    return _readable(files, result, left_out)
+
+
+def _largest_first(files: Sequence[Path]) -> list[Path]:
+    """So that no process starts a long one last."""
+    return sorted(files, key=lambda f: f.stat().st_size, reverse=True)
+
+
+def _killed() -> MissingError:
+    return MissingError(
+        "a process that was reading traces was killed",
+        why="the machine probably ran out of memory",
+        fix="read fewer ranks at a time (--processes 1), or device events alone (--show budget)",
+    )
+
+
 def _submit(
     executor: Executor,
     work: Callable[[Path], RankPass],
@@ -253,22 +309,16 @@ def _submit(
     done: Callable[[Path], None],
     left_out: LeaveOut | None,
 ) -> list[RankPass]:
-    """Largest files first, so that no worker starts a long one last."""
     from concurrent.futures import as_completed
     from concurrent.futures.process import BrokenProcessPool
 
-    order = sorted(files, key=lambda f: f.stat().st_size, reverse=True)
-    futures = {executor.submit(work, file): file for file in order}
+    futures = {executor.submit(work, file): file for file in _largest_first(files)}
     for future in as_completed(futures):
         try:
             if isinstance(error := future.exception(), BrokenProcessPool):
                 raise error
         except BrokenProcessPool as error:
-            raise MissingError(
-                "a process that was reading traces was killed",
-                why="the machine probably ran out of memory",
-                fix="read fewer ranks at a time (--processes 1), or device events alone (--show budget)",
-            ) from error
+            raise _killed() from error
         done(futures[future])
     by_file = {file: future for future, file in futures.items()}
     return _readable(files, lambda file: by_file[file].result(), left_out)

@@ -1,0 +1,181 @@
+"""The same work on many items, shared among processes that are forked from this one.
+
+They have what this process has imported, and come at once: a pool of multiprocessing takes 40 ms of imports, two threads,
+and an interpreter beside it that minds its resources.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from stepscope.core.errors import StepscopeError
+from stepscope.core.signals import STOP_SIGNALS
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOOK_S = 1.0
+_NUMBER = 8
+"""Bytes of a ticket, and of the length before each result."""
+
+
+class ProcessKilledError(Exception):
+    """A process was ended by a signal in the middle of its work."""
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def can_fork() -> bool:
+    """Whether nothing else runs in this process, a library's threads included; False where the system does not tell."""
+    return sys.platform == "linux" and hasattr(os, "memfd_create") and len(list(Path("/proc/self/task").iterdir())) == 1
+
+
+def map_forked(
+    work: Callable[[T], R],
+    items: Sequence[T],
+    count: int,
+    *,
+    done: Callable[[T], None],
+    meanwhile: Callable[[], None] | None = None,
+) -> list[R | StepscopeError]:
+    """``work`` of every item, or the StepscopeError that it raised, by ``count`` processes that take one item after another.
+
+    Only where ``can_fork``. ``done`` is told each item that is finished; ``meanwhile`` is called here once while the others
+    work. Left by an exception (Ctrl-C among them), it ends them in the middle. Raises ProcessKilledError.
+    """
+    tickets = os.memfd_create("items")  # its position is one for all processes: each read takes the next item
+    os.write(tickets, b"".join(place.to_bytes(_NUMBER, "little") for place in range(len(items))))
+    os.lseek(tickets, 0, os.SEEK_SET)
+    results: dict[int, R | StepscopeError] = {}
+    running: dict[int, int] = {}
+    try:
+        with _interrupts_blocked():
+            for _ in range(count):
+                _fork(running, tickets, work, items)
+        if meanwhile is not None:
+            meanwhile()
+        while running:
+            for source in _ready(running):
+                text = _received(source)
+                if text is not None:
+                    place, results[place] = pickle.loads(text)
+                    done(items[place])
+                    continue
+                os.close(source)
+                _, status = os.waitpid(running.pop(source), 0)
+                if os.WIFSIGNALED(status):
+                    raise ProcessKilledError
+                if status:
+                    raise RuntimeError("a process has failed; what it printed says why")
+    finally:
+        os.close(tickets)
+        for pid in running.values():
+            os.kill(pid, signal.SIGTERM)
+        for source, pid in running.items():
+            os.close(source)
+            os.waitpid(pid, 0)
+    return [results[place] for place in range(len(items))]
+
+
+def begin(parent: int | None) -> None:
+    """In each process: Ctrl-C is the parent's to answer, whose end is this one's too. None: a server's child."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in STOP_SIGNALS:  # a forked one has the caller's handlers
+        if callable(signal.getsignal(signum)):
+            signal.signal(signum, signal.SIG_DFL)
+    threading.Thread(target=_watch, args=(parent or os.getppid(),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:  # a server ends when the caller does
+        time.sleep(LOOK_S)
+    os._exit(1)
+
+
+def _fork(running: dict[int, int], tickets: int, work: Callable[[T], R], items: Sequence[T]) -> None:
+    """One more process, by the end of the pipe that its results come through."""
+    parent = os.getpid()
+    source, sink = os.pipe()
+    pid = os.fork()
+    if not pid:
+        _serve(parent, tickets, sink, work, items)
+    running[source] = pid
+    os.close(sink)  # before the next fork: the pipe ends with this process alone
+
+
+def _serve(parent: int, tickets: int, sink: int, work: Callable[[T], R], items: Sequence[T]) -> NoReturn:
+    """What the new process does, whatever happens: nothing of the caller's goes on in it."""
+    code = 1
+    try:
+        begin(parent)
+        while ticket := os.read(tickets, _NUMBER):
+            place = int.from_bytes(ticket, "little")
+            found: R | StepscopeError
+            try:
+                found = work(items[place])
+            except StepscopeError as error:
+                found = error
+            _send(sink, pickle.dumps((place, found), pickle.HIGHEST_PROTOCOL))
+        code = 0
+    except BrokenPipeError:  # the caller has gone
+        pass
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        raise
+    finally:
+        os._exit(code)
+
+
+def _send(sink: int, text: bytes) -> None:
+    left = memoryview(len(text).to_bytes(_NUMBER, "little") + text)
+    while left:
+        left = left[os.write(sink, left) :]
+
+
+def _received(source: int) -> bytes | None:
+    """The next result; None where the process has ended."""
+    length = _read(source, _NUMBER)
+    return None if length is None else _read(source, int.from_bytes(length, "little"))
+
+
+def _read(source: int, size: int) -> bytes | None:
+    found = bytearray()
+    while len(found) < size:
+        more = os.read(source, size - len(found))
+        if not more:
+            return None
+        found += more
+    return bytes(found)
+
+
+def _ready(running: dict[int, Any]) -> list[int]:
+    """The pipes that have something to read, or an end."""
+    poll = select.poll()
+    for source in running:
+        poll.register(source, select.POLLIN)
+    return [source for source, _ in poll.poll()]
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C reaches all processes of a terminal; one that starts here must not answer it with a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
