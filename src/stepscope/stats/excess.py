@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.stats.bootstrap import bootstrap_median_interval
+from stepscope.stats.by_sorting import median
 
 LEAST_STEPS = 20
 """Of fewer steps nothing can be told."""
@@ -37,7 +38,7 @@ def chronic_excess(excess_ns: NDArray[np.float64], others_ns: NDArray[np.float64
     """
     if excess_ns.size < LEAST_STEPS:
         return None
-    middle, typical = float(np.median(excess_ns)), float(np.median(others_ns))
+    middle, typical = median(excess_ns), median(others_ns)
     if middle <= MIN_EXCESS * typical:
         return None
     low = lower_bound(excess_ns)

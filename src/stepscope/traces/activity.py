@@ -99,8 +99,10 @@ def _computing(events: Events, operators: Ints) -> Spans:
     calls = comm_calls(events)
     if not len(calls):
         return spans.union(events.ts_ns[operators], events.end_ns[operators])
+    from stepscope.stats.by_sorting import distinct  # traces of devices do not need it
+
     parts = []
-    for thread in np.unique(events.thread[operators]).tolist():
+    for thread in distinct(events.thread[operators]).tolist():
         mine, held = operators[events.thread[operators] == thread], calls[events.thread[calls] == thread]
         parts.append(
             spans.subtract(
@@ -119,9 +121,11 @@ def loading_marks(events: Events) -> NDArray[np.bool_]:
 
 def _inside_loader(events: Events, operators: Ints) -> NDArray[np.bool_]:
     """Which of these operators begin while their own thread loads data."""
+    from stepscope.stats.by_sorting import distinct  # traces of devices do not need it
+
     marks = np.flatnonzero(loading_marks(events))
     inside = np.zeros(len(operators), dtype=bool)
-    for thread in np.unique(events.thread[marks]).tolist():
+    for thread in distinct(events.thread[marks]).tolist():
         mine = marks[events.thread[marks] == thread]
         loading = spans.union(events.ts_ns[mine], events.end_ns[mine])
         here = np.flatnonzero(events.thread[operators] == thread)

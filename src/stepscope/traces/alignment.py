@@ -21,6 +21,7 @@ from stepscope.records.trace_collectives import (
     RankCollective,
     RankCommunication,
 )
+from stepscope.stats.by_sorting import distinct, median
 from stepscope.traces.collective_names import TOGETHER
 
 Ints = NDArray[np.int64]
@@ -118,15 +119,15 @@ def fit_line(times_ns: Ints, differences_ns: Ints) -> _Line:
     low, high = int(times_ns.min()), int(times_ns.max())
     at = (low + high) // 2
     x = (times_ns - at).astype(np.float64)
-    base = int(np.median(differences_ns))
+    base = int(median(differences_ns))
     y = (differences_ns - base).astype(np.float64)
-    level = float(np.median(y))
+    level = median(y)
     flat = _scale(y - level)
     constant = _Line(at_ns=at, offset=base + level, drift=0.0, residual=flat, count=len(x), span_ns=high - low)
     if len(x) < _MIN_FOR_DRIFT or high == low:
         return constant
     slope = _theil_sen(x, y)
-    start = float(np.median(y - slope * x))
+    start = median(y - slope * x)
     rest = y - start - slope * x
     scale = _scale(rest)
     kept = np.abs(rest) <= 3 * max(scale, 1.0)
@@ -141,17 +142,17 @@ def fit_line(times_ns: Ints, differences_ns: Ints) -> _Line:
 
 def _theil_sen(x: Floats, y: Floats) -> float:
     """Median slope over pairs of at most _SLOPE_POINTS evenly chosen points."""
-    chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), _SLOPE_POINTS)).astype(np.int64))
+    chosen = distinct(np.linspace(0, len(x) - 1, min(len(x), _SLOPE_POINTS)).astype(np.int64))
     order = chosen[np.argsort(x[chosen], kind="stable")]
     a, b = np.triu_indices(len(order), k=1)
     run = x[order[b]] - x[order[a]]
     rise = y[order[b]] - y[order[a]]
     apart = run > 0
-    return float(np.median(rise[apart] / run[apart])) if apart.any() else 0.0
+    return median(rise[apart] / run[apart]) if apart.any() else 0.0
 
 
 def _scale(values: Floats) -> float:
-    return float(_SIGMA * np.median(np.abs(values - np.median(values))))
+    return _SIGMA * median(np.abs(values - median(values)))
 
 
 def _usable(instance: Instance, look: Mapping[int, RankCommunication]) -> bool:
@@ -206,12 +207,12 @@ def _one_per_host(lines: dict[int, _Line], look: Mapping[int, RankCommunication]
         fitted = [r for r in members if r != reference]
         if len(members) < 2 or not fitted:
             continue
-        at = int(np.median([lines[r].at_ns for r in fitted]))
+        at = int(median([lines[r].at_ns for r in fitted]))
         values = [lines[r].value(at) for r in fitted]
-        middle = 0.0 if host == look[reference].host else float(np.median(values))
+        middle = 0.0 if host == look[reference].host else median(values)
         for r, value in zip(fitted, values, strict=True):
             if abs(value - middle) <= max(5 * AGREE_NS, 5 * lines[r].residual):
-                drift = 0.0 if host == look[reference].host else float(np.median([lines[m].drift for m in fitted]))
+                drift = 0.0 if host == look[reference].host else median([lines[m].drift for m in fitted])
                 result[r] = replace(lines[r], at_ns=at, offset=middle, drift=drift)
     return result
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.records.trace_work import AnnotationRow
+from stepscope.stats.by_sorting import distinct
 from stepscope.traces.events import NONE, Category, Events, RankTrace
 from stepscope.traces.links import Launches
 from stepscope.traces.nesting import Nest, nest, sums, union_by_group
@@ -60,7 +61,7 @@ def _labels(events: Events, chosen: Ints) -> tuple[Ints, list[str]]:
     """Row of every name code (NONE: no annotation), and the text of every row."""
     rows: dict[str, int] = {}
     table = np.full(len(events.names), NONE, dtype=np.int64)
-    for code in np.unique(events.name[chosen]).tolist():
+    for code in distinct(events.name[chosen]).tolist():
         text = events.names[code]
         text = "ProfilerStep#" if _STEP.match(text) else text
         table[code] = rows.setdefault(text, len(rows))
@@ -93,7 +94,7 @@ def _launched_inside(events: Events, launches: Launches, tree: Nest) -> tuple[In
 def _engine_threads(events: Events) -> Ints:
     codes = [c for c, n in enumerate(events.names) if n.startswith("autograd::engine::evaluate_function")]
     chosen = (events.category == Category.CPU_OP) & np.isin(events.name, codes)
-    return np.unique(events.thread[chosen]).astype(np.int64)
+    return distinct(events.thread[chosen]).astype(np.int64)
 
 
 def _labels_around(tree: Nest, label: Ints, work: Ints, owner: Ints) -> tuple[Ints, Ints]:
@@ -109,7 +110,7 @@ def _labels_around(tree: Nest, label: Ints, work: Ints, owner: Ints) -> tuple[In
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     labels, works = np.concatenate(found_labels), np.concatenate(found_work)
     width = int(works.max()) + 1
-    pairs = np.unique(labels * width + works)
+    pairs = distinct(labels * width + works)
     return pairs // width, pairs % width
 
 

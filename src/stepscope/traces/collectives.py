@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from stepscope.records.trace_collectives import HiddenUnder, RankCollective, RankCommunication
 from stepscope.stats import spans
+from stepscope.stats.by_sorting import distinct
 from stepscope.traces.activity import Activity, activity_of, window_of
 from stepscope.traces.classify import Work
 from stepscope.traces.collective_calls import identities
@@ -123,7 +124,7 @@ def _hidden_under(events: Events, activity: Activity, starts: Ints, ends: Ints) 
     names = len(events.names)
     keys: list[Ints] = []
     amounts: list[Ints] = []
-    for one in np.unique(lane[compute]).tolist():
+    for one in distinct(lane[compute]).tolist():
         mine = compute[lane[compute] == one]
         begun, over = events.ts_ns[mine], np.maximum.accumulate(events.end_ns[mine])
         first = np.searchsorted(over, starts, side="right")

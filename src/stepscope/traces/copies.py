@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stepscope.records.trace_work import CopyRow, CopyTable
 from stepscope.stats import spans
+from stepscope.stats.by_sorting import distinct
 from stepscope.traces.classify import Work, work_of
 from stepscope.traces.events import Category, Events, RankTrace
 
@@ -43,7 +44,7 @@ def copy_table(trace: RankTrace) -> CopyTable | None:
     hidden_by = spans.union(events.ts_ns[kernels], events.end_ns[kernels])
     kinds: dict[tuple[str, str | None], int] = {}
     by_name = np.full(len(events.names), -1, dtype=np.int64)
-    for code in np.unique(events.name[chosen]).tolist():
+    for code in distinct(events.name[chosen]).tolist():
         by_name[code] = kinds.setdefault(copy_kind(events.names[code]), len(kinds))
     kind_of = by_name[events.name[chosen]]
     size = _sizes(events, chosen)

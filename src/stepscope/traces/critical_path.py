@@ -16,6 +16,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.records.trace_path import CriticalPath, PathContributor, PathLeg, PathParts, RankLegs
 from stepscope.stats import spans
+from stepscope.stats.by_sorting import distinct
 from stepscope.traces.activity import Activity
 from stepscope.traces.classify import Work
 from stepscope.traces.events import NONE, Category, Events, RankTrace
@@ -219,7 +220,7 @@ class Walk:
         codes = [c for c, name in enumerate(events.names) if _STREAM_WAIT.search(name)]
         waits = calls[np.isin(events.name[calls], codes)]
         linked = np.flatnonzero(self.launch != NONE)
-        if not len(waits) or not len(linked) or len(np.unique(self.stream)) < 2:
+        if not len(waits) or not len(linked) or len(distinct(self.stream)) < 2:
             return
         order = waits[np.lexsort((events.ts_ns[waits], events.thread[waits]))]
         low = int(events.ts_ns.min())

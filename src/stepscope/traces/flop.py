@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.stats.by_sorting import distinct
 from stepscope.traces.events import NONE, WITH_VALUES, Category, Events
 
 Ints = NDArray[np.int64]
@@ -200,7 +201,7 @@ def uncounted_products(events: Events) -> tuple[str, ...]:
     """Names of the operators in the trace whose FLOP neither a record nor their shapes tell."""
     if events.flop:
         return ()
-    used = {events.names[c] for c in np.unique(events.name[events.category == Category.CPU_OP]).tolist()}
+    used = {events.names[c] for c in distinct(events.name[events.category == Category.CPU_OP]).tolist()}
     counted = _with_scalars(events)
     odd = {events.name_of(index) for index, flop in counted.items() if flop == UNKNOWN}
     told = {events.name_of(index) for index in counted} - odd

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.stats import spans
+from stepscope.stats.by_sorting import distinct
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import NONE, Category, Events
 from stepscope.traces.nesting import nest
@@ -51,7 +52,7 @@ class HostLine:
         self._all = events.where(*shown).astype(np.int32)
         annotation = events.category[self._all] == Category.USER_ANNOTATION
         self._active = self._all[~annotation | self._gloo[self._all]]
-        self.threads = np.unique(events.thread[self._active]).tolist()
+        self.threads = distinct(events.thread[self._active]).tolist()
         self._flat: dict[int, _Flat] = {}
         self._breaks: dict[int, _Breaks] = {}
 
@@ -82,7 +83,7 @@ class HostLine:
         found = [self._copied(device, launch), self._waited(device, launch), *self._handovers()]
         rows = np.concatenate([np.zeros((0, 5), dtype=np.int64), *found])
         rows = rows[np.lexsort((rows[:, 4], rows[:, 1], rows[:, 0]))]
-        for thread in np.unique(rows[:, 0]).tolist():
+        for thread in distinct(rows[:, 0]).tolist():
             low, high = np.searchsorted(rows[:, 0], [thread, thread + 1])
             self._breaks[thread] = rows[low:high]
 
@@ -114,7 +115,7 @@ class HostLine:
         calls = calls[events.named(_WAITS.search)[calls]]
         ends = events.end_ns[device]
         streams = self._waited_streams(calls)
-        places = {int(s): np.flatnonzero(events.stream[device] == s) for s in np.unique(streams) if s != NONE}
+        places = {int(s): np.flatnonzero(events.stream[device] == s) for s in distinct(streams) if s != NONE}
         places[NONE] = np.arange(len(device))
         ends_of = {s: ends[p] for s, p in places.items()}
         rows = []
@@ -180,7 +181,7 @@ class HostLine:
 
     def _gloo_threads(self) -> set[int]:
         chosen = self._active[self._gloo[self._active]]
-        return set(np.unique(self._events.thread[chosen]).tolist())
+        return set(distinct(self._events.thread[chosen]).tolist())
 
     def _training_threads(self) -> list[int]:
         """The thread that runs the training loop, the autograd engine's threads and gloo's."""
@@ -189,7 +190,7 @@ class HostLine:
         if not len(operators):
             return []
         mine = operators[events.named(lambda n: n.startswith(_ENGINE))[operators]]
-        chosen = set(np.unique(events.thread[mine]).tolist()) | self._gloo_threads()
+        chosen = set(distinct(events.thread[mine]).tolist()) | self._gloo_threads()
         marked = events.where(Category.USER_ANNOTATION)
         marked = marked[~self._gloo[marked]]
         for source in (marked, operators):

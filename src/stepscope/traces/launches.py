@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.records.trace_work import DelaySummary, LaunchStatistics, QueueLength
+from stepscope.stats.by_sorting import distinct
 from stepscope.traces.events import RankTrace
 from stepscope.traces.links import Launches
 
@@ -38,7 +39,7 @@ def launch_statistics(trace: RankTrace, launches: Launches) -> LaunchStatistics 
         )  # fmt: skip
     short = ends - starts < call_ns
     late, follows = _late(trace, launches.of[device], launches.launch[device])
-    one_each = np.unique(call)
+    one_each = distinct(call)
     host_ns = int((events.end_ns[one_each]).max() - events.ts_ns[one_each].min())
     return LaunchStatistics(
         rank=trace.rank,

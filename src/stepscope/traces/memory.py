@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
+from stepscope.stats.by_sorting import distinct
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import Category, Events, MemoryInstants, RankTrace
 from stepscope.traces.steps import Marks, step_marks
@@ -34,7 +35,7 @@ def memory_timeline(
     marks = step_marks(trace.events)
     timelines = [
         _device(trace, memory, np.flatnonzero(kinds == kind), marks, phases or {}, slices)
-        for kind in np.unique(kinds).tolist()
+        for kind in distinct(kinds).tolist()
     ]
     return tuple(sorted(timelines, key=lambda d: (d.device_type != "gpu", d.device_type, d.device or 0)))
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
+from stepscope.stats.by_sorting import distinct
 from stepscope.traces.events import NONE
 
 Ints = NDArray[np.int64]
@@ -130,7 +131,7 @@ class _Line:
         place: Ints = times - self._low
         np.clip(place, -1, self._width - 2, out=place)
         place += 1
-        for each in np.unique(thread).tolist():
+        for each in distinct(thread).tolist():
             place[thread == each] += each * (self._width + 1)
         return place
 
@@ -195,7 +196,7 @@ def nest(index: AnyInts, thread: AnyInts, starts: Ints, ends: Ints) -> Nest:
         outlasting = known[ends[known] > ends[parent[known]]]
         if len(outlasting):
             ends = ends.copy()
-            for t in np.unique(line_of[outlasting]).tolist():
+            for t in distinct(line_of[outlasting]).tolist():
                 low, high = np.searchsorted(line_of, [t, t + 1])
                 cut += _cut_off(starts[low:high], ends[low:high])
             line = _Line(line_of, starts, ends)

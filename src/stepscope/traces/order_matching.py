@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
+from stepscope.stats.by_sorting import distinct, median
 
 Ints = NDArray[np.int64]
 
@@ -113,7 +114,7 @@ def _in_time(reference: Line, judged: _Shift) -> bool:
     """Whether the ends lie so close that a shift by one would lie farther off: no other shift needs a look."""
     if len(reference) < 2:
         return True
-    spacing = float(np.median(np.diff(np.sort(reference.ends_ns))))
+    spacing = median(np.diff(np.sort(reference.ends_ns)))
     return abs(judged.offset_ns) + judged.spread_ns < spacing / 4
 
 
@@ -137,7 +138,7 @@ def _rare_shifts(reference: Line, other: Line) -> set[int]:
     _, code = np.unique(kinds, axis=0, return_inverse=True)
     code = code.ravel()
     theirs, ours = code[: len(reference)], code[len(reference) :]
-    shared = np.intersect1d(theirs, ours)
+    shared = distinct(theirs[np.isin(theirs, ours)])
     if not len(shared):
         return set()
     rarity = np.bincount(ours, minlength=int(code.max()) + 1)
@@ -171,7 +172,7 @@ def _judge(reference: Line, other: Line, shift: int) -> _Shift:
         shift=shift,
         agreement=_agreement(reference, other, shift),
         spread_ns=_unsteadiness(apart),
-        offset_ns=float(np.median(apart)),
+        offset_ns=median(apart),
         same_step=int(np.count_nonzero(steps)) / len(steps),
     )
 
@@ -197,7 +198,7 @@ def _by_time(reference: Line, other: Line, *, one_clock: bool) -> Pairing:
     if not len(mine):
         return Pairing(to=none, method="order_and_time", confidence=0.0)
     apart = other.ends_ns[mine] - reference.ends_ns[theirs]
-    spacing = float(np.median(np.diff(np.sort(reference.ends_ns)))) if len(reference) > 1 else np.inf
+    spacing = median(np.diff(np.sort(reference.ends_ns))) if len(reference) > 1 else np.inf
     close = min(max(spacing / 4, 50_000.0), _CLOSE_NS)
     offset, sure = (0.0, True) if one_clock else _voted(apart, close)
     error = np.abs(apart - offset)
@@ -235,4 +236,4 @@ def _voted(apart: Ints, close: float) -> tuple[float, bool]:
     inside = values[first : first + int(reach[first])]
     away = (values < inside[0] - close) | (values > inside[-1] + close)
     rival = int(reach[away].max()) if away.any() else 0
-    return float(np.median(inside)), bool(len(inside) >= 3 and rival <= 0.7 * len(inside))
+    return median(inside), bool(len(inside) >= 3 and rival <= 0.7 * len(inside))

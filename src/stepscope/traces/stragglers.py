@@ -22,6 +22,7 @@ from stepscope.records.trace_collectives import (
     RankWaiting,
 )
 from stepscope.records.trace_stragglers import CauseShare, Straggler, StragglerReport
+from stepscope.stats.by_sorting import median
 from stepscope.stats.excess import LEAST_STEPS, chronic_excess
 
 MIN_SHARE = 0.20
@@ -209,7 +210,7 @@ def _by_steps(late: Mapping[int, _Late], facts: _Facts, skew: int) -> list[Strag
         for values in own.values():
             others = [values[p] for p in peers if p in values]
             if rank in values and others:
-                middle = float(np.median(others))
+                middle = median(others)
                 rows.append((values[rank] - middle, middle))
         slow = chronic_excess(np.array([r[0] for r in rows]), np.array([r[1] for r in rows])) if each.ended else None
         if slow is None:
@@ -294,7 +295,7 @@ def _behind(m: MatchedCollective, rank: int) -> int:
     own = next(r.start_ns for r in m.ranks if r.rank == rank)
     others = [r.start_ns for r in m.ranks if r.rank != rank]
     base = min(others)
-    return own - base - round(float(np.median([s - base for s in others])))
+    return own - base - round(median([s - base for s in others]))
 
 
 def _cause(causes: Sequence[CauseShare]) -> tuple[str, int]:
@@ -340,7 +341,7 @@ class _Facts:
                 beside = {r.rank: self._beside(r) if cause == "compute" else 0 for r in m.ranks}
                 rank_ns[cause] += getattr(own[rank], f"{cause}_ns") + beside[rank]
                 others = [getattr(o, f"{cause}_ns") + beside[r] for r, o in own.items() if r != rank]
-                peers_ns[cause] += round(float(np.median(others)))
+                peers_ns[cause] += round(median(others))
         found = [
             CauseShare(
                 cause=cause,
@@ -367,7 +368,7 @@ class _Facts:
                 for r in m.ranks:
                     idle[r.rank] += self._ranks[r.rank].collectives[r.position].exposed_ns
             own = idle.pop(rank)
-            more = round(float(np.median(list(idle.values())))) - own
+            more = round(median(list(idle.values()))) - own
             total += min(max(more, *each, 0), sum(each))
         return total
 
