@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,8 @@ _SHARPNESS = 6.0
 class Family:
     """One shape. parameters: log(latency), log(rate at large sizes), then those with a prior.
 
-    model(parameters, x): y [sizes]. prior: (mean, standard deviation) of each parameter after the first two. starts: of
-    these, where the search begins. count: of free parameters.
+    model(parameters [..., count], x [..., sizes]): y [..., sizes]. prior: (mean, standard deviation) of each parameter
+    after the first two. starts: of these, where the search begins. count: of free parameters.
     """
 
     key: str
@@ -38,28 +39,27 @@ class Family:
 
 
 def _line(p: Floats, x: Floats) -> Floats:
-    return np.asarray(np.logaddexp(p[0], x - p[1]))
+    return np.asarray(np.logaddexp(p[..., 0, None], x - p[..., 1, None]))
 
 
 def _pipelined(p: Floats, x: Floats) -> Floats:
     """latency + S / rate + 2 k sqrt(latency x S / rate): k = 1 is (sqrt(latency) + sqrt(S / rate))^2."""
-    latency, wire = np.full_like(x, p[0]), x - p[1]
-    return np.asarray(np.logaddexp(np.logaddexp(latency, wire), np.log(2) + p[2] + (latency + wire) / 2))
+    latency, wire = p[..., 0, None], x - p[..., 1, None]
+    middle = np.log(2) + p[..., 2, None] + (latency + wire) / 2
+    return np.asarray(np.logaddexp(np.logaddexp(latency, wire), middle))
 
 
 def _protocols(p: Floats, x: Floats) -> Floats:
     """The smooth minimum of three lines: from lowest latency and lowest rate to highest latency and highest rate."""
-    latency, wire = p[0], x - p[1]
-    slower, costlier = np.exp(p[2]), np.exp(p[3])
-    lines = np.stack(
-        [
-            np.logaddexp(latency, wire + costlier),
-            np.logaddexp(latency + slower / 2, wire + costlier / 2),
-            np.logaddexp(latency + slower, wire),
-        ]
-    )
-    least = lines.min(axis=0)
-    return np.asarray(least - np.log(np.exp(-_SHARPNESS * (lines - least)).sum(axis=0)) / _SHARPNESS)
+    latency, wire = p[..., 0, None], x - p[..., 1, None]
+    slower, costlier = np.exp(p[..., 2, None]), np.exp(p[..., 3, None])
+    low = np.logaddexp(latency, wire + costlier)
+    middle = np.logaddexp(latency + slower / 2, wire + costlier / 2)
+    high = np.logaddexp(latency + slower, wire)
+    least = np.minimum(np.minimum(low, middle), high)
+    share = np.exp(-_SHARPNESS * (low - least)) + np.exp(-_SHARPNESS * (middle - least))
+    share += np.exp(-_SHARPNESS * (high - least))
+    return np.asarray(least - np.log(share) / _SHARPNESS)
 
 
 LINE = Family(key="line", model=_line)
@@ -82,75 +82,119 @@ PROTOCOLS = Family(
 FAMILIES = (LINE, PIPELINED, PROTOCOLS)
 """From few to many parameters."""
 
+_MOVE = 1e-5  # of a parameter, for a derivative
 _STEPS = 60
 _ENOUGH = 1e-7  # relative decrease of the cost below which the search ends
 _OUTLYING = 2.0  # standard deviations from which on a size counts less than its square
 
 
 def most_probable(family: Family, x: Floats, y: Floats, *, sd: Floats) -> tuple[Floats, Floats]:
-    """Parameters [count] that make ``y`` and the prior most likely, and their covariance [count, count].
+    """Parameters [fits, count] that make ``y`` and the prior most likely, and their covariance [fits, count, count].
 
-    sd: standard deviation of ``y`` around the family [sizes]; sizes far off count less (soft L1). Levenberg-Marquardt
-    from each of the family's starts.
+    x, y, sd: [fits, sizes], each row a fit of its own. sd: standard deviation of ``y`` around the family; sizes far off
+    count less (soft L1). Levenberg-Marquardt from each of the family's starts. All searches take their steps together:
+    on arrays as small as one fit's, calling numpy costs far more than what it computes.
     """
-    first = [float(y.min()) - 0.05, float(x[-1] - y[-1]) + 0.1]
-    found = [_descend(family, x, y, sd, np.array([*first, *start])) for start in family.starts]
-    parameters = min(found, key=lambda one: one[0])[1]
-    residual, jacobian = _linearised(family, x, y, sd, parameters)
-    normal = (jacobian * _weights(residual, x.size)[:, None]).T @ jacobian
+    starts = len(family.starts)
+    first = np.stack([y.min(axis=1) - 0.05, x[:, -1] - y[:, -1] + 0.1], axis=1)
+    from_each = [
+        np.concatenate([first, np.broadcast_to(start, (len(x), len(start)))], axis=1) for start in family.starts
+    ]
+    every = _Data(family=family, x=np.tile(x, (starts, 1)), y=np.tile(y, (starts, 1)), sd=np.tile(sd, (starts, 1)))
+    costs, ends = _descend(every, np.concatenate(from_each))
+    best = costs.reshape(starts, len(x)).argmin(axis=0)
+    parameters = ends.reshape(starts, len(x), family.count)[best, np.arange(len(x))]
+    normal, _ = _normal_equations(*_linearised(_Data(family=family, x=x, y=y, sd=sd), parameters), x.shape[1])
     return parameters, np.asarray(np.linalg.inv(normal + 1e-3 * np.eye(family.count)), dtype=np.float64)
 
 
 def gradient(family: Family, parameters: Floats, x: Floats) -> Floats:
     """d y / d parameter [sizes, parameters]."""
-    step = 1e-5
-    here = family.model(parameters, x)
-    moved = (family.model(parameters + step * unit, x) for unit in np.eye(parameters.size))
-    return np.stack([(there - here) / step for there in moved], axis=1)
+    # in memory by size, as BLAS gets it: another order of its sums would change last digits
+    return np.ascontiguousarray(_values_and_gradient(family, parameters, x)[1].T)
 
 
-def _descend(family: Family, x: Floats, y: Floats, sd: Floats, start: Floats) -> tuple[float, Floats]:
-    parameters, damping = start, 1e-2
-    residual, jacobian = _linearised(family, x, y, sd, parameters)
-    cost = _cost(residual, x.size)
+def _values_and_gradient(family: Family, parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
+    """y [..., sizes], and its forward differences [..., parameters, sizes]; the model is asked once for both."""
+    values = family.model(parameters[..., None, :] + _moves(family.count), x[..., None, :])
+    here = values[..., :1, :]
+    return here[..., 0, :], (values[..., 1:, :] - here) / _MOVE
+
+
+@cache
+def _moves(count: int) -> Floats:
+    """[1 + count, count]: stay, then move one parameter each."""
+    return np.concatenate([np.zeros((1, count)), _MOVE * np.eye(count)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Data:
+    """What the searches of one family fit: each row of ``x``, ``y`` and ``sd`` [searches, sizes] is one search's."""
+
+    family: Family
+    x: Floats
+    y: Floats
+    sd: Floats
+
+    def of(self, some: NDArray[np.bool_]) -> _Data:
+        return _Data(family=self.family, x=self.x[some], y=self.y[some], sd=self.sd[some])
+
+
+def _descend(data: _Data, start: Floats) -> tuple[Floats, Floats]:
+    """Cost [searches] and parameters [searches, count] at the end of each search; those at their end leave the others."""
+    sizes, searching = data.x.shape[1], np.arange(len(start))
+    end_cost, end = np.empty(len(start)), np.empty_like(start)
+    parameters, damping = start, np.full(len(start), 1e-2)
+    residual, jacobian = _linearised(data, parameters)
+    cost = _cost(residual, sizes)
+    diagonal = np.arange(data.family.count)
     for _ in range(_STEPS):
-        weighted = jacobian * _weights(residual, x.size)[:, None]
-        normal = weighted.T @ jacobian
-        damped = normal + damping * np.diag(np.diag(normal) + 1e-6)
-        tried = parameters - np.clip(np.linalg.solve(damped, weighted.T @ residual), -2, 2)
-        after = _residual(family, x, y, sd, tried)
-        if (new := _cost(after, x.size)) >= cost:
-            damping *= 4
-            if damping > 1e8:
+        normal, pull = _normal_equations(residual, jacobian, sizes)
+        on_diagonal = normal[:, diagonal, diagonal]
+        normal[:, diagonal, diagonal] = on_diagonal + damping[:, None] * (on_diagonal + 1e-6)
+        tried = parameters - np.clip(np.linalg.solve(normal, pull)[..., 0], -2, 2)
+        residual_there, jacobian_there = _linearised(data, tried)
+        new = _cost(residual_there, sizes)
+        worse = new >= cost
+        damping = np.where(worse, damping * 4, damping / 3)
+        at_end = np.where(worse, damping > 1e8, cost - new < _ENOUGH * new)
+        cost, parameters = np.where(worse, cost, new), np.where(worse[:, None], parameters, tried)
+        residual = np.where(worse[:, None], residual, residual_there)
+        jacobian = np.where(worse[:, None, None], jacobian, jacobian_there)
+        if at_end.any():
+            end_cost[searching[at_end]], end[searching[at_end]] = cost[at_end], parameters[at_end]
+            on = ~at_end
+            searching, data, cost, parameters = searching[on], data.of(on), cost[on], parameters[on]
+            damping, residual, jacobian = damping[on], residual[on], jacobian[on]
+            if not searching.size:
                 break
-            continue
-        decrease, cost, parameters, damping = cost - new, new, tried, damping / 3
-        if decrease < _ENOUGH * cost:
-            break
-        residual, jacobian = _linearised(family, x, y, sd, parameters)
-    return cost, parameters
+    end_cost[searching], end[searching] = cost, parameters
+    return end_cost, end
 
 
-def _residual(family: Family, x: Floats, y: Floats, sd: Floats, parameters: Floats) -> Floats:
-    """Of the sizes, then of the prior, in standard deviations."""
-    prior = [(p - mean) / width for p, (mean, width) in zip(parameters[2:], family.prior, strict=True)]
-    return np.concatenate([(family.model(parameters, x) - y) / sd, prior])
+def _linearised(data: _Data, parameters: Floats) -> tuple[Floats, Floats]:
+    """Residuals of the sizes, then of the prior, in standard deviations, and d residual / d parameter."""
+    family, sizes = data.family, data.x.shape[1]
+    values, slopes = _values_and_gradient(family, parameters, data.x)
+    residual = np.empty((len(parameters), sizes + len(family.prior)))
+    jacobian = np.zeros((*residual.shape, family.count))
+    residual[:, :sizes] = (values - data.y) / data.sd
+    np.divide(np.swapaxes(slopes, 1, 2), data.sd[..., None], out=jacobian[:, :sizes])
+    for index, (mean, width) in enumerate(family.prior):
+        residual[:, sizes + index] = (parameters[:, 2 + index] - mean) / width
+        jacobian[:, sizes + index, 2 + index] = 1 / width
+    return residual, jacobian
 
 
-def _linearised(family: Family, x: Floats, y: Floats, sd: Floats, parameters: Floats) -> tuple[Floats, Floats]:
-    prior = np.zeros((len(family.prior), family.count))
-    for index, (_, width) in enumerate(family.prior):
-        prior[index, index + 2] = 1 / width
-    jacobian = np.concatenate([gradient(family, parameters, x) / sd[:, None], prior])
-    return _residual(family, x, y, sd, parameters), jacobian
-
-
-def _weights(residual: Floats, sizes: int) -> Floats:
+def _normal_equations(residual: Floats, jacobian: Floats, sizes: int) -> tuple[Floats, Floats]:
+    """Matrix [searches, count, count] and right side [searches, count, 1] of the weighted least squares."""
     weights = 1 / np.sqrt(1 + (residual / _OUTLYING) ** 2)
-    weights[sizes:] = 1.0
-    return np.asarray(weights)
+    weights[:, sizes:] = 1.0
+    weighted = np.swapaxes(jacobian * weights[..., None], -1, -2)
+    return weighted @ jacobian, weighted @ residual[..., None]
 
 
-def _cost(residual: Floats, sizes: int) -> float:
-    square = (residual[:sizes] / _OUTLYING) ** 2
-    return float(2 * _OUTLYING**2 * (np.sqrt(1 + square) - 1).sum() + (residual[sizes:] ** 2).sum())
+def _cost(residual: Floats, sizes: int) -> Floats:
+    square = (residual[:, :sizes] / _OUTLYING) ** 2
+    outer = 2 * _OUTLYING**2 * (np.sqrt(1 + square) - 1).sum(axis=1)
+    return np.asarray(outer + (residual[:, sizes:] ** 2).sum(axis=1))

@@ -8,7 +8,7 @@ measured the measurements rule, between few of them the shape does. Which shape:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,12 +94,13 @@ def fit_curve(
     chosen, held_out = (shape, None) if shape is not None else _choose(points)
     if held_out is None and sizes.size >= MIN_SIZES_TO_CHOOSE:
         held_out = _held_out((chosen,), points)[chosen]
-    predict = _fitted(chosen, points, {})
+    predictors = _fitted((chosen,), [points])[0]
     grid = knots_between(points.x)
-    mean, sd = predict(grid)
+    mean, sd = _joined(chosen, {name: predict(grid) for name, predict in predictors.items()})
     if held_out is not None:
         sd = sd * _stretch(held_out)
-    rising = monotone(grid, mean, points.x, predict(points.x)[0])
+    at_sizes, _ = _joined(chosen, {name: predict(points.x) for name, predict in predictors.items()})
+    rising = monotone(grid, mean, points.x, at_sizes)
     curve = as_knots(grid, rising, np.minimum(sd, _MOST_SD) * Z80, unit_ns=float(times[0]))
     fitted = np.array([curve_time_ns(curve, size) for size in sizes])
     error = np.abs(fitted / times - 1)
@@ -138,16 +139,18 @@ def _held_out(keys: Sequence[str], points: _Points) -> dict[str, _HeldOut]:
     """By shape. Inner sizes are left out in interleaved folds; the ends stay: a calibration is not asked beyond them."""
     inner = np.arange(1, points.x.size - 1)
     folds = min(_FOLDS, inner.size)
+    left_out = np.zeros((folds, points.x.size), dtype=bool)
+    for fold in range(folds):
+        left_out[fold, inner[fold::folds]] = True
+    fitted = _fitted(keys, [points.without(out) for out in left_out])
     errors: dict[str, list[float]] = {key: [] for key in keys}
     scores: dict[str, list[float]] = {key: [] for key in keys}
-    for fold in range(folds):
-        left_out = np.zeros(points.x.size, dtype=bool)
-        left_out[inner[fold::folds]] = True
-        counts = points.trusted[left_out]
-        seen, fitted = points.without(left_out), dict[str, Predictor]()
+    for out, predictors in zip(left_out, fitted, strict=True):
+        counts = points.trusted[out]
+        predictions = {name: predict(points.x[out]) for name, predict in predictors.items()}
         for key in keys:
-            mean, sd = _fitted(key, seen, fitted)(points.x[left_out])
-            difference = np.abs(mean - points.y[left_out])
+            mean, sd = _joined(key, predictions)
+            difference = np.abs(mean - points.y[out])
             errors[key] += list(np.expm1(difference[counts]))
             scores[key] += list(difference[counts] / np.maximum(sd[counts], 1e-3))
     return {
@@ -168,20 +171,25 @@ def _stretch(held_out: _HeldOut) -> float:
     return max(0.5, float(ordered[min(n, math.ceil(0.8 * (n + 1))) - 1]) / Z80)
 
 
-def _fitted(key: str, points: _Points, done: dict[str, Predictor]) -> Predictor:
-    """done: families fitted to these points before, by key; added to."""
+def _fitted(keys: Sequence[str], each: Sequence[_Points]) -> list[dict[str, Predictor]]:
+    """For each of ``each``: what the shapes ``keys`` are made of, fitted to it, by key of the family (or ``knots``)."""
+    fitted: list[dict[str, Predictor]] = [{} for _ in each]
+    for family in dict.fromkeys(family for key in keys if key != KNOTS for family in SHAPES[key]):
+        for done, predict in zip(fitted, _fit_family(family, each), strict=True):
+            done[family.key] = predict
+    if KNOTS in keys:
+        for done, points in zip(fitted, each, strict=True):
+            done[KNOTS] = _straight_between(points)
+    return fitted
+
+
+def _joined(key: str, predictions: Mapping[str, Prediction]) -> Prediction:
+    """The prediction of shape ``key`` from those of its families."""
     if key == KNOTS:
-        return _straight_between(points)
-    for family in SHAPES[key]:
-        if family.key not in done:
-            done[family.key] = _fit_family(family, points)
-    each = [done[family.key] for family in SHAPES[key]]
-
-    def predict(x: Floats) -> Prediction:
-        means, deviations = (np.array(part) for part in zip(*(one(x) for one in each), strict=True))
-        return means.mean(axis=0), np.sqrt((deviations**2).mean(axis=0) + means.var(axis=0))
-
-    return predict
+        return predictions[KNOTS]
+    parts = [predictions[family.key] for family in SHAPES[key]]
+    means, deviations = (np.array(part) for part in zip(*parts, strict=True))
+    return means.mean(axis=0), np.sqrt((deviations**2).mean(axis=0) + means.var(axis=0))
 
 
 def _straight_between(points: _Points) -> Predictor:
@@ -196,39 +204,50 @@ def _straight_between(points: _Points) -> Predictor:
     return predict
 
 
-def _fit_family(family: Family, points: _Points) -> Predictor:
-    """Most probable parameters, then the Gaussian process through what is left. Standard deviations count both."""
-    parameters, covariance = most_probable(family, points.x, points.y, sd=np.hypot(_PARAMETER_NOISE, points.known))
+def _fit_family(family: Family, each: Sequence[_Points]) -> list[Predictor]:
+    """One predictor for each of ``each``; those of as many sizes are searched together."""
+    predictors: dict[int, Predictor] = {}
+    for size in {points.x.size for points in each}:
+        alike = [index for index, points in enumerate(each) if points.x.size == size]
+        x, y, known = (np.stack([getattr(each[i], name) for i in alike]) for name in ("x", "y", "known"))
+        found = most_probable(family, x, y, sd=np.hypot(_PARAMETER_NOISE, known))
+        for index, parameters, covariance in zip(alike, *found, strict=True):
+            predictors[index] = _predictor(family, each[index], parameters, covariance)
+    return [predictors[index] for index in range(len(each))]
+
+
+def _predictor(family: Family, points: _Points, parameters: Floats, covariance: Floats) -> Predictor:
+    """The family and a Gaussian process through what it leaves over. Standard deviations count both."""
     left = points.y - family.model(parameters, points.x)
-    amplitude, noise = _hyperparameters(points, left)
-    gram = _kernel(points.x, points.x, amplitude) + np.diag(noise**2 + points.known**2)
+    correlation = _correlation(points.x, points.x)
+    amplitude, noise = _hyperparameters(points, left, correlation)
+    gram = amplitude**2 * correlation + np.diag(noise**2 + points.known**2)
+    slopes, explained = gradient(family, parameters, points.x), np.linalg.solve(gram, left)
 
     def predict(x: Floats) -> Prediction:
-        cross = _kernel(x, points.x, amplitude)
+        cross = amplitude**2 * _correlation(x, points.x)
         solved = np.linalg.solve(gram, cross.T)
-        pull = gradient(family, parameters, x) - solved.T @ gradient(family, parameters, points.x)
+        pull = gradient(family, parameters, x) - solved.T @ slopes
         variance = amplitude**2 - (cross * solved.T).sum(axis=1) + noise**2
         variance = np.maximum(variance, 0) + ((pull @ covariance) * pull).sum(axis=1)
-        return family.model(parameters, x) + cross @ np.linalg.solve(gram, left), np.sqrt(variance)
+        return family.model(parameters, x) + cross @ explained, np.sqrt(variance)
 
     return predict
 
 
-def _hyperparameters(points: _Points, left: Floats) -> tuple[float, float]:
+def _hyperparameters(points: _Points, left: Floats, correlation: Floats) -> tuple[float, float]:
     """Amplitude of the Gaussian process and noise of one size, both standard deviations of log(time): the most likely."""
     if points.x.size < MIN_SIZES_TO_CHOOSE - 1:
         return _FEW
-    return max(
-        ((a, n) for a in _AMPLITUDES for n in _NOISES),
-        key=lambda pair: _log_likelihood(points, left, *pair),
-    )
+    pairs = [(amplitude, noise) for amplitude in _AMPLITUDES for noise in _NOISES]
+    grams = np.array([amplitude**2 for amplitude, _ in pairs])[:, None, None] * correlation
+    diagonal = np.arange(points.x.size)
+    grams[:, diagonal, diagonal] += np.array([noise**2 for _, noise in pairs])[:, None] + points.known**2
+    _, log_determinants = np.linalg.slogdet(grams)
+    explained = np.linalg.solve(grams, np.broadcast_to(left[:, None], (len(pairs), left.size, 1)))[..., 0]
+    likely = [-0.5 * float(left @ one + log) for one, log in zip(explained, log_determinants, strict=True)]
+    return pairs[likely.index(max(likely))]
 
 
-def _log_likelihood(points: _Points, left: Floats, amplitude: float, noise: float) -> float:
-    gram = _kernel(points.x, points.x, amplitude) + np.diag(noise**2 + points.known**2)
-    _, log_determinant = np.linalg.slogdet(gram)
-    return -0.5 * float(left @ np.linalg.solve(gram, left) + log_determinant)
-
-
-def _kernel(a: Floats, b: Floats, amplitude: float) -> Floats:
-    return np.asarray(amplitude**2 * np.exp(-np.abs(a[:, None] - b[None]) / _MEMORY))
+def _correlation(a: Floats, b: Floats) -> Floats:
+    return np.asarray(np.exp(-np.abs(a[:, None] - b[None]) / _MEMORY))

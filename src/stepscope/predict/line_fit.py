@@ -229,28 +229,30 @@ def _robust(times: Floats, wire_bytes: Floats, steps: float, trust: Floats) -> t
     latency, wire = steps / times, wire_bytes / times
     alpha, inverse = _least_squares(latency, wire, np.broadcast_to(trust, times.shape), np.ones_like(times))
     reach: Floats | float = 0.0
+    floor = _FLOOR * times
     for round_ in range(_LEAST_ABSOLUTE_ROUNDS + _HUBER_ROUNDS):
-        predicted = np.maximum(steps * alpha[:, None] + wire_bytes * inverse[:, None], _FLOOR * times)
+        predicted = np.maximum(steps * alpha[:, None] + wire_bytes * inverse[:, None], floor)
         residual = np.log(times / predicted)
         size = np.abs(residual)
         if round_ < _LEAST_ABSOLUTE_ROUNDS:
             weights = trust / np.maximum(size, 1e-6)
-            middle = np.median(size, axis=1, keepdims=True)
-            reach = _HUBER * np.maximum(_NORMAL_PER_MAD * middle, _SCALE_FLOOR)
+            if round_ == _LEAST_ABSOLUTE_ROUNDS - 1:
+                middle = np.median(size, axis=1, keepdims=True)
+                reach = _HUBER * np.maximum(_NORMAL_PER_MAD * middle, _SCALE_FLOOR)
         else:
             weights = trust * np.minimum(1, reach / np.maximum(size, 1e-12))
-        target = 1 + np.clip(
-            residual, -0.5, 1
-        )  # log(time) is log(predicted) + (prediction / predicted - 1), to first order
+        # log(time) is log(predicted) + (prediction / predicted - 1), to first order
+        target = 1 + np.minimum(np.maximum(residual, -0.5), 1)
         alpha, inverse = _least_squares(steps / predicted, wire_bytes / predicted, weights, target)
     return alpha, inverse
 
 
 def _least_squares(latency: Floats, wire: Floats, weights: Floats, target: Floats) -> tuple[Floats, Floats]:
     """Weighted least squares of ``latency x alpha + wire / beta = target`` in each row, neither below 0."""
+    by_latency, by_wire = weights * latency, weights * wire
     aa, bb = (weights * latency**2).sum(axis=1), (weights * wire**2).sum(axis=1)
-    ab = (weights * latency * wire).sum(axis=1)
-    at, bt = (weights * latency * target).sum(axis=1), (weights * wire * target).sum(axis=1)
+    ab = (by_latency * wire).sum(axis=1)
+    at, bt = (by_latency * target).sum(axis=1), (by_wire * target).sum(axis=1)
     determinant = np.maximum(aa * bb - ab**2, 1e-14 * aa * bb)
     alpha, inverse = (at * bb - bt * ab) / determinant, (bt * aa - at * ab) / determinant
     alpha, inverse = np.where(inverse < 0, at / aa, alpha), np.maximum(inverse, 0)
