@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from stepscope.records.trace_collectives import (
     ClockAlignment,
@@ -15,7 +16,7 @@ from stepscope.records.trace_collectives import (
     RankWaiting,
     RankWaitTotal,
 )
-from stepscope.traces.alignment import align_clocks, corrected
+from stepscope.traces.alignment import AGREE_NS, align_clocks, corrected
 from stepscope.traces.collective_names import TOGETHER, bus_factor
 from stepscope.traces.matching import match_collectives
 
@@ -24,6 +25,9 @@ IMPOSSIBLE = 0.3
 
 SPLIT_FROM = 0.25
 """Matches less certain than this say nothing about who waited for whom."""
+
+
+APART = "a rank left it before another entered: the calls are not one, or the clocks do not agree"
 
 
 def job_collectives(ranks: Sequence[RankCommunication]) -> JobCollectives:
@@ -46,6 +50,8 @@ def measured(
 
     found = [_measured(i, look, on_reference, tolerance_ns=3 * residual) for i in instances]
     found.sort(key=lambda m: (m.start_ns, m.ranks[0].rank))
+    if 2 * sum(m.unsplit == APART for m in found) > sum(m.op in TOGETHER and len(m.ranks) > 1 for m in found):
+        clocks = replace(clocks, text="clocks do not agree, or the calls were matched wrongly")
     return JobCollectives(
         instances=tuple(found),
         clocks=clocks,
@@ -87,11 +93,14 @@ def _measured(
     last, first = max(starts), min(starts)
     between = min(ends) - last
     confidence = instance.confidence
-    if confidence is not None and op in TOGETHER and between < -tolerance_ns:
+    # Clocks that differ by more than a whole call do not tell who waited in it, however well their mean is known.
+    tolerance_ns = min(tolerance_ns, max(AGREE_NS, *(c.duration_ns for c in each)))
+    impossible = op in TOGETHER and between < -tolerance_ns
+    if confidence is not None and impossible:
         confidence *= IMPOSSIBLE
-    unsplit = _why_unsplit(op, len(parts), confidence)
+    unsplit = _why_unsplit(op, len(parts), confidence, impossible=impossible)
     split = unsplit is None
-    waits = [last - s for s in starts]
+    waits = [min(last, e) - s for s, e in zip(starts, ends, strict=True)]  # no longer than it was inside
     lasts = tuple(r for (r, _), w in zip(parts, waits, strict=True) if w == 0) if last > first else ()
     transfer = max(between, 0) if split else None
     size = max((c.size_bytes for c in each if c.size_bytes is not None), default=None)
@@ -136,13 +145,15 @@ def _measured(
     )
 
 
-def _why_unsplit(op: str, ranks: int, confidence: float | None) -> str | None:
+def _why_unsplit(op: str, ranks: int, confidence: float | None, *, impossible: bool) -> str | None:
     if ranks < 2:
         return "seen on one rank only"
     if op not in TOGETHER:
         return f"ranks do not leave {'an unknown operation' if op == 'unknown' else op} together"
     if confidence is not None and confidence < SPLIT_FROM:
         return "the ranks' collectives could not be matched reliably"
+    if impossible:
+        return APART
     return None
 
 

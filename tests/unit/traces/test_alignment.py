@@ -101,6 +101,31 @@ def test_ranks_that_share_nothing_with_the_reference_are_reached_through_others(
     assert [offsets[r] - base for r in range(4)] == [0, 5_000_000, -6_000_000, 7_000_000]
 
 
+def test_clocks_that_jump_by_more_than_a_call_do_not_tell_who_waited() -> None:
+    """Nobody leaves a collective before everybody has entered it, and nobody waits longer than it is inside."""
+    rng = random.Random(7)
+    met = _met(40)
+    (jumps, *rest) = job(met)
+    moved = tuple(
+        replace(c, start_ns=c.start_ns + jump, end_ns=c.end_ns + jump)
+        for c in jumps.collectives
+        for jump in (rng.choice((-1, 1)) * rng.randrange(2_000_000, 9_000_000),)
+    )
+    found = job_collectives([replace(jumps, collectives=moved), *rest])
+    assert "do not agree" in found.clocks.text
+    for instance in found.instances:
+        assert instance.waiting_ns is None
+        assert "before another entered" in (instance.unsplit or "")
+
+
+def test_a_late_rank_is_waited_for_no_longer_than_the_others_are_inside() -> None:
+    ranks = job(_met(100, last=2), clocks={1: (AGREE_NS // 2, 0.0)})
+    for instance in job_collectives(ranks).instances:
+        assert instance.waiting_ns is not None
+        for each in instance.ranks:
+            assert 0 <= (each.waiting_ns or 0) <= each.end_ns - each.start_ns
+
+
 def test_too_few_collectives_correct_nothing() -> None:
     found = _aligned(job(_met(2), clocks={1: (5_000_000, 0.0)}))
     assert [f.status for f in found.fits] == ["reference", "unknown", "unknown"]

@@ -219,7 +219,7 @@ _METHODS = {
 
 def _residual(job: JobCollectives) -> str:
     worst = max((f.residual_ns for f in job.clocks.fits if f.residual_ns is not None), default=None)
-    return "" if worst is None else f" (ends agree within {format_duration(worst)})"
+    return "" if worst is None else f" (ends lie within {format_duration(worst)})"
 
 
 def _unsplit(instances: Sequence[MatchedCollective]) -> tuple[str, ...]:
