@@ -53,7 +53,7 @@ _GIVEN = (
 """What ``Popen`` gives its ``_execute_child``, in order (Python 3.11 to 3.14)."""
 
 _ROOMY = {"OMP_NUM_THREADS": "1"}
-"""What a server runs with: in huge pages its memory is copied for a fork in 6 ms of processor time, in others in 30."""
+"""What a server runs with: what malloc holds lies in huge pages, which makes a fork take 20 ms of processor time, not 30."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
