@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from stepscope.core.errors import UsageError
-from stepscope.rank.context import RankContext
 from stepscope.rank.comm import job as job_module
 from stepscope.rank.comm import sizes, sweep
 from stepscope.rank.comm.cell import run_comm
+from stepscope.rank.context import RankContext
 from stepscope.rank.control import Control
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.mesh import Mesh
@@ -107,9 +107,7 @@ def left_by(folder: Path, cell: CommSpec) -> tuple[list[tuple[CommSample, ...]],
 
 
 @pytest.mark.parametrize("pacing", ["barrier", "back_to_back"])
-def test_fixed_numbers_are_obeyed_at_every_size_on_every_rank(
-    pools: Any, tmp_path: Path, pacing: Any
-) -> None:
+def test_fixed_numbers_are_obeyed_at_every_size_on_every_rank(pools: Any, tmp_path: Path, pacing: Any) -> None:
     ranks, summaries = run(pools, tmp_path, replace(PLAIN, pacing=pacing, world_size=3))
     for samples in ranks:
         assert [s.asked_bytes for s in samples] == [1024, 65536]
@@ -167,12 +165,8 @@ def test_one_rank_alone_works(pools: Any, tmp_path: Path) -> None:
     assert summaries[0].unsupported == "send_recv needs 2 ranks or more"
 
 
-def test_sizes_that_cannot_be_sent_are_skipped_with_the_reason_and_the_rest_runs(
-    pools: Any, tmp_path: Path
-) -> None:
-    cell = replace(
-        PLAIN, op="all_gather", reduce_op=None, world_size=3, sizes_bytes=(0, 8, 1000, 1001, 40, 2**50)
-    )
+def test_sizes_that_cannot_be_sent_are_skipped_with_the_reason_and_the_rest_runs(pools: Any, tmp_path: Path) -> None:
+    cell = replace(PLAIN, op="all_gather", reduce_op=None, world_size=3, sizes_bytes=(0, 8, 1000, 1001, 40, 2**50))
     ranks, _ = run(pools, tmp_path, cell)
     for samples in ranks:
         assert [s.size_bytes for s in samples] == [None, None, 996, 996, None, None]
@@ -206,9 +200,7 @@ def fails_to_allocate_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: s
 
     def failing(job: Any, numel: int) -> Any:
         if mesh.rank == 1 and numel > 2**20:
-            raise RuntimeError(
-                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1"
-            )
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1")
         return original(job, numel)
 
     sweep.exchanges_and_call = failing  # type: ignore[assignment]
@@ -270,9 +262,7 @@ def with_other_arguments(mesh: Mesh, folder: str, name: str) -> tuple[str, int]:
 
 
 def test_ranks_that_disagree_are_told_so_before_the_first_collective(pools: Any, tmp_path: Path) -> None:
-    for said, called in pools(2).run(
-        with_other_arguments, str(tmp_path), f"run-{next(numbers)}-{tmp_path.name}"
-    ):
+    for said, called in pools(2).run(with_other_arguments, str(tmp_path), f"run-{next(numbers)}-{tmp_path.name}"):
         assert "rank 1 has other arguments than rank 0" in said
         assert "sizes_bytes is [2048], on rank 0 it is [1024, 65536]" in said
         assert called == 0
@@ -340,15 +330,27 @@ def test_sizes_measured_before_an_end_are_on_disk_and_no_summary_is(pools: Any, 
     assert not RunLayout(tmp_path).cell("cell").summary(0).exists()
 
 
-class LatePulse(Pulse):
-    """Comes late to the third timed call of the second size."""
+WAITING = (
+    ("all_reduce", 65536, "measure", 3),  # rank 0 has entered the third call
+    ("all_reduce", 65536, "measure", 2),  # rank 1 has not
+)
 
-    late_s = 1.5
+
+class LatePulse(Pulse):
+    """Comes to the third timed call of the second size when rank 0 was seen to wait in it, at the latest after a minute."""
+
+    noticed = Path()
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "step" and value == 3 and self.phase == "measure" and self.size_bytes == 65536:
-            time.sleep(self.late_s)
+            limit = time.monotonic() + 60
+            while not self.noticed.exists() and time.monotonic() < limit:
+                time.sleep(0.05)
         super().__setattr__(name, value)
+
+
+def _of_calls(moment: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(one[:4] for one in moment["rank"])
 
 
 def late_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> list[dict[str, Any]]:
@@ -359,6 +361,9 @@ def late_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> list[d
         rank=mesh.rank, path=files.heartbeat(mesh.rank), on_low_memory=print
     )
     pulse.cell_id = cell.cell_id
+    noticed = Path(folder) / f"{name}.noticed"
+    if isinstance(pulse, LatePulse):
+        pulse.noticed = noticed
     seen: list[dict[str, Any]] = []
     stop = threading.Event()
 
@@ -366,9 +371,9 @@ def late_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> list[d
         while not stop.wait(0.1):
             beats = [read_if_there(files.heartbeat(rank), Heartbeat) for rank in range(2)]
             if all(beats):
-                seen.append(
-                    {"rank": [(b.op, b.size_bytes, b.phase, b.step, b.entered_ns) for b in beats if b]}
-                )
+                seen.append({"rank": [(b.op, b.size_bytes, b.phase, b.step, b.entered_ns) for b in beats if b]})
+                if _of_calls(seen[-1]) == WAITING:
+                    noticed.touch()
 
     watcher = threading.Thread(target=watch)
     pulse.start()
@@ -385,11 +390,7 @@ def late_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> list[d
 def test_heartbeats_tell_who_entered_which_call_of_which_size(pools: Any, tmp_path: Path) -> None:
     name = f"run-{next(numbers)}-{tmp_path.name}"
     seen = pools(2).run(late_on_rank_1, PLAIN, str(tmp_path), name)[0]
-    waiting = (
-        ("all_reduce", 65536, "measure", 3),  # rank 0 has entered the third call
-        ("all_reduce", 65536, "measure", 2),  # rank 1 has not
-    )
-    assert waiting in {tuple(one[:4] for one in moment["rank"]) for moment in seen}
+    assert WAITING in {_of_calls(moment) for moment in seen}
     starts = {one[4] for moment in seen for one in moment["rank"] if one[1] == 65536}
     assert all(start > 0 for start in starts)
     assert len(starts) <= 2  # once per rank and size: the deadline of a size counts from here
@@ -402,9 +403,7 @@ def test_pairs_are_all_measured_each_by_its_two_ranks(pools: Any, tmp_path: Path
     by_pair: dict[tuple[Any, ...], list[tuple[int, CommSample]]] = {}
     for rank, samples in enumerate(ranks):
         for sample in samples:
-            by_pair.setdefault((sample.asked_bytes, sample.peer, sample.bidirectional), []).append(
-                (rank, sample)
-            )
+            by_pair.setdefault((sample.asked_bytes, sample.peer, sample.bidirectional), []).append((rank, sample))
     assert len(by_pair) == 2 * (6 + 3)
     for (_, peer, both), found in by_pair.items():
         assert sorted(rank for rank, _ in found) == sorted(peer)
@@ -422,9 +421,7 @@ def test_pairs_obey_fixed_numbers(pools: Any, tmp_path: Path) -> None:
 
 
 def test_matrix_products_are_timed_per_size(pools: Any, tmp_path: Path) -> None:
-    cell = replace(
-        PLAIN, kind="matmul", op="matmul", reduce_op=None, sizes_bytes=(4 * 32 * 32, 4 * 256 * 256, 3)
-    )
+    cell = replace(PLAIN, kind="matmul", op="matmul", reduce_op=None, sizes_bytes=(4 * 32 * 32, 4 * 256 * 256, 3))
     ranks, _ = run(pools, tmp_path, cell)
     for samples in ranks:
         assert [s.numel for s in samples] == [32 * 32, 256 * 256, None]
@@ -433,12 +430,8 @@ def test_matrix_products_are_timed_per_size(pools: Any, tmp_path: Path) -> None:
         assert min(samples[1].times_ns) > min(samples[0].times_ns)
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"op": "send_recv", "reduce_op": None, "pattern": "bi", "in_place": False}]
-)
-def test_overlap_has_both_alone_and_both_together(
-    pools: Any, tmp_path: Path, changes: Mapping[str, Any]
-) -> None:
+@pytest.mark.parametrize("changes", [{}, {"op": "send_recv", "reduce_op": None, "pattern": "bi", "in_place": False}])
+def test_overlap_has_both_alone_and_both_together(pools: Any, tmp_path: Path, changes: Mapping[str, Any]) -> None:
     ranks, _ = run(pools, tmp_path, replace(PLAIN, kind="overlap", sizes_bytes=(2**20,), **changes))
     for samples in ranks:
         assert [s.label for s in samples] == ["alone", "together"]
