@@ -206,8 +206,6 @@ def test_a_single_rank_is_profiled_too_and_a_timeline_can_be_made_of_it(pools: A
     setting = Setting(device="cpu", backend="gloo", world_size=2, precision="fp32", optimizer="adam")
     kind = SPECS.load("bucketed")
     plan = kind.comm_plan(facts(), setting, kind.options(bucket_cap_mb=0.004))
-    line = step_timeline(
-        slowest_of([profile]), plan, lambda _, size: 1e10 + size, transport=transport_of("gloo")
-    )
+    line = step_timeline(slowest_of([profile]), plan, lambda _, size: 1e10 + size, transport=transport_of("gloo"))
     assert len(line.buckets) > 1
     assert line.step_ns > profile.step_ns

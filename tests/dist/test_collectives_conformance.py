@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from stepscope.collectives import REGISTRY as SPECS
 from stepscope.collectives import REDUCE_OPS
+from stepscope.collectives import REGISTRY as SPECS
 from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.collectives import Exchange, Setup
-from stepscope.rank.comm.values import Values, fill, first_wrong
 from stepscope.rank.comm.calls import BackendLacksError, combine
+from stepscope.rank.comm.values import Values, fill, first_wrong
 from stepscope.rank.mesh import Mesh
 from stepscope.records.comm import Mode
 
@@ -116,9 +116,7 @@ def wrong_results(mesh: Mesh, cases: list[dict[str, Any]]) -> list[str]:
     ("op", "world_size"),
     [(op, n) for op in SPECS.names() for n in (1, 2, 3, 4) if n >= SPECS.load(op).min_world],
 )
-def test_results_are_right_in_every_type_operation_place_and_mode(
-    pools: Any, op: str, world_size: int
-) -> None:
+def test_results_are_right_in_every_type_operation_place_and_mode(pools: Any, op: str, world_size: int) -> None:
     cases = all_cases(op)
     assert pools(world_size).run(wrong_results, [asdict(case) for case in cases]) == [[]] * world_size
 
@@ -193,9 +191,7 @@ def in_another_order(mesh: Mesh, op: str, dtype: str, pattern: str | None) -> li
         ("send_recv", "float32", "ring"),
     ],
 )
-def test_swapped_calls_are_found_where_gloo_says_nothing(
-    pools: Any, op: str, dtype: str, pattern: str | None
-) -> None:
+def test_swapped_calls_are_found_where_gloo_says_nothing(pools: Any, op: str, dtype: str, pattern: str | None) -> None:
     found = pools(2).run(in_another_order, op, dtype, pattern)
     assert any(text is not None for rank in found for text in rank)
 

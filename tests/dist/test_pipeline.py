@@ -170,7 +170,9 @@ def test_gradients_and_messages(
         other = parts.setdefault(rank.part, rank.parameters)
         assert all(torch.equal(p, other[name]) for name, p in rank.parameters.items()), "replicas of a stage differ"
     names = [name for part in parts.values() for name in part]
-    assert sorted(names) == sorted(name for name, _ in task(workload).module.named_parameters()), "every one on one rank"
+    assert sorted(names) == sorted(name for name, _ in task(workload).module.named_parameters()), (
+        "every one on one rank"
+    )
 
 
 def test_the_pieces_of_a_model_are_those_of_its_facts() -> None:
@@ -179,7 +181,9 @@ def test_the_pieces_of_a_model_are_those_of_its_facts() -> None:
         names = {id(p): name for name, p in module.named_parameters()}
         found = [[names[id(p)] for m in piece.modules for p in m.parameters()] for piece in module.pieces()]  # type: ignore[operator]
         assert found == [list(piece.parameters) for piece in facts(workload).pieces]
-        assert sum(p.forward_flops_per_sample for p in facts(workload).pieces) == facts(workload).forward_flops_per_sample
+        assert (
+            sum(p.forward_flops_per_sample for p in facts(workload).pieces) == facts(workload).forward_flops_per_sample
+        )
         x, _ = next(windows(workload, 1, 1))[0][0]
         part: Any = x
         for piece, fact in zip(module.pieces()[:-1], facts(workload).pieces, strict=False):  # type: ignore[operator]

@@ -138,7 +138,9 @@ def test_a_call_belongs_to_the_phase_that_made_it(pools: Any) -> None:
 
 
 def test_another_phase_is_another_op_where_phases_were_observed() -> None:
-    early, late = (ObservedOp(op="all_reduce", numel=8, dtype="float32", phase=p) for p in ("backward", "after_backward"))
+    early, late = (
+        ObservedOp(op="all_reduce", numel=8, dtype="float32", phase=p) for p in ("backward", "after_backward")
+    )
     assert check((planned(8),), (early,)).matches
     verdict = check((planned(8),), (late,))
     assert not verdict.matches

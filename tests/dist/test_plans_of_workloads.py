@@ -51,9 +51,7 @@ def check_step(mesh: Mesh, workload: str, precision: str, key: str, variant: dic
     facts = family.facts(options, needs, parameter_dtype(precision))
     spec = STRATEGIES.load(key)
     chosen = spec.options(**variant)
-    setting = Setting(
-        device="cpu", backend="gloo", world_size=mesh.world_size, precision=precision, optimizer="sgd"
-    )
+    setting = Setting(device="cpu", backend="gloo", world_size=mesh.world_size, precision=precision, optimizer="sgd")
     numerics = Numerics(precision, mesh.device)
     torch.manual_seed(0)
     task = MODULES.load(workload)(options, needs, family.losses[0])

@@ -128,9 +128,7 @@ def test_autocast_does_not_shrink_what_travels_but_a_hook_or_bf16_parameters_do(
 
 def wide_model() -> nn.Module:
     torch.manual_seed(5)
-    return nn.Sequential(
-        nn.Linear(40, 32), nn.Tanh(), nn.Linear(32, 36), nn.Tanh(), nn.Linear(36, 3)
-    ).double()
+    return nn.Sequential(nn.Linear(40, 32), nn.Tanh(), nn.Linear(32, 36), nn.Tanh(), nn.Linear(36, 3)).double()
 
 
 def powersgd_balance(mesh: Mesh, steps: int) -> tuple[float, float, bool]:
