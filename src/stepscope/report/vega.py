@@ -44,6 +44,9 @@ DASHES = ([1, 0], [4, 1.5], [1, 1], [6, 1.5, 1, 1.5], [2, 2], [8, 2], [3, 1, 1, 
 COLUMN, PAGE = 252, 515
 """Width of a text column of a two-column page, and of both columns with the space between them."""
 
+BETWEEN, BESIDE = 0.3, 0.25
+"""Space between the clusters of an axis of names, and before the first, as shares of a cluster's step."""
+
 MAX_LINES = 7
 """Lines of one chart: as many as there are colours that everybody tells apart."""
 
@@ -229,7 +232,7 @@ def name_axis(field: str, names: Sequence[str], title: str | None = None, **axis
         "type": "ordinal",
         "title": title,
         "sort": None,
-        "scale": {"domain": list(names), "paddingInner": 0.3, "paddingOuter": 0.25},
+        "scale": {"domain": list(names), "paddingInner": BETWEEN, "paddingOuter": BESIDE},
         "axis": {
             "ticks": False,
             "grid": False,

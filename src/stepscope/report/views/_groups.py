@@ -12,9 +12,12 @@ from stepscope.core.words import counted, in_words, listed
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part, lines
 from stepscope.report.vega import (
+    BESIDE,
+    BETWEEN,
     COLUMN,
     FAILED,
     PAGE,
+    WIDE,
     Spec,
     apart,
     by_series,
@@ -33,6 +36,9 @@ MAX_SERIES = 7
 MAX_BARS = 28
 NARROW_BARS = 12
 """Up to this many bars a chart is one column wide."""
+
+_LETTER, _Y_AXIS = 0.93 * WIDE, 30
+"""Points that a letter of a label (smaller than an axis's), and the axis with its title, take of a chart's width."""
 
 UNCLEAR = "not clear"
 
@@ -262,7 +268,8 @@ def groups_chart(data: BarGroups) -> Spec:
     """Bars of a cluster side by side, each with its label; what failed has a dashed outline and its reason."""
     shown = [bar for c in data.clusters for bar in c.bars if bar is not None]
     width = PAGE if len(shown) > NARROW_BARS or len(data.clusters) > 5 else COLUMN
-    upright = len(shown) > 4
+    longest = max((len(bar.label) for bar in shown), default=0)
+    upright = longest * _LETTER > _bar_width(width, len(data.clusters), len(data.series))
     top = max((bar.high or bar.value or 0.0) * data.scale for bar in shown) or 1.0
     fits = max(6, int(width / 72 * 14 / max(1, len(data.clusters))))
     names = apart([lines(cluster.name, fits, 3) for cluster in data.clusters])
@@ -284,7 +291,6 @@ def groups_chart(data: BarGroups) -> Spec:
                 ranged.append({**at, "low": sig(bar.low * data.scale), "high": sig(bar.high * data.scale)})
             if bar.label:
                 labels.append({**at, "y": sig(max(bar.value, bar.high or 0.0) * data.scale), "text": bar.label})
-    longest = max((len(bar.label) for bar in shown), default=0)
     room = 1.05 + (0.032 * longest if upright else 0.09 if longest else 0.0)
     offset: dict[str, Any] = {
         "xOffset": {"field": "series", "type": "nominal", "sort": None, "scale": {"domain": list(data.series)}}
@@ -304,6 +310,11 @@ def groups_chart(data: BarGroups) -> Spec:
         x=name_axis("cluster", names),
         y=number_axis("y", data.axis, low=0.0, top=top * room),
     )
+
+
+def _bar_width(width: int, clusters: int, series: int) -> float:
+    """Points, by the spaces between and beside clusters that ``name_axis`` leaves."""
+    return (width - _Y_AXIS) / (clusters - BETWEEN + 2 * BESIDE) * (1 - BETWEEN) / series
 
 
 def groups_caption(data: BarGroups, what: str) -> str:
