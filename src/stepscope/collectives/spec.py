@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from stepscope.core.bus_factor import BUS_FACTORS
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 
@@ -36,14 +37,13 @@ class Cost:
 class Collective:
     """A collective's spec. n is the world size, S (``size_bytes``) the nccl-tests size: see docs/reference/metrics.md.
 
-    bus_factor(n): busbw / algbw. parts: the number of equal parts that S is cut into, ``world`` or 1: S is divisible
+    parts: the number of equal parts that S is cut into, ``world`` or 1: S is divisible
     by parts x bytes of an element. together: all ranks leave it together.
     costs: by algorithm (``ring``, ``tree``, ``gloo``, ...); the first is the ideal one of METRICS. 1 rank: 0 steps, 0 bytes.
     """
 
     key: str
     summary: str
-    bus_factor: Callable[[int], float]
     costs: Mapping[str, Cost]
     reduces: bool = False
     rooted: bool = False
@@ -59,6 +59,10 @@ class Collective:
         """The largest S <= ``asked_bytes`` that elements and parts divide; 0: not one element for each part."""
         unit = itemsize * (world_size if self.parts == "world" else 1)
         return asked_bytes // unit * unit
+
+    def bus_factor(self, n: int) -> float:
+        """busbw / algbw; 0 where there is no payload."""
+        return BUS_FACTORS[self.key](n) if self.has_payload else 0.0
 
     def wire_bytes(self, size_bytes: int, *, world_size: int, algorithm: str) -> float:
         """Bytes on the critical path, one after the other."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from stepscope.collectives.spec import Collective, Cost
+from stepscope.core.bus_factor import others, twice_others
 
 _MEASURED = "measured, torch 2.13 gloo on shaped links, 2026-11"
 _HALF_DUPLEX = "isend and irecv with the same peer take turns on its connection"
@@ -45,20 +46,8 @@ def _rounds(n: int) -> int:
     return math.ceil(math.log2(n))
 
 
-def _others(n: int) -> float:
-    return (n - 1) / n
-
-
-def _twice_others(n: int) -> float:
-    return 2 * (n - 1) / n
-
-
 def _whole(n: int) -> float:
     return 1.0 if n > 1 else 0.0
-
-
-def _one(_: int) -> float:
-    return 1.0
 
 
 def _nothing(_: int) -> float:
@@ -95,16 +84,15 @@ def _gloo_reduce_scatter(n: int) -> float:
     return ring if n <= 2 else ring * _GLOO_EXCESS
 
 
-_TO_AND_FROM_ROOT = Cost(steps=_at_once, wire_factor=_others, source=f"{_MEASURED}: 0.50 S at n = 2, 0.75 S at n = 4")
+_TO_AND_FROM_ROOT = Cost(steps=_at_once, wire_factor=others, source=f"{_MEASURED}: 0.50 S at n = 2, 0.75 S at n = 4")
 
 _COLLECTIVES = (
     Collective(
         key="all_gather",
         summary="every rank gets the tensors of all ranks, one after the other; S: bytes of the whole output",
-        bus_factor=_others,
         parts="world",
         costs={
-            "ring": Cost(steps=_lap, wire_factor=_others, source="each part travels n - 1 hops around a ring"),
+            "ring": Cost(steps=_lap, wire_factor=others, source="each part travels n - 1 hops around a ring"),
             "gloo": Cost(
                 steps=_lap,
                 wire_factor=lambda n: (2 * n - 1) / (2 * n) if n > 1 else 0.0,
@@ -116,12 +104,11 @@ _COLLECTIVES = (
     Collective(
         key="all_reduce",
         summary="every rank gets the reduction of all tensors; S: bytes of the tensor",
-        bus_factor=_twice_others,
         reduces=True,
         out_of_place=False,
         costs={
             "ring": Cost(
-                steps=_two_laps, wire_factor=_twice_others, source="reduce-scatter, then all-gather around a ring"
+                steps=_two_laps, wire_factor=twice_others, source="reduce-scatter, then all-gather around a ring"
             ),
             "tree": Cost(
                 steps=lambda n: 2 * _rounds(n),
@@ -129,18 +116,17 @@ _COLLECTIVES = (
                 source="pipelined reduce up and broadcast down a binary tree",
             ),
             "gloo": Cost(
-                steps=_two_laps, wire_factor=_twice_others, source=f"{_MEASURED}: 1.00 S at n = 2, 1.51 S at n = 4"
+                steps=_two_laps, wire_factor=twice_others, source=f"{_MEASURED}: 1.00 S at n = 2, 1.51 S at n = 4"
             ),
         },
     ),
     Collective(
         key="all_to_all",
         summary="every rank sends one part of its tensor to each rank; S: bytes of the whole input of one rank",
-        bus_factor=_others,
         parts="world",
         in_place=False,  # a part may arrive before the one in its place has left
         costs={
-            "direct": Cost(steps=_lap, wire_factor=_others, source="one part to each peer in turn"),
+            "direct": Cost(steps=_lap, wire_factor=others, source="one part to each peer in turn"),
             "gloo": Cost(
                 steps=_at_once,
                 wire_factor=_gloo_all_to_all,
@@ -154,7 +140,6 @@ _COLLECTIVES = (
         key="all_to_all_v",
         summary="every rank sends parts of different sizes (part_sizes) to all others; S: what the busiest rank sends or "
         "receives, without what it keeps",
-        bus_factor=_one,
         in_place=False,
         costs={
             "direct": Cost(steps=_lap, wire_factor=_whole, source="one part to each peer in turn"),
@@ -170,7 +155,6 @@ _COLLECTIVES = (
     Collective(
         key="barrier",
         summary="no rank leaves before all have entered; no payload: the time is a latency",
-        bus_factor=_nothing,
         has_payload=False,
         costs={
             "dissemination": Cost(
@@ -186,7 +170,6 @@ _COLLECTIVES = (
     Collective(
         key="broadcast",
         summary="every rank gets the root's tensor; S: bytes of the tensor",
-        bus_factor=_one,
         rooted=True,
         together=False,
         out_of_place=False,
@@ -209,14 +192,13 @@ _COLLECTIVES = (
     Collective(
         key="gather",
         summary="the root gets the tensors of all ranks, one after the other; S: bytes at the root, of all ranks",
-        bus_factor=_others,
         rooted=True,
         together=False,
         parts="world",
         costs={
             "direct": Cost(
                 steps=_at_once,
-                wire_factor=_others,
+                wire_factor=others,
                 source="all ranks send to the root at once, which receives (n - 1) / n S",
             ),
             "gloo": _TO_AND_FROM_ROOT,
@@ -225,7 +207,6 @@ _COLLECTIVES = (
     Collective(
         key="reduce",
         summary="the root gets the reduction of all tensors; S: bytes of the tensor",
-        bus_factor=_one,
         reduces=True,
         rooted=True,
         together=False,
@@ -248,13 +229,12 @@ _COLLECTIVES = (
     Collective(
         key="reduce_scatter",
         summary="every rank gets its part of the reduction of all tensors; S: bytes of the whole input",
-        bus_factor=_others,
         reduces=True,
         parts="world",
         costs={
             "ring": Cost(
                 steps=_lap,
-                wire_factor=_others,
+                wire_factor=others,
                 source="each part travels n - 1 hops around a ring and is reduced at each",
             ),
             "gloo": Cost(
@@ -269,13 +249,12 @@ _COLLECTIVES = (
     Collective(
         key="scatter",
         summary="every rank gets its part of the root's tensor; S: bytes at the root, of all ranks",
-        bus_factor=_others,
         rooted=True,
         together=False,
         parts="world",
         costs={
             "direct": Cost(
-                steps=_at_once, wire_factor=_others, source="the root sends to all ranks at once, (n - 1) / n S"
+                steps=_at_once, wire_factor=others, source="the root sends to all ranks at once, (n - 1) / n S"
             ),
             "gloo": _TO_AND_FROM_ROOT,
         },
@@ -285,7 +264,6 @@ _COLLECTIVES = (
     Collective(
         key="send_recv",
         summary="messages from rank to rank: one way, both ways or around a ring; S: bytes of one message",
-        bus_factor=_one,
         together=False,
         in_place=False,
         patterns=("uni", "bi", "ring"),

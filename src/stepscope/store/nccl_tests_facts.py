@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from stepscope.core.bus_factor import OF_WHOLE_BUFFERS, one, twice_others
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
 from stepscope.records.imported import Stated
@@ -20,8 +21,8 @@ PROGRAMS: Mapping[str, str] = {
 
 _REDUCING = frozenset(["all_reduce", "reduce_scatter", "reduce"])
 
-_TWICE = frozenset(["all_reduce"])
-_ONCE = frozenset(["broadcast", "reduce", "send_recv"])
+_TWICE = frozenset(op for op, factor in OF_WHOLE_BUFFERS.items() if factor is twice_others)
+_ONCE = frozenset(op for op, factor in OF_WHOLE_BUFFERS.items() if factor is one)
 
 LARGEST_WORLD = 1 << 20
 
@@ -37,13 +38,6 @@ class Facts:
     gpu: str | None
     hardware: str | None
     notes: tuple[str, ...]
-
-
-def bus_factor(op: str, ranks: int) -> float:
-    """busbw / algbw as nccl-tests computes it (METRICS: Collectives)."""
-    if op in _ONCE:
-        return 1.0
-    return (2 if op in _TWICE else 1) * (ranks - 1) / ranks
 
 
 def facts_of(table: LoggedRun, name: str, stated: Stated) -> Facts:
@@ -65,11 +59,9 @@ def facts_of(table: LoggedRun, name: str, stated: Stated) -> Facts:
             why=f"the log has no list of devices, and the bandwidths of {op} do not determine it",
             fix=f"--world-size {name.split()[0]}=N",
         )
+    factor = OF_WHOLE_BUFFERS[op](ranks)
     if not listed and not given:
-        notes.append(
-            f"no list of devices: {counted(ranks, 'rank')}, because busbw / algbw of {op} is {bus_factor(op, ranks):.4g}"
-        )
-    factor = bus_factor(op, ranks)
+        notes.append(f"no list of devices: {counted(ranks, 'rank')}, because busbw / algbw of {op} is {factor:.4g}")
     if span is not None and not span[0] <= factor <= span[1]:
         notes.append(
             f"busbw / algbw is {_middle(span):.4g} and {op} on {counted(ranks, 'rank')} has {factor:.4g}: "
@@ -172,7 +164,7 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
     if called is not None and not ran:
         seen = "" if span is None else f"busbw / algbw is {_middle(span):.4g}, "
         if seen and ranks is not None:
-            seen += f"{called} on {counted(ranks, 'rank')} has {bus_factor(called, ranks):.4g}, "
+            seen += f"{called} on {counted(ranks, 'rank')} has {OF_WHOLE_BUFFERS[called](ranks):.4g}, "
         raise DataError(
             f"{name}: the collective is unknown",
             why=f"its name says {called}, which does not fit: {seen}"
@@ -200,7 +192,7 @@ def _fitting(table: LoggedRun, span: tuple[float, float] | None, ranks: int | No
         if span is None:
             return True
         if ranks is not None:
-            return span[0] <= bus_factor(op, ranks) <= span[1]
+            return span[0] <= OF_WHOLE_BUFFERS[op](ranks) <= span[1]
         return op in _ONCE if span[0] <= 1 <= span[1] else op not in _ONCE and (op in _TWICE) == (span[0] > 1)
 
     return fits

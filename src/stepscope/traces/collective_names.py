@@ -125,22 +125,6 @@ def ranks_by_shapes(op: str, part_and_whole: tuple[int | None, int | None]) -> i
     return whole // part if 0 < part < whole and whole % part == 0 else None
 
 
-def bus_factor(op: str, ranks: int | None) -> float | None:
-    """busbw / algbw as nccl-tests defines it; None for an unknown op, and without ``ranks`` where it depends on them.
-    One rank moves nothing: 0 for the parted ones.
-
-    all_to_all_v: S here is the largest buffer, own chunk included, hence (n-1)/n.
-    """
-    if op in ("broadcast", "reduce", "send_recv"):
-        return 1.0
-    if ranks is None:
-        return None
-    if op == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    parted = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter")
-    return (ranks - 1) / ranks if op in parted else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """What one collective is, as one rank's trace tells it; fields as in ``RankCollective``."""

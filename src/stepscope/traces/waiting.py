@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from stepscope.core.bus_factor import OF_WHOLE_BUFFERS, one
 from stepscope.records.trace_collectives import (
     ClockAlignment,
     Instance,
@@ -17,7 +18,7 @@ from stepscope.records.trace_collectives import (
     RankWaitTotal,
 )
 from stepscope.traces.alignment import AGREE_NS, align_clocks, corrected
-from stepscope.traces.collective_names import TOGETHER, bus_factor
+from stepscope.traces.collective_names import TOGETHER
 from stepscope.traces.matching import match_collectives
 
 IMPOSSIBLE = 0.3
@@ -106,7 +107,7 @@ def _measured(
     size = max((c.size_bytes for c in each if c.size_bytes is not None), default=None)
     basis, seconds = _basis(transfer, each)
     algbw = size / seconds if size and seconds else None
-    factor = bus_factor(op, group_size)
+    factor = _bus_factor(op, group_size)
     return MatchedCollective(
         op=op,
         size_bytes=size,
@@ -143,6 +144,14 @@ def _measured(
         match_confidence=confidence,
         unsplit=unsplit,
     )
+
+
+def _bus_factor(op: str, ranks: int | None) -> float | None:
+    """busbw / algbw; None for an unknown op, and without ``ranks`` where it depends on them."""
+    factor = OF_WHOLE_BUFFERS.get(op)
+    if factor is None or (ranks is None and factor is not one):
+        return None
+    return factor(ranks or 1)
 
 
 def _why_unsplit(op: str, ranks: int, confidence: float | None, *, impossible: bool) -> str | None:

@@ -13,7 +13,6 @@ from tests.trace_builder import build, write_job
 
 from stepscope.records.trace_collectives import IDLE_CAUSES, RankCollective
 from stepscope.traces.collective_names import (
-    bus_factor,
     dtype_of_kernel,
     elements_of,
     op_named,
@@ -72,15 +71,6 @@ def test_a_kernels_name_tells_op_and_dtype_in_every_generation(kernel: str, op: 
 )
 def test_callers_spell_an_op_in_many_ways(spelling: str, op: str | None) -> None:
     assert op_named(spelling) == op
-
-
-@pytest.mark.parametrize(
-    ("op", "factor"),
-    [("all_reduce", 1.75), ("all_gather", 0.875), ("reduce_scatter", 0.875), ("all_to_all", 0.875),
-     ("broadcast", 1.0), ("reduce", 1.0), ("send_recv", 1.0), ("gather", 0.875), ("unknown", None)],
-)  # fmt: skip
-def test_bus_factors_are_those_of_nccl_tests(op: str, factor: float | None) -> None:
-    assert bus_factor(op, 8) == factor
 
 
 @pytest.mark.parametrize(

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import floor, log10
 from typing import Any
 
+from stepscope.core.bus_factor import BUS_FACTORS
 from stepscope.core.errors import DataError
 from stepscope.records import codec
 from stepscope.records.comm import CommRow
 
 _EXACT = 1e-6
-
-BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-    "all_to_all_v": lambda n: 1.0,  # noqa: ARG005 - S is what crosses the busiest link
-    "broadcast": lambda n: 1.0,  # noqa: ARG005
-    "reduce": lambda n: 1.0,  # noqa: ARG005
-    "send_recv": lambda n: 1.0,  # noqa: ARG005
-}
-"""busbw / algbw on n ranks, as in `collectives/` (METRICS: Collectives), which lies above this layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stepscope.core.bus_factor import BUS_FACTORS
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
-from stepscope.store.importers._collectives import BUS_FACTORS, Reading, StatedRate, mean_row, reading_of, readings
+from stepscope.store.importers._collectives import Reading, StatedRate, mean_row, reading_of, readings
 from stepscope.store.importers._columns import Columns
 from stepscope.store.importers._table_lines import Line, lines_of
 from stepscope.store.importers._tables import TextTable

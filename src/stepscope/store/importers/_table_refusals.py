@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from stepscope.core.bus_factor import BUS_FACTORS
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Stated
-from stepscope.store.importers._collectives import BUS_FACTORS
 from stepscope.store.importers._columns import FIGURES, Columns, is_gpu_count, meanings_of
 from stepscope.store.importers._stated_columns import require_meanings
 from stepscope.store.importers._tables import TextTable, number

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.unit.store.importers.shared_results import by_id, read, write
 
-from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
@@ -17,7 +16,6 @@ from stepscope.results.missing import require_stated
 from stepscope.results.open import load_evidence
 from stepscope.results.scaling import scaling_rows
 from stepscope.store.foreign import detect, read_foreign
-from stepscope.store.importers._collectives import BUS_FACTORS
 from stepscope.store.importers._columns import columns_of, meanings_of
 from stepscope.store.stated import parse_columns
 
@@ -394,11 +392,6 @@ class TestCollectives:
     )
     def test_damage_is_refused(self, tmp_path: Path, row: dict[str, Any], says: str) -> None:
         assert says in refusal(tmp_path, json.dumps(self.document(self.row(), self.row(**row))), name="n.json")
-
-    def test_bus_factors_are_those_of_the_collectives(self) -> None:
-        for op, factor in BUS_FACTORS.items():
-            for n in (2, 3, 8):
-                assert factor(n) == pytest.approx(COLLECTIVES.load(op).bus_factor(n))
 
 
 class TestRefusals:
