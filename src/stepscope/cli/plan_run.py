@@ -73,9 +73,7 @@ def _show(what: str, found: Plan, notes: list[str]) -> None:
     def say(text: str, style: str = "") -> None:
         console.print(text, style=style)
 
-    looked = f"{counted(found.priced, 'layout')} priced, {counted(found.dropped, 'family')} dropped unpriced".replace(
-        "familys", "families"
-    )
+    looked = f"{counted(found.priced, 'layout')} priced, {counted(found.dropped, 'family')} dropped unpriced"
     if not found.best:
         say(f"{what}: no layout fits; {looked}", "bold")
         say("more GPUs, GPUs with more memory, or cp above 1 for long sequences")

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_HISSING = ("s", "x", "ch", "sh")
+
 
 def plural(number: int, noun: str) -> str:
-    """``noun`` as it stands after ``number``: with an s unless it is 1."""
-    return noun if number == 1 else f"{noun}s"
+    """``noun`` as it stands after ``number``: ``rank``, ``ranks``; ``copies``, ``batches``, ``epochs``."""
+    if number == 1:
+        return noun
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(_HISSING) and not noun.endswith("epoch") else f"{noun}s"
 
 
 def counted(number: int, noun: str) -> str:

@@ -19,6 +19,7 @@ from types import FrameType
 from stepscope import __version__
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
+from stepscope.core.words import counted
 from stepscope.records import codec
 from stepscope.records.profile import HookedProcess, HookedRank, ProfileRecord, WindowOfRank, WindowRequest
 from stepscope.store.layout import ProfileLayout
@@ -199,7 +200,7 @@ def why_no_rank(layout: ProfileLayout, command: Sequence[str]) -> tuple[str, str
     """(reason, what to do) for a job none of whose ranks reported a step."""
     processes = [read_record(path, HookedProcess) for path in layout.processes()]
     if processes:
-        count = f"{len(processes)} process{'es' if len(processes) > 1 else ''} imported torch"
+        count = f"{counted(len(processes), 'process')} imported torch"
         return (
             f"{count}, but no optimizer of torch.optim made a step",
             "a job without an optimizer: `stepscope profile --duration 10 -- ...` profiles forward passes for 10 s",

@@ -169,7 +169,7 @@ def _short(late: Mapping[int, _Late], facts: _Facts, skew: int, *, steps: int) -
         p = min(p, CLEAR_P) if _clearly_last(each) else p
         if p >= MAX_P:
             continue
-        rests = f"{steps} step{'s' if steps != 1 else ''}" if steps else "no recorded steps"
+        rests = counted(steps, "step") if steps else "no recorded steps"
         found.append(
             _straggler(
                 rank,

@@ -89,7 +89,7 @@ def _row(kind: str, memory: str | None, rows: list[CopyRow]) -> str:
     seconds = sum((r.size_bytes or 0) / r.bytes_per_s for r in rows if r.bytes_per_s)
     rate = f" at {format_bandwidth(size / seconds)}" if seconds else ""
     of = f" ({memory})" if memory else ""
-    copies = counted(calls, "memset" if kind == "memset" else "copy").replace("copys", "copies")
+    copies = counted(calls, "memset" if kind == "memset" else "copy")
     where = "" if kind == "memset" else f" {_SAID.get(kind, 'of another kind')}{of}"
     return f"{copies}{where}{rate}: {format_duration(exposed)} of them exposed"
 

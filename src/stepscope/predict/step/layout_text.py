@@ -7,6 +7,7 @@ from typing import Any
 
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
+from stepscope.core.words import counted
 from stepscope.predict.step.layout import PRECISIONS, Layout, Recompute, Schedule, deduce_dp
 from stepscope.predict.step.model import ModelShape
 
@@ -82,7 +83,7 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape) -> AskedLayout:
         pp = given.get("pp", 1)
         acc = 1 if pp == 1 else MICRO_BATCHES_PER_STAGE * pp
         why = "" if pp == 1 else f" ({MICRO_BATCHES_PER_STAGE} x pp)"
-        assumed.append(f"neither gbs nor acc given: {acc} micro-batch{'es' if acc > 1 else ''} per step and rank{why}")
+        assumed.append(f"neither gbs nor acc given: {counted(acc, 'micro-batch')} per step and rank{why}")
     if given.get("vpp", 1) > 1 and "schedule" not in given:
         given["schedule"] = "interleaved"
     layout = Layout(**{names.get(key, key): value for key, value in given.items()})

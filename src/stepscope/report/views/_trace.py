@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.core.grouping import grouped, ranges
 from stepscope.core.units import format_percent
+from stepscope.core.words import plural
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.table import Column, Tone, Value, duration, judged, percent, unknown, whole, with_share
@@ -40,7 +41,7 @@ def shared(ns: float, whole: float) -> Value:
 
 def who(ranks: Collection[int]) -> str:
     """``rank 3``, ``ranks 0-7``."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
+    return f"{plural(len(ranks), 'rank')} {ranges(ranks)}"
 
 
 def gaps(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stepscope.core.words import listed
+from stepscope.core.words import listed, plural
 
 MAX_SERIES = 16
 """More jobs than write into one file; numbers in any other order then go to the latest series."""
@@ -79,4 +79,4 @@ def _ranges(numbers: Sequence[int]) -> str:
     """``epochs 6 to 20``, ``epochs 3, 5, 7``."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"epochs {numbers[0]} to {numbers[-1]}"
-    return f"epoch{'s' if len(numbers) > 1 else ''} {listed(numbers, at_most=8)}"
+    return f"{plural(len(numbers), 'epoch')} {listed(numbers, at_most=8)}"
