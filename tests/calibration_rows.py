@@ -8,13 +8,13 @@ from typing import Any
 
 from stepscope.collectives import REGISTRY
 from stepscope.predict.calibration import algorithm_of
-from stepscope.records.calibration import Machine
+from stepscope.records.calibration import CalibratedMachine
 from stepscope.records.comm import CommRow
 
 SIZES = tuple(1024 * 4**i for i in range(9))
 """1 KiB to 64 MiB."""
 
-MACHINE = Machine(
+MACHINE = CalibratedMachine(
     hosts=("node1",),
     cpu_model="A CPU",
     usable_cores=8,

@@ -13,12 +13,12 @@ from typing import Any
 
 from stepscope.collectives import REGISTRY
 from stepscope.records.calibration import (
+    CalibratedMachine,
     Calibration,
     CollectiveFit,
     Curve,
     Knot,
     Line,
-    Machine,
     SizeError,
 )
 from stepscope.records.comm import CommRow
@@ -144,7 +144,7 @@ def fit(rows: Sequence[CommRow], *, alpha_us: float, rate: float, wiggle: float 
 
 
 def calibration(*fits: CollectiveFit) -> Calibration:
-    machine = Machine(
+    machine = CalibratedMachine(
         hosts=("node-a",), cpu_model=None, usable_cores=2, gpus=(), torch_version=None, backend_version=None
     )
     return Calibration(run="runs/comm", machine=machine, fits=fits)

@@ -17,8 +17,8 @@ from typing import Any
 
 from tests.trace_evidence import traced
 
-from stepscope.examples.machine import AUTOGRAD, HOST, Machine, Operator, Waiting
-from stepscope.examples.training_job import Job, Plan, backward_layer, forward_layer, simulate
+from stepscope.examples.machine import AUTOGRAD, HOST, Operator, SimulatedRank, Waiting
+from stepscope.examples.training_job import SimulatedJob, Simulation, backward_layer, forward_layer, simulate
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import Evidence
 from stepscope.traces.job import analyse_job
@@ -57,17 +57,17 @@ class Sharding:
     offload_ns: int = 0
 
 
-def fsdp(*, units: int = 6, **options: Any) -> Job:
+def fsdp(*, units: int = 6, **options: Any) -> SimulatedJob:
     """``units`` blocks; the options are fields of Sharding and Plan."""
     mine = Sharding(**{f.name: options.pop(f.name) for f in fields(Sharding) if f.name in options})
     fixed = {"world": 4, "shape": "fsdp2", "layers": units, "memory": True, "gpu_bytes": 80 << 30, "launch_ns": 8_000,
              "forward": (OPERATOR,), "backward": (OPERATOR,)}  # fmt: skip
-    made = Plan(**(fixed | options))
+    made = Simulation(**(fixed | options))
     groups = {mine.group: tuple(range(made.world))}
     return simulate(made, programs={"fsdp2": partial(_fsdp, sharding=mine)}, groups=groups)
 
 
-def _fsdp(machine: Machine, plan: Plan, late: int, *, sharding: Sharding) -> Waiting:
+def _fsdp(machine: SimulatedRank, plan: Simulation, late: int, *, sharding: Sharding) -> Waiting:
     def called(op: str, unit: str, *, early: bool = False) -> Any:
         begin, size = machine.host, sharding.elements if unit else sharding.root
         machine.copy(sharding.offload_ns if unit and op == "all_gather" else 0)
@@ -111,14 +111,14 @@ def _fsdp(machine: Machine, plan: Plan, late: int, *, sharding: Sharding) -> Wai
     yield from machine.wait(sharding.group, last)
 
 
-def pipeline(**plan: Any) -> Job:
+def pipeline(**plan: Any) -> SimulatedJob:
     """GPipe; ``layers`` counts micro batches."""
-    made = Plan(**({"world": 4, "shape": "stages", "layers": 8, "transfer_ns": 20_000} | plan))
+    made = Simulation(**({"world": 4, "shape": "stages", "layers": 8, "transfer_ns": 20_000} | plan))
     groups = {f"pp{r}": (r, r + 1) for r in range(made.world - 1)}
     return simulate(made, programs={"stages": _pipeline}, groups=groups)
 
 
-def _pipeline(machine: Machine, plan: Plan, late: int) -> Waiting:
+def _pipeline(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
     before = f"pp{machine.rank - 1}" if machine.rank else None
     after = f"pp{machine.rank}" if machine.rank < plan.world - 1 else None
     for batch in range(plan.layers):
@@ -135,14 +135,14 @@ def _pipeline(machine: Machine, plan: Plan, late: int) -> Waiting:
             yield from machine.collective("send_recv", before)
 
 
-def experts(*, hot: Mapping[int, float] | None = None, group: str = "ep", **plan: Any) -> Job:
+def experts(*, hot: Mapping[int, float] | None = None, group: str = "ep", **plan: Any) -> SimulatedJob:
     """Attention, an exchange, experts, an exchange back; ``hot``: rank -> how many times the tokens of the others."""
-    made = Plan(**({"world": 4, "shape": "experts", "layers": 4, "transfer_ns": 60_000} | plan))
+    made = Simulation(**({"world": 4, "shape": "experts", "layers": 4, "transfer_ns": 60_000} | plan))
     program = partial(_experts, hot=dict(hot or {}), group=group)
     return simulate(made, programs={"experts": program}, groups={group: tuple(range(made.world))})
 
 
-def _experts(machine: Machine, plan: Plan, late: int, *, hot: Mapping[int, float], group: str) -> Waiting:
+def _experts(machine: SimulatedRank, plan: Simulation, late: int, *, hot: Mapping[int, float], group: str) -> Waiting:
     share = hot.get(machine.rank, 1.0)
 
     def exchange() -> Any:
@@ -164,19 +164,19 @@ def _experts(machine: Machine, plan: Plan, late: int, *, hot: Mapping[int, float
 
 def tensor(
     *, pairs: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3)), gradient_ns: int = 100_000, kind: str = "tp", **plan: Any
-) -> Job:
+) -> SimulatedJob:
     """An all-reduce a layer and pass in each tensor-parallel group; at the end, gradients among ranks of equal place.
 
     Plan.transfer_ns: of a layer's all-reduce; gradient_ns: of the gradients', which are as large.
     """
-    made = Plan(**({"world": 4, "shape": "tensor", "layers": 4} | plan))
+    made = Simulation(**({"world": 4, "shape": "tensor", "layers": 4} | plan))
     groups = {f"{kind}{i}": ranks for i, ranks in enumerate(pairs)}
     groups |= {f"dp{i}": ranks for i, ranks in enumerate(zip(*pairs, strict=True)) if len(ranks) > 1}
     program = partial(_tensor, gradient_ns=gradient_ns, kind=kind)
     return simulate(made, programs={"tensor": program}, groups=groups)
 
 
-def _tensor(machine: Machine, plan: Plan, late: int, *, gradient_ns: int, kind: str) -> Waiting:
+def _tensor(machine: SimulatedRank, plan: Simulation, late: int, *, gradient_ns: int, kind: str) -> Waiting:
     mine = [name for name, ranks in machine.groups.items() if machine.rank in ranks]
     tp = next(name for name in mine if name.startswith(kind))
     for backward in (False, True):
@@ -203,7 +203,7 @@ def on_hosts(evidence: Evidence, *hosts: str, device: str | None = None) -> Evid
     return traced(replace(summary, ranks=ranks))
 
 
-def traces_of(job: Job, folder: Path) -> Evidence:
+def traces_of(job: SimulatedJob, folder: Path) -> Evidence:
     """The job's traces as evidence."""
     return traced(analyse_job(folder_of(job, folder / "traces")))
 
@@ -219,7 +219,7 @@ def used_by(evidence: Evidence, *, frameworks: tuple[str, ...]) -> Evidence:
     return traced(replace(summary, ranks=tuple(map(changed, summary.ranks))))
 
 
-def folder_of(job: Job, folder: Path) -> Path:
+def folder_of(job: SimulatedJob, folder: Path) -> Path:
     folder.mkdir(parents=True)
     for rank in range(job.plan.world):
         (folder / f"rank-{rank}.json").write_text(job.rank_text(rank))

@@ -7,7 +7,7 @@
     job.truth[3].exposed_comm_ns, job.truth[3].idle_by_cause_ns["data"]
     job.collectives[0].waiting_ns(3), .transfer_ns, .last_rank, .skew_ns, .size_bytes
 
-Plan's fields and the shapes "ddp" and "naive" are those of stepscope.examples.training_job; here are more shapes.
+The fields of Simulation and the shapes "ddp" and "naive" are those of stepscope.examples.training_job; here are more shapes.
 
 ``shape``: "ddp" (one bucket a layer, reduced under the backward pass; ``overlap`` False: waited for at once), "naive" (all
 of them after it), "fsdp"
@@ -33,10 +33,17 @@ from typing import Any
 from tests.trace_layout import rewritten, write
 
 from stepscope.examples import training_job
-from stepscope.examples.machine import DEVICE_CATS, Machine, Span, Waiting
-from stepscope.examples.training_job import Clock, Collective, Plan, backward_layer, forward_layer, simulate
+from stepscope.examples.machine import DEVICE_CATS, SimulatedRank, Span, Waiting
+from stepscope.examples.training_job import (
+    Clock,
+    PlantedCollective,
+    Simulation,
+    backward_layer,
+    forward_layer,
+    simulate,
+)
 
-__all__ = ["Clock", "Job", "Plan", "build", "build_plan", "rank_text", "write_job"]
+__all__ = ["Clock", "Job", "Simulation", "build", "build_plan", "rank_text", "write_job"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,24 +68,24 @@ class Truth:
 class Job:
     """A built job, and what is true of every rank."""
 
-    simulated: training_job.Job
+    simulated: training_job.SimulatedJob
     truth: dict[int, Truth]
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Simulation:
         return self.simulated.plan
 
     @property
-    def collectives(self) -> list[Collective]:
+    def collectives(self) -> list[PlantedCollective]:
         return self.simulated.collectives
 
 
 def build(*, tensor_size: int = 2, **plan: Any) -> Job:
-    """Simulate a job; the arguments are Plan's fields."""
-    return build_plan(Plan(**plan), tensor_size=tensor_size)
+    """Simulate a job; the arguments are fields of Simulation."""
+    return build_plan(Simulation(**plan), tensor_size=tensor_size)
 
 
-def build_plan(plan: Plan, *, tensor_size: int = 2) -> Job:
+def build_plan(plan: Simulation, *, tensor_size: int = 2) -> Job:
     """As ``build``."""
     programs = {"fsdp": _fsdp, "tensor": partial(_tensor, size=tensor_size), "pipeline": _pipeline}
     job = simulate(plan, programs=programs, groups=_groups(plan, tensor_size))
@@ -105,7 +112,7 @@ def write_job(
     return folder
 
 
-def _groups(plan: Plan, size: int) -> dict[str, tuple[int, ...]]:
+def _groups(plan: Simulation, size: int) -> dict[str, tuple[int, ...]]:
     if plan.shape == "pipeline":
         return {f"pp{r}": (r, r + 1) for r in range(plan.world - 1)}
     if plan.shape == "tensor":
@@ -113,7 +120,7 @@ def _groups(plan: Plan, size: int) -> dict[str, tuple[int, ...]]:
     return {"0": tuple(range(plan.world))}
 
 
-def _fsdp(machine: Machine, plan: Plan, late: int) -> Waiting:
+def _fsdp(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
     """With ``overlap`` the next layer is gathered while this one computes."""
     layers = range(plan.layers)
     last = 0
@@ -134,7 +141,7 @@ def _fsdp(machine: Machine, plan: Plan, late: int) -> Waiting:
     yield from machine.wait("0", last)
 
 
-def _tensor(machine: Machine, plan: Plan, late: int, *, size: int) -> Waiting:
+def _tensor(machine: SimulatedRank, plan: Simulation, late: int, *, size: int) -> Waiting:
     group = f"tp{machine.rank // size * size}"
     for layer in range(plan.layers):
         forward_layer(machine, plan, layer)
@@ -144,7 +151,7 @@ def _tensor(machine: Machine, plan: Plan, late: int, *, size: int) -> Waiting:
         yield from machine.wait(group, (yield from machine.collective("all_reduce", group)))
 
 
-def _pipeline(machine: Machine, plan: Plan, late: int) -> Waiting:
+def _pipeline(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
     before = f"pp{machine.rank - 1}" if machine.rank else None
     after = f"pp{machine.rank}" if machine.rank < plan.world - 1 else None
     for batch in range(plan.layers):

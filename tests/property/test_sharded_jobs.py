@@ -16,7 +16,7 @@ from tests.trace_evidence import traced
 
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules import REGISTRY
-from stepscope.examples.training_job import Job
+from stepscope.examples.training_job import SimulatedJob
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import FOR_FINDINGS, Wanted
 
@@ -30,7 +30,7 @@ RULES = [
 CLEAN = 50
 
 
-def clean(seed: int) -> Job:
+def clean(seed: int) -> SimulatedJob:
     """A job of a kind, world, sizes, jitter of its own; computation hides what a good job hides."""
     random = Random(seed)
     some: dict[str, Any] = {"world": random.choice((2, 3, 4)), "steps": 1, "jitter": random.uniform(0, 0.03)}
@@ -50,7 +50,7 @@ def clean(seed: int) -> Job:
     )  # fmt: skip
 
 
-def fired(job: Job, folder: Path) -> set[str]:
+def fired(job: SimulatedJob, folder: Path) -> set[str]:
     summary = analyse_job(folder_of(job, folder), wanted=Wanted(sections=FOR_FINDINGS), processes=1)
     shutil.rmtree(folder)
     return {rule.name for rule in RULES if isinstance(check(rule, traced(summary)), tuple)}

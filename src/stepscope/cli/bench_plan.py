@@ -19,7 +19,7 @@ from stepscope.matrix.load import load_matrix
 from stepscope.matrix.presets import list_presets
 from stepscope.matrix.resolved import matrix_yaml
 from stepscope.matrix.run_place import default_run_dir
-from stepscope.matrix.session import Outlook, Plan, outlook
+from stepscope.matrix.session import Outlook, ReadyMatrix, outlook
 from stepscope.records import codec
 from stepscope.records.plan import MemoryPlan
 from stepscope.results.labels import cell_labels, status_label
@@ -60,7 +60,7 @@ def print_matrix(source: Path | str | Document, *, overrides: Sequence[Override]
     return 0
 
 
-def print_plan(plan: Plan, options: Bench) -> int:
+def print_plan(plan: ReadyMatrix, options: Bench) -> int:
     """The cells in order, what each sends, which are kept from before, and how long the others may take."""
     profiled = options.profile or options.tensorboard is not None or plan.matrix.measure.profile
     ahead = outlook(

@@ -24,7 +24,7 @@ from stepscope.matrix.bench_cells import BENCH
 from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.resolved import resolved_matrix
 from stepscope.matrix.run_place import exit_code, take_place
-from stepscope.matrix.session import Plan, derive_results, make_plan
+from stepscope.matrix.session import ReadyMatrix, derive_results, make_plan
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
 from stepscope.report.summary import write_summary
@@ -90,7 +90,7 @@ def _mode(options: Bench) -> tuple[str, Collection[str]]:
     return ("--plan", vars(options).keys() - {"show"}) if options.plan else ("bench", vars(options).keys())
 
 
-def run_plan(plan: Plan, options: Bench, *, printed: bool = True) -> int:
+def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
     """Run what is missing, write results and report, print them (``printed``); the command's exit code."""
     launch = plan.matrix.launch
     place = take_place(options.output, name=plan.matrix.name, env_source="launch.env", env=tuple(launch.env))

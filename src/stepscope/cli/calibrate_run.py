@@ -14,7 +14,7 @@ from stepscope.predict.calibration import calibrate, machine_of
 from stepscope.predict.published.measured_rows import fit_rows
 from stepscope.predict.step.measured_machine import fit_machine
 from stepscope.records import codec
-from stepscope.records.calibration import Calibration, Machine
+from stepscope.records.calibration import CalibratedMachine, Calibration
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.figures import draw_charts
 from stepscope.report.table import Table
@@ -77,7 +77,7 @@ def _of_rows(options: Calibrate, path: Path) -> int:
     if options.charts:
         raise UsageError("--charts needs a run of `stepscope comm`", why=f"{path} is a table of training runs")
     steps, skipped = fit_rows(path)
-    nobody = Machine(
+    nobody = CalibratedMachine(
         hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None
     )  # fmt: skip
     calibration = Calibration(run=str(path), machine=nobody, fits=(), steps=steps, skipped=skipped)
@@ -87,7 +87,7 @@ def _of_rows(options: Calibrate, path: Path) -> int:
     return 0
 
 
-def _machine(run: Path) -> Machine:
+def _machine(run: Path) -> CalibratedMachine:
     environment = read_if_there(RunLayout(run).environment, EnvironmentRecord)
     if environment is None:
         raise DataError(

@@ -15,7 +15,7 @@ from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.step.layout_text import layout_text, parse_layout
 from stepscope.predict.step.model_file import model_of
 from stepscope.predict.step.pathology import warnings_of
-from stepscope.predict.step.plan import Plan, plan
+from stepscope.predict.step.plan import LayoutSearch, plan
 from stepscope.report.views import planned, predicted_step
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _usual_batch(seq_len: int, gpus: int) -> int:
     return batch
 
 
-def _show(what: str, found: Plan, notes: list[str]) -> None:
+def _show(what: str, found: LayoutSearch, notes: list[str]) -> None:
     console = out()
 
     def say(text: str, style: str = "") -> None:
@@ -95,7 +95,7 @@ def _show(what: str, found: Plan, notes: list[str]) -> None:
         say(f"! {note}", "yellow")
 
 
-def _document(found: Plan, notes: list[str]) -> dict[str, Any]:
+def _document(found: LayoutSearch, notes: list[str]) -> dict[str, Any]:
     from stepscope.records.codec import headed
 
     return {

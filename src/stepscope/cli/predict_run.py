@@ -17,7 +17,7 @@ from stepscope.core.units import format_bandwidth, format_bytes_binary, format_d
 from stepscope.core.words import counted
 from stepscope.environment.collect import collect
 from stepscope.matrix.comm_sizes import parse_sizes
-from stepscope.predict.calibrated import Asked, call_of, machine_warnings
+from stepscope.predict.calibrated import FitWanted, call_of, machine_warnings
 from stepscope.predict.calibration import machine_of
 from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op, predict_collective
 from stepscope.predict.collectives.machine import Caller
@@ -156,7 +156,7 @@ def _calibrated(
     for warning in machine_warnings(calibration, machine_of(collect(with_torch=False))):
         log(f"warning: {warning}", "yellow")
     dtype = None if options.dtype is None else dtype_name(options.dtype)
-    asked = Asked(dtype=dtype, network=options.network)
+    asked = FitWanted(dtype=dtype, network=options.network)
     predictions = {size: call_of(calibration, op, size, gpus, asked=asked) for size in sizes}
     return predictions, f"{counted(gpus, 'rank')}, from {file}"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from stepscope.config.cell_settings import OPTIMIZERS, OPTION_GROUPS
 from stepscope.config.cross import RawCell
-from stepscope.config.matrix_file import Given
+from stepscope.config.matrix_file import GivenValue
 from stepscope.config.messages import no_option
 from stepscope.config.options import OptionsModel
 from stepscope.config.problems import Path, Problem
@@ -41,7 +41,7 @@ def option_schema(cell: RawCell, group: str, vocabulary: Vocabulary) -> type[Opt
 class _Unused:
     """A value that some cell had no use for, until another cell uses it."""
 
-    given: Given
+    given: GivenValue
     known: set[str] = field(default_factory=set)
     owners: set[str] = field(default_factory=set)
 
@@ -55,7 +55,7 @@ def drop_inapplicable(
     used: set[Path] = set()
     problems: list[Problem] = []
     for cell in cells:
-        values: dict[str, Given] = {}
+        values: dict[str, GivenValue] = {}
         for key, given in cell.values.items():
             reason = _misplaced(cell, given, vocabulary, unused)
             if reason is None:
@@ -70,7 +70,7 @@ def drop_inapplicable(
     return tuple(kept), tuple(problems)
 
 
-def _misplaced(cell: RawCell, given: Given, vocabulary: Vocabulary, unused: dict[Path, _Unused]) -> str | None:
+def _misplaced(cell: RawCell, given: GivenValue, vocabulary: Vocabulary, unused: dict[Path, _Unused]) -> str | None:
     """Why the value does not concern this cell; None when it does, or when that cannot be told."""
     if given.key == "momentum":
         optimizer = cell.values.get("optimizer")
@@ -92,7 +92,7 @@ def _misplaced(cell: RawCell, given: Given, vocabulary: Vocabulary, unused: dict
     return no_option(f"{OPTION_GROUPS[group]} {owner!r}", option, schema.model_fields)
 
 
-def _written_for_this_cell(cell: RawCell, given: Given) -> bool:
+def _written_for_this_cell(cell: RawCell, given: GivenValue) -> bool:
     """True for a value of an include item itself: not from the base, not from an axis."""
     return given.path[0] == "include" and "axes" not in given.path[:3] and cell.origin == given.path[:2]
 
@@ -104,7 +104,7 @@ def _nowhere(entry: _Unused) -> str:
     return no_option(" or ".join(sorted(entry.owners)), option, entry.known)
 
 
-def group_values(cell: RawCell, group: str) -> Mapping[str, Given]:
+def group_values(cell: RawCell, group: str) -> Mapping[str, GivenValue]:
     """Option name to given value for ``model.*``, ``dataset_options.*``, ``strategy_options.*`` or ``env.*``."""
     prefix = f"{group}."
     return {key.removeprefix(prefix): given for key, given in cell.values.items() if key.startswith(prefix)}

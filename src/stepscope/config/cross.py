@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stepscope.config.matrix_file import Axis, Given, MatrixFile
+from stepscope.config.matrix_file import Axis, GivenValue, MatrixFile
 from stepscope.config.problems import Path, path_text
 
 MAX_CELLS = 10_000
@@ -19,7 +19,7 @@ class RawCell:
     """One cell before defaults: which value the file gives to which key. ``origin`` is ``axes`` or ``include[0]``."""
 
     origin: Path
-    values: Mapping[str, Given]
+    values: Mapping[str, GivenValue]
 
     @property
     def label(self) -> str:
@@ -48,6 +48,6 @@ def raw_cells(file: MatrixFile) -> Iterator[RawCell]:
             yield RawCell(origin=item.path, values=own | point)
 
 
-def _product(axes: tuple[Axis, ...]) -> Iterator[dict[str, Given]]:
+def _product(axes: tuple[Axis, ...]) -> Iterator[dict[str, GivenValue]]:
     for points in itertools.product(*(axis.points for axis in axes)):
         yield {given.key: given for point in points for given in point}

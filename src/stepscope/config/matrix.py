@@ -11,7 +11,7 @@ from stepscope.config.applicable import drop_inapplicable, group_values, option_
 from stepscope.config.cell_settings import OPTIMIZERS, OPTION_GROUPS, PRECISIONS, REQUIRED_KEYS, RIVALS, CellSettings
 from stepscope.config.cross import MAX_CELLS, RawCell, count_cells, raw_cells
 from stepscope.config.excluding import without_excluded
-from stepscope.config.matrix_file import Given, MatrixFile, kind_of, read_sections
+from stepscope.config.matrix_file import GivenValue, MatrixFile, kind_of, read_sections
 from stepscope.config.messages import no_option, validate
 from stepscope.config.options import OptionsModel
 from stepscope.config.problems import Path, Problem, path_text, raise_problems
@@ -142,7 +142,7 @@ def _with_implied(cells: Iterable[RawCell], vocabulary: Vocabulary) -> Iterator[
         workload = cell.values.get("workload")
         implied = vocabulary.implied(workload.value) if workload and isinstance(workload.value, str) else {}
         more = {
-            key: Given(key=key, value=value, path=workload.path)
+            key: GivenValue(key=key, value=value, path=workload.path)
             for key, value in implied.items()
             if workload and (key not in cell.values or cell.values[key].value is None)
         }

@@ -54,7 +54,7 @@ EQUAL_BUCKETS = ("once", "each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class GivenValue:
     """One value that the file gives to one (dotted) cell key, and where."""
 
     key: str
@@ -68,7 +68,7 @@ class Axis:
 
     key: str
     path: Path
-    points: tuple[tuple[Given, ...], ...]
+    points: tuple[tuple[GivenValue, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class Include:
     """Cells added to the cross product: its own values over the base, crossed with its own axes if it has any."""
 
     path: Path
-    values: tuple[Given, ...]
+    values: tuple[GivenValue, ...]
     axes: tuple[Axis, ...]
 
 
@@ -85,7 +85,7 @@ class Exclude:
     """Cells taken away: those that have all of these values."""
 
     path: Path
-    values: tuple[Given, ...]
+    values: tuple[GivenValue, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class MatrixFile:
     document: Document
     name: str | None
     description: str | None
-    base: tuple[Given, ...]
+    base: tuple[GivenValue, ...]
     axes: tuple[Axis, ...]
     include: tuple[Include, ...]
     exclude: tuple[Exclude, ...]
@@ -234,9 +234,9 @@ def _items(reading: _Reading, top: Mapping[str, Any], section: str) -> list[tupl
     return found
 
 
-def _values(reading: _Reading, value: Any, path: Path) -> tuple[Given, ...]:
+def _values(reading: _Reading, value: Any, path: Path) -> tuple[GivenValue, ...]:
     """A mapping of cell keys, groups written nested (``model: {size: base}``) or dotted (``model.size: base``)."""
-    found: dict[str, Given] = {}
+    found: dict[str, GivenValue] = {}
     for key, item in _mapping(reading, value, path, "a mapping of cell keys").items():
         for given in _flatten(reading, key, item, (*path, key)):
             if given.key in found:
@@ -246,12 +246,12 @@ def _values(reading: _Reading, value: Any, path: Path) -> tuple[Given, ...]:
     return tuple(found.values())
 
 
-def _flatten(reading: _Reading, key: str, value: Any, path: Path) -> list[Given]:
+def _flatten(reading: _Reading, key: str, value: Any, path: Path) -> list[GivenValue]:
     if key in CELL_KEYS or is_group_key(key):
-        return [Given(key=key, value=value, path=path)]
+        return [GivenValue(key=key, value=value, path=path)]
     if key in GROUP_KEYS:
         inner = _mapping(reading, value, path, f"a mapping of {key}")
-        return [Given(key=f"{key}.{name}", value=item, path=(*path, name)) for name, item in inner.items()]
+        return [GivenValue(key=f"{key}.{name}", value=item, path=(*path, name)) for name, item in inner.items()]
     reading.complain(path, unknown_cell_key(key), key=_meant(key))
     return []
 
@@ -261,7 +261,7 @@ def _meant(key: str) -> str | None:
     return ELSEWHERE[key].partition(" ")[0] if key in ELSEWHERE else did_you_mean(key, CELL_KEYS)
 
 
-def _is_plain(reading: _Reading, given: Given) -> bool:
+def _is_plain(reading: _Reading, given: GivenValue) -> bool:
     """Whether the value's shape fits its key: a scalar, or for options also a list."""
     if given.key.startswith("env."):
         return _check_variable(reading, given.key.removeprefix("env."), given.value, given.path)
@@ -300,7 +300,7 @@ def _axes(reading: _Reading, value: Any, path: Path) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def _points(reading: _Reading, key: str, values: list[Any], path: Path) -> tuple[tuple[Given, ...], ...]:
+def _points(reading: _Reading, key: str, values: list[Any], path: Path) -> tuple[tuple[GivenValue, ...], ...]:
     points = []
     for index, value in enumerate(values):
         point = tuple(g for g in _flatten(reading, key, value, (*path, index)) if _is_plain(reading, g))

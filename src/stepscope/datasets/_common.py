@@ -83,7 +83,7 @@ def files_dataset(
     resolve: Callable[[NoOptions, InputNeeds], InputNeeds],
     locate: Callable[[Path | None], dict[str, Path]],
     prepare: Callable[[InputNeeds, dict[str, Path], str, Path], Prepared],
-    sources: Sequence[_files.Source],
+    sources: Sequence[_files.PublicFile],
 ) -> Dataset:
     """A data set without options that lies in files of a known content.
 

@@ -147,7 +147,7 @@ def _hash_file(path: Path, size_bytes: int, mtime_ns: int) -> str:  # noqa: ARG0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class PublicFile:
     """A public file: where it lies and the MD5 that its publishers and torch's own loaders check for."""
 
     name: str
@@ -155,7 +155,7 @@ class Source:
     md5: str
 
 
-def fetch(sources: Sequence[Source], folder: Path) -> None:
+def fetch(sources: Sequence[PublicFile], folder: Path) -> None:
     """Downloads what ``folder`` lacks; a file is there only once its checksum is right."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -171,7 +171,7 @@ def fetch(sources: Sequence[Source], folder: Path) -> None:
         ) from error
 
 
-def _fetch_one(source: Source, target: Path) -> None:
+def _fetch_one(source: PublicFile, target: Path) -> None:
     partial = target.with_name(f".{target.name}.part")
     try:
         digest = hashlib.md5(usedforsecurity=False)

@@ -83,7 +83,7 @@ def text_dataset(
     num_classes: int,
     locate: Callable[[Path | None], dict[str, Path]],
     read: Callable[[dict[str, Path]], tuple[Texts, Texts]],
-    sources: Sequence[_files.Source],
+    sources: Sequence[_files.PublicFile],
 ) -> Dataset:
     """A data set of labelled texts, or of their running text. read(files): train and test.
 

@@ -24,8 +24,8 @@ _ROLES = {
 }
 _URL = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/"
 _SOURCES = [
-    _files.Source(name="train.csv", url=_URL + "train.csv", md5="b1a00f826fdfbd249f79597b59e1dc12"),
-    _files.Source(name="test.csv", url=_URL + "test.csv", md5="d52ea96a97a2d943681189a97654912d"),
+    _files.PublicFile(name="train.csv", url=_URL + "train.csv", md5="b1a00f826fdfbd249f79597b59e1dc12"),
+    _files.PublicFile(name="test.csv", url=_URL + "test.csv", md5="d52ea96a97a2d943681189a97654912d"),
 ]
 
 # the rows lost the ampersands of their HTML entities: " #39;" stands for an apostrophe, "lt;" for "<"

@@ -26,7 +26,7 @@ _ARCHIVE_PATTERN = "aclImdb*.tar.gz"
 _MEMBER = re.compile(r"(?:.*/)?(train|test)/(neg|pos)/(\d+)_(\d+)\.txt")
 _TAG = re.compile(r"<[^<>]*>")
 _SOURCES = [
-    _files.Source(
+    _files.PublicFile(
         name="aclImdb_v1.tar.gz",
         url="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
         md5="7c2ac02c03563afcf9b574c7e56c153a",

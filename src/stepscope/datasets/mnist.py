@@ -37,7 +37,7 @@ _ROLES = {
 }
 _URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _SOURCES = [
-    _files.Source(name=name, url=_URL + name, md5=md5)
+    _files.PublicFile(name=name, url=_URL + name, md5=md5)
     for name, md5 in (
         ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
         ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),

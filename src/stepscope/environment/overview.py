@@ -21,7 +21,7 @@ _QUIET_PREFIXES = ("NVIDIA_", "KUBERNETES_", "LD_", "SLURM_", "PBS_", "LSB_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Fact:
     """known False: ``text`` is the reason why there is no fact."""
 
     label: str
@@ -32,7 +32,7 @@ class Line:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[Fact, ...]
 
 
 def overview(record: EnvironmentRecord) -> tuple[Section, ...]:
@@ -46,53 +46,53 @@ def overview(record: EnvironmentRecord) -> tuple[Section, ...]:
     )
 
 
-def _missing(label: str, reason: str) -> Line:
-    return Line(label=label, text=reason, known=False)
+def _missing(label: str, reason: str) -> Fact:
+    return Fact(label=label, text=reason, known=False)
 
 
-def _environment(record: EnvironmentRecord) -> Iterable[Line]:
-    yield Line(label="host", text=f"{record.host}, {record.os}, kernel {record.kernel}")
+def _environment(record: EnvironmentRecord) -> Iterable[Fact]:
+    yield Fact(label="host", text=f"{record.host}, {record.os}, kernel {record.kernel}")
     torch = record.torch
     if torch is None:
-        yield Line(label="Python", text=record.python)
+        yield Fact(label="Python", text=record.python)
         yield _missing("torch", record.unavailable.get("torch", "unknown reason"))
     else:
-        yield Line(label="Python", text=f"{record.python}, {torch_build(torch)}")
+        yield Fact(label="Python", text=f"{record.python}, {torch_build(torch)}")
     parts = [counted(record.logical_cores, "core")]
     if record.physical_cores is not None and record.physical_cores != record.logical_cores:
         parts.append(f"{record.physical_cores} physical")
     if record.numa_nodes is not None and record.numa_nodes > 1:
         parts.append(f"{record.numa_nodes} NUMA nodes")
     quota = f" (cgroup quota {record.cpu_quota_cores:g})" if record.cpu_quota_cores is not None else ""
-    yield Line(
+    yield Fact(
         label="CPU",
         text=f"{record.cpu_model or 'model unknown'}; {', '.join(parts)}, {record.usable_cores} usable{quota}",
     )
     limit = " (cgroup limit)" if record.memory_limit_bytes is not None else ""
-    yield Line(
+    yield Fact(
         label="memory",
         text=f"{format_bytes_binary(record.memory_bytes)}{limit}, "
         f"{format_bytes_binary(record.memory_available_bytes)} free",
     )
     if record.packages:
         shown = {name: version for name, version in record.packages.items() if not name.startswith("nvidia-")}
-        yield Line(label="packages", text=", ".join(f"{name} {version}" for name, version in shown.items()))
+        yield Fact(label="packages", text=", ".join(f"{name} {version}" for name, version in shown.items()))
 
 
-def _gpus(record: EnvironmentRecord) -> Iterable[Line]:
+def _gpus(record: EnvironmentRecord) -> Iterable[Fact]:
     if not record.gpus:
         if record.torch is not None and record.torch.device_count:
             yield from _devices(record)
         yield _missing("driver", record.unavailable.get("gpus", no_gpu_reason(record)))
         return
-    yield Line(
+    yield Fact(
         label="driver",
         text=next((g.driver_version for g in record.gpus if g.driver_version), None) or "unknown",
     )
     for text, group in groupby(record.gpus, key=_gpu):
         indices = [gpu.index for gpu in group]
         label = f"GPU {indices[0]}" if len(indices) == 1 else f"GPU {indices[0]}-{indices[-1]}"
-        yield Line(label=label, text=text)
+        yield Fact(label=label, text=text)
     for key, reason in record.unavailable.items():
         if key.startswith("gpu "):
             yield _missing(key.replace("gpu", "GPU"), reason)
@@ -116,14 +116,14 @@ def _gpu(gpu: GpuFact) -> str:
     return ", ".join(parts)
 
 
-def _devices(record: EnvironmentRecord) -> Iterable[Line]:
+def _devices(record: EnvironmentRecord) -> Iterable[Fact]:
     assert record.torch is not None
     devices = zip(record.torch.device_names, record.torch.device_memory_bytes, strict=True)
     for index, (name, memory) in enumerate(devices):
-        yield Line(label=f"device {index}", text=f"{name}, {format_bytes_binary(memory)} (from torch)")
+        yield Fact(label=f"device {index}", text=f"{name}, {format_bytes_binary(memory)} (from torch)")
 
 
-def _links(record: EnvironmentRecord) -> Iterable[Line]:
+def _links(record: EnvironmentRecord) -> Iterable[Fact]:
     topology = topology_of(record)
     if isinstance(topology, Unavailable):
         yield _missing("topology", topology.reason)
@@ -131,7 +131,7 @@ def _links(record: EnvironmentRecord) -> Iterable[Line]:
     yield from topology_lines(topology, links_per_gpu=nvlinks_per_gpu(record))
 
 
-def topology_lines(topology: Topology, *, links_per_gpu: int | None = None) -> Iterable[Line]:
+def topology_lines(topology: Topology, *, links_per_gpu: int | None = None) -> Iterable[Fact]:
     """What the link matrix means: fast pairs, socket crossings, islands, switch, NIC next to each GPU."""
     pairs = topology.gpu_pairs()
     for kind, meaning in LINK_KINDS.items():
@@ -139,19 +139,19 @@ def topology_lines(topology: Topology, *, links_per_gpu: int | None = None) -> I
         if of_kind:
             labels = sorted({link.label for pair in of_kind if (link := topology.link(*pair))})
             who = "all pairs" if len(of_kind) == len(pairs) and len(pairs) > 1 else listed("-".join(p) for p in of_kind)
-            yield Line(label=" ".join(labels), text=f"{len(of_kind)} of {len(pairs)} pairs, {meaning}: {who}")
+            yield Fact(label=" ".join(labels), text=f"{len(of_kind)} of {len(pairs)} pairs, {meaning}: {who}")
     islands = [island for island in topology.nvlink_islands() if len(island) > 1]
     if islands:
-        yield Line(label="islands", text="; ".join(" ".join(island) for island in islands) + " (joined by NVLink)")
+        yield Fact(label="islands", text="; ".join(" ".join(island) for island in islands) + " (joined by NVLink)")
         switch = {True: "yes", False: "no, direct links", None: "the matrix does not show it"}
-        yield Line(label="NVSwitch", text=switch[has_nvswitch(topology, links_per_gpu=links_per_gpu)])
+        yield Fact(label="NVSwitch", text=switch[has_nvswitch(topology, links_per_gpu=links_per_gpu)])
     for node, names in sorted(_by_numa(topology).items()):
-        yield Line(label=f"NUMA {node}", text=" ".join(names))
+        yield Fact(label=f"NUMA {node}", text=" ".join(names))
     if topology.nics:
         devices = {nic.name: nic.label or nic.name for nic in topology.nics}
         near = {gpu.name: topology.nearest_nics(gpu.name) for gpu in topology.gpus}
         text = "; ".join(f"{gpu} {'/'.join(devices[nic] for nic in nics)}" for gpu, nics in near.items() if nics)
-        yield Line(label="nearest NIC", text=text)
+        yield Fact(label="nearest NIC", text=text)
     for problem in topology.problems:
         yield _missing("damaged", problem)
 
@@ -164,24 +164,24 @@ def _by_numa(topology: Topology) -> Mapping[str, list[str]]:
     return nodes
 
 
-def _network(record: EnvironmentRecord) -> Iterable[Line]:
+def _network(record: EnvironmentRecord) -> Iterable[Fact]:
     torch = record.torch
     if torch is not None:
         nccl = f"NCCL {torch.nccl_version or ''}".strip() if torch.nccl else "no NCCL"
-        yield Line(label="backends", text=f"{'gloo' if torch.gloo else 'no gloo'}, {nccl}")
+        yield Fact(label="backends", text=f"{'gloo' if torch.gloo else 'no gloo'}, {nccl}")
     addresses = record.hostname_addresses
     if addresses:
-        yield Line(label="host name", text=f"{record.host} = {', '.join(addresses)}")
+        yield Fact(label="host name", text=f"{record.host} = {', '.join(addresses)}")
     else:
         yield _missing("host name", record.unavailable.get("hostname_addresses", "unknown reason"))
     if not record.nics:
         yield _missing("NICs", record.unavailable.get("nics", "none found"))
     for nic in record.nics:
         if nic.up and nic.kind != "loopback":
-            yield Line(label=nic.name, text=_nic(nic))
+            yield Fact(label=nic.name, text=_nic(nic))
     down = [nic.name for nic in record.nics if not nic.up]
     if down:
-        yield Line(label="down", text=", ".join(down))
+        yield Fact(label="down", text=", ".join(down))
     yield from _variables(record, wanted=_COMMUNICATION)
 
 
@@ -193,11 +193,11 @@ def _nic(nic: NicFact) -> str:
     return ", ".join([nic.kind, speed, *nic.addresses])
 
 
-def _launcher(record: EnvironmentRecord) -> Iterable[Line]:
-    yield Line(label="scheduler", text=record.scheduler or "none")
+def _launcher(record: EnvironmentRecord) -> Iterable[Fact]:
+    yield Fact(label="scheduler", text=record.scheduler or "none")
     if record.scheduling_policy is not None:
         batch = {True: "SCHED_BATCH allowed", False: "SCHED_BATCH not allowed", None: "SCHED_BATCH unknown"}
-        yield Line(
+        yield Fact(
             label="CPU scheduling",
             text=f"SCHED_{record.scheduling_policy.upper()}, {batch[record.batch_scheduling]}",
         )
@@ -206,7 +206,7 @@ def _launcher(record: EnvironmentRecord) -> Iterable[Line]:
 
 def _variables(
     record: EnvironmentRecord, *, wanted: tuple[str, ...] = (), unwanted: tuple[str, ...] = ()
-) -> Iterable[Line]:
+) -> Iterable[Fact]:
     shown = [
         name
         for name in record.variables
@@ -215,6 +215,6 @@ def _variables(
     quiet = [name for name in shown if name.startswith(_QUIET_PREFIXES)]
     for name in shown:
         if name not in quiet:
-            yield Line(label=name, text=record.variables[name] or "(empty)")
+            yield Fact(label=name, text=record.variables[name] or "(empty)")
     if quiet:
-        yield Line(label="also set", text=f"{listed(quiet, at_most=6)} (--json prints them)")
+        yield Fact(label="also set", text=f"{listed(quiet, at_most=6)} (--json prints them)")

@@ -90,7 +90,7 @@ class Meeting:
     end: int | None = None
 
 
-class Machine:
+class SimulatedRank:
     """One rank. Every method takes its host's time on and records what a profiler would see."""
 
     def __init__(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.examples.machine import Operator
-from stepscope.examples.training_job import Plan, simulate
+from stepscope.examples.training_job import Simulation, simulate
 
 WIDTH, TOKENS, LAYERS = 4096, 8192, 8
 MS = 1_000_000
@@ -48,7 +48,7 @@ _SGD = Operator(
 )
 
 
-def plan(*, world: int, bus_gb_per_s: float, mixed_precision: bool = True, **more: Any) -> Plan:
+def plan(*, world: int, bus_gb_per_s: float, mixed_precision: bool = True, **more: Any) -> Simulation:
     """A job on ``world`` A100s whose all-reduces reach this bus bandwidth (of nccl-tests, GB/s).
 
     The products run at 200 TFLOP/s in bf16, at 110 in TF32; both are what an A100 reaches at this size.
@@ -67,10 +67,10 @@ def plan(*, world: int, bus_gb_per_s: float, mixed_precision: bool = True, **mor
         "transfer_ns": round(transfer), "elements": WIDTH * WIDTH, "dtype": kind, "copy_ns": 1_400 * US * item // 2,
         "launch_ns": 6 * US, "jitter": 0.02, "gpu": "NVIDIA A100-SXM4-80GB", "sync": True,
     }  # fmt: skip
-    return Plan(**(fixed | more))
+    return Simulation(**(fixed | more))
 
 
-def write(folder: Path, plan: Plan) -> None:
+def write(folder: Path, plan: Simulation) -> None:
     """One trace a rank, named as torch's ``tensorboard_trace_handler`` names them."""
     folder.mkdir(parents=True)
     job = simulate(plan)

@@ -14,9 +14,9 @@ from stepscope.examples.machine import (
     ITEM_BYTES,
     RUNLOOP,
     Costs,
-    Machine,
     Meeting,
     Operator,
+    SimulatedRank,
     Span,
     Waiting,
     run_all,
@@ -47,7 +47,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Simulation:
     """What to simulate. Times are per layer where a layer has them.
 
     shape: a key of the programs. layers: micro batches of a pipeline. overlap: reductions run under the backward pass.
@@ -96,7 +96,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class PlantedCollective:
     """One planted collective in true time. All its ranks leave it together, at ``end_ns``."""
 
     op: str
@@ -121,13 +121,13 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SimulatedJob:
     """A simulated job: every rank's spans (on its own clock) and the events of its file."""
 
-    plan: Plan
+    plan: Simulation
     spans: dict[int, list[Span]]
     events: dict[int, list[Planted]]
-    collectives: list[Collective]
+    collectives: list[PlantedCollective]
     groups: Mapping[str, tuple[int, ...]]
 
     def rank_text(self, rank: int) -> str:
@@ -141,13 +141,16 @@ class Job:
         return trace_text(self.events[rank], header, generation=plan.generation)
 
 
-Program = Callable[[Machine, Plan, int], Waiting]
+Program = Callable[[SimulatedRank, Simulation, int], Waiting]
 """A step's forward and backward passes on a rank that is late by so many ns."""
 
 
 def simulate(
-    plan: Plan, *, programs: Mapping[str, Program] | None = None, groups: Mapping[str, tuple[int, ...]] | None = None
-) -> Job:
+    plan: Simulation,
+    *,
+    programs: Mapping[str, Program] | None = None,
+    groups: Mapping[str, tuple[int, ...]] | None = None,
+) -> SimulatedJob:
     """Run the plan. ``programs``: by shape, beside "ddp" and "naive"; ``groups``: process groups by name."""
     groups = groups or {"0": tuple(range(plan.world))}
     passes = {"ddp": _ddp, "naive": _naive, **(programs or {})}[plan.shape]
@@ -158,12 +161,12 @@ def simulate(
         nccl_args=plan.nccl_args, sequence=plan.sequence, dtype=plan.dtype, jitter=plan.jitter,
     )  # fmt: skip
     meetings: dict[tuple[str, int], Meeting] = {}
-    machines = [Machine(r, costs, groups, meetings, epoch, plan.slow.get(r, 1.0)) for r in range(plan.world)]
+    machines = [SimulatedRank(r, costs, groups, meetings, epoch, plan.slow.get(r, 1.0)) for r in range(plan.world)]
     run_all([_steps(m, plan, passes) for m in machines])
     for machine in machines:
         machine.finish()
     written = {machine.rank: _written(machine, plan, epoch) for machine in machines}
-    return Job(
+    return SimulatedJob(
         plan=plan,
         spans={rank: spans for rank, (spans, _) in written.items()},
         events={rank: events for rank, (_, events) in written.items()},
@@ -172,7 +175,7 @@ def simulate(
     )
 
 
-def _steps(machine: Machine, plan: Plan, passes: Program) -> Waiting:
+def _steps(machine: SimulatedRank, plan: Simulation, passes: Program) -> Waiting:
     late = plan.late.get(machine.rank, 0)
     settles = plan.sync or plan.late_kind in ("launch", "data")
     for step in range(FIRST_STEP, FIRST_STEP + plan.steps):
@@ -193,14 +196,14 @@ def _steps(machine: Machine, plan: Plan, passes: Program) -> Waiting:
         machine.annotate(f"ProfilerStep#{step}", begin)
 
 
-def forward_layer(machine: Machine, plan: Plan, layer: int) -> None:
+def forward_layer(machine: SimulatedRank, plan: Simulation, layer: int) -> None:
     if plan.memory:
         machine.allocate(1 << 20)
     for operator in plan.forward:
         machine.compute(operator, plan.forward_ns, number=machine.step * 1000 + layer)
 
 
-def backward_layer(machine: Machine, plan: Plan, layer: int, late: int) -> None:
+def backward_layer(machine: SimulatedRank, plan: Simulation, layer: int, late: int) -> None:
     """The first one of a step carries what the rank is late."""
     first = layer == plan.layers - 1
     if first:
@@ -216,7 +219,7 @@ def backward_layer(machine: Machine, plan: Plan, layer: int, late: int) -> None:
         machine.allocate(-(1 << 20))
 
 
-def _ddp(machine: Machine, plan: Plan, late: int) -> Waiting:
+def _ddp(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
     forward = machine.host
     for layer in range(plan.layers):
         forward_layer(machine, plan, layer)
@@ -230,7 +233,7 @@ def _ddp(machine: Machine, plan: Plan, late: int) -> Waiting:
     yield from machine.wait("0", reduced)
 
 
-def _naive(machine: Machine, plan: Plan, late: int) -> Waiting:
+def _naive(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
     """The whole backward pass, then one reduction after the other, each waited for."""
     for layer in range(plan.layers):
         forward_layer(machine, plan, layer)
@@ -241,16 +244,16 @@ def _naive(machine: Machine, plan: Plan, late: int) -> Waiting:
         yield from machine.wait("0", (yield from machine.collective("all_reduce", "0")))
 
 
-def _collective(meeting: Meeting, plan: Plan) -> Collective:
+def _collective(meeting: Meeting, plan: Simulation) -> PlantedCollective:
     assert meeting.end is not None
-    return Collective(
+    return PlantedCollective(
         op=meeting.op, group=meeting.group, sequence=meeting.sequence, step=meeting.step,
         starts_ns=dict(sorted(meeting.starts.items())), end_ns=meeting.end, transfer_ns=meeting.transfer,
         size_bytes=meeting.elements * ITEM_BYTES[plan.dtype],
     )  # fmt: skip
 
 
-def _written(machine: Machine, plan: Plan, epoch: int) -> tuple[list[Span], list[Planted]]:
+def _written(machine: SimulatedRank, plan: Simulation, epoch: int) -> tuple[list[Span], list[Planted]]:
     """The rank's spans on its own clock, and all events of its file."""
     clock = plan.clocks.get(machine.rank, Clock())
 

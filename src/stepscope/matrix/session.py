@@ -34,7 +34,7 @@ KIND = "bench"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ReadyMatrix:
     """A matrix on this machine, ready to run."""
 
     matrix: Matrix
@@ -49,7 +49,7 @@ def make_plan(
     overrides: Sequence[Override] = (),
     data_dir: Path | None = None,
     download: bool = False,
-) -> Plan:
+) -> ReadyMatrix:
     """Read, check and expand a matrix. Raises UsageError, DataError when no cell has its data, MissingError."""
     if data_dir is not None and data_dir.exists() and not data_dir.is_dir():
         raise UsageError(
@@ -77,7 +77,7 @@ def make_plan(
     cells = expand(matrix, machine=machine, digest_of=digest_of, model_of=models)
     if missing and all(cell.spec.dataset in missing for cell in cells):
         raise next(iter(missing.values()))
-    return Plan(
+    return ReadyMatrix(
         matrix=matrix,
         cells=tuple(_without_data(cell, missing) for cell in cells),
         environment=environment,
@@ -115,7 +115,7 @@ class Outlook:
 
 
 def outlook(
-    plan: Plan, layout: RunLayout, *, profile: bool = False, rerun: Sequence[str] = (), force: bool = False
+    plan: ReadyMatrix, layout: RunLayout, *, profile: bool = False, rerun: Sequence[str] = (), force: bool = False
 ) -> Outlook:
     """What is left of the plan, and how long it may take; cells that ran before count with their real time.
 

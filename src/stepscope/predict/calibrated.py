@@ -14,7 +14,7 @@ from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.predict.curve_shape import curve_interval_ns, curve_time_ns
 from stepscope.predict.predicted import Predicted
-from stepscope.records.calibration import Calibration, CollectiveFit, Machine
+from stepscope.records.calibration import CalibratedMachine, Calibration, CollectiveFit
 
 _OTHER_WORLD = 0.10
 """80% half-width, of log(time), that another world size adds: gloo at 4 ranks from 2 is met within 5 to 10%."""
@@ -25,7 +25,7 @@ _LEAST_REACH = 0.02  # no prediction of a measured time is better than this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class FitWanted:
     """Which fit is wanted; None: any, the one that suits best."""
 
     dtype: str | None = None
@@ -43,7 +43,7 @@ def time_of(
     size_bytes: int,
     world_size: int,
     *,
-    asked: Asked | None = None,
+    asked: FitWanted | None = None,
 ) -> Predicted:
     """Time of one blocking call of ``op`` with S = ``size_bytes`` on ``world_size`` ranks, ns, with an 80% interval.
 
@@ -53,7 +53,7 @@ def time_of(
     were, with a note; backend, device, pattern, placement and network that are asked for must have been measured. Raises
     UsageError naming what was.
     """
-    wanted = asked or Asked()
+    wanted = asked or FitWanted()
     if size_bytes < 0 or world_size < 1:
         raise UsageError(
             f"{size_bytes} bytes on {world_size} ranks cannot be predicted",
@@ -79,7 +79,7 @@ def time_of(
 
 
 def call_of(
-    calibration: Calibration, op: str, size_bytes: int, world_size: int, *, asked: Asked | None = None
+    calibration: Calibration, op: str, size_bytes: int, world_size: int, *, asked: FitWanted | None = None
 ) -> Predicted:
     """As ``time_of``, with the bus bandwidth of that time where there is a payload."""
     predicted = time_of(calibration, op, size_bytes, world_size, asked=asked)
@@ -97,7 +97,7 @@ def world_spread(ranks: int, measured: int) -> float:
     return _OTHER_WORLD + _PER_DOUBLING * max(0.0, abs(math.log2(ranks / measured)) - 1)
 
 
-def machine_warnings(calibration: Calibration, machine: Machine) -> tuple[str, ...]:
+def machine_warnings(calibration: Calibration, machine: CalibratedMachine) -> tuple[str, ...]:
     """What differs between the machine that was calibrated and ``machine``, in sentences; empty: nothing known to."""
     ours, theirs = machine, calibration.machine
     warnings = [
@@ -167,7 +167,7 @@ def _from_curve(fit: CollectiveFit, size: float) -> tuple[float, tuple[float, fl
     return middle, (min(low, middle / (1 + _LEAST_REACH)), max(high, middle * (1 + _LEAST_REACH)))
 
 
-def _choose(calibration: Calibration, op: str, world_size: int, asked: Asked) -> tuple[CollectiveFit, list[str]]:
+def _choose(calibration: Calibration, op: str, world_size: int, asked: FitWanted) -> tuple[CollectiveFit, list[str]]:
     fits = [fit for fit in calibration.fits if fit.op == op]
     if not fits:
         if op not in COLLECTIVES.names():

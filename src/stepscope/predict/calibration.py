@@ -15,7 +15,16 @@ from stepscope.core.words import counted
 from stepscope.predict.curve_fit import fit_curve
 from stepscope.predict.curve_shape import curve_time_ns
 from stepscope.predict.line_fit import MIN_SIZES, checked, fit_latency, fit_line, line_fails, line_time_ns, noise_of
-from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Knot, Line, Machine, MatmulRate, SizeError
+from stepscope.records.calibration import (
+    CalibratedMachine,
+    Calibration,
+    CollectiveFit,
+    Curve,
+    Knot,
+    Line,
+    MatmulRate,
+    SizeError,
+)
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
 
@@ -99,7 +108,7 @@ class _Way:
         return ", ".join(part for part in parts if part) or "blocking"
 
 
-def calibrate(rows: Sequence[CommRow], *, run: str, machine: Machine) -> Calibration:
+def calibrate(rows: Sequence[CommRow], *, run: str, machine: CalibratedMachine) -> Calibration:
     """The calibration of ``rows`` (results.jsonl of a comm run): a fit per op, dtype, form, world, placement and network.
 
     Of several ways to call the same collective the usual one is fitted: blocking, no variables set, sum, a barrier
@@ -133,10 +142,10 @@ def _sizes(rows: Sequence[CommRow]) -> int:
     return len({row.size_bytes for row in rows if row.status == "ok" and row.time_ns_median})
 
 
-def machine_of(environment: EnvironmentRecord) -> Machine:
+def machine_of(environment: EnvironmentRecord) -> CalibratedMachine:
     """What a calibration made under ``environment`` holds for."""
     torch = environment.torch
-    return Machine(
+    return CalibratedMachine(
         hosts=(environment.host,),
         cpu_model=environment.cpu_model,
         usable_cores=environment.usable_cores,
@@ -259,7 +268,7 @@ def _size(row: CommRow) -> int:
     return row.size_bytes
 
 
-def _key(row: CommRow, machine: Machine) -> _Key:
+def _key(row: CommRow, machine: CalibratedMachine) -> _Key:
     return _Key(
         op=row.op,
         dtype=row.dtype,
@@ -284,7 +293,7 @@ def _way(row: CommRow) -> _Way:
     )
 
 
-def placement_of(world_size: int, hosts: int | None, machine: Machine) -> str:
+def placement_of(world_size: int, hosts: int | None, machine: CalibratedMachine) -> str:
     """Ranks per host: ``4`` (one host), ``2+2``; ``4 on 3 hosts`` where they do not divide evenly."""
     count = hosts if hosts is not None else len(machine.hosts) or 1
     if count <= 1:

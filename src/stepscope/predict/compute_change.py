@@ -22,7 +22,7 @@ MIXED = ("amp_bf16", "amp_fp16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ComputeChange:
     """Factors on times. body: of computation before the tail, (low, usual, high); tail: of what follows the last reduction;
     input: of loading. payload: of gradients on the wire. assumptions: in sentences."""
 
@@ -33,7 +33,7 @@ class Change:
     assumptions: tuple[str, ...] = ()
 
 
-def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float) -> Change:
+def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float) -> ComputeChange:
     """What ``what`` makes of the job's own work; batch: factor on the batch of a rank, strong scaling included.
 
     Raises UsageError where the job or the table does not tell what is needed.
@@ -60,7 +60,9 @@ def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float) -> Change:
             f"the batch of a rank is {batch:.3g} times as large: {middle} ({least} to {most}) of computation and all "
             "loading follow it, the optimizer and what comes after reductions do not"
         )
-    return Change(body=(low, usual, high), tail=tail, input=batch, payload=payload, assumptions=tuple(assumptions))
+    return ComputeChange(
+        body=(low, usual, high), tail=tail, input=batch, payload=payload, assumptions=tuple(assumptions)
+    )
 
 
 def _hardware(job: MeasuredJob, what: WhatIf, assumptions: list[str]) -> tuple[tuple[float, float, float], float]:

@@ -21,7 +21,7 @@ _SHARPNESS = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class CurveFamily:
     """One shape. parameters: log(latency), log(rate at large sizes), then those with a prior.
 
     model(parameters [..., count], x [..., sizes]): y [..., sizes]. prior: (mean, standard deviation) of each parameter
@@ -62,17 +62,17 @@ def _protocols(p: Floats, x: Floats) -> Floats:
     return np.asarray(least - np.log(share) / _SHARPNESS)
 
 
-LINE = Family(key="line", model=_line)
+LINE = CurveFamily(key="line", model=_line)
 
 # A message cut into the best number of pieces for a pipeline of s steps costs s alpha + S / beta + 2 sqrt(s alpha S / beta)
 # (R. Rabenseifner, J. L. Traeff; E. Chan et al., "Collective communication", 2007): k = 1. Libraries cut at fixed sizes and
 # ramp channels up with the size, which lies on either side of it: k from 0.4 to 1.1.
-PIPELINED = Family(key="pipelined", model=_pipelined, prior=((-0.4, 0.5),), starts=((-0.4,),))
+PIPELINED = CurveFamily(key="pipelined", model=_pipelined, prior=((-0.4, 0.5),), starts=((-0.4,),))
 
 # log of log: latency of the last protocol over that of the first e^0.7 to e^2 = 2 to 7, rate over rate e^0.8 to e^2.2 =
 # 2.3 to 9: NCCL's own tables put Simple against LL at 2 to 5 times the latency and 2 to 8 times the rate
 # (src/graph/tuning.cc, NCCL 2.20 to 2.27).
-PROTOCOLS = Family(
+PROTOCOLS = CurveFamily(
     key="protocols",
     model=_protocols,
     prior=((0.2, 0.5), (0.3, 0.5)),
@@ -88,7 +88,7 @@ _ENOUGH = 1e-7  # relative decrease of the cost below which the search ends
 _OUTLYING = 2.0  # standard deviations from which on a size counts less than its square
 
 
-def most_probable(family: Family, x: Floats, y: Floats, *, sd: Floats) -> tuple[Floats, Floats]:
+def most_probable(family: CurveFamily, x: Floats, y: Floats, *, sd: Floats) -> tuple[Floats, Floats]:
     """Parameters [fits, count] that make ``y`` and the prior most likely, and their covariance [fits, count, count].
 
     x, y, sd: [fits, sizes], each row a fit of its own. sd: standard deviation of ``y`` around the family; sizes far off
@@ -108,13 +108,13 @@ def most_probable(family: Family, x: Floats, y: Floats, *, sd: Floats) -> tuple[
     return parameters, np.asarray(np.linalg.inv(normal + 1e-3 * np.eye(family.count)), dtype=np.float64)
 
 
-def gradient(family: Family, parameters: Floats, x: Floats) -> Floats:
+def gradient(family: CurveFamily, parameters: Floats, x: Floats) -> Floats:
     """d y / d parameter [sizes, parameters]."""
     # in memory by size, as BLAS gets it: another order of its sums would change last digits
     return np.ascontiguousarray(_values_and_gradient(family, parameters, x)[1].T)
 
 
-def _values_and_gradient(family: Family, parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
+def _values_and_gradient(family: CurveFamily, parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
     """y [..., sizes], and its forward differences [..., parameters, sizes]; the model is asked once for both."""
     values = family.model(parameters[..., None, :] + _moves(family.count), x[..., None, :])
     here = values[..., :1, :]
@@ -131,7 +131,7 @@ def _moves(count: int) -> Floats:
 class _Data:
     """What the searches of one family fit: each row of ``x``, ``y`` and ``sd`` [searches, sizes] is one search's."""
 
-    family: Family
+    family: CurveFamily
     x: Floats
     y: Floats
     sd: Floats

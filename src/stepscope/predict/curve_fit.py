@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
-from stepscope.predict.curve_families import FAMILIES, LINE, PIPELINED, PROTOCOLS, Family, gradient, most_probable
+from stepscope.predict.curve_families import FAMILIES, LINE, PIPELINED, PROTOCOLS, CurveFamily, gradient, most_probable
 from stepscope.predict.curve_shape import as_knots, curve_time_ns, isolated, knots_between, monotone
 from stepscope.predict.line_fit import checked, noise_per_size
 from stepscope.predict.predicted import Z80
@@ -28,7 +28,7 @@ Predictor = Callable[[Floats], Prediction]
 
 BLEND = "pipelined+protocols"
 KNOTS = "knots"
-SHAPES: dict[str, tuple[Family, ...]] = {
+SHAPES: dict[str, tuple[CurveFamily, ...]] = {
     **{family.key: (family,) for family in FAMILIES},
     BLEND: (PIPELINED, PROTOCOLS),
 }
@@ -204,7 +204,7 @@ def _straight_between(points: _Points) -> Predictor:
     return predict
 
 
-def _fit_family(family: Family, each: Sequence[_Points]) -> list[Predictor]:
+def _fit_family(family: CurveFamily, each: Sequence[_Points]) -> list[Predictor]:
     """One predictor for each of ``each``; those of as many sizes are searched together."""
     predictors: dict[int, Predictor] = {}
     for size in {points.x.size for points in each}:
@@ -216,7 +216,7 @@ def _fit_family(family: Family, each: Sequence[_Points]) -> list[Predictor]:
     return [predictors[index] for index in range(len(each))]
 
 
-def _predictor(family: Family, points: _Points, parameters: Floats, covariance: Floats) -> Predictor:
+def _predictor(family: CurveFamily, points: _Points, parameters: Floats, covariance: Floats) -> Predictor:
     """The family and a Gaussian process through what it leaves over. Standard deviations count both."""
     left = points.y - family.model(parameters, points.x)
     correlation = _correlation(points.x, points.x)

@@ -9,7 +9,7 @@ from statistics import median
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_size
-from stepscope.predict.overlap import Job, run
+from stepscope.predict.overlap import Transfer, run
 from stepscope.predict.pipeline import PipelineTimeline, StageTime, simulate
 from stepscope.predict.transport import STARTUP_BYTES, Transport, link_share
 from stepscope.records import mesh as meshes
@@ -186,7 +186,7 @@ def replayed(job: MeasuredJob, comm_time: CommTime, *, ranks: int | None = None,
         latency = min(alone, comm_time(call.op, min(STARTUP_BYTES, call.size_bytes), group))
         ready, needed = (min(at, job.length_ns) for at in (call.ready_ns, call.needed_ns))
         jobs.append(
-            Job(
+            Transfer(
                 ready=ready,
                 needed=needed,
                 blocking=call.blocking,

@@ -17,7 +17,7 @@ _DUST_NS = 1e-3
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class Transfer:
     """One collective on its way. ready, needed: progress, ns. latency, wire: what is left of its time alone, ns.
 
     link: share of the link's rate that it takes alone (:meth:`stepscope.collectives.Cost.link_share`). blocking: launched
@@ -40,7 +40,7 @@ class Job:
     finished: bool = False
 
 
-def run(jobs: Sequence[Job], compute_ns: float, transport: Transport) -> float:
+def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> float:
     """Let time pass until computation and all of ``jobs``, launched in their order, are done; how long it waits for them.
 
     That is time in which computation stands still or is over, and a collective is not.
@@ -48,8 +48,8 @@ def run(jobs: Sequence[Job], compute_ns: float, transport: Transport) -> float:
     Computation never waits for a collective before those in front of it can be launched too. State between two events:
     progress, collectives under way with what is left of them.
     """
-    waiting, queue = deque(jobs), deque[Job]()
-    active: list[Job] = []
+    waiting, queue = deque(jobs), deque[Transfer]()
+    active: list[Transfer] = []
     unready = deque(sorted(jobs, key=lambda job: job.ready))
     launchable = accumulate((job.ready for job in jobs), max)
     needs = deque(
@@ -106,7 +106,7 @@ def run(jobs: Sequence[Job], compute_ns: float, transport: Transport) -> float:
         active = [job for job in active if job.latency or job.wire]
 
 
-def _may_launch(job: Job, *, idle: bool, done: float) -> bool:
+def _may_launch(job: Transfer, *, idle: bool, done: float) -> bool:
     return job.ready <= done + _DUST_NS and (idle or not job.blocking)
 
 

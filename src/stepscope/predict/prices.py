@@ -13,7 +13,7 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.dataclass import dataclass as record
 from stepscope.core.errors import UsageError
 from stepscope.core.words import in_words
-from stepscope.predict.calibrated import Asked, time_of, world_spread
+from stepscope.predict.calibrated import FitWanted, time_of, world_spread
 from stepscope.predict.calibration import usual_cost
 from stepscope.predict.collectives.choose import known_gpu, predict_collective
 from stepscope.predict.collectives.fabrics import Fabric
@@ -57,7 +57,7 @@ class Links:
 
 def calibrated_prices(calibration: Calibration, *, backend: str | None, network: str | None) -> Prices:
     """Prices from ``stepscope calibrate``. Raises UsageError for collectives that it does not hold."""
-    asked = Asked(backend=backend, network=network)
+    asked = FitWanted(backend=backend, network=network)
 
     @cache
     def of(op: str, size_bytes: int, ranks: int) -> Price:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.predict.calibrated import Asked, time_of
+from stepscope.predict.calibrated import FitWanted, time_of
 from stepscope.predict.specs import specs_of
 from stepscope.predict.timeline import CANDIDATES_MB, CommTime, best_bucket, slowest_of, step_timeline
 from stepscope.predict.transport import Transport, link_share, transport_of
@@ -67,7 +67,7 @@ def own_timeline(cell: CellResult, calibration: Calibration, *, transport: Trans
 
 
 def _comm_time(spec: CellSpec, calibration: Calibration) -> CommTime:
-    asked = Asked(backend=spec.backend, network=spec.network)
+    asked = FitWanted(backend=spec.backend, network=spec.network)
 
     def time(op: str, size_bytes: int) -> float:
         return time_of(calibration, op, size_bytes, spec.world_size, asked=asked).time_ns

@@ -10,7 +10,7 @@ from statistics import NormalDist
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.predict.compute_change import Change, compute_change
+from stepscope.predict.compute_change import ComputeChange, compute_change
 from stepscope.predict.job import MeasuredJob, Replayed, rebucketed, replayed, sending, stretched
 from stepscope.predict.predicted import Z80
 from stepscope.predict.prices import Prices
@@ -106,7 +106,7 @@ def _doublings(first: int, last: int) -> list[int]:
 
 def _step(
     job: MeasuredJob, ranks: int, prices: Prices, *, checked: Replayed, what: WhatIf, scaling: Scaling
-) -> tuple[ScaledStep, Change]:
+) -> tuple[ScaledStep, ComputeChange]:
     batch = (what.batch or 1.0) * (job.ranks / ranks if scaling == "strong" else 1.0)
     change = compute_change(job, what, batch=batch)
     changed = job if what.bucket_bytes is None else rebucketed(job, what.bucket_bytes)
@@ -159,7 +159,7 @@ def _step(
     ), change
 
 
-def _length(job: MeasuredJob, change: Change, body: float) -> float:
+def _length(job: MeasuredJob, change: ComputeChange, body: float) -> float:
     """The step's own work: computation changes by ``body``, copies and loading with the batch, the host's pauses do not."""
     tail = min(job.tail_ns, job.compute_ns)  # what pauses there is in the tail counts as pause of the body
     return (

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.predict.overlap import Job, run
+from stepscope.predict.overlap import Transfer, run
 from stepscope.predict.plan_timing import timings
 from stepscope.predict.transport import STARTUP_BYTES, Transport, transport_of
 from stepscope.records.backward import BackwardProfile, ReadyGradient
@@ -102,9 +102,9 @@ def step_timeline(
     )
 
 
-def _mark(progress: float) -> Job:
+def _mark(progress: float) -> Transfer:
     """Nothing: it shows when that much is computed."""
-    return Job(ready=float(progress), needed=math.inf, latency=0.0, wire=0.0)
+    return Transfer(ready=float(progress), needed=math.inf, latency=0.0, wire=0.0)
 
 
 def best_bucket(
@@ -162,15 +162,15 @@ def best_bucket(
 
 def _jobs(
     profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, link: Callable[[str], float], *, stalls: bool
-) -> list[Job]:
+) -> list[Transfer]:
     per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {each.op for each in plan}}
-    jobs: list[Job] = []
+    jobs: list[Transfer] = []
     for op, timing in zip(plan, timings(profile, plan), strict=True):
         alone = _checked(comm_time(op.op, max(1, op.size_bytes)), op)
         wire = min(alone, op.size_bytes * per_byte[op.op])
         stall = _checked(comm_time(op.op, min(STARTUP_BYTES, max(1, op.size_bytes))), op) if stalls else 0.0
         jobs.append(
-            Job(
+            Transfer(
                 ready=timing.ready_ns,
                 needed=timing.needed_ns,
                 blocking=timing.blocking,
@@ -198,7 +198,7 @@ def _checked(time_ns: float, op: CommOp) -> float:
     return float(time_ns)
 
 
-def _span(index: int, op: CommOp, job: Job, begin: float, backward_ns: int) -> BucketSpan:
+def _span(index: int, op: CommOp, job: Transfer, begin: float, backward_ns: int) -> BucketSpan:
     start, end = round(job.start - begin), round(job.end - begin)
     return BucketSpan(
         index=index,

@@ -20,7 +20,7 @@ from stepscope.instrument.regions import Regions
 from stepscope.instrument.timer import ClockName, StepTimes
 from stepscope.rank.loading import Batch
 from stepscope.rank.precision import Numerics
-from stepscope.rank.sampling import Window
+from stepscope.rank.sampling import StepSamples
 from stepscope.rank.strategies import PlainSession, Session
 from stepscope.rank.training import Training
 from stepscope.rank.waits import without_waits
@@ -64,7 +64,7 @@ def backward_profile(
     task: Task,
     session: Session,
     numerics: Numerics,
-    windows: Iterator[tuple[Window, Iterator[Batch]]],
+    windows: Iterator[tuple[StepSamples, Iterator[Batch]]],
     *,
     device: torch.device,
     optimizer: torch.optim.Optimizer,

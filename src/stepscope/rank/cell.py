@@ -33,7 +33,7 @@ from stepscope.rank.pace import Pace
 from stepscope.rank.precision import Numerics
 from stepscope.rank.recorder import Recorder, StepFacts
 from stepscope.rank.reset import reset
-from stepscope.rank.sampling import Sampling, Window
+from stepscope.rank.sampling import Sampling, StepSamples
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.strategies import Session
 from stepscope.rank.training import Training
@@ -209,7 +209,7 @@ def _measure(
     counts = context.mesh.counts if subject.session.counts is None else subject.session.counts
     epochs = context.epochs.setdefault(cell.cell_id, [])
 
-    def run(windows: Iterator[tuple[Window, Iterator[Batch]]]) -> None:
+    def run(windows: Iterator[tuple[StepSamples, Iterator[Batch]]]) -> None:
         nonlocal step
         for window, batches in windows:
             context.pulse.step = step
@@ -320,7 +320,7 @@ def _conclude(
     """After the last timed step: replica checksum, the plan check, the profiled steps, those without reductions."""
     context.pulse.enter("verify")
     checksum = parameter_checksum(subject.session.full_parameters().values())
-    endless: Iterator[tuple[Window, Iterator[Batch]]] = subject.loader.endless(start=cell.epochs or 0)
+    endless: Iterator[tuple[StepSamples, Iterator[Batch]]] = subject.loader.endless(start=cell.epochs or 0)
     windows = (each for each in endless if each[0].full)  # the plans are those of full ones
     plain = Regions(enabled=False)
     for _ in range(summary.warmup_steps + summary.timed_steps, _steps_until_typical(subject)):
@@ -373,7 +373,7 @@ def _conclude(
     )
 
 
-def _account(subject: _Subject, windows: Iterator[tuple[Window, Iterator[Batch]]]) -> dict[str, int]:
+def _account(subject: _Subject, windows: Iterator[tuple[StepSamples, Iterator[Batch]]]) -> dict[str, int]:
     """Bytes of this rank's tensors by kind, in one full step of its own."""
     session, training = subject.session, subject.training
     account = TensorAccount(subject.task.module, session.parameters, training.optimizer, recomputed=subject.recomputed)

@@ -9,7 +9,7 @@ For the train loop::
                 ...                                        # loss / window.global_samples; x may be EMPTY
         seen = loader.seen                                 # rows this rank really got since the epoch began
 
-``window`` is a ``sampling.Window`` (epoch, step, global_samples, full, micro_steps). ``batches`` is lazy: each
+``window`` is a ``sampling.StepSamples`` (epoch, step, global_samples, full, micro_steps). ``batches`` is lazy: each
 ``next`` fetches one micro-batch and starts its copy to the device, so its duration is the data time of that
 micro-step. Batches left over when the loop moves on are fetched and dropped, so windows never shift.
 
@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from stepscope.datasets import Split
-from stepscope.rank.sampling import Indices, Sampling, Window, plan_epoch, share
+from stepscope.rank.sampling import Indices, Sampling, StepSamples, plan_epoch, share
 
 Batch = tuple[Tensor, Tensor]
 
@@ -85,7 +85,7 @@ class Loader:
         self._epoch = 0
         self._run = 0  # which call of epoch() the stream belongs to
 
-    def epoch(self, number: int) -> Iterator[tuple[Window, Iterator[Batch]]]:
+    def epoch(self, number: int) -> Iterator[tuple[StepSamples, Iterator[Batch]]]:
         """The windows of epoch ``number``, each with its lazy micro-batches on the device."""
         if self._loader is None:
             raise RuntimeError("the loader is closed")
@@ -105,7 +105,7 @@ class Loader:
                 pass
         self._stream = None
 
-    def endless(self, start: int = 0) -> Iterator[tuple[Window, Iterator[Batch]]]:
+    def endless(self, start: int = 0) -> Iterator[tuple[StepSamples, Iterator[Batch]]]:
         """Epochs ``start``, ``start + 1``, ... without end."""
         for number in count(start):
             yield from self.epoch(number)
@@ -133,7 +133,7 @@ class Loader:
     ) -> None:
         self.close()
 
-    def _batches(self, window: Window, run: int) -> Iterator[Batch]:
+    def _batches(self, window: StepSamples, run: int) -> Iterator[Batch]:
         for micro_step in range(window.micro_steps):
             if self._stream is None or run != self._run:
                 raise RuntimeError("these batches belong to an epoch that was abandoned, or to a closed loader")

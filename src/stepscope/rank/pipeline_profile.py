@@ -7,7 +7,7 @@ from time import perf_counter_ns
 
 from stepscope.instrument.regions import Regions
 from stepscope.rank.loading import Batch
-from stepscope.rank.sampling import Window
+from stepscope.rank.sampling import StepSamples
 from stepscope.rank.strategies import Session
 from stepscope.rank.strategies.pipeline import PipelineSession
 from stepscope.rank.training import Training
@@ -19,7 +19,7 @@ STEPS = 12
 def pipeline_profile(
     session: Session,
     training: Training,
-    windows: Iterator[tuple[Window, Iterator[Batch]]],
+    windows: Iterator[tuple[StepSamples, Iterator[Batch]]],
     barrier: Callable[[], None],
 ) -> PipelineProfile:
     """windows: without end, at least one in an epoch is full. A first micro-step only: the others repeat its schedule."""

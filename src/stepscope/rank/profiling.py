@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from stepscope.instrument.regions import STEP, Regions
 from stepscope.rank.context import RankContext
 from stepscope.rank.loading import Batch
-from stepscope.rank.sampling import Window
+from stepscope.rank.sampling import StepSamples
 from stepscope.rank.training import Training
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
@@ -30,7 +30,7 @@ def profile_steps(
     cell: CellSpec,
     context: RankContext,
     training: Training,
-    windows: Iterator[tuple[Window, Iterator[Batch]]],
+    windows: Iterator[tuple[StepSamples, Iterator[Batch]]],
     plan: tuple[CommOp, ...],
     files: CellLayout,
 ) -> str:

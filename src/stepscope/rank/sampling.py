@@ -55,7 +55,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class StepSamples:
     """The samples of one optimizer step over all ranks.
 
     indices: rows of the training set, in order. step: counted from 0 within the epoch.
@@ -104,12 +104,12 @@ def permutation(sampling: Sampling, epoch: int) -> Indices:
     return np.random.default_rng([sampling.seed, epoch]).permutation(sampling.num_samples)
 
 
-def plan_epoch(sampling: Sampling, epoch: int) -> Sequence[Window]:
+def plan_epoch(sampling: Sampling, epoch: int) -> Sequence[StepSamples]:
     """All windows of one epoch, in order. They are views of one permutation."""
     order = permutation(sampling, epoch)
     order.flags.writeable = False
     size = sampling.global_batch
     return [
-        Window(epoch=epoch, step=step, indices=order[step * size : (step + 1) * size], sampling=sampling)
+        StepSamples(epoch=epoch, step=step, indices=order[step * size : (step + 1) * size], sampling=sampling)
         for step in range(sampling.windows_per_epoch)
     ]

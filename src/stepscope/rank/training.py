@@ -25,7 +25,7 @@ from stepscope.instrument.timer import (
 )
 from stepscope.rank.loading import Batch
 from stepscope.rank.precision import Numerics
-from stepscope.rank.sampling import Window
+from stepscope.rank.sampling import StepSamples
 from stepscope.rank.strategies import Session
 from stepscope.rank.workloads import Task
 from stepscope.records.cell import CellSpec
@@ -68,7 +68,7 @@ class Training:
         self._clip = None if norm is None else lambda: session.clip(norm)
         self._steps = 0
 
-    def step(self, window: Window, batches: Iterator[Batch], regions: Regions) -> Stepped:
+    def step(self, window: StepSamples, batches: Iterator[Batch], regions: Regions) -> Stepped:
         """One optimizer step over ``window``. Gradient = sum of sample losses / global samples, over all ranks."""
         self._set_learning_rate()
         timer, session, readiness = self._timer, self._session, self._readiness

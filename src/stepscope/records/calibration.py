@@ -100,7 +100,7 @@ class MatmulRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class CalibratedMachine:
     """What a calibration holds for; another machine's use of it is warned about."""
 
     hosts: tuple[str, ...]
@@ -146,7 +146,7 @@ class Calibration:
     """One run's fits. run: the folder or table they come from. steps: corrections of the step model, one a GPU."""
 
     run: str
-    machine: Machine
+    machine: CalibratedMachine
     fits: tuple[CollectiveFit, ...]
     matmul: tuple[MatmulRate, ...] = ()
     steps: tuple[StepFit, ...] = ()

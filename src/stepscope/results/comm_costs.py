@@ -9,7 +9,7 @@ from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.predict.calibration import calibrate, machine_of
 from stepscope.predict.run_buckets import choose_buckets, naive_twin, own_timeline
 from stepscope.predict.transport import Transport, measured_transport
-from stepscope.records.calibration import Calibration, CollectiveFit, Machine
+from stepscope.records.calibration import CalibratedMachine, Calibration, CollectiveFit
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
 from stepscope.records.comm import CommRow
@@ -17,7 +17,9 @@ from stepscope.records.timeline import BucketChoice, Timeline
 from stepscope.results.comm_labels import cells_of
 from stepscope.results.evidence import Evidence
 
-_NOWHERE = Machine(hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None)
+_NOWHERE = CalibratedMachine(
+    hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +79,10 @@ def comm_costs(evidence: Evidence) -> CommCosts | None:
     return _last[2]
 
 
-_last: tuple[tuple[CommRow, ...], Machine, CommCosts | None] | None = None
+_last: tuple[tuple[CommRow, ...], CalibratedMachine, CommCosts | None] | None = None
 
 
-def _fitted(rows: tuple[CommRow, ...], machine: Machine) -> CommCosts | None:
+def _fitted(rows: tuple[CommRow, ...], machine: CalibratedMachine) -> CommCosts | None:
     """All rows together, which prefers the usual way of a call; then sweeps that this hid behind one with too few sizes."""
     fits = list(_fits(rows, machine))
     known = {(fit.op, fit.world_size, fit.backend, fit.network) for fit in fits}
@@ -93,7 +95,7 @@ def _fitted(rows: tuple[CommRow, ...], machine: Machine) -> CommCosts | None:
     return CommCosts(calibration=made, rows=rows)
 
 
-def _fits(rows: Sequence[CommRow], machine: Machine) -> tuple[CollectiveFit, ...]:
+def _fits(rows: Sequence[CommRow], machine: CalibratedMachine) -> tuple[CollectiveFit, ...]:
     try:
         return calibrate(rows, run="", machine=machine).fits
     except UsageError:

@@ -23,7 +23,7 @@ TIME_KEPT = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
+class FirstEpochs:
     """First epochs of a run and its baseline. loss_lower: 1 - loss / base_loss. time_ratio: of median epoch times.
 
     later: (epochs of the run, epochs that the baseline needs for the same loss), where the baseline gets there.
@@ -54,7 +54,7 @@ def times_seen(run: TrainingRun) -> float | None:
     return median(seen) / run.dataset_size if seen else None
 
 
-def curves(run: TrainingRun, base: TrainingRun) -> Curves | None:
+def curves(run: TrainingRun, base: TrainingRun) -> FirstEpochs | None:
     """First epochs of a run and its baseline; None where they cannot show duplicated data.
 
     That is: no losses or times, another amount of data or another learning rate, or a smaller global batch (more updates
@@ -75,7 +75,7 @@ def curves(run: TrainingRun, base: TrainingRun) -> Curves | None:
         return None
     second = mine.get(1)
     needed = None if second is None else epochs_to_loss(base, second)
-    return Curves(
+    return FirstEpochs(
         loss=mine[0],
         base_loss=theirs[0],
         time_ratio=median(times) / median(base_times),

@@ -17,7 +17,7 @@ MIN_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunFolder:
     """One run folder. path: as ``TrainingRun.source``. created: when its machine was recorded, as ISO 8601."""
 
     name: str
@@ -45,7 +45,7 @@ class CellHistory:
 class History:
     """Runs of the same matrix, oldest first. common: of every run the median over cells of step / the cell's median."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[RunFolder, ...]
     cells: tuple[CellHistory, ...]
     common: CellHistory
 
@@ -71,7 +71,7 @@ def history(evidence: Evidence) -> History | None:
     if common.since is None:
         cells = tuple(_changed(cell.run, cell.step_ns, tests=len(cells)) for cell in cells)
     return History(
-        runs=tuple(Run(name=Path(source).name, path=source, created=created[source]) for source in sources),
+        runs=tuple(RunFolder(name=Path(source).name, path=source, created=created[source]) for source in sources),
         cells=cells,
         common=common,
     )

@@ -79,7 +79,7 @@ class LoggedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class LoggedDevice:
     host: str
     name: str
     group: int
@@ -101,7 +101,7 @@ class LoggedRun:
     warmup: int | None = None
     iterations: int | None = None
     together: int = 1
-    devices: dict[int, Device] = field(default_factory=dict)
+    devices: dict[int, LoggedDevice] = field(default_factory=dict)
     rows: list[LoggedRow] = field(default_factory=list)
     old_errors: bool = False
     out_of_bounds: int | None = None
@@ -174,7 +174,7 @@ class _Reader:
         if found := _SETUP.search(text):
             self._setup(found, text)
         elif found := _DEVICE.search(text):
-            device = Device(found["host"], found["name"], int(found["group"] or 0))
+            device = LoggedDevice(found["host"], found["name"], int(found["group"] or 0))
             self._table.devices.setdefault(int(found["rank"]), device)
         elif found := _STARTING.search(text):
             self._program(found[2], ended=found[1] == "concluded")

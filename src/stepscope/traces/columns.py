@@ -15,7 +15,7 @@ _FIRST = 1 << 12
 _GROWTH = 1.125
 
 
-class Column:
+class GrowingColumn:
     """Values of one column in the order they come, in one array that grows in place: what is freed and taken again in
     between leaves memory in pieces."""
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
-from stepscope.traces.columns import INT32_MAX, Column, as_number, narrow, snug, wide
+from stepscope.traces.columns import INT32_MAX, GrowingColumn, as_number, narrow, snug, wide
 from stepscope.traces.decimals import FLOAT_LIMIT_US, RANGE_US, from_floats, from_texts
 from stepscope.traces.device_scan import Row
 from stepscope.traces.events import (
@@ -60,7 +60,7 @@ class _Interner(dict[Any, int]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class DecodedPart:
     """What one builder has read: columns whose codes point into its own tables. Travels between processes."""
 
     columns: dict[str, NDArray[Any]]
@@ -84,7 +84,7 @@ class ColumnBuilder:
         self._names = _Interner()
         self._threads = _Interner()
         self._shapes = _Interner()
-        self._parts = {key: Column(dtype) for key, dtype in _COLUMNS.items()}
+        self._parts = {key: GrowingColumn(dtype) for key, dtype in _COLUMNS.items()}
         self._memory: list[tuple[int, int, int, int, int, int]] = []
         self._collectives: dict[int, CollectiveArgs] = {}
         self._copied: dict[int, int] = {}
@@ -295,9 +295,9 @@ class ColumnBuilder:
             elif phase not in ("C", "b", "e", "n", "P", "N", "O", "D"):
                 self._odd["of no known phase (left out)"] += 1
 
-    def packed(self) -> Part:
+    def packed(self) -> DecodedPart:
         """Everything added, to be merged into another builder; this one is empty afterwards."""
-        return Part(
+        return DecodedPart(
             columns={key: self._parts.pop(key).joined() for key in _COLUMNS},
             names=tuple(self._names),
             threads=tuple(self._threads),
@@ -311,7 +311,7 @@ class ColumnBuilder:
             profiler_window_ns=self.profiler_window_ns,
         )
 
-    def merge(self, part: Part) -> None:
+    def merge(self, part: DecodedPart) -> None:
         """Add what another builder has read of the same file, behind what was added so far."""
         codes = {
             "name": [self._names[name] for name in part.names],

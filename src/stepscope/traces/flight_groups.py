@@ -13,7 +13,7 @@ DEFAULT = "default_pg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class GroupOnRank:
     """One rank's collectives in one group.
 
     calls: entries by sequence; coalesced ones share one. last_called: highest sequence this rank has reached, None where
@@ -43,7 +43,7 @@ class GroupView:
     name: str
     description: str | None
     members: tuple[int, ...]
-    lines: Mapping[int, Line]
+    lines: Mapping[int, GroupOnRank]
 
     @property
     def text(self) -> str:
@@ -103,7 +103,7 @@ def _guessed_members(description: str | None, seen: Iterable[int], world_size: i
     return tuple(sorted(seen))
 
 
-def _line(dump: FlightDump, name: str, entries: Sequence[FlightEntry], *, use_counters: bool) -> Line:
+def _line(dump: FlightDump, name: str, entries: Sequence[FlightEntry], *, use_counters: bool) -> GroupOnRank:
     calls: dict[int, list[FlightEntry]] = defaultdict(list)
     for entry in entries:
         if not entry.is_p2p:
@@ -118,7 +118,7 @@ def _line(dump: FlightDump, name: str, entries: Sequence[FlightEntry], *, use_co
     pending = [s for s, c in calls.items() if any(e.state != "completed" for e in c)]
     if completed is None and calls and dump.kept != "pending":
         completed = min(pending) - 1 if pending else highest
-    return Line(
+    return GroupOnRank(
         rank=dump.rank,
         calls=dict(calls),
         last_called=max(reached, default=None),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from stepscope.core.words import counted
 from stepscope.records.flight import Called, FlightEntry, FlightFinding
 from stepscope.traces.flight_calls import SYNCHRONISING, call_text, ranks_text, signature
-from stepscope.traces.flight_groups import GroupView, Line
+from stepscope.traces.flight_groups import GroupOnRank, GroupView
 
 
 def missing_calls(group: GroupView) -> list[FlightFinding]:
@@ -198,11 +198,11 @@ def _pair(group: GroupView, entry: FlightEntry) -> tuple[int, int] | None:
     return group.members[entry.source], group.members[entry.destination]
 
 
-def _completed(line: Line) -> int:
+def _completed(line: GroupOnRank) -> int:
     return line.last_completed or 0
 
 
-def _synchronises(line: Line, sequence: int) -> bool:
+def _synchronises(line: GroupOnRank, sequence: int) -> bool:
     calls = line.calls.get(sequence, ())
     return bool(calls) and all(c.op in SYNCHRONISING for c in calls)
 

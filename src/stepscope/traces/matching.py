@@ -15,7 +15,7 @@ from stepscope.records.trace_collectives import (
     RankCommunication,
 )
 from stepscope.traces.alignment import base_shifts
-from stepscope.traces.order_matching import Line, pair
+from stepscope.traces.order_matching import RankOrder, pair
 
 Key = tuple[object, ...]
 
@@ -155,9 +155,9 @@ class _Codes:
     def __init__(self) -> None:
         self._ops: dict[str, int] = {"unknown": 0}
 
-    def line(self, each: RankCommunication, positions: list[int], shift_ns: int) -> Line:
+    def line(self, each: RankCommunication, positions: list[int], shift_ns: int) -> RankOrder:
         chosen = [each.collectives[p] for p in positions]
-        return Line(
+        return RankOrder(
             op=np.array([self._ops.setdefault(c.op, len(self._ops)) for c in chosen], dtype=np.int64),
             size=np.array(
                 [0 if c.size_bytes is None or c.op in _UNEVEN else c.size_bytes + 1 for c in chosen],

@@ -32,7 +32,7 @@ _GUESSED = 0.4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class RankOrder:
     """The collectives of one rank in one group, in order of start. All of shape (n,).
 
     op, size: codes, 0 where unknown or where ranks may differ; both must agree between ranks unless 0.
@@ -56,7 +56,7 @@ class Pairing:
     confidence: float
 
 
-def pair(reference: Line, other: Line, *, one_clock: bool) -> Pairing:
+def pair(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pairing:
     """Pair the collectives of two ranks. ``one_clock``: both show the same clock, as ranks of a host do.
 
     With ``order_shifted`` the indices may lie outside the reference: before its first or after its last.
@@ -80,7 +80,7 @@ class _Shift:
     confidence: float = 0.0
 
 
-def _best_shift(reference: Line, other: Line, *, one_clock: bool) -> _Shift:
+def _best_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> _Shift:
     """The shift under which most agree in kind; of several, the one in time if clocks agree, else the one under
     which the step numbers agree, else the steadiest. Confidence falls with how well the next best would do."""
     plain = _judge(reference, other, 0)
@@ -110,7 +110,7 @@ def _sure(costs: list[float]) -> float:
     return _PROVEN - (_PROVEN - _GUESSED) * doubt
 
 
-def _in_time(reference: Line, judged: _Shift) -> bool:
+def _in_time(reference: RankOrder, judged: _Shift) -> bool:
     """Whether the ends lie so close that a shift by one would lie farther off: no other shift needs a look."""
     if len(reference) < 2:
         return True
@@ -118,7 +118,7 @@ def _in_time(reference: Line, judged: _Shift) -> bool:
     return abs(judged.offset_ns) + judged.spread_ns < spacing / 4
 
 
-def _candidates(reference: Line, other: Line) -> list[int]:
+def _candidates(reference: RankOrder, other: RankOrder) -> list[int]:
     n, m = len(reference), len(other)
     tried = set(range(-NEAR_SHIFTS, NEAR_SHIFTS + 1)) | {n - m + k for k in range(-2, 3)}
     order = np.argsort(reference.ends_ns, kind="stable")
@@ -132,7 +132,7 @@ def _candidates(reference: Line, other: Line) -> list[int]:
     return sorted(s for s in tried if min(n, m + s) - max(0, s) >= least) or [0]
 
 
-def _rare_shifts(reference: Line, other: Line) -> set[int]:
+def _rare_shifts(reference: RankOrder, other: RankOrder) -> set[int]:
     """Shifts that lay the other's rarest kind of collective over the reference's of that kind."""
     kinds = np.concatenate([np.stack([reference.op, reference.size], axis=1), np.stack([other.op, other.size], axis=1)])
     _, code = np.unique(kinds, axis=0, return_inverse=True)
@@ -147,12 +147,12 @@ def _rare_shifts(reference: Line, other: Line) -> set[int]:
     return set(np.subtract.outer(there, at).ravel().tolist())
 
 
-def _overlap(reference: Line, other: Line, shift: int) -> tuple[slice, slice]:
+def _overlap(reference: RankOrder, other: RankOrder, shift: int) -> tuple[slice, slice]:
     low, high = max(0, shift), max(0, shift, min(len(reference), len(other) + shift))
     return slice(low, high), slice(low - shift, high - shift)
 
 
-def _agreement(reference: Line, other: Line, shift: int) -> float:
+def _agreement(reference: RankOrder, other: RankOrder, shift: int) -> float:
     """Share of the overlap in which both ranks did the same kind of thing; 0 without overlap."""
     a, b = _overlap(reference, other, shift)
     if a.start == a.stop:
@@ -161,7 +161,7 @@ def _agreement(reference: Line, other: Line, shift: int) -> float:
     return int(np.count_nonzero(agree)) / len(agree)
 
 
-def _judge(reference: Line, other: Line, shift: int) -> _Shift:
+def _judge(reference: RankOrder, other: RankOrder, shift: int) -> _Shift:
     a, b = _overlap(reference, other, shift)
     if a.start == a.stop:
         return _Shift(shift=shift, agreement=0.0, spread_ns=np.inf, offset_ns=np.inf)
@@ -188,7 +188,7 @@ def _compatible(a: Ints, b: Ints) -> NDArray[np.bool_]:
     return np.asarray((a == b) | (a == 0) | (b == 0), dtype=np.bool_)
 
 
-def _by_time(reference: Line, other: Line, *, one_clock: bool) -> Pairing:
+def _by_time(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pairing:
     """With gaps on either side (lost events, sampled traces): the nearest end of the same kind, both ways.
 
     How far the clocks are apart is voted for by all pairs of one kind that lie near each other.
@@ -214,7 +214,7 @@ def _by_time(reference: Line, other: Line, *, one_clock: bool) -> Pairing:
     return Pairing(to=to, method="order_and_time", confidence=0.9 if sure else 0.5)
 
 
-def _neighbours(reference: Line, other: Line) -> tuple[Ints, Ints]:
+def _neighbours(reference: RankOrder, other: RankOrder) -> tuple[Ints, Ints]:
     """Pairs (other's index, reference's index) of one kind, the nearest few in time of each."""
     order = np.argsort(reference.ends_ns, kind="stable")
     near = np.searchsorted(reference.ends_ns[order], other.ends_ns)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stepscope.traces.decode import ColumnBuilder, Part
+from stepscope.traces.decode import ColumnBuilder, DecodedPart
 from stepscope.traces.device_scan import device_rows
 from stepscope.traces.envelope import EventStream, NotATrace
 from stepscope.traces.repair import KINETO_CUT
@@ -93,7 +93,7 @@ def read_parts(
     return stretches[0][0], stretches[-1][1] + 1  # with the comma
 
 
-def read_part(path: Path, start: int, end: int, device_only: bool) -> Part | None:
+def read_part(path: Path, start: int, end: int, device_only: bool) -> DecodedPart | None:
     """The events of one stretch; None where they need a second look. Runs in any process."""
     import gc
 

@@ -45,7 +45,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TextDamage:
     """What is wrong with a text: where (byte), in the decoder's words; ``cut_short``: only its end is missing."""
 
     position: int
@@ -71,7 +71,7 @@ def repaired(text: bytes) -> Repair:
     return Repair(KINETO_CUT.join(pieces), kinds)
 
 
-def why_invalid(block: bytes) -> Problem | None:
+def why_invalid(block: bytes) -> TextDamage | None:
     """None when the text is a sequence of JSON values separated by commas, else the first thing wrong with it."""
     try:
         _RAW_LIST.decode(b"[" + block + b"]")
@@ -83,9 +83,9 @@ def why_invalid(block: bytes) -> Problem | None:
         word = _CUT_WORD.search(block, max(0, len(block) - 64))
         end = word.start() if word else len(block.rstrip(b" \t\r\n"))
         cut_short = "truncated" in text or position >= end
-        return Problem(min(position, len(block)), text.partition(" (byte")[0], cut_short)
+        return TextDamage(min(position, len(block)), text.partition(" (byte")[0], cut_short)
     except RecursionError:
-        return Problem(0, "lists within lists, too deep to be an event", cut_short=False)
+        return TextDamage(0, "lists within lists, too deep to be an event", cut_short=False)
     return None
 
 

@@ -10,7 +10,7 @@ import pytest
 from stepscope.cli.main import main
 from stepscope.core.errors import ExitCode
 from stepscope.records import codec
-from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Knot, Line, Machine, SizeError
+from stepscope.records.calibration import CalibratedMachine, Calibration, CollectiveFit, Curve, Knot, Line, SizeError
 
 ASKED = ["predict", "--collective", "all_reduce", "--gpus", "64", "--gpu", "h100-sxm"]
 TABLE = """\
@@ -169,7 +169,7 @@ def calibration_file(folder: Path) -> Path:
         op="all_reduce", dtype="float32", in_place=True, pattern=None, world_size=2, placement="2", backend="gloo",
         device="cpu", network=None, algorithm="gloo", line=line, curve=curve, errors=errors, line_fails=None,
     )  # fmt: skip
-    machine = Machine(
+    machine = CalibratedMachine(
         hosts=("another-host",),
         cpu_model=None,
         usable_cores=None,

@@ -9,46 +9,46 @@ import pytest
 
 from stepscope.core.errors import DataError, MissingError
 from stepscope.datasets import REGISTRY, _files
-from stepscope.datasets._files import Source, fetch
+from stepscope.datasets._files import PublicFile, fetch
 
 CONTENT = b"pretend data" * 1000
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
+def source(tmp_path: Path) -> PublicFile:
     origin = tmp_path / "origin.bin"
     origin.write_bytes(CONTENT)
-    return Source(name="got.bin", url=origin.as_uri(), md5=hashlib.md5(CONTENT).hexdigest())
+    return PublicFile(name="got.bin", url=origin.as_uri(), md5=hashlib.md5(CONTENT).hexdigest())
 
 
-def test_a_file_arrives_with_its_checksum_checked(source: Source, tmp_path: Path) -> None:
+def test_a_file_arrives_with_its_checksum_checked(source: PublicFile, tmp_path: Path) -> None:
     fetch([source], tmp_path / "data" / "toy")
     assert (tmp_path / "data" / "toy" / "got.bin").read_bytes() == CONTENT
     assert [p.name for p in (tmp_path / "data" / "toy").iterdir()] == ["got.bin"]
 
 
-def test_a_wrong_checksum_is_one_error_and_leaves_nothing(source: Source, tmp_path: Path) -> None:
-    wrong = Source(name=source.name, url=source.url, md5="0" * 32)
+def test_a_wrong_checksum_is_one_error_and_leaves_nothing(source: PublicFile, tmp_path: Path) -> None:
+    wrong = PublicFile(name=source.name, url=source.url, md5="0" * 32)
     with pytest.raises(DataError, match=f"expected MD5 {'0' * 32}; found {source.md5} in 12000 bytes"):
         fetch([wrong], tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_a_file_that_is_there_is_not_fetched_again(source: Source, tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_not_fetched_again(source: PublicFile, tmp_path: Path) -> None:
     (tmp_path / "got.bin").write_bytes(b"mine")
     fetch([source], tmp_path)
     assert (tmp_path / "got.bin").read_bytes() == b"mine"
 
 
 def test_an_address_that_cannot_be_reached_is_one_error(tmp_path: Path) -> None:
-    gone = Source(name="got.bin", url=(tmp_path / "nowhere").as_uri(), md5="0" * 32)
+    gone = PublicFile(name="got.bin", url=(tmp_path / "nowhere").as_uri(), md5="0" * 32)
     with pytest.raises(MissingError, match="cannot download") as caught:
         fetch([gone], tmp_path / "data")
     assert "--data-dir" in str(caught.value)
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_made_is_one_error(source: Source, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_one_error(source: PublicFile, tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="cannot write"):
         fetch([source], tmp_path / "origin.bin" / "below")
 

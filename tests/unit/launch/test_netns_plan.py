@@ -1,7 +1,7 @@
 """The commands that make a network, word by word."""
 
 from stepscope.config.network import parse_network
-from stepscope.launch.netns.plan import Command, Tap, hosts_file, plan
+from stepscope.launch.netns.plan import NamespaceCommand, Tap, hosts_file, plan
 
 
 def lines(text: str, hosts: int) -> list[str]:
@@ -51,7 +51,7 @@ def test_every_command_names_a_namespace_of_the_plan() -> None:
     names = {"switch", *(f"host{i}" for i in range(8))}
     for step in plan(parse_network("1gbit:8"), 8):
         assert step.where in names
-        if isinstance(step, Command) and "netns" in step.argv:
+        if isinstance(step, NamespaceCommand) and "netns" in step.argv:
             assert step.argv[step.argv.index("netns") + 1] in names
 
 

@@ -3,7 +3,7 @@
 import struct
 import sys
 
-from stepscope.launch.netns.router import VNET_BYTES, Bucket, Port, Router, wire_bytes
+from stepscope.launch.netns.router import VNET_BYTES, Port, Router, TokenBucket, wire_bytes
 
 MS = 1_000_000
 
@@ -21,7 +21,7 @@ def frame(receiver: int, size: int = 100, *, segment: int = 0, payload: int | No
 
 
 def router(*, delay_ns: int = MS, rate: int = 10**9, burst: int = 125_000) -> Router:
-    return Router(tuple(Port(fd, Bucket(rate, burst)) for fd in (10, 11, 12)), delay_ns)
+    return Router(tuple(Port(fd, TokenBucket(rate, burst)) for fd in (10, 11, 12)), delay_ns)
 
 
 def test_a_lone_frame_leaves_after_the_delay() -> None:
@@ -50,7 +50,7 @@ def test_a_full_link_to_one_host_does_not_hold_up_another() -> None:
 
 
 def test_a_bucket_passes_its_burst_at_once_and_then_keeps_its_rate() -> None:
-    bucket = Bucket(8_000_000, 10_000)  # a byte a microsecond
+    bucket = TokenBucket(8_000_000, 10_000)  # a byte a microsecond
     times = [bucket.pass_at(0, 1000) for _ in range(20)]
     assert times[:10] == [0] * 10
     assert times[10:] == [i * MS for i in range(1, 11)]
@@ -58,7 +58,7 @@ def test_a_bucket_passes_its_burst_at_once_and_then_keeps_its_rate() -> None:
 
 
 def test_a_packet_larger_than_the_burst_passes_all_the_same() -> None:
-    bucket = Bucket(8_000_000, 1000)
+    bucket = TokenBucket(8_000_000, 1000)
     assert bucket.pass_at(0, 5000) == 0
     assert bucket.pass_at(0, 5000) == 5 * MS
 

@@ -8,7 +8,7 @@ import pytest
 from tests.calibration_rows import MACHINE, SIZES, row, sweep
 
 from stepscope.core.errors import UsageError
-from stepscope.predict.calibrated import Asked, machine_warnings, time_of
+from stepscope.predict.calibrated import FitWanted, machine_warnings, time_of
 from stepscope.predict.calibration import calibrate, placement_of
 from stepscope.predict.line_fit import line_time_ns
 
@@ -182,12 +182,12 @@ def test_another_world_is_scaled_and_says_so_with_a_wider_interval() -> None:
 
 def test_what_was_asked_for_is_found_or_named() -> None:
     calibration = made(sweep(), sweep(network="1gbit:2", alpha_ns=500_000), sweep("broadcast"))
-    slow = time_of(calibration, "all_reduce", 1024, 2, asked=Asked(network="1gbit:2"))
+    slow = time_of(calibration, "all_reduce", 1024, 2, asked=FitWanted(network="1gbit:2"))
     assert slow.time_ns > 5 * time_of(calibration, "all_reduce", 1024, 2).time_ns
-    other = time_of(calibration, "all_reduce", 1024, 2, asked=Asked(dtype="bfloat16"))
+    other = time_of(calibration, "all_reduce", 1024, 2, asked=FitWanted(dtype="bfloat16"))
     assert any("bfloat16 was not measured" in note for note in other.notes)
     with pytest.raises(UsageError, match="backend nccl"):
-        time_of(calibration, "all_reduce", 1024, 2, asked=Asked(backend="nccl"))
+        time_of(calibration, "all_reduce", 1024, 2, asked=FitWanted(backend="nccl"))
     with pytest.raises(UsageError, match="gather is not in the calibration"):
         time_of(calibration, "gather", 1024, 2)
     with pytest.raises(UsageError, match="did you mean 'all_reduce'"):

@@ -16,7 +16,7 @@ from stepscope.predict.collectives.algorithms import (
     tree_latency_us,
 )
 from stepscope.predict.collectives.choose import OPS, candidates, known_gpu, predict_collective
-from stepscope.predict.collectives.costs import Candidate
+from stepscope.predict.collectives.costs import AlgorithmCost
 from stepscope.predict.collectives.fabrics import FABRICS, find_fabric, read_fabric
 from stepscope.predict.collectives.machine import Place, place
 
@@ -42,7 +42,7 @@ def machine(
     )
 
 
-def of(op: str, size: int, where: Place, algorithm: str, protocol: str = "Simple") -> Candidate:
+def of(op: str, size: int, where: Place, algorithm: str, protocol: str = "Simple") -> AlgorithmCost:
     found = [c for c in candidates(op, size, where) if c.algorithm == algorithm and c.protocol == protocol]
     assert len(found) == 1, [c.name for c in candidates(op, size, where)]
     return found[0]

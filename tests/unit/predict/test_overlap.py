@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.predict.overlap import Job, run
+from stepscope.predict.overlap import Transfer, run
 from stepscope.predict.transport import Transport
 
 ONE, TWO = Transport(lanes=1), Transport(lanes=2)
 
 
-def job(ready: float, needed: float, wire: float, *, blocking: bool = False) -> Job:
-    return Job(ready=ready, needed=needed, latency=0, wire=wire, blocking=blocking)
+def job(ready: float, needed: float, wire: float, *, blocking: bool = False) -> Transfer:
+    return Transfer(ready=ready, needed=needed, latency=0, wire=wire, blocking=blocking)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def job(ready: float, needed: float, wire: float, *, blocking: bool = False) -> 
     ],
 )
 def test_computation_goes_on_until_it_needs_what_has_not_come(
-    jobs: list[Job], lanes: Transport, waited: float, ends: list[float]
+    jobs: list[Transfer], lanes: Transport, waited: float, ends: list[float]
 ) -> None:
     assert run(jobs, 100, lanes) == pytest.approx(waited)
     assert [each.end for each in jobs] == pytest.approx(ends)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stepscope.rank.collectives import REDUCED, Exchange, Piece, idle
+from stepscope.rank.collectives import REDUCED, Exchange, Stretch, idle
 from stepscope.rank.comm.values import BLOCK_ROWS, PERIOD, Values, fill, first_wrong
 
 DTYPES = [
@@ -28,14 +28,14 @@ def values(dtype: torch.dtype, reduce_op: str | None, *, world: int = 4, salt: i
     return Values(dtype=dtype, world_size=world, reduce_op=reduce_op, salt=salt)
 
 
-def exchange(*, inputs: list[Piece] | None = None, outputs: list[Piece] | None = None) -> Exchange:
+def exchange(*, inputs: list[Stretch] | None = None, outputs: list[Stretch] | None = None) -> Exchange:
     return Exchange(inputs=tuple(inputs or ()), outputs=tuple(outputs or ()), issue=idle)
 
 
 def sent(fresh: Values, rank: int, numel: int, *, offset: int = 0) -> Tensor:
     """What ``rank`` sends, as ``fill`` writes it."""
     tensor = torch.empty(numel, dtype=fresh.dtype)
-    fill(exchange(inputs=[Piece(tensor=tensor, source=rank, offset=offset)]), fresh)
+    fill(exchange(inputs=[Stretch(tensor=tensor, source=rank, offset=offset)]), fresh)
     return tensor
 
 
@@ -59,7 +59,7 @@ def test_a_right_reduction_passes_and_one_wrong_element_does_not(dtype: torch.dt
     fresh = values(dtype, op, world=world)
     numel = 3 * PERIOD + 17
     result = reduced_as_a_backend_does(fresh, numel)
-    piece = Piece(tensor=result, source=REDUCED)
+    piece = Stretch(tensor=result, source=REDUCED)
     assert first_wrong(exchange(outputs=[piece]), fresh) is None
     result[2 * PERIOD + 5] = 99 if float(result[2 * PERIOD + 5]) < 50 else 0
     assert (first_wrong(exchange(outputs=[piece]), fresh) or "").startswith(f"element {2 * PERIOD + 5}: got ")
@@ -77,7 +77,7 @@ def test_the_result_of_another_operation_is_wrong(dtype: torch.dtype, world: int
                 continue
             everything = torch.stack([sent(fresh, rank, 256).double() for rank in range(world)])
             result = REDUCERS[other](everything).to(dtype)
-            found = first_wrong(exchange(outputs=[Piece(tensor=result, source=REDUCED)]), fresh)
+            found = first_wrong(exchange(outputs=[Stretch(tensor=result, source=REDUCED)]), fresh)
             assert found is not None, f"{other} passes for {op}"
 
 
@@ -86,7 +86,7 @@ def test_a_sum_with_a_missing_or_doubled_rank_is_wrong() -> None:
     everything = torch.stack([sent(fresh, rank, 64) for rank in range(4)])
     for rows in ([0, 1, 2], [0, 1, 2, 2]):
         result = everything[rows].sum(0)
-        assert first_wrong(exchange(outputs=[Piece(tensor=result, source=REDUCED)]), fresh)
+        assert first_wrong(exchange(outputs=[Stretch(tensor=result, source=REDUCED)]), fresh)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -94,7 +94,7 @@ def test_moved_data_passes_and_that_of_another_rank_call_or_place_does_not(dtype
     fresh, numel = values(dtype, None), 300
 
     def found(tensor: Tensor) -> str | None:
-        return first_wrong(exchange(outputs=[Piece(tensor=tensor, source=2, offset=1000)]), fresh)
+        return first_wrong(exchange(outputs=[Stretch(tensor=tensor, source=2, offset=1000)]), fresh)
 
     right = sent(fresh, 2, 1000 + numel)[1000:]
     assert found(right.clone()) is None
@@ -107,7 +107,7 @@ def test_moved_data_passes_and_that_of_another_rank_call_or_place_does_not(dtype
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_output_that_nobody_wrote_is_wrong(dtype: torch.dtype) -> None:
     for op, source in ((None, 0), ("sum", REDUCED), ("product", REDUCED)):
-        untouched = exchange(outputs=[Piece(tensor=torch.zeros(50, dtype=dtype), source=source)])  # type: ignore[arg-type]
+        untouched = exchange(outputs=[Stretch(tensor=torch.zeros(50, dtype=dtype), source=source)])  # type: ignore[arg-type]
         fresh = values(dtype, op)
         fill(untouched, fresh)
         assert first_wrong(untouched, fresh) is not None
@@ -116,15 +116,15 @@ def test_an_output_that_nobody_wrote_is_wrong(dtype: torch.dtype) -> None:
 def test_in_place_the_input_survives_the_poison() -> None:
     fresh = values(torch.float32, None)
     whole = torch.empty(40)
-    mine = Piece(tensor=whole[10:20], source=1)
-    fill(exchange(inputs=[mine], outputs=[Piece(tensor=whole, source=0)]), fresh)
+    mine = Stretch(tensor=whole[10:20], source=1)
+    fill(exchange(inputs=[mine], outputs=[Stretch(tensor=whole, source=0)]), fresh)
     assert torch.equal(whole[10:20], sent(fresh, 1, 10))
     assert whole[:10].isnan().all()
 
 
 def test_the_first_wrong_element_is_counted_over_all_pieces() -> None:
     fresh = values(torch.float32, None)
-    pieces = [Piece(tensor=sent(fresh, rank, 100), source=rank) for rank in range(3)]
+    pieces = [Stretch(tensor=sent(fresh, rank, 100), source=rank) for rank in range(3)]
     pieces[2].tensor[7] = -5
     expected = int(sent(fresh, 2, 100)[7])
     assert first_wrong(exchange(outputs=pieces), fresh) == f"element 207: got -5, expected {expected}"
@@ -134,7 +134,7 @@ def test_large_buffers_are_compared_block_by_block() -> None:
     fresh = values(torch.int8, None)
     numel = (2 * BLOCK_ROWS + 3) * PERIOD + 11
     tensor = sent(fresh, 0, numel)
-    one = exchange(outputs=[Piece(tensor=tensor, source=0)])
+    one = exchange(outputs=[Stretch(tensor=tensor, source=0)])
     assert first_wrong(one, fresh) is None
     for index in (numel - 1, 2 * BLOCK_ROWS * PERIOD, BLOCK_ROWS * PERIOD - 1):
         tensor[index] = -7  # earlier ones are found first

@@ -23,7 +23,7 @@ from tests.training_records import (
 from stepscope.report.figures import FEW_FIGURES, draw, figures
 from stepscope.report.names import clean, file_part, lines
 from stepscope.report.views import REGISTRY
-from stepscope.report.views._curves import Curve, CurvePoint, alike_as_one
+from stepscope.report.views._curves import CurvePoint, RunCurve, alike_as_one
 from stepscope.report.views._groups import UNCLEAR
 from stepscope.report.views._runs import names, quantity
 
@@ -357,8 +357,8 @@ def test_two_data_sets_of_one_file_name_do_not_overwrite_each_other(tmp_path: Pa
 
 
 def test_lines_that_nobody_sees_apart_are_one() -> None:
-    def curve(name: str, last: float) -> Curve:
-        return Curve(name=name, points=(CurvePoint(x=1, y=2.0), CurvePoint(x=2, y=last)))
+    def curve(name: str, last: float) -> RunCurve:
+        return RunCurve(name=name, points=(CurvePoint(x=1, y=2.0), CurvePoint(x=2, y=last)))
 
     one, two = alike_as_one((curve("naive", 1.0), curve("ddp", 1.0001), curve("zero", 0.9995), curve("late", 1.2)))
     assert one.name == "naive and 2 more, the same"

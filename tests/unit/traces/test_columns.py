@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepscope.traces.columns import Column, as_number, narrow, snug, wide
+from stepscope.traces.columns import GrowingColumn, as_number, narrow, snug, wide
 from stepscope.traces.decimals import from_texts
 from stepscope.traces.device_scan import device_rows
 from stepscope.traces.load import load_traces
@@ -19,14 +19,14 @@ ONE = (
 
 
 def test_values_come_back_in_order_over_many_blocks() -> None:
-    column = Column(np.int64)
+    column = GrowingColumn(np.int64)
     for start in range(0, 400_000, 1000):
         column.append(np.arange(start, start + 1000))
     assert np.array_equal(column.joined(), np.arange(400_000))
 
 
 def test_an_empty_column_keeps_its_type() -> None:
-    assert Column(np.int8).joined().dtype == np.int8
+    assert GrowingColumn(np.int8).joined().dtype == np.int8
 
 
 def test_numbers_that_do_not_fit_count_as_not_recorded() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.sharded_jobs import folder_of, fsdp, tensor, traces_of
 from tests.trace_evidence import generated
 
-from stepscope.examples.training_job import Job
+from stepscope.examples.training_job import SimulatedJob
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_units import DividedLayers
 from stepscope.report import trace_sections
@@ -19,13 +19,15 @@ from stepscope.traces.layers import layer_of
 from stepscope.traces.rank_pass import Wanted
 
 
-def layers(job: Job, folder: Path) -> DividedLayers:
+def layers(job: SimulatedJob, folder: Path) -> DividedLayers:
     found = traces_of(job, folder).traces[0].summary.ranks[1].layers
     assert found is not None
     return found
 
 
-def with_plan(job: Job, folder: Path, modules: list[str], *more: dict[str, Any], unnamed: bool = False) -> TraceSummary:
+def with_plan(
+    job: SimulatedJob, folder: Path, modules: list[str], *more: dict[str, Any], unnamed: bool = False
+) -> TraceSummary:
     """The job with the plan in its traces: an all-reduce of each module in both passes."""
     op = {"op": "all_reduce", "numel": job.plan.elements, "dtype": "float32", "group": "tp"}
     plan = [{**op, "module": module} for module in (*modules, *reversed(modules))] + list(more)

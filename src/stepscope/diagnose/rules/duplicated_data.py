@@ -33,7 +33,7 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
-from stepscope.results.data_use import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, Curves, curves, times_seen
+from stepscope.results.data_use import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, FirstEpochs, curves, times_seen
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, name_of, pairs
 
@@ -77,7 +77,7 @@ def check(evidence: Evidence) -> Statement:
     )
 
 
-def _curves_text(pair: Pair, shown: Curves) -> str:
+def _curves_text(pair: Pair, shown: FirstEpochs) -> str:
     than = "lower" if shown.loss_lower >= 0 else "higher"
     return (
         f"{pair.name}: first loss {format_percent(abs(shown.loss_lower))} {than} than on {pair.base_ranks}"
@@ -107,7 +107,7 @@ def _by_count(run: TrainingRun, pair: Pair | None, seen: float, command: str | N
     )
 
 
-def _by_curves(pair: Pair, shown: Curves, command: str | None) -> Finding:
+def _by_curves(pair: Pair, shown: FirstEpochs, command: str | None) -> Finding:
     evidence = [
         f"training loss after the first epoch: {shown.loss:.4f} on {pair.ranks}, {shown.base_loss:.4f} on"
         f" {pair.base_ranks}: {format_percent(shown.loss_lower)} lower after one pass over the same data"

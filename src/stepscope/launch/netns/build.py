@@ -17,7 +17,17 @@ from pathlib import Path
 from stepscope.config.network import EmulatedNetwork
 from stepscope.core.errors import MissingError
 from stepscope.launch.netns.namespaces import HostNamespaces, leave_host, make_host, replace_file, within
-from stepscope.launch.netns.plan import SWITCH, Command, Setting, Step, Tap, burst_bytes, host_name, hosts_file, plan
+from stepscope.launch.netns.plan import (
+    SWITCH,
+    KernelSetting,
+    NamespaceCommand,
+    Step,
+    Tap,
+    burst_bytes,
+    host_name,
+    hosts_file,
+    plan,
+)
 
 TUN_DEVICE = Path("/dev/net/tun")
 _TUNSETIFF = 0x400454CA
@@ -85,7 +95,7 @@ def _carry_out(steps: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> li
     taps: list[int] = []
 
     def do(step: Step) -> None:
-        if isinstance(step, Setting):
+        if isinstance(step, KernelSetting):
             path = Path("/proc/sys/net", step.name)
             if path.exists() or not step.optional:
                 path.write_text(step.value)
@@ -114,7 +124,7 @@ def _carry_out(steps: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> li
 
 def _batch_of(step: Step) -> tuple[str, str]:
     """Steps with equal keys in a row are done by one process of the program, or by this one."""
-    return step.where, step.argv[0] if isinstance(step, Command) else ""
+    return step.where, step.argv[0] if isinstance(step, NamespaceCommand) else ""
 
 
 def _run(program: str, batch: Sequence[Step], hosts: Mapping[str, HostNamespaces]) -> None:
@@ -124,7 +134,7 @@ def _run(program: str, batch: Sequence[Step], hosts: Mapping[str, HostNamespaces
         raise MissingError(
             f"the program {program!r} is missing", why="emulated networks need it", fix="install iproute2"
         )
-    commands = [step for step in batch if isinstance(step, Command)]
+    commands = [step for step in batch if isinstance(step, NamespaceCommand)]
     text = "\n".join(" ".join(_resolved(command.argv[1:], hosts)) for command in commands)
     done = subprocess.run(
         [path, "-batch", "-"],

@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class NamespaceCommand:
     """``argv`` run in namespace ``where``. The argument after ``netns`` is the name of one of our namespaces."""
 
     where: str
@@ -41,7 +41,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class KernelSetting:
     """A value written to /proc/sys/net/``name`` in namespace ``where``. optional: not where the kernel has no such name."""
 
     where: str
@@ -64,7 +64,7 @@ class Tap:
         return f"[{self.where}] tap {self.name}"
 
 
-Step = Command | Setting | Tap
+Step = NamespaceCommand | KernelSetting | Tap
 
 
 def host_name(host: int) -> str:
@@ -112,8 +112,8 @@ def plan(network: EmulatedNetwork, hosts: int) -> tuple[Step, ...]:
     steps: list[Step] = []
     if not network.delay_ns:
         steps += [
-            Command(SWITCH, ("ip", "link", "add", "br0", "mtu", str(MTU_BYTES), "type", "bridge")),
-            Command(SWITCH, ("ip", "link", "set", "br0", "up")),
+            NamespaceCommand(SWITCH, ("ip", "link", "add", "br0", "mtu", str(MTU_BYTES), "type", "bridge")),
+            NamespaceCommand(SWITCH, ("ip", "link", "set", "br0", "up")),
         ]
     for host in range(hosts):
         steps += _host(network, host, hosts)
@@ -123,24 +123,24 @@ def plan(network: EmulatedNetwork, hosts: int) -> tuple[Step, ...]:
 def _host(network: EmulatedNetwork, host: int, hosts: int) -> Iterator[Step]:
     where, rate = host_name(host), network.rate_of(host)
     for name, value in SETTINGS.items():
-        yield Setting(where, name, value)
-    yield Setting(where, "ipv6/conf/all/disable_ipv6", "1", optional=True)
-    yield Command(where, ("ip", "link", "set", "lo", "up"))
+        yield KernelSetting(where, name, value)
+    yield KernelSetting(where, "ipv6/conf/all/disable_ipv6", "1", optional=True)
+    yield NamespaceCommand(where, ("ip", "link", "set", "lo", "up"))
     if network.delay_ns:
         yield Tap(where, INTERFACE)
     else:
         yield from _cable(host, rate)
-    yield Command(
+    yield NamespaceCommand(
         where,
         ("ip", "link", "set", INTERFACE, "address", hardware_address(host), "mtu", str(MTU_BYTES), "txqueuelen", "1000",
          "gso_max_size", str(train_bytes(rate))),
     )  # fmt: skip
-    yield Command(where, ("ip", "addr", "add", f"{address(host)}/24", "dev", INTERFACE))
-    yield Command(where, _bucket(INTERFACE, rate))
-    yield Command(where, ("ip", "link", "set", INTERFACE, "up"))
+    yield NamespaceCommand(where, ("ip", "addr", "add", f"{address(host)}/24", "dev", INTERFACE))
+    yield NamespaceCommand(where, _bucket(INTERFACE, rate))
+    yield NamespaceCommand(where, ("ip", "link", "set", INTERFACE, "up"))
     for other in range(hosts):
         if other != host:
-            yield Command(
+            yield NamespaceCommand(
                 where,
                 ("ip", "neigh", "add", address(other), "lladdr", hardware_address(other), "dev", INTERFACE),
             )
@@ -148,13 +148,13 @@ def _host(network: EmulatedNetwork, host: int, hosts: int) -> Iterator[Step]:
 
 def _cable(host: int, rate: int) -> Iterator[Step]:
     port = f"port{host}"
-    yield Command(
+    yield NamespaceCommand(
         SWITCH,
         ("ip", "link", "add", port, "mtu", str(MTU_BYTES), "type", "veth",
          "peer", "name", INTERFACE, "netns", host_name(host)),
     )  # fmt: skip
-    yield Command(SWITCH, _bucket(port, rate))
-    yield Command(SWITCH, ("ip", "link", "set", port, "master", "br0", "up"))
+    yield NamespaceCommand(SWITCH, _bucket(port, rate))
+    yield NamespaceCommand(SWITCH, ("ip", "link", "set", port, "master", "br0", "up"))
 
 
 def _bucket(interface: str, rate: int) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ _IPV4_TCP_OFFSET = 12
 
 
 @dataclass(slots=True)
-class Bucket:
+class TokenBucket:
     """A token bucket as a clock: the time at which it will be full again.
 
     rate_bits_per_s, burst_bytes: as tbf has them.
@@ -51,7 +51,7 @@ class Port:
     """A host's device, and the bucket of what is sent to it."""
 
     fd: int
-    bucket: Bucket
+    bucket: TokenBucket
 
 
 def wire_bytes(frame: bytes) -> int:
@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
     ports = []
     for text in asked.ports:
         fd, rate, burst = (int(part) for part in text.split(":"))
-        ports.append(Port(fd, Bucket(rate, burst)))
+        ports.append(Port(fd, TokenBucket(rate, burst)))
     # The kernel may round a sleep up by 50 us, a twentieth of a usual delay.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     gc.disable()  # nothing here makes cycles

@@ -13,7 +13,7 @@ from stepscope.predict.collectives.costs import (
     LL,
     LL128,
     SIMPLE,
-    Candidate,
+    AlgorithmCost,
     collective,
     fill_us,
     hop_us,
@@ -56,7 +56,7 @@ def ring_latency_us(op: str, place: Place, protocol: int) -> float:
     return lat.base_us[protocol] + waits
 
 
-def ring(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def ring(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
     """Rings through all ranks: bandwidth-optimal, latency grows with the ranks."""
     chain = op in _CHAINS
     wire = collective(op).wire_bytes(size_bytes, world_size=place.ranks, algorithm="chain" if chain else "ring")
@@ -64,7 +64,7 @@ def ring(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
         rate = _ring_rate(place, protocol)
         latency = ring_latency_us(op, place, protocol)
         fill = fill_us(place, size_bytes, rate) if protocol == SIMPLE else 0.0
-        yield Candidate(
+        yield AlgorithmCost(
             algorithm="ring",
             protocol=PROTOCOLS[protocol],
             latency_us=latency + fill,
@@ -127,14 +127,14 @@ def tree_latency_us(place: Place, protocol: int, size_bytes: int = 0) -> float:
     return lat.base_us[protocol] + 2 * ((place.domain_ranks - 1) * inside + hops * across)
 
 
-def tree(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def tree(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
     """Double binary tree over the nodes, chains inside them: few steps across the network, less bandwidth inside."""
     # RCCL keeps trees with Simple off on one node of the MI300 series.
     wire = collective(op).wire_bytes(size_bytes, world_size=place.ranks, algorithm="tree")
     for protocol in protocols(place):
         if place.library == "rccl" and protocol == SIMPLE and place.domains == 1:
             continue
-        yield Candidate(
+        yield AlgorithmCost(
             algorithm="tree",
             protocol=PROTOCOLS[protocol],
             latency_us=tree_latency_us(place, protocol, size_bytes),
@@ -154,14 +154,14 @@ def halving_wire_factor(op: str, ranks: int) -> float:
     return (ranks - 1) / ranks * (2 if op == "all_reduce" else 1)
 
 
-def halving_doubling(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def halving_doubling(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
     """Recursive halving and doubling: log2(n) steps. NCCL has it as PAT, for one GPU a node; otherwise for comparison."""
     lat = latencies(place, tree=True)
     wire = size_bytes * halving_wire_factor(op, place.ranks)
     if place.library == "nccl" and place.domains == place.ranks > 1 and op != "all_reduce":
         base = tuning_nccl.PAT_BASE_US + tuning_nccl.PAT_LINEAR_US * place.ranks
         hops = math.floor(math.log2(place.domains)) * hop_us(place, lat, SIMPLE)
-        yield Candidate(
+        yield AlgorithmCost(
             algorithm="pat",
             protocol="Simple",
             latency_us=base + hops / tuning_nccl.PAT_NET_DIVISOR,
@@ -173,7 +173,7 @@ def halving_doubling(op: str, size_bytes: int, place: Place) -> Iterator[Candida
     across = halving_steps(op, place.ranks) - inside
     # In a round between nodes all ranks of a node send at once; the first such round carries half of S.
     rate = min(place.pair, place.gpu_net) if place.domains > 1 else place.pair
-    yield Candidate(
+    yield AlgorithmCost(
         algorithm="halving_doubling",
         protocol="Simple",
         latency_us=lat.base_us[SIMPLE] + inside * step_us(place, lat, SIMPLE) + across * hop_us(place, lat, SIMPLE),
@@ -183,7 +183,7 @@ def halving_doubling(op: str, size_bytes: int, place: Place) -> Iterator[Candida
     )
 
 
-def hierarchical(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def hierarchical(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
     """Reduce-scatter inside a node, one ring for each rail between the nodes, all-gather inside. For comparison."""
     if place.domains < 2 or place.domain_ranks < 2:
         return
@@ -196,7 +196,7 @@ def hierarchical(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
     latency += halves * (g - 1) * step_us(place, lat, SIMPLE)
     latency += halves * (nodes - 1) * hop_us(place, lat, SIMPLE)
     inside_us, rail_us = transfer_us(inside, place.ring), transfer_us(rail, place.gpu_net)
-    yield Candidate(
+    yield AlgorithmCost(
         algorithm="hierarchical",
         protocol="Simple",
         latency_us=latency,
@@ -234,7 +234,7 @@ def _switch_tuner_rate(place: Place) -> float:
     return channel * heads * place.ranks / (2 * (place.ranks - 1))
 
 
-def nvls(_op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def nvls(_op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
     """Reduction inside the NVLink switch (NVLS); across nodes a tree of such nodes, or SHARP in the network as well."""
     inside = switch_rate(place)
     if inside == 0:
@@ -243,7 +243,7 @@ def nvls(_op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
     fill = fill_us(place, size_bytes, inside)
     latency = tuning_nccl.NVLS_US + fill
     if place.domains == 1:
-        yield Candidate(
+        yield AlgorithmCost(
             algorithm="nvls",
             protocol="Simple",
             latency_us=latency,
@@ -257,7 +257,7 @@ def nvls(_op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
     hops = 2 * math.floor(math.log2(place.domains))
     full = min(1.0, size_bytes / achieved.TREE_CHUNK_BYTES)
     latency = tuning_nccl.NVLS_US + full * (2 * fill + hops * fill_us(place, size_bytes, net))
-    yield Candidate(
+    yield AlgorithmCost(
         algorithm="nvls_tree",
         protocol="Simple",
         latency_us=latency + hops * hop,
@@ -265,7 +265,7 @@ def nvls(_op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
         limit="network" if net < inside else "NVLink switch",
         tuner_us=tuning_nccl.NVLS_US + hops * hop + by_table,
     )
-    yield Candidate(
+    yield AlgorithmCost(
         algorithm="nvls_sharp",
         protocol="Simple",
         latency_us=latency + hop,
@@ -279,7 +279,7 @@ AT_ONCE = 8
 """Peers that one NCCL channel serves at a time (NCCL_MAX_DEV_WORK_P2P_PER_BATCH)."""
 
 
-def direct(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def direct(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
     """Messages straight between the ranks that need them: all-to-all, gather and scatter, in rounds of peers."""
     n, g = place.ranks, place.domain_ranks
     peers = n - 1
@@ -298,7 +298,7 @@ def direct(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
         hop = hop_us(place, lat, protocol) if place.domains > 1 else 0.0
         step = step_us(place, lat, protocol)
         slower = 2.0 if protocol == LL else 1.0
-        yield Candidate(
+        yield AlgorithmCost(
             algorithm="direct",
             protocol=name,
             latency_us=lat.base_us[protocol] + min(peers, AT_ONCE) * step + rounds * hop + posts * achieved.POST_US,
@@ -318,7 +318,7 @@ def ll_most_bytes(place: Place) -> int:
     return LL_MOST_BYTES * (CHANNELS_TO_PEER if place.domains == 1 else 1)
 
 
-def send_recv(_op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def send_recv(_op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
     """Each rank sends S to the next one, all at once (what sendrecv_perf times); between nodes over one adapter."""
     lat = latencies(place, tree=False)
     adapters = place.gpu_net if place.domain_ranks > 1 else place.node_net
@@ -330,7 +330,7 @@ def send_recv(_op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
             continue
         step = step_us(place, lat, protocol)
         hop = hop_us(place, lat, protocol) if place.domains > 1 else 0.0
-        yield Candidate(
+        yield AlgorithmCost(
             algorithm="send_recv",
             protocol=name,
             latency_us=lat.base_us[protocol] + max(step, hop),
@@ -344,14 +344,14 @@ def adapter_count(place: Place) -> float:
     return (fabric.adapters_per_node if fabric else None) or place.domain_ranks
 
 
-def all_pairs(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
+def all_pairs(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
     """Every device reduces its part from, and returns it to, all others at once over a full mesh (MSCCL in RCCL)."""
     if not place.all_pairs:
         return
     algorithm = "direct" if op == "all_to_all" else "ring"  # the wire bytes are a ring's
     wire = collective(op).wire_bytes(size_bytes, world_size=place.ranks, algorithm=algorithm)
     steps = 2 if op == "all_reduce" else 1
-    yield Candidate(
+    yield AlgorithmCost(
         algorithm="all_pairs",
         protocol="LL",
         latency_us=tuning_rccl.RING.base_us[LL] + steps * tuning_rccl.RING.link_us[LL],
@@ -362,7 +362,7 @@ def all_pairs(op: str, size_bytes: int, place: Place) -> Iterator[Candidate]:
 
 _HALVES = ("all_reduce", "all_gather", "reduce_scatter")
 
-ALGORITHMS: tuple[tuple[tuple[str, ...], Callable[[str, int, Place], Iterable[Candidate]]], ...] = (
+ALGORITHMS: tuple[tuple[tuple[str, ...], Callable[[str, int, Place], Iterable[AlgorithmCost]]], ...] = (
     (("all_reduce", "all_gather", "all_to_all"), all_pairs),
     (("all_to_all", "gather", "scatter"), direct),
     (_HALVES, halving_doubling),

@@ -8,7 +8,7 @@ from stepscope.hardware import Accelerator, find
 from stepscope.hardware.lookup import family
 from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
 from stepscope.predict.collectives.algorithms import ALGORITHMS
-from stepscope.predict.collectives.costs import Candidate, collective
+from stepscope.predict.collectives.costs import AlgorithmCost, collective
 from stepscope.predict.collectives.fabrics import Fabric, find_fabric
 from stepscope.predict.collectives.interval import interval
 from stepscope.predict.collectives.machine import Caller, Place, launched_by_one, place
@@ -109,7 +109,7 @@ def predict_collective(
     )
 
 
-def candidates(op: str, size_bytes: int, where: Place) -> list[Candidate]:
+def candidates(op: str, size_bytes: int, where: Place) -> list[AlgorithmCost]:
     """Every algorithm and protocol that can carry out ``op`` there."""
     found = (c for ops, algorithm in ALGORITHMS if op in ops for c in algorithm(op, size_bytes, where))
     return [c for c in found if c.transfer_us >= 0]
@@ -159,7 +159,7 @@ def itemsize(dtype: str) -> int:
     return _ITEMSIZE[dtype_name(dtype)]
 
 
-def _only(algorithm: str, everything: list[Candidate], op: str) -> list[Candidate]:
+def _only(algorithm: str, everything: list[AlgorithmCost], op: str) -> list[AlgorithmCost]:
     wanted = algorithm.lower()
     found = [c for c in everything if c.algorithm.startswith(wanted) or c.name.lower() == wanted]
     if not found:
@@ -171,7 +171,7 @@ WORTH_TRYING = 0.8
 """Share of the chosen one's time below which another one is pointed out."""
 
 
-def _faster(chosen: Candidate, offered: list[Candidate]) -> list[str]:
+def _faster(chosen: AlgorithmCost, offered: list[AlgorithmCost]) -> list[str]:
     best = min(offered, key=lambda c: c.time_us)
     if best.time_us >= WORTH_TRYING * chosen.time_us:
         return []
@@ -189,7 +189,7 @@ def _alone(op: str) -> Predicted:
     )
 
 
-def _why(chosen: Candidate, offered: list[Candidate], where: Place, *, forced: bool) -> str:
+def _why(chosen: AlgorithmCost, offered: list[AlgorithmCost], where: Place, *, forced: bool) -> str:
     share = chosen.latency_us / (chosen.latency_us + chosen.transfer_us)
     if share > 0.7:
         bound = "latency decides"

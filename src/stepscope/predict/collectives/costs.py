@@ -17,7 +17,7 @@ LL = PROTOCOLS.index("LL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class AlgorithmCost:
     """One algorithm with one protocol. offered: the library runs it for this op and machine; others are for comparison.
 
     latency_us: what a call of no bytes takes; transfer_us: bytes through the narrowest link at the rate reached there.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-from stepscope.predict.collectives.costs import Candidate
+from stepscope.predict.collectives.costs import AlgorithmCost
 from stepscope.predict.collectives.machine import Place
 
 _REACH: tuple[tuple[float, float, float], ...] = (
@@ -35,7 +35,7 @@ _SELDOM = ("all_to_all", "gather", "scatter", "send_recv", "broadcast", "reduce_
 _NODE = 8
 
 
-def interval(op: str, where: Place, chosen: Candidate, *, extra_us: float) -> tuple[float, float]:
+def interval(op: str, where: Place, chosen: AlgorithmCost, *, extra_us: float) -> tuple[float, float]:
     """Factors on the predicted time: its 10% and 90% quantile."""
     latency = chosen.latency_us + extra_us
     share = latency / (latency + chosen.transfer_us)

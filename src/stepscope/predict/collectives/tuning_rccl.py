@@ -20,7 +20,7 @@ TREE_RATE: tuple[Row, Row] = ((0.06, 0.0, 0.11), (0.06, 0.0, 0.59))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
+class XgmiMesh:
     """xGMI between the devices of a node. link_gb_per_s: one link, one direction, as RCCL counts it.
 
     full: every pair has a link. node_gb_per_s: what a ring through the whole node gets where the mesh is not full.
@@ -34,15 +34,15 @@ class Mesh:
     known: bool = True
 
 
-MESHES: Mapping[str, Mesh] = {
-    "mi100": Mesh(link_gb_per_s=24.0, full=True, known=False),
-    "mi210": Mesh(link_gb_per_s=36.0, full=True, known=False),
-    "mi250": Mesh(link_gb_per_s=36.0, full=False, node_gb_per_s=161.4, known=False),
-    "mi250x": Mesh(link_gb_per_s=36.0, full=False, node_gb_per_s=161.4),
-    "mi300a": Mesh(link_gb_per_s=48.0, full=True, known=False),
-    "mi300x": Mesh(link_gb_per_s=48.0, full=True, all_pairs=True),
-    "mi325x": Mesh(link_gb_per_s=48.0, full=True, all_pairs=True),
-    "mi350x": Mesh(link_gb_per_s=57.6, full=True, known=False),
-    "mi355x": Mesh(link_gb_per_s=57.6, full=True, known=False),
+MESHES: Mapping[str, XgmiMesh] = {
+    "mi100": XgmiMesh(link_gb_per_s=24.0, full=True, known=False),
+    "mi210": XgmiMesh(link_gb_per_s=36.0, full=True, known=False),
+    "mi250": XgmiMesh(link_gb_per_s=36.0, full=False, node_gb_per_s=161.4, known=False),
+    "mi250x": XgmiMesh(link_gb_per_s=36.0, full=False, node_gb_per_s=161.4),
+    "mi300a": XgmiMesh(link_gb_per_s=48.0, full=True, known=False),
+    "mi300x": XgmiMesh(link_gb_per_s=48.0, full=True, all_pairs=True),
+    "mi325x": XgmiMesh(link_gb_per_s=48.0, full=True, all_pairs=True),
+    "mi350x": XgmiMesh(link_gb_per_s=57.6, full=True, known=False),
+    "mi355x": XgmiMesh(link_gb_per_s=57.6, full=True, known=False),
 }
 """known False: not in RCCL's table at that version; the neighbour's share (three quarters) of the link's peak."""

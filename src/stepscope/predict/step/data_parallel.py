@@ -7,10 +7,10 @@ from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.stages import Stage
-from stepscope.predict.step.traffic import Held, gather_calls, reduce_calls, seconds
+from stepscope.predict.step.traffic import HeldParameters, gather_calls, reduce_calls, seconds
 
 
-def held(model: ModelShape, layout: Layout, stage: Stage) -> Held:
+def held(model: ModelShape, layout: Layout, stage: Stage) -> HeldParameters:
     """Tensor parallelism splits all matrices; expert parallelism the experts."""
     ends = model.embedding_params * (stage.first + (stage.last and not (model.tied and stage.first)))
     each = model.experts * model.expert_params
@@ -20,7 +20,7 @@ def held(model: ModelShape, layout: Layout, stage: Stage) -> Held:
         if moe
         else (stage.layers * model.layer_params(moe=False))
     )
-    return Held(dense=(dense + ends) / layout.tp, expert=moe * each / layout.tp / layout.ep)
+    return HeldParameters(dense=(dense + ends) / layout.tp, expert=moe * each / layout.tp / layout.ep)
 
 
 def exposed(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, calibration: StepCalibration) -> float:

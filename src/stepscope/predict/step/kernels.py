@@ -28,7 +28,7 @@ def reached(gpu: Accelerator) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class KernelTimes:
     """Seconds of device time. attention: the part of ``forward`` that is attention proper (a ring exchange hides there)."""
 
     forward: float
@@ -69,18 +69,18 @@ class Kernels:
         size = self.layout.element_bytes * (m * k + k * n + m * n) * self.calibration.gemm_traffic
         return count * (2 * m * n * k / self.peak() + self.moved(size) + self.calibration.kernel_us / 1e6)
 
-    def linear(self, m: float, n: float, k: float, *, count: float = 1.0) -> Work:
+    def linear(self, m: float, n: float, k: float, *, count: float = 1.0) -> KernelTimes:
         """A linear layer of m tokens from k to n: forward, and the gradients of input and weight."""
         back = self.product(m, k, n, count=count) + self.product(k, n, m, count=count)
-        return Work(forward=self.product(m, n, k, count=count), backward=back)
+        return KernelTimes(forward=self.product(m, n, k, count=count), backward=back)
 
-    def elementwise(self, elements: float, *, kernels: float = 1.0) -> Work:
+    def elementwise(self, elements: float, *, kernels: float = 1.0) -> KernelTimes:
         """Kernels that move so many activations in all, forward; twice as many backward."""
         c = self.calibration
         forward = self.moved(elements * self.layout.element_bytes * c.elementwise_factor) + kernels * c.kernel_us / 1e6
-        return Work(forward=forward, backward=2 * forward)
+        return KernelTimes(forward=forward, backward=2 * forward)
 
-    def attention(self) -> Work:
+    def attention(self) -> KernelTimes:
         """Scores and weighted sum of one layer, the mean of all (windows); backward 2.5 forward (FlashAttention-2)."""
         model, layout, c = self.model, self.layout, self.calibration
         flash_flop = (
@@ -90,21 +90,23 @@ class Kernels:
         assert not isinstance(peak, Unavailable)
         if layout.flash:
             forward = flash_flop / (peak * c.attention_share) + c.kernel_us / 1e6
-            return Work(
+            return KernelTimes(
                 forward=forward, backward=2.5 * flash_flop / (peak * c.attention_backward_share), attention=forward
             )
         flop = model.attention_flop(layout.seq_len, causal=False) / 3 / model.layers * self.tokens / layout.tp
         scores = self.tokens * layout.seq_len * model.heads / layout.tp
         softmax = self.elementwise(6 * scores, kernels=4)
         forward = flop / self.peak(linear=False) + softmax.forward
-        return Work(forward=forward, backward=2 * flop / self.peak(linear=False) + softmax.backward, attention=forward)
+        return KernelTimes(
+            forward=forward, backward=2 * flop / self.peak(linear=False) + softmax.backward, attention=forward
+        )
 
-    def attention_block(self) -> Work:
+    def attention_block(self) -> KernelTimes:
         """Norm, projections, rotation, attention, output and residual of one layer."""
         model, tp = self.model, self.layout.tp
         t, h = self.tokens, model.hidden
         spread = tp if self.layout.sequence_parallel else 1
-        projections: tuple[Work, ...]
+        projections: tuple[KernelTimes, ...]
         if model.latent:
             a = model.latent
             nope = model.head_dim - a.rope_dim
@@ -124,7 +126,7 @@ class Kernels:
             self.elementwise(4 * t * model.attention_width / tp),
         )
 
-    def mlp(self) -> Work:
+    def mlp(self) -> KernelTimes:
         """Norm, dense MLP and residual of one layer."""
         model, tp = self.model, self.layout.tp
         t, h, width = self.tokens, model.hidden, model.ffn / tp
@@ -136,7 +138,7 @@ class Kernels:
             self.elementwise(5 * t * h / spread, kernels=2),
         )
 
-    def experts(self) -> Work:
+    def experts(self) -> KernelTimes:
         """Norm, router, grouped products of the experts on this rank (equal loads), permutation and residual."""
         model, layout = self.model, self.layout
         t, h, width = self.tokens, model.hidden, model.moe_ffn / layout.tp
@@ -156,17 +158,17 @@ class Kernels:
             work += [self.linear(t, wide * (model.matrices - 1), h), self.linear(t, h, wide)]
         return total(*work)
 
-    def embedding(self) -> Work:
+    def embedding(self) -> KernelTimes:
         return self.elementwise(3 * self.tokens * self.model.hidden)
 
-    def head(self) -> Work:
+    def head(self) -> KernelTimes:
         """Last norm, output projection and loss; the loss works in FP32."""
         t, v = self.tokens, self.model.vocab / self.layout.tp
         return total(self.linear(t, v, self.model.hidden), self.elementwise(6 * t * v, kernels=4))
 
 
-def total(*works: Work) -> Work:
-    return Work(
+def total(*works: KernelTimes) -> KernelTimes:
+    return KernelTimes(
         forward=sum(w.forward for w in works),
         backward=sum(w.backward for w in works),
         attention=sum(w.attention for w in works),

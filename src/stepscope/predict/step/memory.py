@@ -13,7 +13,7 @@ from stepscope.predict.step.stages import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepMemory:
+class PredictedMemory:
     """Bytes of one rank at its peak. gathered: whole for a while: layers of FSDP, inputs of tensor parallelism that the host
     launched ahead; logits: output and its loss; base: context, libraries, communication buffers; slack: allocator's
     fragmentation."""
@@ -52,7 +52,7 @@ AHEAD_PIPELINE_GPUS, AHEAD_PIPELINE_TP = 128, 16
 
 def stage_memory(
     model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, index: int, calibration: StepCalibration
-) -> StepMemory:
+) -> PredictedMemory:
     """Of stage ``index`` (0: first)."""
     have = held(model, layout, stage)
     n = have.all
@@ -77,7 +77,7 @@ def stage_memory(
     rest = params + gradients + optimizer + gathered + activations + logits
     gathered += _ahead(model, layout, calibration, AHEAD_LIMIT * cluster.gpu.memory_bytes - rest)
     moving = gathered + activations + logits
-    return StepMemory(
+    return PredictedMemory(
         params=params,
         gradients=gradients,
         optimizer=optimizer,

@@ -26,7 +26,7 @@ REFINED = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
+class UsualLayout:
     """A layout that somebody would try first. prediction: its best form, None where it cannot be; why: it loses."""
 
     name: str
@@ -35,12 +35,12 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LayoutSearch:
     """best: layouts that fit, fastest first. priced: how many were; dropped: families of layouts without a price, as they
     cannot be or do not fit in their smallest form."""
 
     best: tuple[StepPrediction, ...]
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[UsualLayout, ...]
     priced: int
     dropped: int
 
@@ -51,7 +51,7 @@ def plan(
     base: Layout,
     pinned: frozenset[str] = frozenset(),
     calibration: StepCalibration | None = None,
-) -> Plan:
+) -> LayoutSearch:
     """Layouts of ``base`` (batch, sequence, precision, and the fields in ``pinned`` are kept) on all GPUs of ``cluster``.
 
     Raises UsageError where no layout is possible at all.
@@ -76,7 +76,7 @@ def plan(
     best = [predict_step(model, cluster, p.layout, c) if p.layout.pp > 1 else p for p in _distinct(fitting)[:REFINED]]
     best.sort(key=lambda p: p.step_s)
     others = tuple(_alternatives(model, cluster, base, best[0], c)) if best else ()
-    return Plan(best=tuple(best), alternatives=others, priced=priced, dropped=dropped)
+    return LayoutSearch(best=tuple(best), alternatives=others, priced=priced, dropped=dropped)
 
 
 def _divisors(number: int) -> list[int]:
@@ -180,7 +180,7 @@ def _distinct(found: list[StepPrediction]) -> list[StepPrediction]:
 
 def _alternatives(
     model: ModelShape, cluster: Cluster, base: Layout, best: StepPrediction, c: StepCalibration
-) -> Iterator[Alternative]:
+) -> Iterator[UsualLayout]:
     """What people try first, each in its fastest form that fits."""
     node, gpus = min(cluster.domain, 8, cluster.gpus), cluster.gpus
     obvious: dict[str, dict[str, Any]] = {
@@ -195,18 +195,18 @@ def _alternatives(
         family = replace(base, **{**_PLAIN, **fields})
         wrong = errors(model, cluster, family)
         if wrong:
-            yield Alternative(name=name, prediction=None, why=f"cannot be: {wrong[0]}")
+            yield UsualLayout(name=name, prediction=None, why=f"cannot be: {wrong[0]}")
             continue
         found = list(_members(model, cluster, family, c, frozenset()))
         fitting = [p for p in found if p.fits]
         if fitting:
             fastest = min(fitting, key=lambda p: p.step_s)
             if fastest.layout != best.layout:
-                yield Alternative(name=name, prediction=fastest, why=slower_because(fastest, best))
+                yield UsualLayout(name=name, prediction=fastest, why=slower_because(fastest, best))
             continue
         used, has = min(p.memory.total for p in found) / 1e9, cluster.gpu.memory_bytes / 1e9
         why = f"does not fit even with mbs=1 and full recomputation: {used:,.0f} of {has:,.0f} GB"
-        yield Alternative(name=name, prediction=None, why=why)
+        yield UsualLayout(name=name, prediction=None, why=why)
 
 
 _PLAIN: dict[str, Any] = {"dp": 1, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "vpp": 1, "zero": 0, "micro_batch": 1}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.cluster import Cluster
-from stepscope.predict.step.kernels import Kernels, Work
+from stepscope.predict.step.kernels import Kernels, KernelTimes
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.traffic import context_calls, expert_calls, message, seconds, tensor_calls
@@ -105,11 +105,11 @@ def stages_of(model: ModelShape, cluster: Cluster, layout: Layout, calibration: 
 def _stage(
     kernels: Kernels,
     key: tuple[int, int, bool, bool],
-    attention: Work,
-    dense_layer: tuple[Work, LayerTraffic],
-    moe_layer: tuple[Work, LayerTraffic],
-    embedding: Work,
-    head: Work,
+    attention: KernelTimes,
+    dense_layer: tuple[KernelTimes, LayerTraffic],
+    moe_layer: tuple[KernelTimes, LayerTraffic],
+    embedding: KernelTimes,
+    head: KernelTimes,
     send: float,
 ) -> Stage:
     layers, moe, first, last = key
@@ -160,7 +160,7 @@ def _call_us(kernels: Kernels) -> float:
     return max(c.launch_tp_us, far, pipeline)
 
 
-def _traffic(kernels: Kernels, attention: Work, *, moe: bool) -> LayerTraffic:
+def _traffic(kernels: Kernels, attention: KernelTimes, *, moe: bool) -> LayerTraffic:
     """The ring of keys and values hides under the attention that needs it; a share of the rest under other work."""
     model, layout, cluster, c = kernels.model, kernels.layout, kernels.cluster, kernels.calibration
     tp = seconds(cluster, tensor_calls(model, layout)) * (1 - c.tp_overlap) / c.comm_rate

@@ -12,7 +12,7 @@ from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.data_parallel import exposed, held
 from stepscope.predict.step.fitted import MEMORY_LIMIT
 from stepscope.predict.step.layout import Layout, check
-from stepscope.predict.step.memory import StepMemory, stage_memory
+from stepscope.predict.step.memory import PredictedMemory, stage_memory
 from stepscope.predict.step.model import CONVENTIONS, ModelShape
 from stepscope.predict.step.pipeline_time import pipeline_time
 from stepscope.predict.step.reach import EXTRAPOLATED, reach_at
@@ -64,7 +64,7 @@ class StepPrediction:
     high_s: float
     mfu: Mapping[str, float]
     hfu: float
-    memory: StepMemory
+    memory: PredictedMemory
     memory_stage: int
     traffic: tuple[Calls, ...]
     notes: tuple[str, ...]

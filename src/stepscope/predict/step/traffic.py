@@ -27,7 +27,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldParameters:
     """Parameters that one rank of a stage holds before sharding: dense ones, and those of its experts."""
 
     dense: float
@@ -85,12 +85,12 @@ def message(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
     return (Calls(op="send_recv", group="pp", size_bytes=size, ranks=2, stride=stride),)
 
 
-def gather_calls(layout: Layout, held: Held, units: int) -> tuple[Calls, ...]:
+def gather_calls(layout: Layout, held: HeldParameters, units: int) -> tuple[Calls, ...]:
     """Shared parameters once, unit by unit, in the dtype of computation."""
     return _by_unit("all_gather", layout.element_bytes, layout, held, units)
 
 
-def reduce_calls(layout: Layout, held: Held, units: int) -> tuple[Calls, ...]:
+def reduce_calls(layout: Layout, held: HeldParameters, units: int) -> tuple[Calls, ...]:
     """Gradients once, unit by unit; with a shard group, the shards of all copies are then added up (HSDP)."""
     if not layout.zero:
         return _by_unit("all_reduce", layout.reduce_bytes, layout, held, units)
@@ -103,7 +103,7 @@ def reduce_calls(layout: Layout, held: Held, units: int) -> tuple[Calls, ...]:
     return (*calls, Calls(op="all_reduce", group="copies", size_bytes=size, ranks=copies, stride=stride))
 
 
-def _by_unit(op: str, item: int, layout: Layout, held: Held, units: int) -> tuple[Calls, ...]:
+def _by_unit(op: str, item: int, layout: Layout, held: HeldParameters, units: int) -> tuple[Calls, ...]:
     ranks = layout.shards if layout.zero else layout.dp * layout.cp
     dense = Calls(
         op=op, group="dp", size_bytes=held.dense * item / units, ranks=ranks, stride=layout.tp, count=units
@@ -114,7 +114,9 @@ def _by_unit(op: str, item: int, layout: Layout, held: Held, units: int) -> tupl
     return dense, replace(dense, size_bytes=held.expert * item / units, ranks=rest, stride=stride)
 
 
-def step_calls(model: ModelShape, layout: Layout, held: Held, *, layers: int, moe_layers: int) -> tuple[Calls, ...]:
+def step_calls(
+    model: ModelShape, layout: Layout, held: HeldParameters, *, layers: int, moe_layers: int
+) -> tuple[Calls, ...]:
     """All of one optimizer step of a rank in the middle of its pipeline; recomputation repeats the forward pass."""
     m = layout.micro_batches
     passes = m * (3 if layout.recompute == "full" else 2)

@@ -79,7 +79,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Stretch:
     """A stretch of a buffer. source, offset: its first element is element ``offset`` of what rank ``source`` sends."""
 
     tensor: Tensor
@@ -95,8 +95,8 @@ class Exchange:
     messages: the same as point-to-point operations, for calls in a group; only of send_recv.
     """
 
-    inputs: tuple[Piece, ...]
-    outputs: tuple[Piece, ...]
+    inputs: tuple[Stretch, ...]
+    outputs: tuple[Stretch, ...]
     issue: Issue
     messages: tuple[dist.P2POp, ...] = ()
     is_send_recv: bool = False
@@ -107,10 +107,10 @@ def equal_parts(tensor: Tensor, setup: Setup) -> list[Tensor]:
     return [tensor[r * setup.part : (r + 1) * setup.part] for r in range(setup.world_size)]
 
 
-def from_all(tensor: Tensor, setup: Setup, *, offset: int = 0) -> tuple[Piece, ...]:
+def from_all(tensor: Tensor, setup: Setup, *, offset: int = 0) -> tuple[Stretch, ...]:
     """Pieces of a tensor of S that holds one part of every rank, in rank order."""
     parts = equal_parts(tensor, setup)
-    return tuple(Piece(tensor=part, source=rank, offset=offset) for rank, part in enumerate(parts))
+    return tuple(Stretch(tensor=part, source=rank, offset=offset) for rank, part in enumerate(parts))
 
 
 def after_copy(call: Issue, *, source: Tensor, target: Tensor) -> Issue:

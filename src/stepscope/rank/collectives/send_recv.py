@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-from stepscope.rank.collectives.exchange import Exchange, Issue, Piece, Setup, Waitable, idle
+from stepscope.rank.collectives.exchange import Exchange, Issue, Setup, Stretch, Waitable, idle
 
 
 def send_recv(setup: Setup) -> Exchange:
@@ -37,12 +37,12 @@ def between(
     """A message of S to one rank and one from another; None: none. buffers: to send from and to receive into."""
     group = setup.mesh.group
     own, other = (None, None) if buffers is None else buffers
-    sends: tuple[Piece, ...] = ()
-    receives: tuple[Piece, ...] = ()
+    sends: tuple[Stretch, ...] = ()
+    receives: tuple[Stretch, ...] = ()
     if to is not None:
-        sends = (Piece(tensor=setup.empty(setup.numel) if own is None else own, source=setup.rank),)
+        sends = (Stretch(tensor=setup.empty(setup.numel) if own is None else own, source=setup.rank),)
     if source is not None:
-        receives = (Piece(tensor=setup.empty(setup.numel) if other is None else other, source=source),)
+        receives = (Stretch(tensor=setup.empty(setup.numel) if other is None else other, source=source),)
     messages = (
         *(dist.P2POp(dist.isend, piece.tensor, to, group) for piece in sends),
         *(dist.P2POp(dist.irecv, piece.tensor, source, group) for piece in receives),

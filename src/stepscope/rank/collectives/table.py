@@ -12,8 +12,8 @@ from stepscope.collectives.table import part_sizes
 from stepscope.rank.collectives.exchange import (
     REDUCED,
     Exchange,
-    Piece,
     Setup,
+    Stretch,
     after_copy,
     all_gather_single,
     equal_parts,
@@ -28,7 +28,7 @@ def all_gather(setup: Setup) -> Exchange:
     output = setup.empty(setup.numel)
     source = equal_parts(output, setup)[setup.rank] if setup.in_place else setup.empty(setup.part)
     return Exchange(
-        inputs=(Piece(tensor=source, source=setup.rank),),
+        inputs=(Stretch(tensor=source, source=setup.rank),),
         outputs=from_all(output, setup),
         issue=partial(all_gather_single, output, source, setup.mesh.group),
     )
@@ -40,8 +40,8 @@ def all_reduce(setup: Setup) -> Exchange:
     call = partial(dist.all_reduce, output, setup.torch_op(), setup.mesh.group)
     source = output if setup.in_place else setup.empty(setup.numel)
     return Exchange(
-        inputs=(Piece(tensor=source, source=setup.rank),),
-        outputs=(Piece(tensor=output, source=REDUCED),),
+        inputs=(Stretch(tensor=source, source=setup.rank),),
+        outputs=(Stretch(tensor=output, source=REDUCED),),
         issue=call if setup.in_place else after_copy(call, source=source, target=output),
     )
 
@@ -50,7 +50,7 @@ def all_to_all(setup: Setup) -> Exchange:
     """all_to_all of equal parts of one tensor."""
     source, output = setup.empty(setup.numel), setup.empty(setup.numel)
     return Exchange(
-        inputs=(Piece(tensor=source, source=setup.rank),),
+        inputs=(Stretch(tensor=source, source=setup.rank),),
         outputs=from_all(output, setup, offset=setup.rank * setup.part),
         issue=partial(dist.all_to_all_single, output, source, None, None, setup.mesh.group),
     )
@@ -65,9 +65,9 @@ def all_to_all_v(setup: Setup) -> Exchange:
     source, output = setup.empty(sum(sent[rank])), setup.empty(sum(received))
     starts = [0, *accumulate(received)]
     return Exchange(
-        inputs=(Piece(tensor=source, source=rank),),
+        inputs=(Stretch(tensor=source, source=rank),),
         outputs=tuple(
-            Piece(tensor=output[starts[r] : starts[r + 1]], source=r, offset=sum(sent[r][:rank])) for r in world
+            Stretch(tensor=output[starts[r] : starts[r + 1]], source=r, offset=sum(sent[r][:rank])) for r in world
         ),
         issue=partial(dist.all_to_all_single, output, source, received, sent[rank], setup.mesh.group),
     )
@@ -90,8 +90,8 @@ def broadcast(setup: Setup) -> Exchange:
     copies = setup.is_root and not setup.in_place
     source = setup.empty(setup.numel) if copies else output
     return Exchange(
-        inputs=(Piece(tensor=source, source=setup.rank),) if setup.is_root else (),
-        outputs=(Piece(tensor=output, source=setup.root),),
+        inputs=(Stretch(tensor=source, source=setup.rank),) if setup.is_root else (),
+        outputs=(Stretch(tensor=output, source=setup.root),),
         issue=after_copy(call, source=source, target=output) if copies else call,
     )
 
@@ -102,7 +102,7 @@ def gather(setup: Setup) -> Exchange:
     parts = None if output is None else equal_parts(output, setup)
     own = setup.empty(setup.part) if parts is None or not setup.in_place else parts[setup.rank]
     return Exchange(
-        inputs=(Piece(tensor=own, source=setup.rank),),
+        inputs=(Stretch(tensor=own, source=setup.rank),),
         outputs=() if output is None else from_all(output, setup),
         issue=partial(dist.gather, own, parts, setup.root, setup.mesh.group),
     )
@@ -114,8 +114,8 @@ def reduce(setup: Setup) -> Exchange:
     call = partial(dist.reduce, output, setup.root, setup.torch_op(), setup.mesh.group)
     source = output if setup.in_place else setup.empty(setup.numel)
     return Exchange(
-        inputs=(Piece(tensor=source, source=setup.rank),),
-        outputs=(Piece(tensor=output, source=REDUCED),) if setup.is_root else (),
+        inputs=(Stretch(tensor=source, source=setup.rank),),
+        outputs=(Stretch(tensor=output, source=REDUCED),) if setup.is_root else (),
         issue=call if setup.in_place else after_copy(call, source=source, target=output),
     )
 
@@ -125,8 +125,8 @@ def reduce_scatter(setup: Setup) -> Exchange:
     source = setup.empty(setup.numel)
     output = equal_parts(source, setup)[setup.rank] if setup.in_place else setup.empty(setup.part)
     return Exchange(
-        inputs=(Piece(tensor=source, source=setup.rank),),
-        outputs=(Piece(tensor=output, source=REDUCED, offset=setup.rank * setup.part),),
+        inputs=(Stretch(tensor=source, source=setup.rank),),
+        outputs=(Stretch(tensor=output, source=REDUCED, offset=setup.rank * setup.part),),
         issue=partial(reduce_scatter_single, output, source, setup.torch_op(), setup.mesh.group),
     )
 
@@ -137,8 +137,8 @@ def scatter(setup: Setup) -> Exchange:
     parts = None if source is None else equal_parts(source, setup)
     own = setup.empty(setup.part) if parts is None or not setup.in_place else parts[setup.rank]
     return Exchange(
-        inputs=() if source is None else (Piece(tensor=source, source=setup.rank),),
-        outputs=(Piece(tensor=own, source=setup.root, offset=setup.rank * setup.part),),
+        inputs=() if source is None else (Stretch(tensor=source, source=setup.rank),),
+        outputs=(Stretch(tensor=own, source=setup.root, offset=setup.rank * setup.part),),
         issue=partial(dist.scatter, own, parts, setup.root, setup.mesh.group),
     )
 

@@ -12,7 +12,7 @@ from stepscope.collectives import REGISTRY as SPECS
 from stepscope.core.errors import UsageError
 from stepscope.rank import flight
 from stepscope.rank.comm import matmul, overlap, pairs, sweep
-from stepscope.rank.comm.job import Job
+from stepscope.rank.comm.job import CommJob
 from stepscope.rank.comm.loop import clock_of
 from stepscope.rank.context import RankContext
 from stepscope.rank.control import Control
@@ -21,7 +21,7 @@ from stepscope.records import codec
 from stepscope.records.comm import CommHeader, CommKind, CommMeasure, CommSpec, CommSummary
 from stepscope.store.writer import LineFile, write_record
 
-KINDS: dict[CommKind, Callable[[Job], str | None]] = {
+KINDS: dict[CommKind, Callable[[CommJob], str | None]] = {
     "collective": sweep.run,
     "pairs": pairs.run,
     "matmul": matmul.run,
@@ -50,7 +50,7 @@ def run_comm(cell: CommSpec, context: RankContext) -> None:
         clock=clock_of(mesh.device),
     )
     with LineFile(files.samples(mesh.rank), header, "wb") as writer:
-        job = Job(
+        job = CommJob(
             cell=cell,
             settings=settings,
             mesh=mesh,

@@ -26,7 +26,7 @@ from stepscope.store.writer import LineFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class CommJob:
     """One comm cell on one rank. ``salts`` gives every check fresh values, the same on all ranks."""
 
     cell: CommSpec

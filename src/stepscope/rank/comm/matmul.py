@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from stepscope.rank.comm.calls import Call
-from stepscope.rank.comm.job import Job
+from stepscope.rank.comm.job import CommJob
 from stepscope.rank.comm.loop import clock_of, measure, time_calls
 from stepscope.rank.comm.sizes import Size, allocate, no_room
 from stepscope.rank.comm.sweep import sample, skipped
@@ -19,7 +19,7 @@ ALIGNED_FROM, ALIGNMENT = 128, 16
 """Larger matrices get a multiple of 16 rows, as the matrix units of GPUs want it."""
 
 
-def run(job: Job) -> str | None:
+def run(job: CommJob) -> str | None:
     """Measure every size; why this device has no such product, or None."""
     job.enter("probe", 0)
     unsupported = job.lacks(lambda: product_of(job, 16)())
@@ -35,13 +35,13 @@ def rows_of(asked_bytes: int, *, itemsize: int) -> int:
     return rows if rows < ALIGNED_FROM else rows // ALIGNMENT * ALIGNMENT
 
 
-def product_of(job: Job, rows: int) -> Call:
+def product_of(job: CommJob, rows: int) -> Call:
     """One product of two ``rows`` x ``rows`` matrices into a third."""
     a, b, out = (_matrix(job, rows, fill) for fill in (1, 1, 0))
     return partial(torch.mm, a, b, out=out)
 
 
-def _matrix(job: Job, rows: int, value: int) -> Tensor:
+def _matrix(job: CommJob, rows: int, value: int) -> Tensor:
     matrix = torch.empty(rows, rows, dtype=job.dtype, device=job.device)
     if value == 0:
         return matrix.zero_()
@@ -51,7 +51,7 @@ def _matrix(job: Job, rows: int, value: int) -> Tensor:
     return matrix.random_(0, 8)
 
 
-def _one_size(job: Job, asked_bytes: int) -> CommSample:
+def _one_size(job: CommJob, asked_bytes: int) -> CommSample:
     rows = rows_of(asked_bytes, itemsize=job.dtype.itemsize)
     size_bytes = rows * rows * job.dtype.itemsize
     size = Size(asked_bytes=asked_bytes, size_bytes=size_bytes, numel=rows * rows)
@@ -73,7 +73,7 @@ def _one_size(job: Job, asked_bytes: int) -> CommSample:
     return sample(size, timed, correct=None, beside_ns=timed.times_ns)
 
 
-def _timed_product(job: Job, product: Call, count: int) -> list[int]:
+def _timed_product(job: CommJob, product: Call, count: int) -> list[int]:
     job.pulse.step += count
     job.control.barrier()  # all ranks compute at once: cores and power are shared
     return time_calls(product, count, clock=clock_of(job.device))

@@ -19,7 +19,7 @@ from stepscope.instrument.timer import between_ns, cuda_event
 from stepscope.rank.collectives import Exchange, Waitable
 from stepscope.rank.collectives.send_recv import Batch
 from stepscope.rank.comm.calls import Call
-from stepscope.rank.comm.job import Job
+from stepscope.rank.comm.job import CommJob
 from stepscope.rank.comm.loop import measure
 from stepscope.rank.comm.matmul import product_of
 from stepscope.rank.comm.sizes import Size
@@ -33,7 +33,7 @@ SIZING_CALLS = 5
 MOST_PRODUCTS = 100_000
 
 
-def run(job: Job) -> str | None:
+def run(job: CommJob) -> str | None:
     """Measure every size; why the backend cannot, or None."""
     unsupported = refused(job)
     if unsupported is None:
@@ -46,7 +46,7 @@ def run(job: Job) -> str | None:
     return unsupported
 
 
-def _one_size(job: Job, size: Size, product: Call) -> list[CommSample]:
+def _one_size(job: CommJob, size: Size, product: Call) -> list[CommSample]:
     ready = prepare(job, size)
     if isinstance(ready, str):
         return [skipped(size, ready)]
@@ -68,7 +68,7 @@ Compute = Callable[[], object]
 
 
 def _iterations(
-    job: Job, step: _OnCpu | _OnGpu, products: Compute, beside: list[int], count: int, *, both: bool
+    job: CommJob, step: _OnCpu | _OnGpu, products: Compute, beside: list[int], count: int, *, both: bool
 ) -> list[int]:
     """``count`` iterations: the collective's times; those of the products go to ``beside``."""
     times = []
@@ -85,7 +85,7 @@ def _iterations(
     return times
 
 
-def _products_as_long_as(job: Job, size: Size, step: _OnCpu | _OnGpu, product: Call) -> Compute:
+def _products_as_long_as(job: CommJob, size: Size, step: _OnCpu | _OnGpu, product: Call) -> Compute:
     """So many products that they last about as long as the collective; the same number on every rank."""
     job.enter("warmup", size.size_bytes)
     medians = []
@@ -109,7 +109,7 @@ def _products_as_long_as(job: Job, size: Size, step: _OnCpu | _OnGpu, product: C
 class _OnCpu:
     """The collective runs in the backend's threads; it ends when its last request is done, whoever waits by then."""
 
-    def __init__(self, job: Job, exchanges: list[Exchange]) -> None:
+    def __init__(self, job: CommJob, exchanges: list[Exchange]) -> None:
         del job
         self._issues = [exchange.issue for exchange in exchanges]
 
@@ -181,7 +181,7 @@ def _works(issued: Iterable[Waitable | None]) -> list[Any]:
 class _OnGpu:
     """The collective on a stream of its own, the products on the current one, both timed by events."""
 
-    def __init__(self, job: Job, exchanges: list[Exchange]) -> None:
+    def __init__(self, job: CommJob, exchanges: list[Exchange]) -> None:
         self._device = job.device
         self._issues = [exchange.issue for exchange in exchanges]
         self._stream = torch.cuda.Stream(job.device)  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from torch import Tensor
 from stepscope.rank.collectives import Exchange, Setup
 from stepscope.rank.collectives.send_recv import between
 from stepscope.rank.comm.calls import Call, combine
-from stepscope.rank.comm.job import Job
+from stepscope.rank.comm.job import CommJob
 from stepscope.rank.comm.loop import StopReason, Timed
 from stepscope.rank.comm.sizes import Size, allocate, no_room
 from stepscope.rank.comm.sweep import planned, refused, sample, skipped
@@ -33,7 +33,7 @@ def all_pairs(world_size: int) -> list[tuple[Pair, bool]]:
     return [*one_way, *((pair, True) for pair in combinations(range(world_size), 2))]
 
 
-def run(job: Job) -> str | None:
+def run(job: CommJob) -> str | None:
     """Measure every pair at every size; why the backend cannot, or None."""
     unsupported = refused(job)
     if unsupported is not None:
@@ -43,7 +43,7 @@ def run(job: Job) -> str | None:
     return None
 
 
-def _one_size(job: Job, size: Size, *, is_first: bool) -> None:
+def _one_size(job: CommJob, size: Size, *, is_first: bool) -> None:
     reason = size.skipped
     buffers: list[Tensor] = []
     if size.numel is not None and size.size_bytes is not None:
@@ -79,7 +79,9 @@ def _make(buffers: list[Tensor], setup: Setup) -> list[Tensor]:
 class _Pairing:
     """The two ranks of one pair: their message, and how they start together."""
 
-    def __init__(self, job: Job, setup: Setup, pair: Pair, bidirectional: bool, buffers: tuple[Tensor, Tensor]) -> None:
+    def __init__(
+        self, job: CommJob, setup: Setup, pair: Pair, bidirectional: bool, buffers: tuple[Tensor, Tensor]
+    ) -> None:
         self._job, self._pair, self._bidirectional = job, pair, bidirectional
         sends = bidirectional or job.mesh.rank == pair[0]
         receives = bidirectional or job.mesh.rank == pair[1]

@@ -14,7 +14,7 @@ from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.rank import failure
 from stepscope.rank.collectives import Build, Setup
-from stepscope.rank.comm.job import Job
+from stepscope.rank.comm.job import CommJob
 from stepscope.rank.heartbeat import host_memory_left
 
 MOST_ROUNDING = 0.01
@@ -74,7 +74,7 @@ def buffer_bytes(build: Build, setup: Setup, *, op: str) -> int:
     return sum(sizes) + copies
 
 
-def no_room(job: Job, needed_bytes: int, *, size_bytes: int) -> str | None:
+def no_room(job: CommJob, needed_bytes: int, *, size_bytes: int) -> str | None:
     """Why buffers of ``needed_bytes`` on this rank do not fit, or those of another; None: all fit. Asks all ranks."""
     if size_bytes < ASK_FROM_BYTES:
         return None
@@ -102,7 +102,7 @@ def no_room(job: Job, needed_bytes: int, *, size_bytes: int) -> str | None:
     return None
 
 
-def _no_room_on_device(job: Job, needed_bytes: int) -> str | None:
+def _no_room_on_device(job: CommJob, needed_bytes: int) -> str | None:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(job.device)
     needed, room = needed_bytes + CHECK_BYTES, int(free - DEVICE_RESERVE_FRACTION * total)
@@ -111,7 +111,7 @@ def _no_room_on_device(job: Job, needed_bytes: int) -> str | None:
     return f"buffers need {format_size(needed)}, {format_size(max(0, room))} of device memory is free"
 
 
-def allocate(job: Job, make: Callable[[], object], *, size_bytes: int) -> str | None:
+def allocate(job: CommJob, make: Callable[[], object], *, size_bytes: int) -> str | None:
     """Call ``make``, which allocates; why some rank could not, or None. Asks all ranks from the size where it can fail."""
     failed: str | None = None
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from stepscope.rank.collectives import Exchange
 from stepscope.rank.comm.calls import Call, combine
-from stepscope.rank.comm.job import Job
+from stepscope.rank.comm.job import CommJob
 from stepscope.rank.comm.loop import Timed, measure
 from stepscope.rank.comm.sizes import Size, allocate, buffer_bytes, no_room, plan_size
 from stepscope.records.comm import CommSample
@@ -16,7 +16,7 @@ PROBE_ELEMENTS = 4
 """Of one part: the call that shows what the backend refuses."""
 
 
-def run(job: Job) -> str | None:
+def run(job: CommJob) -> str | None:
     """Measure every size; why the backend cannot do any of them, or None."""
     unsupported = refused(job)
     if unsupported is None:
@@ -25,7 +25,7 @@ def run(job: Job) -> str | None:
     return unsupported
 
 
-def refused(job: Job) -> str | None:
+def refused(job: CommJob) -> str | None:
     """Why this cell cannot be measured at all: found by one tiny call, before any size."""
     if job.mesh.world_size < job.spec.min_world:
         return f"{job.cell.op} needs {job.spec.min_world} ranks or more"
@@ -33,17 +33,17 @@ def refused(job: Job) -> str | None:
     return job.lacks(lambda: exchanges_and_call(job, PROBE_ELEMENTS * job.mesh.world_size)[1]())
 
 
-def planned(job: Job, asked_bytes: int) -> Size:
+def planned(job: CommJob, asked_bytes: int) -> Size:
     return plan_size(job.spec, asked_bytes, itemsize=job.dtype.itemsize, world_size=job.mesh.world_size)
 
 
-def exchanges_and_call(job: Job, numel: int) -> tuple[list[Exchange], Call]:
+def exchanges_and_call(job: CommJob, numel: int) -> tuple[list[Exchange], Call]:
     """Buffers for every call in flight, and the one callable that makes all of them."""
     exchanges = [job.build(job.setup(numel)) for _ in range(job.cell.in_flight)]
     return exchanges, combine(exchanges, op=job.cell.op, mode=job.cell.mode, mesh=job.mesh)
 
 
-def prepare(job: Job, size: Size) -> tuple[list[Exchange], Call] | str:
+def prepare(job: CommJob, size: Size) -> tuple[list[Exchange], Call] | str:
     """Filled buffers and the call, or why there is no room for them: the same answer on every rank."""
     if size.numel is None or size.size_bytes is None:
         return size.skipped or "nothing to send"
@@ -90,7 +90,7 @@ def sample(size: Size, timed: Timed, **found: Any) -> CommSample:
     )
 
 
-def _one_size(job: Job, size: Size) -> CommSample:
+def _one_size(job: CommJob, size: Size) -> CommSample:
     ready = prepare(job, size)
     if isinstance(ready, str):
         return skipped(size, ready)

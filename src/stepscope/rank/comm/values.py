@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stepscope.rank.collectives import REDUCED, Exchange, Piece
+from stepscope.rank.collectives import REDUCED, Exchange, Stretch
 
 PERIOD = 1009
 BLOCK_ROWS = 1024
@@ -119,7 +119,7 @@ def _exact_up_to(dtype: torch.dtype) -> int:
     return int(torch.iinfo(dtype).max)
 
 
-def _on(piece: Piece, table: NDArray[np.float64] | Table) -> Tensor:
+def _on(piece: Stretch, table: NDArray[np.float64] | Table) -> Tensor:
     """The table on the piece's device, beginning with the entry of its first element."""
     rolled = np.ascontiguousarray(np.roll(table, -(piece.offset % PERIOD)))
     return torch.from_numpy(rolled).to(piece.tensor.device)
@@ -134,7 +134,7 @@ def _write(tensor: Tensor, table: Tensor) -> None:
 
 
 def _first_difference(
-    piece: Piece, table: NDArray[np.float64] | Table, dtype: torch.dtype, roundings: int
+    piece: Stretch, table: NDArray[np.float64] | Table, dtype: torch.dtype, roundings: int
 ) -> tuple[int, float, float] | None:
     """(index, got, expected), or None."""
     expected = _on(piece, table)

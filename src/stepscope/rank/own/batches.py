@@ -15,7 +15,7 @@ from stepscope.core.errors import UsageError
 from stepscope.datasets.batches import Options, parse_input
 from stepscope.rank.nest import mapped, samples_in
 from stepscope.rank.precision import Numerics
-from stepscope.rank.sampling import Sampling, Window
+from stepscope.rank.sampling import Sampling, StepSamples
 from stepscope.rank.workloads import Task, class_targets, logits_of
 
 Make = Callable[[int, torch.Generator], tuple[Any, Any]]
@@ -93,11 +93,11 @@ class MadeBatches:
         self._stream = itertools.cycle(kept) if kept else iter(once, None)
         self._move = partial(mapped, lambda tensor: tensor.to(device, non_blocking=True))
 
-    def endless(self, start: int = 0) -> Iterator[tuple[Window, Iterator[Any]]]:
+    def endless(self, start: int = 0) -> Iterator[tuple[StepSamples, Iterator[Any]]]:
         """Full windows without end."""
         for step in itertools.count(start):
             rows = np.arange(self.sampling.global_batch)
-            window = Window(epoch=0, step=step, indices=rows, sampling=self.sampling)
+            window = StepSamples(epoch=0, step=step, indices=rows, sampling=self.sampling)
             yield window, self._batches(window.micro_steps)
 
     def _batches(self, count: int) -> Iterator[tuple[Any, Any]]:

@@ -41,7 +41,7 @@ _STAGES: dict[str, Any] = {
 
 
 @dataclass
-class Watch:
+class StageWatch:
     """What the stages of this rank do in a step. spans: on the clock ``perf_counter_ns``. synchronize: wait for the device
     before the clock is read; distorts a step on GPUs, so that only profiled ones do it.
     """
@@ -74,7 +74,7 @@ class Watch:
 class WatchedStage(PipelineStage):
     """torch's stage, which tells its watch what it computes and what its schedule sends and receives."""
 
-    def __init__(self, watch: Watch, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, watch: StageWatch, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.watch = watch
 
@@ -156,7 +156,7 @@ class PipelineSession(FlatSession):
             PlainSession.__init__(self, own)
             self.flats = []
         self.counts = layout.stages - 1 in self._own
-        self.watch = Watch(rank=mesh.rank, device=mesh.device)
+        self.watch = StageWatch(rank=mesh.rank, device=mesh.device)
         self.scheduled = self._run_schedule
         self._stepped = False
         self._schedules: dict[int, Any] = {}

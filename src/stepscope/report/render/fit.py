@@ -18,7 +18,7 @@ LAST_NAME = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ShownColumns:
     """What is shown: column index, title and width in characters; ``compact`` forms are used when True.
 
     stated: columns with one value throughout, said once instead. dropped: columns left out.
@@ -37,7 +37,7 @@ class Layout:
         return sum(self.widths) + self.gap * max(0, len(self.widths) - 1)
 
 
-def fit(table: Table, width: int) -> Layout:
+def fit(table: Table, width: int) -> ShownColumns:
     """The richest layout of the ungrouped columns that is at most ``width`` characters wide.
 
     In this order: everything; constant columns stated once; names wrapped; compact forms; columns left out
@@ -78,9 +78,9 @@ def _layout(
     compact: bool,
     stated: Sequence[int] = (),
     dropped: Sequence[int] = (),
-) -> Layout:
+) -> ShownColumns:
     titles = [_title(table.columns[i], compact) for i in indices]
-    return Layout(
+    return ShownColumns(
         indices=tuple(indices),
         titles=tuple(titles),
         widths=tuple(_width(table, i, t, compact) for i, t in zip(indices, titles, strict=True)),
@@ -96,7 +96,7 @@ def _width(table: Table, index: int, title: str, compact: bool) -> int:
     return max(cell_len(title), *(cell_len(cell_text(table, n, index, compact=compact)) for n in rows), 0)
 
 
-def _narrowed(table: Table, layout: Layout, width: int, *, least: int) -> Layout:
+def _narrowed(table: Table, layout: ShownColumns, width: int, *, least: int) -> ShownColumns:
     """``layout`` with its widest name column taken in by what is too much, down to ``least``."""
     names = [p for p, i in enumerate(layout.indices) if table.columns[i].align == "left"]
     if not names or layout.width <= width:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.report.render.fit import Layout, cell_text, fit
+from stepscope.report.render.fit import ShownColumns, cell_text, fit
 from stepscope.report.render.text import ascii_text
 from stepscope.report.table import Row, Table, grouped
 
@@ -64,7 +64,7 @@ def _western(char: str) -> bool:
 class _Shown:
     """What of a table is set: its layout, and for each column its specification."""
 
-    layout: Layout
+    layout: ShownColumns
     columns: tuple[str, ...]
 
 
@@ -143,7 +143,7 @@ def _body(table: Table, shown: _Shown) -> list[str]:
     return lines
 
 
-def _row(table: Table, row: Row, number: int, layout: Layout) -> str:
+def _row(table: Table, row: Row, number: int, layout: ShownColumns) -> str:
     texts = [escape(cell_text(table, number, i, compact=layout.compact)) for i in layout.indices]
     if row.failure is None:
         return _line(texts)
@@ -168,7 +168,7 @@ def _line(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _notes(table: Table, layout: Layout) -> list[str]:
+def _notes(table: Table, layout: ShownColumns) -> list[str]:
     """What stands under the table: columns said once, left out, footnotes and notes."""
     texts = []
     if layout.stated and table.rows:

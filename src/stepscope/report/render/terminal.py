@@ -7,7 +7,7 @@ import textwrap
 from rich.cells import cell_len
 from rich.text import Text
 
-from stepscope.report.render.fit import Layout, cell_text, fit
+from stepscope.report.render.fit import ShownColumns, cell_text, fit
 from stepscope.report.table import Table, grouped
 
 _STYLES = {"plain": "", "good": "green", "warn": "yellow", "bad": "red", "dim": "dim"}
@@ -40,7 +40,7 @@ def render(table: Table, *, width: int, footnotes: bool = True) -> Text:
     return Text("\n").join(lines)
 
 
-def _line(layout: Layout, table: Table, texts: tuple[str, ...], style: str) -> Text:
+def _line(layout: ShownColumns, table: Table, texts: tuple[str, ...], style: str) -> Text:
     line = Text()
     for position, (index, text) in enumerate(zip(layout.indices, texts, strict=True)):
         if position:
@@ -50,7 +50,7 @@ def _line(layout: Layout, table: Table, texts: tuple[str, ...], style: str) -> T
     return line
 
 
-def _row(table: Table, layout: Layout, number: int, width: int) -> list[Text]:
+def _row(table: Table, layout: ShownColumns, number: int, width: int) -> list[Text]:
     row = table.rows[number]
     failed = row.failure is not None
     positions = [p for p, i in enumerate(layout.indices) if not failed or table.columns[i].role == "identity"]
@@ -86,7 +86,7 @@ def _aligned(text: str, width: int, align: str) -> str:
     return text + space if align == "left" else space + text
 
 
-def _below(table: Table, layout: Layout, width: int, *, footnotes: bool) -> list[Text]:
+def _below(table: Table, layout: ShownColumns, width: int, *, footnotes: bool) -> list[Text]:
     lines: list[Text] = []
     if layout.stated and table.rows:
         said = ", ".join(f"{table.columns[i].title} {table.rows[0].values[i].text}" for i in layout.stated)

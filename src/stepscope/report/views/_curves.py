@@ -41,7 +41,7 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class RunCurve:
     """One run, or one series of runs. typical: its figure in base units, where there is one."""
 
     name: str
@@ -50,12 +50,12 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
+class RunCurves:
     """dropped: first epochs that means leave out (shaded). marked: where something changed (a line from top to bottom)."""
 
     key: str
     title: str
-    curves: tuple[Curve, ...]
+    curves: tuple[RunCurve, ...]
     x_axis: str
     y_axis: str
     scale: float = 1.0
@@ -69,11 +69,11 @@ APART = 0.003
 """Share of the axis below which nobody sees two lines apart: less than half of a point of ``CURVES_HEIGHT``."""
 
 
-def alike_as_one(curves: Sequence[Curve]) -> tuple[Curve, ...]:
+def alike_as_one(curves: Sequence[RunCurve]) -> tuple[RunCurve, ...]:
     """``curves`` with those that look the same as one, under their names; one that ends early is like a longer one."""
     ys = [p.y for curve in curves for p in curve.points]
     least = APART * max(max(ys) - min(ys), 0.02 * max(abs(y) for y in ys))
-    found: list[list[Curve]] = []
+    found: list[list[RunCurve]] = []
     for curve in sorted(curves, key=lambda curve: -len(curve.points)):
         like = next((group for group in found if _alike(group[0], curve, least)), None)
         if like is None:
@@ -84,7 +84,7 @@ def alike_as_one(curves: Sequence[Curve]) -> tuple[Curve, ...]:
     return tuple(replace(group[0], name=_one_name([curve.name for curve in group])) for group in found)
 
 
-def _alike(a: Curve, b: Curve, least: float) -> bool:
+def _alike(a: RunCurve, b: RunCurve, least: float) -> bool:
     """Whether ``b`` lies on ``a``, which is no shorter; the last point of a shorter one may be a mean of fewer steps."""
     if any(p.low is not None for p in (*a.points, *b.points)):
         return False
@@ -106,7 +106,7 @@ def epoch_curves(
     y_axis: Callable[[float], tuple[str, float]],
     typical: Callable[[TrainingRun], float | None] = lambda _: None,
     dropped: Callable[[TrainingRun], int] = lambda _: 0,
-) -> tuple[Curves, ...]:
+) -> tuple[RunCurves, ...]:
     """One chart a data set of a figure over epochs, of the runs that have it of at least two. A single run has none.
 
     y_axis: largest value -> title with its unit, and factor from base units. dropped: first epochs that a run's ``typical``
@@ -117,7 +117,7 @@ def epoch_curves(
         if len(part.runs) < 2:
             continue
         curves = tuple(
-            Curve(
+            RunCurve(
                 name=name,
                 points=tuple(CurvePoint(x=e.number, y=y) for e in run.epochs if known(y := get(e))),
                 typical=typical(run),
@@ -127,7 +127,7 @@ def epoch_curves(
         title, scale = y_axis(max(p.y for curve in curves for p in curve.points))
         left_out = {dropped(run) for run in part.runs}
         charts.append(
-            Curves(
+            RunCurves(
                 key=part.key, title=part.title, curves=curves, x_axis="epoch", y_axis=title, scale=scale,
                 dropped=left_out.pop() if len(left_out) == 1 else 0,
             )
@@ -135,7 +135,7 @@ def epoch_curves(
     return tuple(charts)
 
 
-def curves_chart(data: Curves, *, over: bool = False, zero: bool = False) -> Spec:
+def curves_chart(data: RunCurves, *, over: bool = False, zero: bool = False) -> Spec:
     """Lines over whole numbers. over: each line thinner than the one below it, so that lines on each other all show."""
     data = replace(data, curves=alike_as_one(data.curves))
     xs = [p.x for curve in data.curves for p in curve.points]
@@ -159,7 +159,7 @@ def curves_chart(data: Curves, *, over: bool = False, zero: bool = False) -> Spe
 
 
 def curve_layers(
-    data: Curves, *, over: bool = False, of: Callable[[Curve, CurvePoint], str] | None = None
+    data: RunCurves, *, over: bool = False, of: Callable[[RunCurve, CurvePoint], str] | None = None
 ) -> list[Spec]:
     """Lines, points and intervals of ``data``. of: what a point tells."""
     called = apart([shortened(curve.name, 60) for curve in data.curves])

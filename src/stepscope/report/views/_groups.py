@@ -60,7 +60,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class BarCluster:
     """Runs alike but for one thing: one bar a series, None where there is no such run."""
 
     name: str
@@ -74,7 +74,7 @@ class BarGroups:
     key: str
     title: str
     series: tuple[str, ...]
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[BarCluster, ...]
     quantity: str
     axis: str
     scale: float
@@ -86,7 +86,7 @@ class BarGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class BarComparison:
     """What a chart compares. along: name of the facet that varies. own: its text for a run, where it is not the facet's.
 
     ignore: facets that go with it. order: of the series. reference: among the series. label: of a gain (0.25: 25% faster).
@@ -109,12 +109,12 @@ class Comparison:
 
 
 def compared(
-    key: str, title: str, heading: str, how: Comparison | Callable[[Sequence[TrainingRun]], Comparison]
+    key: str, title: str, heading: str, how: BarComparison | Callable[[Sequence[TrainingRun]], BarComparison]
 ) -> View:
     """The view of runs that differ in one thing. heading: of captions. how: what is compared, or what makes it of runs."""
 
     def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroups, ...]:
-        return compare(runs, how if isinstance(how, Comparison) else how(runs), drop_epochs=drop_epochs)
+        return compare(runs, how if isinstance(how, BarComparison) else how(runs), drop_epochs=drop_epochs)
 
     def caption(data: BarGroups) -> str:
         return groups_caption(data, heading)
@@ -126,7 +126,7 @@ def compared(
     )
 
 
-def compare(runs: Iterable[TrainingRun], how: Comparison, *, drop_epochs: int) -> tuple[BarGroups, ...]:
+def compare(runs: Iterable[TrainingRun], how: BarComparison, *, drop_epochs: int) -> tuple[BarGroups, ...]:
     """One chart a model and data set (and device); groups without two values to compare are left out."""
     known = tuple(f for f in ("hardware", "dataset", "model") if f not in (how.along, *how.ignore))
     rest = tuple(f for f in FACETS if f not in known and f not in (how.along, *how.ignore))
@@ -160,7 +160,7 @@ def _by_ranks(slots: Mapping[tuple[str, ...], list[TrainingRun]], names: Sequenc
     return [runs for _, runs in ordered]
 
 
-def _repeats(runs: Sequence[TrainingRun], how: Comparison) -> list[list[TrainingRun]]:
+def _repeats(runs: Sequence[TrainingRun], how: BarComparison) -> list[list[TrainingRun]]:
     """The first run of each value, then the second of each: repeats stand beside each other, none is lost."""
     by_value = grouped(runs, how.value)
     deepest = max(len(found) for found in by_value.values())
@@ -189,7 +189,7 @@ def _chart(
     series: Sequence[str],
     about: Sequence[str],
     rest: Sequence[str],
-    how: Comparison,
+    how: BarComparison,
     drop_epochs: int,
     page: int | None,
 ) -> BarGroups | None:
@@ -211,7 +211,7 @@ def _chart(
         title=", ".join(text for text in (what, *common) if text) + (f" ({page})" if page else ""),
         series=tuple(series),
         clusters=tuple(
-            Cluster(name=name, bars=tuple(_bar(cluster, one, reference, how, shown) for one in series))
+            BarCluster(name=name, bars=tuple(_bar(cluster, one, reference, how, shown) for one in series))
             for cluster, name in zip(clusters, _numbered(called), strict=True)
         ),
         quantity=shown.name,
@@ -233,7 +233,7 @@ def _numbered(called: Sequence[str]) -> list[str]:
     ]
 
 
-def _bar(cluster: Sequence[TrainingRun], name: str, reference: str, how: Comparison, shown: Quantity) -> Bar | None:
+def _bar(cluster: Sequence[TrainingRun], name: str, reference: str, how: BarComparison, shown: Quantity) -> Bar | None:
     run = next((r for r in cluster if how.value(r) == name), None)
     if run is None:
         return None
@@ -337,5 +337,5 @@ def groups_caption(data: BarGroups, what: str) -> str:
     return " ".join(text) + data.note
 
 
-def named(cluster: Cluster, series: str) -> str:
+def named(cluster: BarCluster, series: str) -> str:
     return ", ".join(text for text in (series, cluster.name) if text)

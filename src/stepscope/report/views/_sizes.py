@@ -38,7 +38,7 @@ CURVE_STEPS = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class MeasuredSize:
     """One measured size. fast, slow: what 9 of 10 calls lie between; None: not known."""
 
     size_bytes: int
@@ -52,7 +52,7 @@ class SizeLine:
     """One sweep. fitted: (size, value) along the fitted curve; empty: none is given. ranks: names its colour."""
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[MeasuredSize, ...]
     fitted: tuple[tuple[float, float], ...] = ()
 
 
@@ -134,7 +134,7 @@ def size_charts(
 def _line(sweep: Sequence[CommRow], name: str, calibration: Calibration | None, value: Value) -> SizeLine:
     ordered = sorted(sweep, key=lambda row: row.size_bytes or 0)
     points = tuple(
-        Point(
+        MeasuredSize(
             size_bytes=row.size_bytes or 0,
             value=value(row, row.time_ns or 0.0) or 0.0,
             fast=None if row.time_ns_min is None else value(row, row.time_ns_min),

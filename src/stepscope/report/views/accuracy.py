@@ -9,15 +9,15 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.records.training import TrainingRun
 from stepscope.report.view import Figures, View
-from stepscope.report.views._curves import Curves, curves_chart, epoch_curves
+from stepscope.report.views._curves import RunCurves, curves_chart, epoch_curves
 
 
-def prepare(runs: Sequence[TrainingRun]) -> tuple[Curves, ...]:
+def prepare(runs: Sequence[TrainingRun]) -> tuple[RunCurves, ...]:
     """Share of right answers over epochs, of runs that validated at least two."""
     return epoch_curves(runs, lambda e: e.validation_accuracy, y_axis=lambda _: ("validation accuracy (%)", 100.0))
 
 
-def caption(data: Curves) -> str:
+def caption(data: RunCurves) -> str:
     said = []
     for curve in data.curves:
         best = max(curve.points, key=lambda p: p.y)

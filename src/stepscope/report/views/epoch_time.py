@@ -8,13 +8,13 @@ from functools import partial
 from stepscope.core.units import format_duration
 from stepscope.records.training import TrainingRun
 from stepscope.report.view import Figures, View
-from stepscope.report.views._curves import Curves, curves_chart, epoch_curves
+from stepscope.report.views._curves import RunCurves, curves_chart, epoch_curves
 from stepscope.report.views._runs import time_unit
 from stepscope.report.views._training import first_epochs
 from stepscope.results.figures import dropped_epochs, epoch_time
 
 
-def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Curves, ...]:
+def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[RunCurves, ...]:
     """ns over epochs, of runs that timed at least two."""
 
     def typical(run: TrainingRun) -> float | None:
@@ -34,7 +34,7 @@ def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Curves, 
     )
 
 
-def caption(data: Curves) -> str:
+def caption(data: RunCurves) -> str:
     medians = "; ".join(f"{c.name}: {format_duration(c.typical)}" for c in data.curves if c.typical is not None)
     grey = f" Grey: {first_epochs(data.dropped)}, left out (--drop-epochs {data.dropped})." if data.dropped else ""
     return f"Time of each epoch on {data.title}, training only. Median over epochs after warm-up: {medians}.{grey}"

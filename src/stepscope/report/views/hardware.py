@@ -11,11 +11,11 @@ from pathlib import PurePath
 from stepscope.core.grouping import grouped
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import clean
-from stepscope.report.views._groups import Comparison, compared, faster
+from stepscope.report.views._groups import BarComparison, compared, faster
 from stepscope.report.views._runs import facets
 
 
-def _on_machines(runs: Sequence[TrainingRun]) -> Comparison:
+def _on_machines(runs: Sequence[TrainingRun]) -> BarComparison:
     sources = grouped(runs, lambda run: facets(run)["hardware"])
     several = {name for name, mine in sources.items() if len({_file(run) for run in mine}) > 1}
 
@@ -23,7 +23,7 @@ def _on_machines(runs: Sequence[TrainingRun]) -> Comparison:
         name = facets(run)["hardware"]
         return f"{name}, {clean(_file(run), 24)}" if name and name in several else name
 
-    return Comparison(along="hardware", own=machine, label=faster)
+    return BarComparison(along="hardware", own=machine, label=faster)
 
 
 def _file(run: TrainingRun) -> str:

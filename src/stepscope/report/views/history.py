@@ -13,7 +13,7 @@ from stepscope.report.names import clean
 from stepscope.report.table import Column, Table, Tone, Value, duration, said, tabled, whole
 from stepscope.report.vega import MAX_LINES
 from stepscope.report.view import Figures, View
-from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
+from stepscope.report.views._curves import CurvePoint, RunCurve, RunCurves, curves_chart
 from stepscope.report.views._runs import names
 from stepscope.stats.change_point import SIGNIFICANT, ChangePoint
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryChart(Curves):
+class HistoryChart(RunCurves):
     """Each cell's step / its median. change: what is said of all cells together."""
 
     change: str
@@ -102,7 +102,7 @@ def build(history: History | None) -> Table:
 def prepare(history: History) -> tuple[HistoryChart, ...]:
     """One chart: of more cells than lines can be told apart, those that changed most."""
     pairs = sorted(zip(history.cells, _names(history), strict=True), key=lambda pair: -_spread(pair[0]))[:MAX_LINES]
-    lines = tuple(Curve(name=name, points=_points(cell)) for cell, name in pairs)
+    lines = tuple(RunCurve(name=name, points=_points(cell)) for cell, name in pairs)
     since = history.common.since
     shown = f" ({len(lines)} of {len(history.cells)} cells)" if len(lines) < len(history.cells) else ""
     return (

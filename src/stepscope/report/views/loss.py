@@ -13,7 +13,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part
 from stepscope.report.vega import MAX_LINES, known
 from stepscope.report.view import Figures, View, distinct
-from stepscope.report.views._curves import Curve, CurvePoint, Curves, curves_chart
+from stepscope.report.views._curves import CurvePoint, RunCurve, RunCurves, curves_chart
 from stepscope.report.views._runs import facets, names, numbered_parts
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps
@@ -23,7 +23,7 @@ MAX_POINTS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossChart(Curves):
+class LossChart(RunCurves):
     """difference: largest relative difference to the first line at the same epoch or step; where: at which."""
 
     difference: float
@@ -48,7 +48,7 @@ def prepare(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> 
                     key=key,
                     title=title + several,
                     curves=tuple(
-                        Curve(name=name, points=points)
+                        RunCurve(name=name, points=points)
                         for name, (_, points, _) in zip(
                             names([run for run, _, _ in part], known=ALIKE), part, strict=True
                         )

@@ -29,7 +29,7 @@ from stepscope.results.pipeline_profile import pipelines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class BubbleCurve:
     """One schedule: measured bubbles by layout, fewest micro-batches first."""
 
     name: str
@@ -37,13 +37,13 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
+class BubbleCurves:
     key: str
     title: str
-    curves: tuple[Curve, ...]
+    curves: tuple[BubbleCurve, ...]
 
 
-def prepare(cells: Sequence[CellEvidence]) -> tuple[Curves, ...]:
+def prepare(cells: Sequence[CellEvidence]) -> tuple[BubbleCurves, ...]:
     """One chart for each number of ranks that has runs with different micro-batches."""
     by_ranks: defaultdict[int, defaultdict[str, dict[int, tuple[PipelineLayout, Measured]]]] = defaultdict(
         lambda: defaultdict(dict)
@@ -53,11 +53,12 @@ def prepare(cells: Sequence[CellEvidence]) -> tuple[Curves, ...]:
         name = layout.schedule + (f", {layout.chunks} chunks" if layout.chunks > 1 else "")
         by_ranks[layout.ranks][name].setdefault(layout.micro_batches, (layout, found.bubble))
     return tuple(
-        Curves(
+        BubbleCurves(
             key=f"{ranks}-ranks",
             title=f"pipeline of {counted(ranks, 'rank')}",
             curves=tuple(
-                Curve(name=name, points=tuple(points[m] for m in sorted(points))) for name, points in names.items()
+                BubbleCurve(name=name, points=tuple(points[m] for m in sorted(points)))
+                for name, points in names.items()
             ),
         )
         for ranks, names in sorted(by_ranks.items())
@@ -65,7 +66,7 @@ def prepare(cells: Sequence[CellEvidence]) -> tuple[Curves, ...]:
     )
 
 
-def draw(data: Curves) -> Spec:
+def draw(data: BubbleCurves) -> Spec:
     """Points with intervals; lines: the formula."""
     names = [curve.name for curve in data.curves]
     look = {"color": by_series(names), "shape": shape_by_series(names)}
@@ -100,7 +101,7 @@ def draw(data: Curves) -> Spec:
     )
 
 
-def caption(data: Curves) -> str:
+def caption(data: BubbleCurves) -> str:
     ends = [
         f"{curve.name} {format_percent(curve.points[0][1].value)} at {curve.points[0][0].micro_batches}, "
         f"{format_percent(curve.points[-1][1].value)} at {curve.points[-1][0].micro_batches}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.core.units import format_percent
 from stepscope.predict.step.layout_text import layout_text
 from stepscope.predict.step.pathology import warnings_of
-from stepscope.predict.step.plan import Alternative, Plan, slower_because
+from stepscope.predict.step.plan import LayoutSearch, UsualLayout, slower_because
 from stepscope.predict.step.step import StepPrediction
 from stepscope.report.table import Column, Table, number, percent, said, size, tabled, whole
 from stepscope.report.view import View
@@ -23,7 +23,7 @@ def explain(p: StepPrediction) -> str:
     return "; ".join(part for part in (text, warned and f"! {warned}") if part) or "computation alone"
 
 
-def build_plan(plan: Plan) -> Table:
+def build_plan(plan: LayoutSearch) -> Table:
     """One row a layout, fastest first."""
     best = plan.best[0]
     return tabled(
@@ -49,10 +49,10 @@ def build_plan(plan: Plan) -> Table:
     )
 
 
-def build_alternatives(plan: Plan) -> Table:
+def build_alternatives(plan: LayoutSearch) -> Table:
     """One row an obvious layout."""
 
-    def form(item: Alternative) -> str | None:
+    def form(item: UsualLayout) -> str | None:
         return None if item.prediction is None else layout_text(item.prediction.layout)
 
     return tabled(

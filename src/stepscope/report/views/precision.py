@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.report.views._groups import Comparison, compared, times
+from stepscope.report.views._groups import BarComparison, compared, times
 
 PLAIN = "fp32"
 
@@ -10,7 +10,7 @@ VIEW = compared(
     "precision",
     "Precision",
     "Precisions compared",
-    Comparison(
+    BarComparison(
         along="precision", label=times, reference=lambda series: PLAIN if PLAIN in series else series[0],
         gain="speed-up at equal ranks",
     ),

@@ -14,7 +14,7 @@ from stepscope.report.table import Column, Raw, Table, Value, duration, figure, 
 from stepscope.report.vega import COLUMN, FAINT, MAX_LINES, Spec, doubling_axis, layer, number_axis, sig, whole_axis
 from stepscope.report.vega import chart as chart_
 from stepscope.report.view import Figures, View, distinct
-from stepscope.report.views._curves import CURVES_HEIGHT, Curve, CurvePoint, Curves, curve_layers
+from stepscope.report.views._curves import CURVES_HEIGHT, CurvePoint, RunCurve, RunCurves, curve_layers
 from stepscope.report.views._runs import facets, model_on, names, numbered_parts, scaled
 from stepscope.report.views._training import efficiency_value, first_epochs, speedup_value
 
@@ -31,7 +31,7 @@ IDEAL = "ideal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingChart(Curves):
+class ScalingChart(RunCurves):
     """Lines of speed-up (x of the baseline on ``base`` ranks). rule: strong, weak, or None where it is not known."""
 
     base: int
@@ -56,7 +56,7 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
         called = names([one[0][0] for one in series], known=("hardware", "dataset", "ranks"))
         if len(series) == 1:  # nothing to tell it from
             called = (facets(series[0][0][0])["strategy"] or "measured",)
-        curves = [Curve(name=name, points=_points(one, baselines)) for one, name in zip(series, called, strict=True)]
+        curves = [RunCurve(name=name, points=_points(one, baselines)) for one, name in zip(series, called, strict=True)]
         curves = [curve for curve in curves if len(curve.points) > 1]
         models = {facets(run)["model"] for run, _ in mine}
         where = model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs"
@@ -121,7 +121,7 @@ def chart(data: ScalingChart) -> Spec:
         x["axis"]["values"] = ranks
         y = number_axis("y", data.y_axis, low=0.0, top=top)
 
-    def said(curve: Curve, point: CurvePoint) -> str:
+    def said(curve: RunCurve, point: CurvePoint) -> str:
         return f"{curve.name} on {counted(int(point.x), 'rank')}: {point.y:.2f}x, {_efficiency(point)}"
 
     words = [{**ideal[1], "text": IDEAL}]

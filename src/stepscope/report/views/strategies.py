@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.report.views._groups import Comparison, compared, faster
+from stepscope.report.views._groups import BarComparison, compared, faster
 
 NAIVE = "naive"
 
@@ -10,7 +10,7 @@ VIEW = compared(
     "strategies",
     "Strategies",
     "Strategies compared",
-    Comparison(
+    BarComparison(
         along="strategy",
         label=faster,
         reference=lambda series: next((name for name in series if NAIVE in name.casefold()), series[0]),

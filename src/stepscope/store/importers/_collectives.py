@@ -29,7 +29,7 @@ class StatedRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ColumnReading:
     """What a table's columns mean. text: for notes (``bus bandwidth in GB/s, sizes in MiB``)."""
 
     text: str
@@ -38,10 +38,10 @@ class Reading:
     rate_scale: float
 
 
-def readings(size_units: Mapping[str, float], rate_units: Mapping[str, float]) -> tuple[Reading, ...]:
+def readings(size_units: Mapping[str, float], rate_units: Mapping[str, float]) -> tuple[ColumnReading, ...]:
     """Every combination of size unit (name -> bytes), payload or bus bandwidth, and rate unit (name -> bytes/s)."""
     return tuple(
-        Reading(
+        ColumnReading(
             text=f"{'bus' if bus else 'payload'} bandwidth in {rate}, sizes in {size}",
             size_scale=size_scale,
             bus=bus,
@@ -53,7 +53,9 @@ def readings(size_units: Mapping[str, float], rate_units: Mapping[str, float]) -
     )
 
 
-def reading_of(source: str, rows: Sequence[StatedRate], possible: Sequence[Reading], *, time_unit_s: float) -> Reading:
+def reading_of(
+    source: str, rows: Sequence[StatedRate], possible: Sequence[ColumnReading], *, time_unit_s: float
+) -> ColumnReading:
     """The one reading under which every row's rate follows from its size and time, within the digits they have.
 
     time_unit_s: of the time column (1e-3 for ms). Raises DataError where none fits, or several that differ.
@@ -65,7 +67,7 @@ def reading_of(source: str, rows: Sequence[StatedRate], possible: Sequence[Readi
     time_digit = _last_digit([row.time for row in rows])
     rate_digit = _last_digit([row.rate for row in rows])
 
-    def misfit(row: StatedRate, reading: Reading) -> float:
+    def misfit(row: StatedRate, reading: ColumnReading) -> float:
         factor = BUS_FACTORS[row.op](row.world_size) if reading.bus else 1.0
         expected = row.size * reading.size_scale / (row.time * time_unit_s) * factor / reading.rate_scale
         allowed = max(_EXACT, _digit(row.time, time_digit) / 2 / row.time + rate_digit / 2 / row.rate)

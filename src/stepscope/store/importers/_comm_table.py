@@ -8,9 +8,9 @@ from stepscope.core.bus_factor import BUS_FACTORS
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.comm import CommRow
-from stepscope.store.importers._collectives import Reading, StatedRate, mean_row, reading_of, readings
+from stepscope.store.importers._collectives import ColumnReading, StatedRate, mean_row, reading_of, readings
 from stepscope.store.importers._columns import Columns
-from stepscope.store.importers._table_lines import Line, lines_of
+from stepscope.store.importers._table_lines import TableLine, lines_of
 from stepscope.store.importers._tables import TextTable
 
 _ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "fp32": 4, "fp16": 2, "bf16": 2}
@@ -41,11 +41,11 @@ def comm_rows_of(table: TextTable, columns: Columns) -> tuple[tuple[CommRow, ...
     return tuple(_rows(table, timed)), tuple(f"{table.source.name}: {note}" for note in notes)
 
 
-def _rows(table: TextTable, lines: Sequence[Line]) -> Iterator[CommRow]:
+def _rows(table: TextTable, lines: Sequence[TableLine]) -> Iterator[CommRow]:
     finished = [line for line in lines if line.cell("status").lower() in _DONE]
     rated = [line for line in finished if line.columns.has("bandwidth") and line.amount("bandwidth")]  # 0.00: rounded
     reading = _reading(table, rated) if rated else None
-    seen: dict[tuple[str, int, int | None, str], Line] = {}
+    seen: dict[tuple[str, int, int | None, str], TableLine] = {}
     for line in lines:
         op, ranks, dtype = _op(line), line.count("world_size"), line.cell("precision")
         own = line.columns.by_role["size"][1].scale or 1.0
@@ -75,7 +75,7 @@ def _rows(table: TextTable, lines: Sequence[Line]) -> Iterator[CommRow]:
         )
 
 
-def _reading(table: TextTable, lines: Sequence[Line]) -> Reading:
+def _reading(table: TextTable, lines: Sequence[TableLine]) -> ColumnReading:
     """What sizes and bandwidths mean: the one reading that fits all rows."""
     size, time = (lines[0].columns.by_role[role][1] for role in ("size", "time_ns"))
     binary, scale, decimal, other = _UNITS.get(size.unit, ("bytes", size.scale or 1.0, "bytes", size.scale or 1.0))
@@ -94,7 +94,7 @@ def _reading(table: TextTable, lines: Sequence[Line]) -> Reading:
     return reading_of(str(table.source), stated, possible, time_unit_s=(time.scale or 1.0) / 1e9)
 
 
-def _twice(one: Line, other: Line) -> DataError:
+def _twice(one: TableLine, other: TableLine) -> DataError:
     pairs = zip(one.columns.names, one.row.cells, other.row.cells, strict=True)
     differ = [f"{name} ({a or 'nothing'} and {b or 'nothing'})" for name, a, b in pairs if a != b]
     return DataError(
@@ -104,7 +104,7 @@ def _twice(one: Line, other: Line) -> DataError:
     )
 
 
-def _op(line: Line) -> str:
+def _op(line: TableLine) -> str:
     """The collective that a text names: itself, or as a part (``all_reduce_bandwidth``)."""
     text = "".join(c for c in line.cell("op").lower() if c.isalpha())
     for op in sorted(BUS_FACTORS, key=len, reverse=True):
@@ -113,7 +113,7 @@ def _op(line: Line) -> str:
     raise line.wrong("op", f"one of {', '.join(BUS_FACTORS)}")
 
 
-def _positive(line: Line, role: str) -> float:
+def _positive(line: TableLine, role: str) -> float:
     value = line.amount(role)
     if not value:
         raise line.wrong(role, "a number above 0")

@@ -61,7 +61,7 @@ class ExperimentConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class ExperimentFacts:
     """What the configuration of an experiment says. settings: canonical ones, then the other leaves by dotted name.
 
     source: the file; None where no configuration names the experiment: then nothing is known.
@@ -123,7 +123,7 @@ def read_configs(files: Iterable[Path]) -> tuple[tuple[ExperimentConfig, ...], t
     return tuple(found), tuple(notes)
 
 
-def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool, alone: bool) -> Facts:
+def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool, alone: bool) -> ExperimentFacts:
     """What is configured for the experiment in ``folder``.
 
     A configuration names it by its output folder (by the last part alone where ``unique``: no other experiment has that
@@ -137,7 +137,7 @@ def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool,
     if not naming and alone and len(configs) == 1 and not configs[0].texts(_OUTPUT):
         naming = list(configs)
     if not naming:
-        return Facts(source=None, settings={}, model={}, notes=())
+        return ExperimentFacts(source=None, settings={}, model={}, notes=())
     notes = []
     leaves = dict(naming[0].leaves)
     for other in naming[1:]:
@@ -148,7 +148,9 @@ def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool,
             notes.append(f"{naming[0].name} and {other.name} both name this run and differ in {names}: left open")
     merged = ExperimentConfig(name=naming[0].name, leaves=leaves)
     settings, unclear = _settings(merged)
-    return Facts(source=merged.name, settings=settings, model=merged.section("model"), notes=(*notes, *unclear))
+    return ExperimentFacts(
+        source=merged.name, settings=settings, model=merged.section("model"), notes=(*notes, *unclear)
+    )
 
 
 def _settings(config: ExperimentConfig) -> tuple[dict[str, Any], list[str]]:

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from stepscope.records.memory_snapshot import KINDS, MemoryHolder, MemoryOverTime, MemorySnapshot
-from stepscope.store.importers._memory_lives import Event, Life, alive, place
+from stepscope.store.importers._memory_lives import AllocatorEvent, Life, alive, place
 
 _GROWS = frozenset(["segment_alloc", "segment_map"])
 _SHRINKS = frozenset(["segment_free", "segment_unmap"])
@@ -22,13 +22,13 @@ HOLDERS = 20
 """Places in the code that are kept, largest first."""
 
 
-def with_history(record: MemorySnapshot, trace: Sequence[Event], lives: Sequence[Life]) -> MemorySnapshot:
+def with_history(record: MemorySnapshot, trace: Sequence[AllocatorEvent], lives: Sequence[Life]) -> MemorySnapshot:
     """``record``, of one device at the snapshot, with what its history tells. lives: judged, of this trace.
 
     Late is the second half of the requests, with what lies between them.
     """
     held = most_held = record.segment_bytes
-    failed: list[tuple[Event, int]] = []  # the last one first, and what was reserved then
+    failed: list[tuple[AllocatorEvent, int]] = []  # the last one first, and what was reserved then
     for event in reversed(trace):
         if event.action == "oom":
             failed.append((event, held))
@@ -102,7 +102,7 @@ def _levels(lives: Sequence[Life], events: int) -> np.ndarray[tuple[int, int], n
 
 
 def _over_time(
-    trace: Sequence[Event],
+    trace: Sequence[AllocatorEvent],
     levels: np.ndarray[tuple[int, int], np.dtype[np.int64]],
     total: np.ndarray[tuple[int], np.dtype[np.int64]],
 ) -> MemoryOverTime:
@@ -123,17 +123,17 @@ def _over_time(
     )
 
 
-def _half_of_requests(trace: Sequence[Event]) -> int:
+def _half_of_requests(trace: Sequence[AllocatorEvent]) -> int:
     """Number of events up to and with the request in the middle: growing a pool takes more events than using it."""
     requests = [number for number, event in enumerate(trace) if event.action == "alloc"]
     return requests[len(requests) // 2 - 1] + 1 if len(requests) > 1 else len(trace)
 
 
-def _count(trace: Sequence[Event], actions: Container[str]) -> int:
+def _count(trace: Sequence[AllocatorEvent], actions: Container[str]) -> int:
     return sum(event.action in actions for event in trace)
 
 
-def _retries(trace: Sequence[Event]) -> int:
+def _retries(trace: Sequence[AllocatorEvent]) -> int:
     """How often segments were given back directly before one was asked for."""
     done = [event.action for event in trace if event.action != "oom"]
     return sum(before in _SHRINKS and action in _GROWS for before, action in pairwise(done))

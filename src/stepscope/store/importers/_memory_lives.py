@@ -45,7 +45,7 @@ Moment = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]
 
 
 @dataclass(kw_only=True)
-class Event:
+class AllocatorEvent:
     """What the allocator did, as the snapshot's history has it."""
 
     action: str
@@ -58,7 +58,7 @@ class Event:
 
 
 @dataclass(kw_only=True)
-class Block:
+class SegmentPiece:
     """A piece of a segment at the snapshot."""
 
     size: Bytes
@@ -89,7 +89,7 @@ class Life:
         return self.begins <= event and (self.ends is None or self.ends > event)
 
 
-def lives_of(trace: Sequence[Event], live: Sequence[Block]) -> list[Life]:
+def lives_of(trace: Sequence[AllocatorEvent], live: Sequence[SegmentPiece]) -> list[Life]:
     """Every block that the history or the snapshot knows. live: blocks in use at the snapshot."""
     lives: list[Life] = []
     open_: dict[int, Life] = {}
@@ -139,7 +139,7 @@ def _take_stacks_of_frees(frees: Sequence[tuple[Life, Sequence[Any]]]) -> None:
             life.stack = life.stack or stack
 
 
-def requested(block: Block) -> int:
+def requested(block: SegmentPiece) -> int:
     """Bytes asked for; snapshots before torch 2.1 only have the rounded size."""
     return block.size if block.requested_size is None else block.requested_size
 

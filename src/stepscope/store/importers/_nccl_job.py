@@ -10,7 +10,7 @@ from functools import lru_cache
 from stepscope.store.importers._nccl_lines import ParsedLine
 from stepscope.store.importers._nccl_members import (
     Choice,
-    Member,
+    NcclMember,
     Process,
     Way,
     by_pointer,
@@ -38,7 +38,7 @@ _PROTOCOLS = ("LL", "LL128", "Simple")
 """In the order of NCCL's numbers (2.21 to 2.23 print those), spelled as NCCL_ALGO and NCCL_PROTO take them."""
 
 
-_Handler = Callable[["Job", Process, ParsedLine, re.Match[str]], None]
+_Handler = Callable[["NcclJob", Process, ParsedLine, re.Match[str]], None]
 _KINDS: list[tuple[str, re.Pattern[str], _Handler]] = []
 """Kinds of lines in the order in which they are tried; what every call prints comes first."""
 
@@ -62,7 +62,7 @@ class Message:
     count: int = 0
 
 
-class Job:
+class NcclJob:
     """All processes of all files, and what their lines say of hosts and plugins."""
 
     def __init__(self) -> None:
@@ -274,8 +274,8 @@ class Job:
 
     # Whose line it is.
 
-    def _new_member(self, process: Process) -> Member:
-        member = Member(process=process)
+    def _new_member(self, process: Process) -> NcclMember:
+        member = NcclMember(process=process)
         if self._members < MEMBERS_KEPT:
             self._members += 1
             process.members.append(member)
@@ -284,19 +284,19 @@ class Job:
             self.members_dropped += 1
         return member
 
-    def _initialising(self, process: Process, parsed: ParsedLine) -> Member:
+    def _initialising(self, process: Process, parsed: ParsedLine) -> NcclMember:
         """The communicator that the thread is about to open; before NCCL 2.18 its name comes last."""
         member = process.beginning.get(parsed.tid)
         if member is None and not process.states_starts:
             member = process.beginning[parsed.tid] = self._new_member(process)
         return member or unstated(process)
 
-    def _speaking(self, process: Process, parsed: ParsedLine, *, own: int, other: int) -> Member:
+    def _speaking(self, process: Process, parsed: ParsedLine, *, own: int, other: int) -> NcclMember:
         if parsed.tid in process.beginning or not process.states_starts:
             return self._initialising(process, parsed)
         return connected(process, own=own, other=other, device=parsed.device) or unstated(process)
 
-    def _chooser(self, process: Process, parsed: ParsedLine) -> Member:
+    def _chooser(self, process: Process, parsed: ParsedLine) -> NcclMember:
         """Rank 0 alone prints choices, without naming the communicator."""
         fitting = [m for m in process.members if m.rank == 0 and m.ended is None]
         if len(fitting) > 1:

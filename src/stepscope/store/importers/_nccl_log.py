@@ -25,9 +25,9 @@ from stepscope.records.nccl_debug import (
     NcclRing,
     NcclTree,
 )
-from stepscope.store.importers._nccl_job import Job
+from stepscope.store.importers._nccl_job import NcclJob
 from stepscope.store.importers._nccl_lines import MAX_LINE_BYTES, Lines, parse_line, parse_version
-from stepscope.store.importers._nccl_members import Choice, Member, Process, Way, merge_way
+from stepscope.store.importers._nccl_members import Choice, NcclMember, Process, Way, merge_way
 
 _HOW = "run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"
 
@@ -39,7 +39,7 @@ def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
     communicators, connections, NICs or errors is told.
     """
     given = [Path(paths)] if isinstance(paths, str | Path) else [Path(p) for p in paths]
-    job = Job()
+    job = NcclJob()
     files: list[NcclLogFile] = []
     notes: list[str] = []
     versions: dict[int, dict[str, None]] = defaultdict(dict)
@@ -98,7 +98,7 @@ def _files(given: Sequence[Path]) -> dict[Path, bool]:
     return named
 
 
-def _read(job: Job, number: int, path: Path, versions: dict[str, None]) -> NcclLogFile:
+def _read(job: NcclJob, number: int, path: Path, versions: dict[str, None]) -> NcclLogFile:
     lines = Lines(path)
     nccl = torn = 0
     for line in lines:
@@ -132,8 +132,8 @@ def _what_instead(read: NcclLogFile) -> str:
     return f"none of its {counted(read.lines, 'line')} is one that NCCL writes"
 
 
-def _communicators(job: Job, versions: tuple[str, ...], notes: list[str]) -> Iterator[NcclCommunicator]:
-    groups: dict[tuple[object, ...], list[Member]] = defaultdict(list)
+def _communicators(job: NcclJob, versions: tuple[str, ...], notes: list[str]) -> Iterator[NcclCommunicator]:
+    groups: dict[tuple[object, ...], list[NcclMember]] = defaultdict(list)
     for process in job.processes.values():
         for member in process.members:
             groups[member.key or ()].append(member)
@@ -154,9 +154,9 @@ def _communicators(job: Job, versions: tuple[str, ...], notes: list[str]) -> Ite
         )
 
 
-def _communicator(members: Sequence[Member], versions: tuple[str, ...], notes: list[str]) -> NcclCommunicator:
+def _communicator(members: Sequence[NcclMember], versions: tuple[str, ...], notes: list[str]) -> NcclCommunicator:
     first = members[0]
-    by_rank: dict[int, Member] = {}
+    by_rank: dict[int, NcclMember] = {}
     for member in members:
         if member.rank is None:
             continue
@@ -192,7 +192,7 @@ def _communicator(members: Sequence[Member], versions: tuple[str, ...], notes: l
     )
 
 
-def _id(member: Member) -> str | None:
+def _id(member: NcclMember) -> str | None:
     return str(member.key[1]) if member.key and member.key[0] == "id" else None
 
 
@@ -201,11 +201,11 @@ def _only(versions: tuple[str, ...]) -> tuple[str, ...]:
     return versions if len(versions) == 1 else ()
 
 
-def _networks(member: Member) -> Iterable[str]:
+def _networks(member: NcclMember) -> Iterable[str]:
     return member.networks or [n for names in member.process.networks.values() for n in names]
 
 
-def _rank(member: Member) -> NcclRank:
+def _rank(member: NcclMember) -> NcclRank:
     return NcclRank(
         rank=member.rank if member.rank is not None else -1,
         host=member.process.host,
@@ -218,7 +218,7 @@ def _rank(member: Member) -> NcclRank:
     )
 
 
-def _rings(members: Sequence[Member], nranks: int | None) -> Iterator[NcclRing]:
+def _rings(members: Sequence[NcclMember], nranks: int | None) -> Iterator[NcclRing]:
     found: dict[int, tuple[int, ...]] = {}
     for member in members:
         for channel, order in member.rings.items():
@@ -229,14 +229,14 @@ def _rings(members: Sequence[Member], nranks: int | None) -> Iterator[NcclRing]:
             yield NcclRing(channel=channel, ranks=order, complete=len(order) == nranks)
 
 
-def _trees(by_rank: dict[int, Member], nranks: int | None) -> Iterator[NcclTree]:
+def _trees(by_rank: dict[int, NcclMember], nranks: int | None) -> Iterator[NcclTree]:
     channels = sorted({c for m in by_rank.values() for c in m.parents})
     for channel in channels:
         parents = tuple(by_rank[r].parents.get(channel) if r in by_rank else None for r in range(nranks or 0))
         yield NcclTree(channel=channel, parents=parents)
 
 
-def _links(members: Sequence[Member]) -> Iterator[NcclLink]:
+def _links(members: Sequence[NcclMember]) -> Iterator[NcclLink]:
     ways: dict[tuple[int, int, str], Way] = {}
     for member in members:
         for key, way in member.ways.items():
@@ -254,7 +254,7 @@ def _links(members: Sequence[Member]) -> Iterator[NcclLink]:
         )
 
 
-def _choices(members: Sequence[Member]) -> Iterator[NcclChoice]:
+def _choices(members: Sequence[NcclMember]) -> Iterator[NcclChoice]:
     calls: dict[Choice, int] = defaultdict(int)
     for member in members:
         for choice, count in member.choices.items():
@@ -263,7 +263,7 @@ def _choices(members: Sequence[Member]) -> Iterator[NcclChoice]:
         yield NcclChoice(**choice._asdict(), calls=calls[choice])
 
 
-def _messages(job: Job) -> Iterator[NcclMessage]:
+def _messages(job: NcclJob) -> Iterator[NcclMessage]:
     for (process, kind, device, place), message in job.messages.items():
         yield NcclMessage(
             kind=kind,
@@ -282,7 +282,7 @@ def _rank_on(process: Process, device: int) -> int | None:
     return max(mine, key=lambda m: m.nranks or 0).rank if mine else None
 
 
-def _hosts(job: Job) -> Iterator[NcclHost]:
+def _hosts(job: NcclJob) -> Iterator[NcclHost]:
     for host in dict.fromkeys([*job.nics, *job.gdr]):
         gdr = job.gdr.get(host, {})
         yield NcclHost(
@@ -293,7 +293,7 @@ def _hosts(job: Job) -> Iterator[NcclHost]:
         )
 
 
-def _notes(job: Job, files: Sequence[NcclLogFile], communicators: Sequence[NcclCommunicator]) -> Iterator[str]:
+def _notes(job: NcclJob, files: Sequence[NcclLogFile], communicators: Sequence[NcclCommunicator]) -> Iterator[str]:
     if len(versions := {v for c in communicators for v in c.versions}) > 1:
         yield f"different versions of NCCL in one job: {', '.join(sorted(versions))}"
     if torn := sum(f.torn_lines for f in files):

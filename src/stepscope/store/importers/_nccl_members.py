@@ -31,7 +31,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Member:
+class NcclMember:
     """One rank of one communicator, as its process tells it."""
 
     process: Process
@@ -66,23 +66,25 @@ class Process:
     host: str
     pid: int
     glued: bool
-    members: list[Member] = field(default_factory=list)
-    unstated: Member | None = None  # what was said outside any initialisation and fits several communicators or none
-    beginning: dict[int, Member] = field(default_factory=dict)  # by thread: the communicator it initialises
+    members: list[NcclMember] = field(default_factory=list)
+    unstated: NcclMember | None = (
+        None  # what was said outside any initialisation and fits several communicators or none
+    )
+    beginning: dict[int, NcclMember] = field(default_factory=dict)  # by thread: the communicator it initialises
     networks: dict[int, list[str]] = field(default_factory=dict)  # by thread, said before its communicator
     called: dict[int, str] = field(default_factory=dict)  # by thread: pointer of its latest call's communicator
     versions: dict[str, None] = field(default_factory=dict)
     states_starts: bool = False  # NCCL 2.18 and later
 
 
-def unstated(process: Process) -> Member:
+def unstated(process: Process) -> NcclMember:
     """Where lines of the process go that name no communicator and fit several or none."""
     if process.unstated is None:
-        process.unstated = Member(process=process, key=("unstated",))
+        process.unstated = NcclMember(process=process, key=("unstated",))
     return process.unstated
 
 
-def connected(process: Process, *, own: int, other: int, device: int | None) -> Member | None:
+def connected(process: Process, *, own: int, other: int, device: int | None) -> NcclMember | None:
     """The one open communicator of the process in which it is rank ``own`` and there is a rank ``other``."""
     fitting = [m for m in process.members if m.rank == own and m.ended is None and other < (m.nranks or 0)]
     if len(fitting) > 1 and device is not None:
@@ -101,13 +103,13 @@ def merge_way(ways: dict[tuple[int, int, str], Way], key: tuple[int, int, str], 
     known.proxy_rank = known.proxy_rank if way.proxy_rank is None else way.proxy_rank
 
 
-def by_pointer(process: Process, pointer: str) -> Member | None:
+def by_pointer(process: Process, pointer: str) -> NcclMember | None:
     """The open communicator at this address: addresses are used again."""
     mine = (m for m in reversed(process.members) if m.pointer == pointer)
     return next((m for m in mine if m.ended is None), None)
 
 
-def identity(process: Process, member: Member, rest: str) -> tuple[object, ...]:
+def identity(process: Process, member: NcclMember, rest: str) -> tuple[object, ...]:
     """What members of one communicator have in common."""
     if found := _COMM_ID.search(rest):
         return ("id", found[1])

@@ -30,7 +30,7 @@ _WALL = "step time is the median wall-clock time between logged steps, everythin
 
 
 @dataclass(slots=True)
-class Point:
+class LoggedStep:
     """What was logged at one step. wall_s: when. values: figure's name, as logged -> value."""
 
     step: int
@@ -45,7 +45,7 @@ class Scalars:
     source: str
     run_id: str
     group: str
-    points: list[Point]
+    points: list[LoggedStep]
     known: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -139,7 +139,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
 
 
 def _changed(
-    points: Sequence[Point], chosen: Mapping[str, str], meanings: Mapping[str, Meaning | None]
+    points: Sequence[LoggedStep], chosen: Mapping[str, str], meanings: Mapping[str, Meaning | None]
 ) -> StepChange | None:
     """Where steps change their level, of what says most of their time: its figure, or a rate."""
     for role in _RATES:
@@ -158,7 +158,7 @@ def _steady(values: Sequence[float]) -> Measured | None:
     return steady_median(kept) if kept else None
 
 
-def _by_wall_clock(points: Iterable[Point], name: str | None) -> Measured | None:
+def _by_wall_clock(points: Iterable[LoggedStep], name: str | None) -> Measured | None:
     """Median time of a step between two points at which the training loss was logged."""
     timed = [point for point in points if point.wall_s is not None and (name is None or name in point.values)]
     found = [
@@ -170,7 +170,10 @@ def _by_wall_clock(points: Iterable[Point], name: str | None) -> Measured | None
 
 
 def _epochs(
-    points: Sequence[Point], chosen: Mapping[str, str], meanings: Mapping[str, Meaning | None], percent: Container[str]
+    points: Sequence[LoggedStep],
+    chosen: Mapping[str, str],
+    meanings: Mapping[str, Meaning | None],
+    percent: Container[str],
 ) -> tuple[Epoch, ...]:
     """What was last logged in each epoch. Epochs may be whole numbers, or how much of the data was seen (0.5)."""
     if "epoch" not in chosen:

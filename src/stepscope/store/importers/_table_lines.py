@@ -7,17 +7,17 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.store.importers._columns import COUNTS, SIZES, TIMES, Columns
-from stepscope.store.importers._tables import MISSING, Row, TextTable, number
+from stepscope.store.importers._tables import MISSING, TextRow, TextTable, number
 
 NOT_FINITE = ("nan", "inf", "-inf", "+inf", "infinity", "-infinity")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableLine:
     """One row with the meaning of its columns. percent: roles of accuracies that are in per cent."""
 
     table: TextTable
-    row: Row
+    row: TextRow
     columns: Columns
     percent: frozenset[str] = frozenset()
 
@@ -81,7 +81,7 @@ def _cell_scale(role: str, unit: str, *, own: str) -> float | None:
     return 1.0 if unit == own else None
 
 
-def of(line: Line, name: str) -> str:
+def of(line: TableLine, name: str) -> str:
     return line.row.cells[line.columns.names.index(name)] if name in line.columns.names else ""
 
 
@@ -101,7 +101,7 @@ def whole(value: float | None) -> int | None:
     return None if not value else round(value)
 
 
-def fraction(line: Line, role: str) -> float | None:
+def fraction(line: TableLine, role: str) -> float | None:
     """An accuracy; in per cent where any of its column is above 1. Raises DataError beyond 100."""
     value = line.amount(role)
     if value is not None and value > 100:
@@ -109,7 +109,7 @@ def fraction(line: Line, role: str) -> float | None:
     return value / 100 if value is not None and role in line.percent else value
 
 
-def lines_of(table: TextTable, columns: Columns) -> tuple[Line, ...]:
+def lines_of(table: TextTable, columns: Columns) -> tuple[TableLine, ...]:
     """Every row of a table."""
     percent = set()
     for role in ("train_accuracy", "validation_accuracy"):
@@ -117,9 +117,9 @@ def lines_of(table: TextTable, columns: Columns) -> tuple[Line, ...]:
         cells = [number(row.cells[index]) for row in table.rows] if meaning is not None and not meaning.unit else []
         if any(cell is not None and not cell[1] and cell[0] > 1 for cell in cells):
             percent.add(role)
-    return tuple(Line(table, row, columns, frozenset(percent)) for row in table.rows)
+    return tuple(TableLine(table, row, columns, frozenset(percent)) for row in table.rows)
 
 
-def loss(line: Line, role: str) -> float | None:
+def loss(line: TableLine, role: str) -> float | None:
     """A loss may be NaN: the training diverged, and there is no figure."""
     return None if line.cell(role).lower() in NOT_FINITE else line.value(role)

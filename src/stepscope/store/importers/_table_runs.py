@@ -18,7 +18,7 @@ from stepscope.stats.order import mean_interval
 from stepscope.store.importers._columns import REPEATS
 from stepscope.store.importers._table_lines import (
     NOT_FINITE,
-    Line,
+    TableLine,
     fraction,
     is_word,
     loss,
@@ -69,7 +69,7 @@ _TEXT = 80
 _ROUNDED = 0.02
 
 
-def runs_of(lines: Sequence[Line]) -> tuple[TrainingRun, ...]:
+def runs_of(lines: Sequence[TableLine]) -> tuple[TrainingRun, ...]:
     """One run a row, or of the rows of its epochs; baselines and scaling as far as the rows tell. Raises DataError."""
     kinds = _kinds_of(lines)
     runs = [
@@ -90,17 +90,17 @@ class _Kinds:
     hardware: bool
     when: str | None = None
 
-    def day(self, line: Line) -> str:
+    def day(self, line: TableLine) -> str:
         """The day of a row, as it is written; empty where rows are of one day."""
         return "" if self.when is None else of(line, self.when)
 
-    def texts(self, line: Line) -> tuple[str, ...]:
+    def texts(self, line: TableLine) -> tuple[str, ...]:
         """What a split of the model is, with its column's name: ``tp 4``."""
         found = [(name, of(line, name)) for name in self.names]
         return tuple(f"{name} {text}" if text and plain(name) in SPLIT else text for name, text in found)
 
 
-def _kinds_of(lines: Sequence[Line]) -> _Kinds:
+def _kinds_of(lines: Sequence[TableLine]) -> _Kinds:
     """Texts that vary, unless each row has its own (an id, a time), or the strategy alone decides it."""
     values: dict[str, list[str]] = {}
     for line in lines:
@@ -123,7 +123,7 @@ def _kinds_of(lines: Sequence[Line]) -> _Kinds:
     return _nightly(lines, found_kinds) or found_kinds
 
 
-def _nightly(lines: Sequence[Line], kinds: _Kinds) -> _Kinds | None:
+def _nightly(lines: Sequence[TableLine], kinds: _Kinds) -> _Kinds | None:
     """The same without the day, and what names the code, where runs of one kind are of many days: a history of that kind."""
     days = (name for name in kinds.names if _WHEN.search(plain(name)))
     when = next((name for name in days if all(_A_DATE.fullmatch(of(line, name)) for line in lines)), None)
@@ -137,7 +137,7 @@ def _nightly(lines: Sequence[Line], kinds: _Kinds) -> _Kinds | None:
     return found if max(map(len, of_kind.values())) >= MIN_RUNS else None
 
 
-def _splits(lines: Sequence[Line]) -> Iterator[str]:
+def _splits(lines: Sequence[TableLine]) -> Iterator[str]:
     """Columns of how the model is split, where jobs on as many ranks differ in them: other work for each rank."""
     names = dict.fromkeys(
         name for line in lines for name in line.columns.names if SPLIT.get(plain(name), "data") != "data"
@@ -150,9 +150,9 @@ def _splits(lines: Sequence[Line]) -> Iterator[str]:
             yield name
 
 
-def _by_run(lines: Sequence[Line], kinds: _Kinds) -> list[list[Line]]:
+def _by_run(lines: Sequence[TableLine], kinds: _Kinds) -> list[list[TableLine]]:
     """Rows of one run: each is one, unless the table has epochs."""
-    found: dict[object, list[Line]] = {}
+    found: dict[object, list[TableLine]] = {}
     for line in lines:
         by_epoch = line.columns.has("epoch")
         key: object = id(line.row)
@@ -172,7 +172,7 @@ def _repeats(table: TextTable) -> bool:
     return any(plain(name) in REPEATS for name in table.names)
 
 
-def _identity(line: Line, kinds: _Kinds) -> tuple[str, ...]:
+def _identity(line: TableLine, kinds: _Kinds) -> tuple[str, ...]:
     roles = (
         "model",
         "strategy",
@@ -187,7 +187,7 @@ def _identity(line: Line, kinds: _Kinds) -> tuple[str, ...]:
     return (*(line.cell(role) for role in roles), *kinds.texts(line), kinds.day(line))
 
 
-def _run(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
+def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
     line = members[0]
     status, error = _status(line)
     ok = status == "ok"
@@ -242,7 +242,7 @@ def _run(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
     )
 
 
-def _of_repeats(members: Sequence[Line], kinds: _Kinds) -> TrainingRun:
+def _of_repeats(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
     """One run of several samples: means with their spread, and of peaks the highest. Failed samples are said."""
     every = [_run([line], kinds) for line in members]
     done = [run for run in every if run.status == "ok"]
@@ -275,7 +275,7 @@ def _mean_of(values: Sequence[Measured | None]) -> Measured | None:
     return with_interval(fmean(known), mean_interval(known), n=len(known)) if known else None
 
 
-def _status(line: Line) -> tuple[Status, str | None]:
+def _status(line: TableLine) -> tuple[Status, str | None]:
     """Of a status column, else of words and zeros where a figure should be."""
     state = line.text("status")
     if state is not None and state.lower() not in _FINISHED:
@@ -292,12 +292,12 @@ def _status(line: Line) -> tuple[Status, str | None]:
     return "ok", None
 
 
-def _step_ns(line: Line) -> float | None:
+def _step_ns(line: TableLine) -> float | None:
     per_s = line.amount("steps_per_s")
     return line.amount("step_ns") or (1e9 / per_s if per_s else None)
 
 
-def _rate(line: Line, world_size: int | None, *, ok: bool) -> tuple[float | None, str]:
+def _rate(line: TableLine, world_size: int | None, *, ok: bool) -> tuple[float | None, str]:
     """(throughput of all ranks, what it counts)."""
     if not line.columns.has("samples_per_s"):
         return None, "samples"
@@ -309,7 +309,7 @@ def _rate(line: Line, world_size: int | None, *, ok: bool) -> tuple[float | None
 
 
 def _batch(
-    line: Line, world_size: int | None, step_ns: float | None, rate: float | None, unit: str
+    line: TableLine, world_size: int | None, step_ns: float | None, rate: float | None, unit: str
 ) -> tuple[int | None, int | None]:
     """(global batch, sequence length), checked against each other and against step time and throughput.
 
@@ -356,7 +356,7 @@ SPLIT = {
 _OF_MODEL = re.compile(r"(?:^|[^a-z])(?:tp|pp|cp|ep|3d|2d|4d|5d|megatron|tensor|pipe(?:line)?|hybrid)(?![a-z])", re.I)
 
 
-def _replicas(line: Line, world_size: int | None) -> int | None:
+def _replicas(line: TableLine, world_size: int | None) -> int | None:
     """Ranks that get samples of their own; None where the model is split over an unknown number of them."""
     ways: dict[str, int] = {}
     for name, cell in zip(line.columns.names, line.row.cells, strict=True):
@@ -371,9 +371,9 @@ def _replicas(line: Line, world_size: int | None) -> int | None:
     return world_size // split if world_size % split == 0 else None
 
 
-def _epochs(members: Sequence[Line]) -> tuple[Epoch, ...]:
+def _epochs(members: Sequence[TableLine]) -> tuple[Epoch, ...]:
     """Raises DataError for an epoch that stands twice."""
-    seen: dict[int, Line] = {}
+    seen: dict[int, TableLine] = {}
     for line in members:
         value = line.value("epoch")
         if value is None or value < 0 or value != int(value):
@@ -400,7 +400,7 @@ def _epochs(members: Sequence[Line]) -> tuple[Epoch, ...]:
     )
 
 
-def _refuse_clock(lines: Sequence[Line]) -> None:
+def _refuse_clock(lines: Sequence[TableLine]) -> None:
     """A column ``time`` that only grows, past twice its beginning, is likely to count from the start of the training."""
     if not lines[0].columns.has("time_ns") or lines[0].columns.has("epoch_ns"):
         return
@@ -414,7 +414,7 @@ def _refuse_clock(lines: Sequence[Line]) -> None:
         )
 
 
-def _same(members: Sequence[Line], role: str) -> int | None:
+def _same(members: Sequence[TableLine], role: str) -> int | None:
     """A count that all rows of a run share. Raises DataError where they differ."""
     values = [line.count(role) for line in members]
     if len(set(values)) > 1:
@@ -422,7 +422,7 @@ def _same(members: Sequence[Line], role: str) -> int | None:
     return values[0]
 
 
-def _scaling(members: Sequence[Line]) -> Any:
+def _scaling(members: Sequence[TableLine]) -> Any:
     """``weak`` or ``strong`` where a column of the table says nothing else."""
     line = members[0]
     words = {line.row.cells[i].lower() for i in line.columns.others}
@@ -449,7 +449,7 @@ def _with_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
     return tuple(found)
 
 
-def _run_id(line: Line, kinds: _Kinds) -> str:
+def _run_id(line: TableLine, kinds: _Kinds) -> str:
     """The file's name for its only record; else the run's own name, else what tells the rows of the table apart."""
     stem = line.table.source.stem
     if line.table.single:
@@ -478,14 +478,14 @@ _ID_PARTS = (
 )  # fmt: skip
 
 
-def _group(line: Line, kinds: _Kinds, sequence: int | None) -> str:
+def _group(line: TableLine, kinds: _Kinds, sequence: int | None) -> str:
     texts = [line.text("model"), line.text("dataset"), _precision(line)]
     texts += [f"sequences of {sequence}" if sequence else None]
     texts += [*kinds.texts(line), line.text("hardware") if kinds.hardware else None]
     return ", ".join(text for text in texts if text) or line.table.source.stem
 
 
-def _settings(line: Line, sequence: int | None) -> dict[str, Any]:
+def _settings(line: TableLine, sequence: int | None) -> dict[str, Any]:
     """What else the row says, as plain values."""
     found: dict[str, Any] = {} if sequence is None else {"sequence_length": sequence}
     if batch := line.text("batch_size"):
@@ -498,6 +498,6 @@ def _settings(line: Line, sequence: int | None) -> dict[str, Any]:
     return found
 
 
-def _precision(line: Line) -> str | None:
+def _precision(line: TableLine) -> str | None:
     text = line.text("precision")
     return {"true": "amp", "false": None}.get(text.lower(), text) if text else None

@@ -32,7 +32,7 @@ _PIPE = re.compile(r"(?<!\\)\|")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TextRow:
     """where: file and line, or file and place in a JSON document. cells: as many as the header has names."""
 
     where: str
@@ -55,7 +55,7 @@ class TextTable:
 
     source: Path
     names: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TextRow, ...]
     single: bool = False
     nested: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
@@ -122,9 +122,9 @@ def read_text(path: Path) -> str:
 def _delimited(path: Path, text: str) -> TextTable:
     first = next(line for line in text.splitlines() if line.strip())
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=_delimiter(first))
-    rows: list[Row] = []
+    rows: list[TextRow] = []
     try:
-        rows += [Row(f"{path}:{reader.line_num}", tuple(c.strip() for c in row)) for row in reader if any(row)]
+        rows += [TextRow(f"{path}:{reader.line_num}", tuple(c.strip() for c in row)) for row in reader if any(row)]
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not readable as CSV", why=str(error)) from error
     ends = text.endswith(("\n", "\r")) or len(rows) < 2
@@ -140,10 +140,12 @@ def _markdown(path: Path, text: str) -> Iterator[TextTable]:
     for at, (head, rule) in enumerate(pairwise(lines), start=1):
         if not _is_rule(rule) or "|" not in head:
             continue
-        body = [Row(f"{path}:{at + 2 + i}", _cells(raw)) for i, raw in enumerate(_block(lines[at + 1 :]))]
+        body = [TextRow(f"{path}:{at + 2 + i}", _cells(raw)) for i, raw in enumerate(_block(lines[at + 1 :]))]
         last = lines[at + len(body)].rstrip()
         cut = body and head.rstrip().endswith("|") and not last.endswith("|")
-        yield _table(path, Row(f"{path}:{at}", _cells(head)), body, notes=(_CUT.format(body[-1].where),) if cut else ())
+        yield _table(
+            path, TextRow(f"{path}:{at}", _cells(head)), body, notes=(_CUT.format(body[-1].where),) if cut else ()
+        )
 
 
 def _block(lines: Sequence[str]) -> Iterator[str]:
@@ -163,7 +165,7 @@ def _is_rule(line: str) -> bool:
     return "|" in line and "-" in line and all(_RULE.fullmatch(cell) for cell in _cells(line))
 
 
-def _table(path: Path, head: Row, body: Sequence[Row], *, notes: tuple[str, ...] = ()) -> TextTable:
+def _table(path: Path, head: TextRow, body: Sequence[TextRow], *, notes: tuple[str, ...] = ()) -> TextTable:
     again = [row for row in body if row.cells == head.cells]
     notes = (*notes, *(f"{row.where}: a second header: several tables in one file" for row in again[:1]))
     body = [row for row in body if row.cells != head.cells] if again else body
@@ -238,7 +240,7 @@ def _of_objects(
         nested -= {way[0] for way in leaves if len(way) == 1}
         rows.append((where, _named(leaves)))
     names = tuple(dict.fromkeys(name for _, values in rows for name in values))
-    lines = tuple(Row(where, tuple(values.get(name, "") for name in names)) for where, values in rows)
+    lines = tuple(TextRow(where, tuple(values.get(name, "") for name in names)) for where, values in rows)
     return TextTable(path, names, lines, single=single, nested=frozenset(nested))
 
 

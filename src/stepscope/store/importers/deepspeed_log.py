@@ -20,7 +20,7 @@ from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_prefix
-from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._training import GIB, imported_runs, label
 
 _HEAD = 1 << 20
@@ -48,7 +48,7 @@ class _Job:
 
     line: int
     settings: dict[str, str] = field(default_factory=dict)
-    points: dict[int, Point] = field(default_factory=dict)
+    points: dict[int, LoggedStep] = field(default_factory=dict)
     parts: dict[str, list[float]] = field(default_factory=dict)
     total: int | None = None
     skipped: int = 0
@@ -125,7 +125,7 @@ def _at(jobs: list[_Job], number: int, step: int) -> _Job:
 
 
 def _point(job: _Job, step: int, line: bytes, **values: bytes) -> None:
-    point = job.points.setdefault(step, Point(step))
+    point = job.points.setdefault(step, LoggedStep(step))
     point.wall_s = point.wall_s or _moment(line)
     for name, text in values.items():
         point.values[name] = value if (value := finite(text)) is not None else float("nan")

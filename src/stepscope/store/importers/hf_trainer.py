@@ -14,7 +14,7 @@ from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._json import Fields, finite, read_fields
-from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._training import imported_runs, slug
 
 FILE = "trainer_state.json"
@@ -62,7 +62,7 @@ def _by_run(files: list[Path]) -> dict[Path, list[Path]]:
 
 def _run(folder: Path, file: Path, state: Fields) -> TrainingRun:
     log = state.parts("log_history")
-    points: dict[int, Point] = {}
+    points: dict[int, LoggedStep] = {}
     summary: dict[str, Any] = {}
     for entry in log:
         step = entry.whole("step")
@@ -72,7 +72,7 @@ def _run(folder: Path, file: Path, state: Fields) -> TrainingRun:
             continue
         for key in ("step", "eval_samples_per_second", "eval_steps_per_second"):
             values.pop(key, None)
-        points.setdefault(step, Point(step)).values.update(values)
+        points.setdefault(step, LoggedStep(step)).values.update(values)
     if not points and not summary:
         raise DataError(f"{file}: log_history is empty", why="the training exited before its first logged step")
     done, most = state.maybe(state.whole, "global_step") or 0, state.maybe(state.whole, "max_steps") or 0

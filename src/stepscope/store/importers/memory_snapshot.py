@@ -18,7 +18,16 @@ from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.memory_snapshot import GRADIENT, OPTIMIZER, PARAMETER, MemorySnapshot
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._memory_history import by_kind, holders, with_history
-from stepscope.store.importers._memory_lives import Block, Bytes, Event, alive, judge, lives_of, place, requested
+from stepscope.store.importers._memory_lives import (
+    AllocatorEvent,
+    Bytes,
+    SegmentPiece,
+    alive,
+    judge,
+    lives_of,
+    place,
+    requested,
+)
 from stepscope.store.importers._plain_pickle import PROTOCOL_MARK, plain_values
 from stepscope.store.reader import read_bytes
 
@@ -33,7 +42,7 @@ Device = Annotated[int, msgspec.Meta(ge=0, le=1 << 16)]
 @dataclass(kw_only=True)
 class _Segment:
     total_size: Bytes
-    blocks: list[Block]
+    blocks: list[SegmentPiece]
     device: Device = 0
     address: int = 0
     allocated_size: Bytes | None = None
@@ -55,7 +64,7 @@ class _Job:
 @dataclass(kw_only=True)
 class _Snapshot:
     segments: list[_Segment]
-    device_traces: list[list[Event]] = field(default_factory=list)
+    device_traces: list[list[AllocatorEvent]] = field(default_factory=list)
     allocator_settings: dict[str, Any] = field(default_factory=dict)
     stepscope: _Job | None = None
 
@@ -144,7 +153,7 @@ def _split_bytes(segment: _Segment) -> int:
     return sum(b.size for b in segment.blocks if b.state == _FREE)
 
 
-def _frames_of_2_0(block: Block) -> list[Any]:
+def _frames_of_2_0(block: SegmentPiece) -> list[Any]:
     """Snapshots of torch 2.0 keep frames in a history of the block, newest first."""
     first = block.history[0] if block.history else None
     frames = first.get("frames") if isinstance(first, Mapping) else None
@@ -155,7 +164,7 @@ def _settings(settings: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((str(key), str(value)) for key, value in settings.items()))
 
 
-def _notes(segments: Sequence[_Segment], allocated: int, trace: Sequence[Event]) -> Iterable[str]:
+def _notes(segments: Sequence[_Segment], allocated: int, trace: Sequence[AllocatorEvent]) -> Iterable[str]:
     stated = [s.allocated_size for s in segments if s.allocated_size is not None]
     if len(stated) == len(segments) and sum(stated) != allocated:
         yield f"its segments state {sum(stated)} bytes in use and their live blocks have {allocated}"

@@ -23,7 +23,13 @@ from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._columns import columns_of
 from stepscope.store.importers._epoch_table import EpochTable, is_epoch_table, read_epoch_table
-from stepscope.store.importers._experiment_config import CONFIG_SUFFIXES, Facts, config_files, facts_of, read_configs
+from stepscope.store.importers._experiment_config import (
+    CONFIG_SUFFIXES,
+    ExperimentFacts,
+    config_files,
+    facts_of,
+    read_configs,
+)
 from stepscope.store.importers._experiment_names import NameFacts, name_facts, readable_dataset, short_ids
 from stepscope.store.importers._tables import headers
 from stepscope.store.importers._training import label
@@ -42,7 +48,7 @@ class _Experiment:
     file: Path
     table: EpochTable | None
     error: str | None
-    facts: Facts
+    facts: ExperimentFacts
     from_name: NameFacts
     notes: tuple[str, ...]
 
@@ -112,7 +118,7 @@ def _read(source: Candidate) -> Imported:
     )
 
 
-def _experiment(run_id: str, name: str, file: Path, facts: Facts, one_of_many: bool) -> _Experiment:
+def _experiment(run_id: str, name: str, file: Path, facts: ExperimentFacts, one_of_many: bool) -> _Experiment:
     try:
         table, error = read_epoch_table(file), None
     except DataError as damaged:
@@ -198,7 +204,7 @@ def _settings(each: _Experiment, world_size: int | None) -> tuple[dict[str, Any]
     return settings, notes
 
 
-def _batch(facts: Facts, name: str, world_size: int | None) -> int | None:
+def _batch(facts: ExperimentFacts, name: str, world_size: int | None) -> int | None:
     """The batch under its own name; on one rank also the bare ``batch_size``."""
     own = facts.count(name)
     if own is not None or world_size != 1 or facts.get("accumulation") not in (None, 1):
@@ -206,7 +212,7 @@ def _batch(facts: Facts, name: str, world_size: int | None) -> int | None:
     return facts.count("batch_size")
 
 
-def _precision(facts: Facts) -> str | None:
+def _precision(facts: ExperimentFacts) -> str | None:
     return "amp" if facts.get("precision") is True else facts.text("precision")
 
 
@@ -215,7 +221,7 @@ def _dataset(each: _Experiment) -> str | None:
     return each.from_name.dataset if stated is None else readable_dataset(stated)
 
 
-def _model(facts: Facts) -> str | None:
+def _model(facts: ExperimentFacts) -> str | None:
     """``transformer_sequence_classifier 2x128``: kind, layers and width as far as known."""
     if not facts.model:
         return None

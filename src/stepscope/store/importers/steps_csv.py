@@ -16,9 +16,9 @@ from stepscope.records.imported import Imported, Stated
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._columns import TIMES, Columns, columns_of, meanings_of
 from stepscope.store.importers._folders import holds_traces, read_each
-from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._stated_columns import require_meanings
-from stepscope.store.importers._tables import Row, TextTable, headers, number, read_tables
+from stepscope.store.importers._tables import TextRow, TextTable, headers, number, read_tables
 from stepscope.store.importers._training import imported_runs, slug
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -97,7 +97,7 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
     path = table.source
     columns = columns_of(table.names, stated.columns)
     numbers = _step_numbers(table, columns)
-    points = [Point(step) for step in numbers]
+    points = [LoggedStep(step) for step in numbers]
     notes: list[str] = list(table.notes)
     time = _time_column(columns)
     if time is not None:
@@ -158,13 +158,13 @@ def _grows(path: Path, name: str, times: Sequence[float | None]) -> bool:
     return True
 
 
-def _by_clock(points: Sequence[Point], times: Sequence[float | None], scale: float) -> None:
+def _by_clock(points: Sequence[LoggedStep], times: Sequence[float | None], scale: float) -> None:
     read = [(point, time) for point, time in zip(points, times, strict=True) if time is not None]
     for (before, start), (point, end) in pairwise(read):
         point.values["step_time_ns"] = (end - start) / (point.step - before.step) * scale
 
 
-def _cell(row: Row, index: int, name: str) -> float | None:
+def _cell(row: TextRow, index: int, name: str) -> float | None:
     """None for an empty cell. Raises DataError for what is not a number."""
     text = row.cells[index]
     if text.lower() in _UNKNOWN:

@@ -27,7 +27,7 @@ from stepscope.store.importers._columns import (
 )
 from stepscope.store.importers._comm_table import comm_rows_of
 from stepscope.store.importers._folders import LOOKED_AT, holds_traces, read_each
-from stepscope.store.importers._table_lines import Line, lines_of
+from stepscope.store.importers._table_lines import TableLine, lines_of
 from stepscope.store.importers._table_refusals import require_stated_columns, unreadable
 from stepscope.store.importers._table_runs import runs_of
 from stepscope.store.importers._tables import TextTable, headers, read_tables
@@ -144,7 +144,7 @@ class _Rows:
     """What the tables of the readable files hold."""
 
     tables: list[tuple[TextTable, Columns]] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[TableLine] = field(default_factory=list)
     comm: list[CommRow] = field(default_factory=list)
     notes: tuple[str, ...] = ()
 

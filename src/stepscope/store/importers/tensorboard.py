@@ -10,7 +10,7 @@ from stepscope.core.words import counted
 from stepscope.records.imported import Imported
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import holds_traces
-from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._stated_columns import require_meanings
 from stepscope.store.importers._tfevents import Scalar, scalars_of
 from stepscope.store.importers._training import imported_runs, slug
@@ -66,14 +66,14 @@ def _scalars(file: Path, notes: list[str]) -> list[Scalar]:
     return found
 
 
-def _points(logs: Iterable[Sequence[Scalar]]) -> list[Point]:
+def _points(logs: Iterable[Sequence[Scalar]]) -> list[LoggedStep]:
     """By step: of a job that was started again, what an earlier one logged at the same steps and later is dropped."""
-    points: dict[int, Point] = {}
+    points: dict[int, LoggedStep] = {}
     for log in logs:
         first = min(scalar.step for scalar in log)
         points = {step: point for step, point in points.items() if step < first}
         for scalar in log:
-            point = points.setdefault(scalar.step, Point(scalar.step, scalar.wall_s))
+            point = points.setdefault(scalar.step, LoggedStep(scalar.step, scalar.wall_s))
             point.values[scalar.tag] = scalar.value
     return [points[step] for step in sorted(points)]
 

@@ -18,7 +18,7 @@ from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_prefix
-from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._training import imported_runs, label
 
 _STEP = re.compile(rb"\bstep:\s*(\d{1,12})\s+loss:\s*(\S{1,20})")
@@ -54,7 +54,7 @@ class _Job:
     model: str | None = None
     parameters: int | None = None
     gpu: str | None = None
-    points: list[Point] = field(default_factory=list)
+    points: list[LoggedStep] = field(default_factory=list)
     mfu: list[float] = field(default_factory=list)
     peak_gib: float = 0.0
     completed: bool = False
@@ -121,7 +121,7 @@ def _step(
         jobs.append(job)
     job.rank = rank
     values = {"loss": finite(found[2]), "tokens/s/gpu": tokens}
-    job.points.append(Point(step, values={name: math.nan if v is None else v for name, v in values.items()}))
+    job.points.append(LoggedStep(step, values={name: math.nan if v is None else v for name, v in values.items()}))
     if (mfu := _MFU.search(line)) and (share := finite(mfu[1])):
         job.mfu.append(share)
 

@@ -9,9 +9,9 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._scalars import Point, Scalars, run_of
+from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._stated_columns import require_meanings
-from stepscope.store.importers._tables import Row, TextTable, headers, number, read_tables
+from stepscope.store.importers._tables import TextRow, TextTable, headers, number, read_tables
 from stepscope.store.importers._training import imported_runs, slug
 
 _SUFFIXES = (".csv",)
@@ -53,11 +53,11 @@ def _read(source: Candidate) -> Imported:
     return imported_runs("wandb_csv", source, runs, left_out=left_out, columns=names)
 
 
-def _together(one: Sequence[Point], other: Sequence[Point]) -> list[Point]:
+def _together(one: Sequence[LoggedStep], other: Sequence[LoggedStep]) -> list[LoggedStep]:
     """Of several charts of one run, by step."""
     points = {point.step: point for point in one}
     for point in other:
-        points.setdefault(point.step, Point(point.step, point.wall_s)).values.update(point.values)
+        points.setdefault(point.step, LoggedStep(point.step, point.wall_s)).values.update(point.values)
     return [points[step] for step in sorted(points)]
 
 
@@ -74,7 +74,7 @@ def _read_file(path: Path) -> list[Scalars]:
     found = []
     for run, columns in _columns(table):
         points = [
-            Point(
+            LoggedStep(
                 step=index if at_step is None else _step(row, at_step, table),
                 wall_s=None if at_time is None else _cell(row, at_time, table),
                 values=values,
@@ -118,12 +118,12 @@ def _columns(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
     yield from runs.items()
 
 
-def _values(row: Row, columns: dict[int, str], table: TextTable) -> dict[str, float]:
+def _values(row: TextRow, columns: dict[int, str], table: TextTable) -> dict[str, float]:
     found = {name: _cell(row, index, table) for index, name in columns.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _cell(row: Row, index: int, table: TextTable) -> float | None:
+def _cell(row: TextRow, index: int, table: TextTable) -> float | None:
     """None where a run logged nothing at this step, and for texts of a history. Raises DataError for a damaged number."""
     text = row.cells[index]
     if text.lower() in _NOTHING or not any(c.isdigit() for c in text):
@@ -136,7 +136,7 @@ def _cell(row: Row, index: int, table: TextTable) -> float | None:
     return found[0]
 
 
-def _step(row: Row, index: int, table: TextTable) -> int:
+def _step(row: TextRow, index: int, table: TextTable) -> int:
     value = _cell(row, index, table)
     if value is None or value != int(value):
         raise row.wrong(index, table.names[index], "the number of a step")

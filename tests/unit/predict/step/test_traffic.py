@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepscope.predict.step import Layout, ModelShape
-from stepscope.predict.step.traffic import Held, step_calls
+from stepscope.predict.step.traffic import HeldParameters, step_calls
 from stepscope.records.plan import Setting
 from stepscope.strategies import REGISTRY as STRATEGIES
 from stepscope.workloads import REGISTRY as WORKLOADS
@@ -48,7 +48,7 @@ def declared(
 def priced(layout: Layout) -> Counter[str]:
     found: Counter[str] = Counter()
     layers = LAYERS // layout.pp
-    held = Held(dense=GPT.params / layout.pp, expert=0)
+    held = HeldParameters(dense=GPT.params / layout.pp, expert=0)
     for calls in step_calls(GPT, layout, held, layers=layers, moe_layers=0):
         found[calls.op] += round(calls.count * calls.size_bytes)
     return found
@@ -107,7 +107,7 @@ def test_what_has_no_strategy_has_a_plan() -> None:
         experts=8, top_k=2, moe_ffn=64,
     )  # fmt: skip
     layout = Layout(dp=4, cp=2, ep=4, zero=2, global_batch=8, seq_len=64)
-    calls = {c.group: c for c in step_calls(moe, layout, Held(dense=1e5, expert=1e5), layers=2, moe_layers=2)}
+    calls = {c.group: c for c in step_calls(moe, layout, HeldParameters(dense=1e5, expert=1e5), layers=2, moe_layers=2)}
     assert calls["ep"].op == "all_to_all"
     assert calls["ep"].size_bytes == 32 * 64 * 2 * moe.top_k
     assert calls["ep"].count == 2 * 2 * 2 * layout.micro_batches
