@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,12 @@ def rendered(key: str, datum: object, *formats: str) -> tuple[bytes, ...]:
     return picture.pictures((json.dumps(chart.chart(datum), allow_nan=False), "a title", "a caption", formats))
 
 
+@cache
+def drawn(key: str) -> tuple[bytes, ...]:
+    """The sample's first chart: for the page, as PNG and as SVG."""
+    return rendered(key, prepared(key)[1][0], "png", "svg")
+
+
 def axes(spec: dict[str, Any]) -> list[dict[str, Any]]:
     """The encodings of every panel's axes."""
     panels = spec.get("hconcat") or spec.get("vconcat") or [spec]
@@ -146,17 +153,16 @@ def test_marks_tell_their_figures(key: str) -> None:
     """A mark with ``said`` has a title in the picture, for the pointer and for screen readers; the others are silent."""
     chart, data = prepared(key)
     said = re.findall(r'"said": "([^"]+)"', json.dumps(chart.chart(data[0]), ensure_ascii=False))
-    drawn = rendered(key, data[0])[0].decode()
-    titles = re.findall(r"<title>([^<]*)</title>", drawn)
+    page = drawn(key)[0].decode()
+    titles = re.findall(r"<title>([^<]*)</title>", page)
     assert len(titles) == len(said) or key == "stragglers"
     assert all(re.search(r"\d", text) for text in said)
-    assert "aria-label" not in drawn
+    assert "aria-label" not in page
 
 
 @pytest.mark.parametrize("key", CHARTS)
 def test_colours_are_the_pages_and_resolved_in_files(key: str) -> None:
-    _, data = prepared(key)
-    page, svg = rendered(key, data[0], "svg")
+    page, _, svg = drawn(key)
     assert b"var(--" in page
     assert b"var(--" not in svg
     assert b"style=" not in page  # the page's content policy allows no style of its own
@@ -181,10 +187,9 @@ def test_captions_say_what_is_seen(key: str) -> None:
 @pytest.mark.parametrize("key", CHARTS)
 def test_the_same_data_give_the_same_file(key: str) -> None:
     _, data = prepared(key)
-    found = rendered(key, data[0], "png", "svg")
-    assert found[1].startswith(b"\x89PNG")
-    assert rendered(key, data[0], "png", "svg") == found
-    assert b"<title>a title</title><desc>a caption</desc>" in found[2]
+    assert rendered(key, data[0], "png", "svg") == drawn(key)
+    assert drawn(key)[1].startswith(b"\x89PNG")
+    assert b"<title>a title</title><desc>a caption</desc>" in drawn(key)[2]
 
 
 def test_pngs_hold_who_they_are_of() -> None:
