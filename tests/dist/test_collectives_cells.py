@@ -270,7 +270,7 @@ def test_ranks_that_disagree_are_told_so_before_the_first_collective(pools: Any,
 
 def with_a_wrong_element(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> None:
     """Rank 1's backend gets one element wrong in the second size."""
-    original = job_module.Job.check
+    original = job_module.CommJob.check
 
     def spoiled(job: Any, call: Any, exchanges: Any) -> Any:
         def wrong() -> None:
@@ -280,11 +280,11 @@ def with_a_wrong_element(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> 
 
         return original(job, wrong, exchanges)
 
-    job_module.Job.check = spoiled  # type: ignore[method-assign]
+    job_module.CommJob.check = spoiled  # type: ignore[method-assign]
     try:
         run_comm(cell, context_of(mesh, cell, FIXED, folder, name))
     finally:
-        job_module.Job.check = original  # type: ignore[method-assign]
+        job_module.CommJob.check = original  # type: ignore[method-assign]
 
 
 def test_a_wrong_element_is_named_and_the_sweep_goes_on(pools: Any, tmp_path: Path) -> None:
