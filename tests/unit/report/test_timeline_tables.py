@@ -10,6 +10,7 @@ from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
 from stepscope.records.timeline import BucketChoice, Timeline
 from stepscope.report.render import terminal
+from stepscope.report.table import Table
 from stepscope.report.views import bucket_choice, timeline
 
 MS = 1_000_000
@@ -47,7 +48,7 @@ def choice() -> BucketChoice:
     )
 
 
-def column(table: timeline.Table, key: str) -> list[object]:
+def column(table: Table, key: str) -> list[object]:
     place = [c.key for c in table.columns].index(key)
     return [row.values[place].raw for row in table.rows]
 
