@@ -27,6 +27,7 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 HERE = Path(__file__).parent
 PATIENCE_S = 5.0
+TASKS = Path("/proc/self/task")
 
 NOT_OURS = {
     "PYTEST_CURRENT_TEST",
@@ -83,11 +84,9 @@ def _left(threads: set[threading.Thread], children: set[int]) -> list[object]:
 def _children() -> set[int]:
     """Process ids of this process's children. psutil looks at every process for them: 8 ms a test."""
     try:
-        if lists := list(Path("/proc/self/task").glob("*/children")):
-            return {int(pid) for one in lists for pid in one.read_text().split()}
-    except OSError:  # a thread has just ended
-        pass
-    return {process.pid for process in psutil.Process().children()}
+        return {int(pid) for task in TASKS.iterdir() for pid in (task / "children").read_text().split()}
+    except OSError:  # no such lists here, or a thread has just ended
+        return {process.pid for process in psutil.Process().children()}
 
 
 def _serves_all_tests(pid: int) -> bool:
