@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from stepscope.core.dataclass import dataclass
@@ -23,6 +23,10 @@ class Measured:
     low: float | None = None
     high: float | None = None
     n: int | None = None
+
+    def times(self, factor: float) -> Measured:
+        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        return replace(self, value=self.value * factor, low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +84,8 @@ class TrainingRun:
     world_size: ranks; None: neither told nor stated by the user.
     scaling: what is kept as ranks are added: ``strong`` the global batch (or the data set), ``weak`` each rank's batch.
     baseline_id: run_id that speed-up refers to; itself for a baseline; None: to be found, or there is none.
-    samples_per_s: over all ranks. unit: what a sample is (``samples``, ``images``, ``tokens``).
+    samples_per_s: over all ranks. rank_samples_per_s: of one, where it is not known how many there are. unit: what a sample
+        is (``samples``, ``images``, ``tokens``).
     epoch_estimated: the epoch's time is made from steps, no epoch really ran.
     workload, model_options, strategy_key, strategy_options, epochs_asked: of a cell of ours, what ``model`` and ``strategy``
     name for people: keys of the registries with their options, and the epochs that it was asked to run (None: steps).
@@ -122,6 +127,7 @@ class TrainingRun:
     epoch_ns: Measured | None = None
     epoch_estimated: bool | None = None
     samples_per_s: Measured | None = None
+    rank_samples_per_s: Measured | None = None
     unit: str = "samples"
     exposed_comm_ns: Measured | None = None
     comm_bytes_per_step: int | None = None

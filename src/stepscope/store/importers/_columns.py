@@ -13,18 +13,20 @@ NAMES: Mapping[str, str] = {
     "nranks num_ranks workers n_workers devices n_devices num_devices processes n_procs nproc nprocs num_procs "
     "num_processes np accelerators n_accelerators",
     "step_ns": "step_time avg_step_time mean_step_time median_step_time time_per_step step step_duration iteration_time "
-    "iter_time avg_iter_time time_per_iteration time_per_iter iteration iter batch_time time_per_batch",
+    "iter_time avg_iter_time time_per_iteration time_per_iter iteration iter batch_time time_per_batch "
+    "time_metrics_end_to_end",
     "epoch_ns": "epoch_time avg_epoch_time mean_epoch_time avg_epoch time_per_epoch epoch epoch_duration per_epoch",
     "time_ns": "latency train_time time wall wall_time walltime wall_clock elapsed elapsed_time duration runtime t_par",
     "samples_per_s": "samples_per_s throughput speed training_speed",
-    "train_loss": "train_loss training_loss train_loss_epoch final_loss final_train_loss loss",
-    "validation_loss": "val_loss valid_loss validation_loss eval_loss test_loss val_loss_epoch",
+    "train_loss": "train_loss training_loss train_loss_epoch final_loss final_train_loss loss lm_loss "
+    "loss_metrics_global_avg_loss",
+    "validation_loss": "val_loss valid_loss validation_loss eval_loss test_loss val_loss_epoch lm_loss_validation",
     "train_accuracy": "train_acc train_accuracy training_accuracy train_acc_epoch",
     "validation_accuracy": "val_acc val_accuracy valid_acc validation_accuracy eval_acc eval_accuracy val_acc_epoch "
     "test_acc test_accuracy accuracy acc top1 top1_acc",
     "peak_memory": "peak_memory peak_mem max_memory max_mem max_peak_memory memory mem memory_per_gpu peak_memory_per_gpu "
     "gpu_memory gpu_mem max_cuda_memory cuda_memory peak_gpu_memory memory_allocated max_memory_allocated "
-    "peak_memory_allocated vram peak_vram",
+    "peak_memory_allocated vram peak_vram memory_max_reserved memory_max_active",
     "micro_batch": "micro_batch micro_batch_size mbs batch_size_per_gpu batch_per_gpu bs_per_gpu batch_size_per_rank "
     "batch_size_per_device per_gpu_batch_size per_device_batch_size per_device_train_batch_size local_batch "
     "local_batch_size",
@@ -97,9 +99,17 @@ _ITEMS = {
     "sentences": "sequences", "images": "images", "image": "images", "imgs": "images", "img": "images",
     "tokens": "tokens", "token": "tokens", "toks": "tokens", "tok": "tokens", "words": "tokens", "items": "items",
 }  # fmt: skip
+_RANK = "(?:gpu|rank|device|chip|accelerator|worker|process)"
 _RATE = re.compile(
-    rf"(?:^|_)({'|'.join(_ITEMS)})_?(?:per|/)_?(?:s|sec|secs|second|seconds)(_?(?:per|/)_?(?:gpu|rank|device))?$"
+    rf"(?:^|_)({'|'.join(_ITEMS)})(?:_?(?:per|/)_?{_RANK})?_?(?:per|/)_?(?:s|sec|secs|second|seconds)"
+    rf"(?:_?(?:per|/)_?{_RANK})?$"
 )
+_PER_RANK = re.compile(rf"(?:(?:^|_)per_?|/_?){_RANK}(?:$|_|/)")
+_NOT_TRAINING = re.compile(
+    r"(?:^|[_/])(?:eval|evaluation|val|valid|validation|test|testing|inference|infer|predict|prediction|generation|decode|"
+    r"prefill)(?:$|[_/])"
+)
+"""What rates of another loop than the training's have in their names: ``eval_samples_per_second``."""
 _STEP_RATE = re.compile(r"(?:^|_)(?:steps|step|it|its|iters|iterations|batches)_?(?:per|/)_?(?:s|sec|second)$")
 _STEP_TIME = re.compile(r"(?:^|_)(s|sec|secs|seconds|ms)_?(?:per|/)_?(?:step|it|iter|iteration|batch)$")
 _BRACKETS = re.compile(r"^(.*\S)\s*[(\[]([^()\[\]]*)[)\]]\s*$")
@@ -126,7 +136,9 @@ def meanings_of(name: str) -> tuple[Meaning, ...]:
     bracket = _BRACKETS.match(text)
     base, unit = (plain(bracket[1]), plain(bracket[2])) if bracket else (plain(text), "")
     if rate := _rate(unit) or _rate(base):
-        return (rate,)
+        whole = f"{base}_{unit}"
+        of_rank = rate.role == "samples_per_s" and _PER_RANK.search(whole) is not None
+        return () if _NOT_TRAINING.search(whole) else (replace(rate, per_rank=of_rank),)
     found = list(_named(base, unit))
     for tail in _tails(base) if not unit else ():
         found += _named(base.removesuffix(f"_{tail}"), tail)
@@ -156,7 +168,7 @@ def _with_unit(role: str, base: str, unit: str) -> Meaning | None:
             scale = TIMES["s"]
         return None if unit and scale is None else Meaning(role, scale, unit=unit)
     if role == "samples_per_s":
-        return None if unit else Meaning(role, None)
+        return Meaning(role, None) if unit in ("", "tps") else None
     if role == "parameters":
         return Meaning(role, COUNTS.get(unit, 1.0) if unit in ("", *COUNTS) else None)
     if role == "bandwidth":
@@ -169,7 +181,7 @@ def _with_unit(role: str, base: str, unit: str) -> Meaning | None:
 
 def _rate(text: str) -> Meaning | None:
     if found := _RATE.search(text):
-        return Meaning("samples_per_s", item=_ITEMS[found[1]], per_rank=found[2] is not None)
+        return Meaning("samples_per_s", item=_ITEMS[found[1]])
     if _STEP_RATE.search(text):
         return Meaning("steps_per_s")
     if found := _STEP_TIME.search(text):

@@ -25,7 +25,8 @@ _BY_EPOCH = {
 }  # fmt: skip
 _RATES = ("step_ns", "steps_per_s", "samples_per_s")
 NO_RANKS = "it does not state the number of ranks"
-_NO_UNIT = f"{{name}} {NOT_READ}; state it: --columns {{name}}=step_time_ms"
+_NO_UNIT = f"{{name}} {NOT_READ}; state it: --columns {{name}}={{like}}"
+_LIKE = {"samples_per_s": "tokens_per_s", "epoch_ns": "epoch_time_s", "peak_memory": "peak_memory_gb"}
 _WALL = "step time is the median wall-clock time between logged steps, everything between two of them included"
 
 
@@ -69,11 +70,11 @@ def _spellings(name: str) -> list[str]:
     return spellings
 
 
-def _lacks_unit(name: str) -> bool:
-    """Whether a figure would be a time, a rate or memory, if its name had a unit."""
-    return any(
-        each.role in (*_RATES, "epoch_ns", "peak_memory") for spelt in _spellings(name) for each in meanings_of(spelt)
-    )
+def _lacks_unit(name: str) -> str | None:
+    """The note on a figure that would be a time, a rate or memory, if its name had a unit."""
+    roles = (each.role for spelt in _spellings(name) for each in meanings_of(spelt))
+    role = next((role for role in roles if role in (*_RATES, "epoch_ns", "peak_memory")), None)
+    return role and _NO_UNIT.format(name=name, like=_LIKE.get(role, "step_time_ms"))
 
 
 def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) -> TrainingRun:
@@ -94,15 +95,15 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
         series[role] = [value for value in values if math.isfinite(value) and (role not in _RATES or value > 0)]
     known, notes = dict(scalars.known), list(scalars.notes)
     unread = [name for name, meaning in meanings.items() if meaning is None and plain(name) not in wanted]
-    notes += [_NO_UNIT.format(name=name) for name in unread if _lacks_unit(name)]
+    notes += [note for name in unread if (note := _lacks_unit(name))]
     percent = {role for role, values in series.items() if role.endswith("accuracy") and values and max(values) > 1}
-    world_size, rate, unit = known.get("world_size"), _steady(series.get("samples_per_s", [])), None
+    world_size, rate, unit, of_one = known.get("world_size"), _steady(series.get("samples_per_s", [])), None, None
     if rate is not None:
         meaning = meanings[chosen["samples_per_s"]] or Meaning("samples_per_s")
         unit = meaning.item
         if meaning.per_rank:
-            rate = None if world_size is None else Measured(value=rate.value * world_size, n=rate.n)
-            notes.append("the logged rate is per rank: multiplied by the number of ranks")
+            rate, of_one = (None, rate) if world_size is None else (rate.times(world_size), None)
+            notes.append("the logged rate is per rank: the throughput is that times the number of ranks")
     step = _steady(series.get("step_ns", [])) or _steady([1e9 / each for each in series.get("steps_per_s", [])])
     if step is None and "step_ns" not in known:
         step = _by_wall_clock(scalars.points, chosen.get("train_loss"))
@@ -118,6 +119,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
         "world_size": None,
         "step_ns": step,
         "samples_per_s": rate,
+        "rank_samples_per_s": of_one,
         "unit": unit or "samples",
         "epochs": epochs,
         "train_loss": losses[-1] if losses else None,
@@ -143,10 +145,10 @@ def _changed(
 ) -> StepChange | None:
     """Where steps change their level, of what says most of their time: its figure, or a rate."""
     for role in _RATES:
-        name = chosen.get(role, "")
-        known = [(p.step, p.values[name]) for p in points if name in p.values]
+        name = chosen.get(role)
+        known = [(p.step, p.values[name]) for p in points if name in p.values] if name is not None else []
         known = [(step, value) for step, value in known if math.isfinite(value) and value > 0]
-        if known:
+        if known and name is not None:
             scale = (meanings[name] or Meaning(role)).scale or 1.0
             times = [value * scale if role == "step_ns" else 1e9 / (value * scale) for _, value in known]
             return step_change([step for step, _ in known], times, timed=role != "samples_per_s")
@@ -189,7 +191,7 @@ def _epochs(
             continue
         values = found.setdefault(number, {})
         for role, target in _BY_EPOCH.items():
-            value = point.values.get(chosen.get(role, ""), math.nan)
+            value = point.values.get(chosen[role], math.nan) if role in chosen else math.nan
             if math.isfinite(value):
                 value *= (meanings[chosen[role]] or Meaning(role)).scale or 1.0
                 values[target] = _fraction(role, value, percent)

@@ -194,11 +194,11 @@ def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
     world_size, strategy = line.count("world_size"), line.text("strategy")
     micro, accumulation = line.count("micro_batch"), line.count("accumulation")
     steps = line.count("steps") if line.columns.has("steps") else None
-    epochs = _epochs(members) if line.columns.has("epoch") and ok else ()
+    epochs = _epochs(members, world_size) if line.columns.has("epoch") and ok else ()
     size = _same(members, "dataset_size")
     epoch_ns = fmean(e.duration_ns for e in epochs if e.duration_ns) if any(e.duration_ns for e in epochs) else None
     epoch_ns = epoch_ns or (line.amount("epoch_ns") if ok else None)
-    step_ns, rate, rate_unit = _step_ns(line) if ok else None, *_rate(line, world_size, ok=ok)
+    step_ns, (rate, of_one, rate_unit) = _step_ns(line) if ok else None, _rate(line, world_size, ok=ok)
     if rate is None and size is not None and epoch_ns:
         rate, rate_unit = size * 1e9 / epoch_ns, "samples"
     batch, sequence = _batch(line, world_size, step_ns, rate, rate_unit)
@@ -232,6 +232,7 @@ def _run(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
         epoch_ns=None if epochs or epoch_ns is None else Measured(value=epoch_ns),
         epoch_estimated=False if epoch_ns is not None else None,
         samples_per_s=measured(rate, n=n),
+        rank_samples_per_s=measured(of_one, n=n),
         unit=rate_unit,
         epochs=epochs,
         train_loss=loss(members[-1], "train_loss") if ok else None,
@@ -259,6 +260,7 @@ def _of_repeats(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
         step_ns=_mean_of([run.step_ns for run in done]),
         epoch_ns=_mean_of([run.epoch_ns for run in done]),
         samples_per_s=_mean_of([run.samples_per_s for run in done]),
+        rank_samples_per_s=_mean_of([run.rank_samples_per_s for run in done]),
         train_loss=fmean(losses) if losses else None,
         test_accuracy=fmean(accuracies) if accuracies else None,
         peak_memory_bytes=max(peaks, default=None),
@@ -297,15 +299,15 @@ def _step_ns(line: TableLine) -> float | None:
     return line.amount("step_ns") or (1e9 / per_s if per_s else None)
 
 
-def _rate(line: TableLine, world_size: int | None, *, ok: bool) -> tuple[float | None, str]:
-    """(throughput of all ranks, what it counts)."""
+def _rate(line: TableLine, world_size: int | None, *, ok: bool) -> tuple[float | None, float | None, str]:
+    """(throughput of all ranks, that of one where only it is known, what it counts)."""
     if not line.columns.has("samples_per_s"):
-        return None, "samples"
+        return None, None, "samples"
     meaning = line.columns.by_role["samples_per_s"][1]
     unit, value = meaning.item or "items", line.amount("samples_per_s") if ok else None
     if value is None or not meaning.per_rank:
-        return value, unit
-    return (None if world_size is None else value * world_size), unit
+        return value, None, unit
+    return (None, value, unit) if world_size is None else (value * world_size, None, unit)
 
 
 def _batch(
@@ -371,7 +373,7 @@ def _replicas(line: TableLine, world_size: int | None) -> int | None:
     return world_size // split if world_size % split == 0 else None
 
 
-def _epochs(members: Sequence[TableLine]) -> tuple[Epoch, ...]:
+def _epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[Epoch, ...]:
     """Raises DataError for an epoch that stands twice."""
     seen: dict[int, TableLine] = {}
     for line in members:
@@ -394,7 +396,7 @@ def _epochs(members: Sequence[TableLine]) -> tuple[Epoch, ...]:
             train_accuracy=fraction(line, "train_accuracy"),
             validation_loss=loss(line, "validation_loss"),
             validation_accuracy=fraction(line, "validation_accuracy"),
-            samples_per_s=line.amount("samples_per_s"),
+            samples_per_s=_rate(line, world_size, ok=True)[0],
         )
         for at, line in sorted(seen.items())
     )

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +24,9 @@ MAX_BYTES = 64 << 20
 DELIMITERS = ",;\t"
 MISSING = ("", "-", "–", "—", "n/a", "na", "none", "null", "?")
 """What stands in a cell whose value is unknown, in small letters."""
-_NUMBER = re.compile(r"([-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*)?")
+_NUMBER = re.compile(r"([-+]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s,:].*)?")
+_COMMA = re.compile(r"[-+]?\d+,\d+")
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 _RULE = re.compile(r":?-+:?")
 _MARKS = re.compile(r"\*\*|__|`|\[([^\]]*)\]\([^)]*\)")
 _CUT = "{}: the last row has no line end: its last cell may be cut off"
@@ -127,8 +129,41 @@ def _delimited(path: Path, text: str) -> TextTable:
         rows += [TextRow(f"{path}:{reader.line_num}", tuple(c.strip() for c in row)) for row in reader if any(row)]
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not readable as CSV", why=str(error)) from error
-    ends = text.endswith(("\n", "\r")) or len(rows) < 2
-    return _table(path, rows[0], rows[1:], notes=() if ends else (_CUT.format(rows[-1].where),))
+    notes = [] if text.endswith(("\n", "\r")) or len(rows) < 2 else [_CUT.format(rows[-1].where)]
+    body, commas = _with_points(rows[0], rows[1:], thousands=_delimiter(first) != ";")
+    return _table(path, rows[0], body, notes=(*notes, *commas))
+
+
+def _with_points(head: TextRow, body: Sequence[TextRow], *, thousands: bool) -> tuple[Sequence[TextRow], list[str]]:
+    """(rows with decimal commas as points, a note of it): where a cell like ``512,5`` or ``0,512`` can be nothing else.
+
+    thousands: whether ``125,000`` alone counts as 125000. Raises DataError where it may be 125 as well.
+    """
+    columns = [
+        index
+        for index, cells in enumerate(
+            zip(*(row.cells for row in body if len(row.cells) == len(head.cells)), strict=True)
+        )
+        if any(_COMMA.fullmatch(cell) for cell in cells)
+        and all(_COMMA.fullmatch(cell) or cell.lower() in MISSING or number(cell) is not None for cell in cells)
+    ]
+    written = [(row, index) for row in body for index in columns if index < len(row.cells)]
+    with_comma = [(row, index) for row, index in written if _COMMA.fullmatch(row.cells[index])]
+    if all(_THOUSANDS.fullmatch(row.cells[index]) for row, index in with_comma):
+        if thousands or not with_comma:
+            return body, []
+        row, index = with_comma[0]
+        raise DataError(
+            f"{row.where}: {head.cells[index]} is {row.cells[index]!r}",
+            why="the comma may stand before thousands or before decimals",
+            fix="write the numbers with a decimal point and without commas",
+        )
+    names = ", ".join(head.cells[index] for index in columns)
+    changed = [
+        replace(row, cells=tuple(c.replace(",", ".") if i in columns else c for i, c in enumerate(row.cells)))
+        for row in body
+    ]
+    return changed, [f"decimal commas are read in: {names}"]
 
 
 def _delimiter(line: str) -> str:

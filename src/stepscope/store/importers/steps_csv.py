@@ -7,6 +7,7 @@ else its cells are the step times. Steps of several ranks, or of several runs, i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from stepscope.store.importers._columns import TIMES, Columns, columns_of, meani
 from stepscope.store.importers._folders import holds_traces, read_each
 from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._stated_columns import require_meanings
+from stepscope.store.importers._table_lines import NOT_FINITE
 from stepscope.store.importers._tables import TextRow, TextTable, headers, number, read_tables
 from stepscope.store.importers._training import imported_runs, slug
 
@@ -28,7 +30,7 @@ LEAST_ROWS = 5
 _OF_RUNS = ("world_size", "strategy", "model", "hardware", "run", "epoch", "op", "size")
 """Roles of tables whose rows are runs, epochs or sizes."""
 _RATES = ("steps_per_s", "samples_per_s")
-_UNKNOWN = ("", "-", "n/a", "na", "none", "null", "nan")
+_UNKNOWN = ("", "-", "n/a", "na", "none", "null")
 _CLOCK = "step time is the difference of {name!r} from row to row: everything between two rows is in it"
 _ASSUMED = "has no unit: taken as seconds"
 _SECONDS = f"{{name!r}} {_ASSUMED}; --columns {{name}}=step_time_ms states another"
@@ -106,7 +108,7 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
         if scale is None:
             notes.append(_SECONDS.format(name=name))
             scale = TIMES["s"]
-        times = [_cell(row, index, name) for row in table.rows]
+        times = [value if value is None or math.isfinite(value) else None for value in _cells(table, index)]
         if role == "time_ns" and _grows(path, name, times):
             notes.append(_CLOCK.format(name=name))
             _by_clock(points, times, scale)
@@ -118,8 +120,7 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
                     point.values["step_time_ns"] = value * scale
     for each, (index, _) in columns.by_role.items():
         if each not in ("step", "step_ns", "time_ns"):
-            for row, point in zip(table.rows, points, strict=True):
-                value = _cell(row, index, table.names[index])
+            for point, value in zip(points, _cells(table, index), strict=True):
                 if value is not None:
                     point.values[table.names[index]] = value
     if not any(point.values for point in points):
@@ -130,9 +131,8 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
 def _step_numbers(table: TextTable, columns: Columns) -> list[int]:
     index = columns.by_role["step"][0]
     found: list[int] = []
-    for row in table.rows:
-        value = _cell(row, index, table.names[index])
-        if value is None or value != int(value):
+    for row, value in zip(table.rows, _cells(table, index), strict=True):
+        if value is None or not value.is_integer():
             raise row.wrong(index, table.names[index], "the number of a step")
         if found and value <= found[-1]:
             raise DataError(
@@ -164,11 +164,17 @@ def _by_clock(points: Sequence[LoggedStep], times: Sequence[float | None], scale
         point.values["step_time_ns"] = (end - start) / (point.step - before.step) * scale
 
 
+def _cells(table: TextTable, index: int) -> list[float | None]:
+    return [_cell(row, index, table.names[index]) for row in table.rows]
+
+
 def _cell(row: TextRow, index: int, name: str) -> float | None:
-    """None for an empty cell. Raises DataError for what is not a number."""
+    """None for an empty cell, NaN for what is not finite. Raises DataError for what is not a number."""
     text = row.cells[index]
     if text.lower() in _UNKNOWN:
         return None
+    if text.lower() in NOT_FINITE:
+        return math.nan
     found = number(text)
     if found is None or found[1] not in ("", "%"):
         raise row.wrong(index, name, "a number")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
 from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._stated_columns import require_meanings
+from stepscope.store.importers._table_lines import NOT_FINITE
 from stepscope.store.importers._tables import TextRow, TextTable, headers, number, read_tables
 from stepscope.store.importers._training import imported_runs, slug
 
@@ -18,7 +20,7 @@ _SUFFIXES = (".csv",)
 _SHADOWS = ("__MIN", "__MAX")
 _STEPS = ("step", "_step", "global_step", "trainer/global_step", "train/global_step")
 _TIMES = ("relative time (wall)", "relative time (process)", "_runtime", "_timestamp")
-_NOTHING = ("", "nan", "none", "null")
+_NOTHING = ("", "none", "null")
 
 
 def _knows(candidate: Candidate) -> bool:
@@ -108,7 +110,7 @@ def _read_file(path: Path) -> list[Scalars]:
 def _columns(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
     """(run, index -> metric) of every run; a run's name may hold `` - `` itself."""
     if _is_history(table.names):
-        yield table.source.stem, {i: name for i, name in enumerate(table.names) if not name.startswith("_")}
+        yield table.source.stem, {i: name for i, name in enumerate(table.names) if name and not name.startswith("_")}
         return
     runs: dict[str, dict[int, str]] = {}
     for index, name in enumerate(table.names):
@@ -124,8 +126,13 @@ def _values(row: TextRow, columns: dict[int, str], table: TextTable) -> dict[str
 
 
 def _cell(row: TextRow, index: int, table: TextTable) -> float | None:
-    """None where a run logged nothing at this step, and for texts of a history. Raises DataError for a damaged number."""
+    """None where a run logged nothing at this step, and for texts of a history; NaN for what was logged and is not finite.
+
+    Raises DataError for a damaged number.
+    """
     text = row.cells[index]
+    if text.lower() in NOT_FINITE:
+        return math.nan
     if text.lower() in _NOTHING or not any(c.isdigit() for c in text):
         return None
     found = number(text)
@@ -138,7 +145,7 @@ def _cell(row: TextRow, index: int, table: TextTable) -> float | None:
 
 def _step(row: TextRow, index: int, table: TextTable) -> int:
     value = _cell(row, index, table)
-    if value is None or value != int(value):
+    if value is None or not value.is_integer():
         raise row.wrong(index, table.names[index], "the number of a step")
     return int(value)
 
