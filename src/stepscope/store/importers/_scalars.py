@@ -25,7 +25,7 @@ _BY_EPOCH = {
 }  # fmt: skip
 _RATES = ("step_ns", "steps_per_s", "samples_per_s")
 NO_RANKS = "it does not state the number of ranks"
-_NO_UNIT = f"{{name}} {NOT_READ}; state it: --columns {{name}}={{like}}"
+_NO_UNIT = f"{{name}} {NOT_READ}; state what it is, for example --columns {{name}}={{like}}"
 _LIKE = {"samples_per_s": "tokens_per_s", "epoch_ns": "epoch_time_s", "peak_memory": "peak_memory_gb"}
 _WALL = "step time is the median wall-clock time between logged steps, everything between two of them included"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Container, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from stepscope.core.errors import DataError
@@ -16,6 +18,8 @@ from stepscope.store.importers._tfevents import Scalar, scalars_of
 from stepscope.store.importers._training import imported_runs, slug
 
 MARK = "tfevents"
+_OTHER_AXIS = re.compile(r" vs \w+$")
+"""Megatron charts every figure a second time over the samples or tokens seen: ``lm loss vs samples``."""
 
 
 def _recognises(candidate: Candidate) -> bool:
@@ -45,13 +49,16 @@ def _logged(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -
     if not logs:
         return None
     logs.sort(key=lambda log: log[0].wall_s)
+    began_again = [at for at, (before, log) in enumerate(pairwise(logs), 1) if log[0].wall_s > before[-1].wall_s]
     name = folder.name if folder == root or root.is_file() else folder.relative_to(root).as_posix()
-    more = [] if len(logs) == 1 else [f"{counted(len(logs), 'event file')}: the job was restarted; later steps count"]
+    more = [f"{counted(len(logs), 'event file')}: the job was restarted; later steps count"] if began_again else []
+    if len(began_again) < len(logs) - 1:
+        more.append("event files were written at the same time: of a figure in several, the first file's counts")
     return Scalars(
         source=str(folder),
         run_id=slug(name) or "run",
         group=root.name if folder != root and root.is_dir() else name,
-        points=_points(logs),
+        points=_points(logs, began_again),
         notes=more,
     )
 
@@ -61,18 +68,22 @@ def _scalars(file: Path, notes: list[str]) -> list[Scalar]:
     for each in scalars_of(file):
         if isinstance(each, str):
             notes.append(each)
-        else:
+        elif not _OTHER_AXIS.search(each.tag):
             found.append(each)
     return found
 
 
-def _points(logs: Iterable[Sequence[Scalar]]) -> list[LoggedStep]:
+def _points(logs: Sequence[Sequence[Scalar]], began_again: Container[int]) -> list[LoggedStep]:
     """By step: of a job that was started again, what an earlier one logged at the same steps and later is dropped."""
     points: dict[int, LoggedStep] = {}
-    for log in logs:
-        first = min(scalar.step for scalar in log)
-        points = {step: point for step, point in points.items() if step < first}
+    for at, log in enumerate(logs):
+        if at in began_again:
+            first = min(scalar.step for scalar in log)
+            points = {step: point for step, point in points.items() if step < first}
+        written = {(step, tag) for step, point in points.items() for tag in point.values}
         for scalar in log:
+            if (scalar.step, scalar.tag) in written:
+                continue
             point = points.setdefault(scalar.step, LoggedStep(scalar.step, scalar.wall_s))
             point.values[scalar.tag] = scalar.value
     return [points[step] for step in sorted(points)]

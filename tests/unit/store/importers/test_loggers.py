@@ -96,6 +96,48 @@ class TestTensorBoard:
         assert run.train_loss == pytest.approx(2.0 - 2.5)  # not that of step 30, which was done again
         assert any("restarted" in note for note in run.notes)
 
+    def test_files_written_at_the_same_time_are_one_job(self, tmp_path: Path) -> None:
+        events(tmp_path / "run", *self.curve(0, 1, 2, 3))
+        late = [event(step, 1000.2 + step / 2, {"train/loss": 9.0, "eval/accuracy": 0.5}) for step in range(3)]
+        events(tmp_path / "run", *late, number=1)
+        (run,) = read(tmp_path, key="tensorboard").runs
+        assert (run.train_loss, run.test_accuracy) == (pytest.approx(1.7), 0.5)
+        assert "event files were written at the same time: of a figure in several, the first file's counts" in run.notes
+
+    def test_a_figure_charted_over_samples_is_no_step(self, tmp_path: Path) -> None:
+        records = [
+            each
+            for step in range(1, 6)
+            for each in (
+                event(step, 1000 + 1.5 * step, {"lm loss": 5.0 - step / 10}),
+                event(256 * step, 1000 + 1.5 * step, {"lm loss vs samples": 5.0 - step / 10, "lr vs tokens": 1.0}),
+            )
+        ]
+        events(tmp_path / "run", *records)
+        (run,) = read(tmp_path, key="tensorboard").runs
+        assert run.step_ns is not None
+        assert (run.step_ns.value, run.train_loss) == (1.5e9, 4.5)
+
+    def test_the_rates_of_an_evaluation_are_not_the_training_s(self, tmp_path: Path) -> None:
+        rates = {"eval/samples_per_second": 500.0, "eval/steps_per_second": 62.5, "train/samples_per_second": 32.0}
+        events(tmp_path / "run", event(1, 1.0, rates), event(2, 2.0, rates), event(3, 3.0, rates))
+        (run,) = read(tmp_path, key="tensorboard").runs
+        assert run.samples_per_s is not None
+        assert run.samples_per_s.value == 32.0
+        assert run.step_ns is not None
+        assert run.step_ns.value == 1e9
+
+    @pytest.mark.parametrize(
+        ("tag", "stated"), [("tokens_per_s_per_gpu", {}), ("throughput(tps)", {"throughput(tps)": "tok/s/gpu"})]
+    )
+    def test_stated_ranks_turn_the_rate_of_one_into_that_of_all(
+        self, tmp_path: Path, tag: str, stated: dict[str, str]
+    ) -> None:
+        events(tmp_path / "run", *(event(step, float(step), {tag: 100.0}) for step in range(1, 5)))
+        for world_size, rate in (({}, None), ({"run": 8}, 800.0)):
+            (run,) = read_foreign(tmp_path, Stated(columns=stated, world_size=world_size)).runs
+            assert (run.samples_per_s and run.samples_per_s.value) == rate
+
     def test_a_cut_file_is_read_as_far_as_it_goes(self, tmp_path: Path) -> None:
         path = events(tmp_path, *self.curve(0, 1, 2))
         data = path.read_bytes()
@@ -173,6 +215,44 @@ class TestTrainer:
         assert (run.status, run.world_size, run.settings["num_train_epochs"]) == ("ok", None, 2)
         assert any("including evaluation and saving" in note for note in run.notes)
 
+    @pytest.mark.parametrize("finished", [True, False])
+    def test_entries_that_have_a_runtime_are_no_summary(self, tmp_path: Path, finished: bool) -> None:
+        """As they are with ``include_num_input_tokens_seen``: every entry has the runtime until then."""
+        log: list[dict[str, Any]] = [
+            {
+                "step": step,
+                "epoch": step / 100,
+                "loss": 3.0 - step / 100,
+                "train_runtime": 2.0 * step,
+                "train_tokens_per_second": 5.0,
+            }
+            for step in range(10, 110, 10)
+        ]
+        summary = {
+            "step": 100,
+            "train_runtime": 200.0,
+            "train_loss": 2.4,
+            "train_samples_per_second": 16.0,
+            "train_steps_per_second": 0.5,
+        }
+        whole = {
+            "global_step": 100,
+            "max_steps": 100 if finished else 200,
+            "log_history": [*log, summary] if finished else log,
+        }
+        (run,) = read(write(tmp_path / "trainer_state.json", whole), key="hf_trainer").runs
+        assert (run.status, run.train_loss) == ("ok" if finished else "interrupted", 2.0)
+        assert run.step_ns is not None
+        assert run.step_ns.value == 2e9
+        assert len(run.epochs) == 1
+
+    def test_a_slow_step_is_not_taken_from_a_rounded_rate(self, tmp_path: Path) -> None:
+        summary = {"step": 200, "train_runtime": 58000.0, "train_loss": 1.0, "train_steps_per_second": 0.003}
+        whole = {"global_step": 200, "max_steps": 200, "log_history": [{"step": 100, "loss": 2.0}, summary]}
+        (run,) = read(write(tmp_path / "trainer_state.json", whole), key="hf_trainer").runs
+        assert run.step_ns is not None
+        assert run.step_ns.value == 290e9
+
     def test_checkpoints_are_earlier_states_of_one_run(self, tmp_path: Path) -> None:
         for name, step in (("checkpoint-100", 100), ("checkpoint-50", 50)):
             (tmp_path / "a" / name).mkdir(parents=True)
@@ -217,12 +297,25 @@ class TestWandb:
         assert {name: run.train_loss for name, run in runs.items()} == {"base": 2.0, "big-2": 2.5}
         assert all(run.step_ns is None for run in runs.values())
 
+    def test_a_loss_that_is_not_finite_is_counted(self, tmp_path: Path) -> None:
+        rows = "".join(
+            f"{step},{loss},{loss},{loss},,,\n" for step, loss in ((0, "2.5"), (1, "2.0"), (2, "NaN"), (3, "nan"))
+        )
+        (run,) = read(write(tmp_path / "chart.csv", self.HEAD + rows), key="wandb_csv").runs
+        assert run.train_loss == 2.0
+        assert run.notes == ("the training loss is not finite at 2 logged steps",)
+
+    def test_a_history_with_the_index_of_pandas(self, tmp_path: Path) -> None:
+        text = "\n".join((",_step,_runtime,train/loss,epoch", "0,0,1.0,2.0,0.5", "1,1,1.5,1.5,1.0", "2,2,2.0,1.0,1.5"))
+        (run,) = read(write(tmp_path / "metrics.csv", text), key="wandb_csv").runs
+        assert [(each.number, each.train_loss) for each in run.epochs] == [(1, 1.5), (2, 1.0)]
+
     def test_a_figure_without_a_unit_is_named(self, tmp_path: Path) -> None:
         text = "Step,a - step_time,a - step_time__MIN,a - step_time__MAX\n1,0.5,0.5,0.5\n2,0.5,0.5,0.5\n"
         imported = read(write(tmp_path / "chart.csv", text), key="wandb_csv")
         assert imported.runs[0].step_ns is None
         assert imported.notes == (
-            "step_time is not read: its name has no unit; state it: --columns step_time=step_time_ms",
+            "step_time is not read: its name has no unit; state what it is, for example --columns step_time=step_time_ms",
         )
         for meaning, step_ns in (("step_time_s", 0.5e9), ("-", None)):
             stated = read_foreign(tmp_path / "chart.csv", Stated(columns={"step_time": meaning}))

@@ -120,3 +120,18 @@ def test_tables_of_another_kind_stay_what_they_are(tmp_path: Path, name: str, te
     found = detect(write(tmp_path / name, text))
     assert found is not None
     assert found[0] == key
+
+
+def test_a_loss_that_is_not_finite_is_counted(tmp_path: Path) -> None:
+    rows = [f"{step},10,{'nan' if step > 7 else 2.0}" for step in range(10)]
+    (run,) = read(
+        write(tmp_path / "steps.csv", "\n".join(["step,step_time_ms,loss", *rows]) + "\n"), key="steps_csv"
+    ).runs
+    assert run.train_loss == 2.0
+    assert run.notes == ("the training loss is not finite at 2 logged steps",)
+
+
+def test_a_step_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "steps.csv", "step,step_time_ms\n1,10\nnan,10\n")
+    with pytest.raises(DataError, match="step is 'nan'"):
+        read_foreign(path)

@@ -568,3 +568,52 @@ class TestRepeats:
         imported = read(path, key=KEY)
         assert [run.world_size for run in imported.runs] == [1, 2]
         assert any("t.csv:3: a second header" in note for note in imported.notes)
+
+
+class TestCommas:
+    @pytest.mark.parametrize(("first", "second"), [("512,5", "0,512"), ("0,125", "125,000"), ("1,5", "1.000")])
+    def test_decimal_commas_are_read_where_they_can_be_nothing_else(
+        self, tmp_path: Path, first: str, second: str
+    ) -> None:
+        text = f"gpus;step_time_s;rate\n1;{first};10\n2;{second};20\n"
+        runs = runs_of(tmp_path, text.replace("rate", "samples_per_s"))
+        times = [run.step_ns.value for run in runs.values() if run.step_ns]
+        assert times == [float(each.replace(",", ".")) * 1e9 for each in (first, second)]
+        assert read_foreign(tmp_path / "t.csv").notes == ("decimal commas are read in: step_time_s",)
+
+    def test_a_comma_that_may_be_either_is_refused_where_commas_do_not_separate_cells(self, tmp_path: Path) -> None:
+        assert "the comma may stand before thousands or before decimals" in refusal(
+            tmp_path, "gpus;samples_per_s\n1;125,000\n2;238,806\n"
+        )
+
+    def test_thousands_are_thousands_between_quotes(self, tmp_path: Path) -> None:
+        runs = runs_of(tmp_path, 'gpus,samples_per_s\n1,"125,000"\n2,"1,238,806"\n')
+        assert [rate(run) for run in runs.values()] == [125_000, 1_238_806]
+
+
+class TestWhoseRate:
+    @pytest.mark.parametrize(
+        "header",
+        [
+            "Throughput per GPU (tokens/s)", "Tokens/s (per GPU)", "per_gpu_tokens_per_s", "tokens_per_gpu_per_second",
+            "tok/s/GPU", "tokens_per_second_per_device",
+        ],
+    )  # fmt: skip
+    def test_of_one_rank(self, tmp_path: Path, header: str) -> None:
+        runs = runs_of(tmp_path, f"gpus,{header}\n8,1000\n64,900\n")
+        assert [rate(run) for run in runs.values()] == [8000, 57_600]
+
+    def test_of_one_rank_whose_number_is_stated(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "t.csv", "model,tok/s/GPU\nbig,1000\n")
+        (run,) = read_foreign(path, Stated(world_size={"t": 8})).runs
+        assert (run.world_size, rate(run)) == (8, 8000)
+
+    @pytest.mark.parametrize("header", ["eval_samples_per_second", "Validation (samples/s)", "inference_tokens_per_s"])
+    def test_of_an_evaluation_is_not_the_training_s(self, tmp_path: Path, header: str) -> None:
+        runs = runs_of(tmp_path, f"gpus,{header},samples_per_s\n1,500,32\n2,900,60\n")
+        assert [rate(run) for run in runs.values()] == [32, 60]
+
+
+def test_a_time_of_day_is_no_number_with_a_unit(tmp_path: Path) -> None:
+    runs = runs_of(tmp_path, "gpus,step_time_ms,started\n1,10,0:00:20\n2,6,0:10:00\n")
+    assert [run.status for run in runs.values()] == ["ok", "ok"]
