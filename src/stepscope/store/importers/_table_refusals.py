@@ -11,9 +11,10 @@ from stepscope.records.imported import Stated
 from stepscope.store.importers._columns import FIGURES, Columns, is_gpu_count, meanings_of
 from stepscope.store.importers._stated_columns import require_meanings
 from stepscope.store.importers._tables import TextTable, number
-from stepscope.store.stated_columns import absent_columns, no_such_column
+from stepscope.store.stated_columns import absent_columns, no_such_column, plain
 
 _WIDE = 3
+_NODES = ("nodes", "n_nodes", "nnodes", "num_nodes", "node_count", "number_of_nodes")
 KNOWN = "world_size, strategy, model, step_time_ms, tokens_per_s, epoch_time_s, peak_memory_gib"
 LONG = "write one row per run as CSV, with columns such as gpus,model,samples_per_s"
 
@@ -28,6 +29,23 @@ def require_stated_columns(path: Path, tables: Sequence[TextTable], stated: Stat
     absent = absent_columns(names, stated)
     if absent and len(absent) == len(stated.columns):
         raise no_such_column(absent[0], names, path)
+
+
+def require_ranks_of_a_job(table: TextTable, columns: Columns, stated: Stated) -> None:
+    """Raises DataError for one number of GPUs beside several numbers of nodes: it may be that of a node."""
+    at, ranks = (
+        next((i for i, n in enumerate(table.names) if plain(n) in _NODES), None),
+        columns.by_role.get("world_size"),
+    )
+    if at is None or ranks is None or at not in table.varying or ranks[0] in table.varying:
+        return
+    name = table.names[ranks[0]]
+    if plain(name) not in map(plain, stated.columns):
+        raise DataError(
+            f"{table.rows[0].where}: {name} is {table.rows[0].cells[ranks[0]]} on any number of nodes",
+            why=f"it may count the ranks of a node, and {table.names[at]} varies",
+            fix=f"write the ranks of all nodes; if {name} counts them already: --columns {name}=world_size",
+        )
 
 
 def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataError:

@@ -28,7 +28,7 @@ from stepscope.store.importers._columns import (
 from stepscope.store.importers._comm_table import comm_rows_of
 from stepscope.store.importers._folders import LOOKED_AT, holds_traces, read_each
 from stepscope.store.importers._table_lines import TableLine, lines_of
-from stepscope.store.importers._table_refusals import require_stated_columns, unreadable
+from stepscope.store.importers._table_refusals import require_ranks_of_a_job, require_stated_columns, unreadable
 from stepscope.store.importers._table_runs import runs_of
 from stepscope.store.importers._tables import TextTable, headers, read_tables
 from stepscope.store.stated import with_stated
@@ -116,6 +116,8 @@ def _read(source: Candidate) -> Imported:
     useful = [(table, columns) for table, columns in tables if _has_figures(columns)]
     if not useful:
         raise unreadable(path, tables)
+    for table, columns in useful:
+        require_ranks_of_a_job(table, columns, stated)
     found = _Rows()
     damaged: list[DataError] = []
     for file in dict.fromkeys(table.source for table, _ in useful):

@@ -617,3 +617,10 @@ class TestWhoseRate:
 def test_a_time_of_day_is_no_number_with_a_unit(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, "gpus,step_time_ms,started\n1,10,0:00:20\n2,6,0:10:00\n")
     assert [run.status for run in runs.values()] == ["ok", "ok"]
+
+
+def test_ranks_that_may_be_those_of_a_node_are_asked_for(tmp_path: Path) -> None:
+    text = "nodes,gpus,tokens_per_s\n1,8,1000\n2,8,1900\n4,8,3500\n"
+    assert "it may count the ranks of a node, and nodes varies" in refusal(tmp_path, text)
+    assert {run.world_size for run in runs_of(tmp_path, text, gpus="world_size").values()} == {8}
+    assert len(runs_of(tmp_path, "nodes,gpus,tokens_per_s\n1,8,1000\n2,16,1900\n")) == 2
