@@ -38,7 +38,23 @@ def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
     for name in ("drop_epochs", "target_accuracy"):
         if name in given(options) and not any(run.epochs for run in evidence.runs):
             raise UsageError(f"{spelled(type(options), name)} changes nothing: no run here has epochs")
+    _require_epochs(evidence, options)
     return evidence
+
+
+def _require_epochs(evidence: Evidence, options: EvidenceOptions) -> None:
+    """Raises UsageError where --drop-epochs leaves out all epochs of every run."""
+    if "drop_epochs" in given(options):
+        from stepscope.core.words import counted
+        from stepscope.results.figures import timed_epochs
+
+        most = max((len({epoch.number for epoch in timed_epochs(run)}) for run in evidence.runs), default=0)
+        if most and options.drop_epochs >= most:
+            raise UsageError(
+                f"{spelled(type(options), 'drop_epochs')} {options.drop_epochs} leaves no epoch",
+                why=f"no run has more than {counted(most, 'timed epoch')}",
+                fix=f"leave out at most {most - 1}" if most > 1 else "leave the option out",
+            )
 
 
 def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
@@ -53,6 +69,7 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
         for path in options.paths:
             evidence = _load((path,), options, stated)
             require_stated(evidence)
+            _require_epochs(evidence, options)
             found.append(evidence)
     require_known([run for evidence in found for run in evidence.runs], stated)
     require_columns([source for evidence in found for source in evidence.sources], stated)

@@ -39,7 +39,7 @@ def run(options: Hardware) -> int:
     found = find(name)
     if isinstance(found, Unavailable):
         guess = None if ";" in found.reason else spelled_like(name)
-        reason = f"{found.reason}; did you mean {guess!r}?" if guess else found.reason
+        reason = f"{found.reason}; did you mean {guess!r}?" if guess and guess != name.lower() else found.reason
         raise UsageError(reason, fix="`stepscope hardware` lists the known ones")
     if options.json:
         print_document(_document((found,), ()))

@@ -120,14 +120,13 @@ def _with_stated(run: TrainingRun, ranks: int | None, stated: Stated) -> Trainin
         missing.pop("world_size", None)
     if stated.scaling is not None:
         missing.pop("scaling", None)
-    of_one, rate = run.rank_samples_per_s, run.samples_per_s
-    if ranks is not None and of_one is not None:
-        of_one, rate = None, of_one.times(ranks)
+    of_one = run.rank_samples_per_s
+    of_all = None if ranks is None or of_one is None else of_one.times(ranks)
     return replace(
         run,
         world_size=run.world_size if ranks is None else ranks,
-        samples_per_s=rate,
-        rank_samples_per_s=of_one,
+        samples_per_s=of_all or run.samples_per_s,
+        rank_samples_per_s=of_one if of_all is None else None,
         scaling=stated.scaling or run.scaling,
         missing=missing,
     )

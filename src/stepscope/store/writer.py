@@ -18,11 +18,11 @@ class WriteError(MissingError):
 
 
 _FIX = {
-    errno.ENOSPC: "free some space or choose another run folder with -o DIR",
-    errno.EDQUOT: "your quota is full: free some space or choose another run folder with -o DIR",
-    errno.EACCES: "choose a writable run folder with -o DIR",
-    errno.EPERM: "choose a writable run folder with -o DIR",
-    errno.EROFS: "the file system is read-only: choose another run folder with -o DIR",
+    errno.ENOSPC: "free some space or write to another folder",
+    errno.EDQUOT: "your quota is full: free some space or write to another folder",
+    errno.EACCES: "write to a folder in which you may create files",
+    errno.EPERM: "write to a folder in which you may create files",
+    errno.EROFS: "the file system is read-only: write to another folder",
 }
 
 
@@ -31,7 +31,7 @@ def write_error(path: Path, error: OSError) -> WriteError:
     return WriteError(
         f"cannot write {path}",
         why=error.strerror or str(error),
-        fix=_FIX.get(error.errno or 0, "choose another run folder with -o DIR"),
+        fix=_FIX.get(error.errno or 0, "write to another folder"),
     )
 
 
@@ -52,8 +52,8 @@ def make_dir(path: Path) -> Path:
         obstacle = _no_folder(path)
         raise WriteError(
             f"{obstacle} is not a folder",
-            why="the path of a run must be a folder" if path == obstacle else f"{path} cannot be created in it",
-            fix="choose another run folder with -o DIR",
+            why="files are to be written into it" if path == obstacle else f"{path} cannot be created in it",
+            fix="write to another folder, or move that file away",
         ) from error
     except OSError as error:
         raise write_error(path, error) from error

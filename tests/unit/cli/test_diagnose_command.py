@@ -176,3 +176,14 @@ def test_a_run_begins_with_what_was_found_and_two_key_figures(capsys: pytest.Cap
     assert len(lines) <= 4
     assert lines[-1] == ""
     assert any(word in lines[0] for word in ("problem", "warning", "nothing"))
+
+
+def test_more_epochs_than_there_are_cannot_be_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("gpus,epoch,epoch_time,loss\n" + "".join(f"1,{n},{9.0 + n % 2},1.0\n" for n in range(1, 5)))
+    assert run(capsys, str(path), "--drop-epochs", "3")[0] == 0
+    code, _, err = run(capsys, str(path), "--drop-epochs", "4")
+    assert code == 2
+    assert "--drop-epochs 4 leaves no epoch" in err
+    assert "no run has more than 4 timed epochs" in err
+    assert "leave out at most 3" in err

@@ -316,7 +316,8 @@ def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["--gpus", "8,16"], "one number here"),
         (["--layout", "acc=2"], "give the global batch"),
         (["--model", "llama9"], "unknown model"),
-        (["--layout", "gbs=64,tp=3"], "no layout of llama3-8b"),
+        (["--layout", "gbs=64,tp=3"], "GPUs are not a multiple of tp 3 x pp 1 x cp 1"),
+        (["--gpus", "64", "--layout", "tp=64"], "32 heads are not divisible by tp 64"),
     ],
 )
 def test_a_plan_that_cannot_be_made(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from tests.trace_builder import build, write_job
 
 from stepscope.cli import trace_run
 from stepscope.cli.commands.trace import Trace
+from stepscope.cli.main import main
 from stepscope.cli.trace_files import Watch
 from stepscope.core.errors import DataError
 
@@ -97,3 +98,11 @@ def test_of_a_file_of_another_kind_it_says_which_and_who_reads_it(tmp_path: Path
         trace_run.run(Trace(paths=(str(table),)))
     assert refused.value.why == "it is: table of results (CSV, Markdown, JSON records)"
     assert refused.value.fix == f"read it with `stepscope diagnose '{table}'`"
+
+
+@pytest.mark.parametrize("option", ["--flop", "--hardware-flop"])
+def test_a_step_has_no_negative_flop(job: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["trace", str(job), option, "-1"])
+    assert ended.value.code == 2
+    assert f"Invalid value for '{option}'" in capsys.readouterr().err

@@ -54,11 +54,11 @@ class Trace(Options):
     ] = ()
     flop: Annotated[
         float | None,
-        Option(help="Model FLOP per step and rank (forward and backward), for MFU.", metavar="FLOP"),
+        Option(help="Model FLOP per step and rank (forward and backward), for MFU.", metavar="FLOP", min=1),
     ] = None
     hardware_flop: Annotated[
         float | None,
-        Option(help="The same with recomputation, for HFU.", metavar="FLOP"),
+        Option(help="The same with recomputation, for HFU.", metavar="FLOP", min=1),
     ] = None
     merge: Annotated[
         Path | None,

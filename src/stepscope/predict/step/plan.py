@@ -70,13 +70,26 @@ def plan(
     if not priced and not dropped:
         raise UsageError(
             f"no layout of {model.name} on {cluster.gpus} GPUs keeps what --layout says",
-            why=f"a global batch of {base.global_batch} sequences must be a multiple of dp x micro-batch",
+            why=_obstacle(model, cluster, base, pinned),
         )
     fitting.sort(key=lambda p: p.step_s)
     best = [predict_step(model, cluster, p.layout, c) if p.layout.pp > 1 else p for p in _distinct(fitting)[:REFINED]]
     best.sort(key=lambda p: p.step_s)
     others = tuple(_alternatives(model, cluster, base, best[0], c)) if best else ()
     return LayoutSearch(best=tuple(best), alternatives=others, priced=priced, dropped=dropped)
+
+
+def _obstacle(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozenset[str]) -> str:
+    """What forbids the pinned fields, all others being 1."""
+    free: dict[str, Any] = {name: 1 for name in ("tp", "pp", "cp", "ep", "vpp", "micro_batch") if name not in pinned}
+    layout = replace(base, **free)
+    split = layout.tp * layout.pp * layout.cp
+    if cluster.gpus % split:
+        return f"{cluster.gpus} GPUs are not a multiple of tp {layout.tp} x pp {layout.pp} x cp {layout.cp}"
+    if "dp" not in pinned:
+        layout = replace(layout, dp=cluster.gpus // split)
+    found = errors(model, cluster, layout)
+    return "; ".join(found) or "no size of the fields that it leaves open fits the others"
 
 
 def _divisors(number: int) -> list[int]:
