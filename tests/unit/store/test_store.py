@@ -28,7 +28,7 @@ def test_a_record_is_written_whole_and_leaves_no_temporary_file(tmp_path: Path) 
 def test_an_unwritable_folder_is_one_clear_error(tmp_path: Path) -> None:
     blocker = tmp_path / "run"
     blocker.write_text("a file, not a folder")
-    with pytest.raises(MissingError, match="-o DIR"):
+    with pytest.raises(MissingError, match="write to another folder"):
         writer.write_record(blocker / "cells" / "status.json", STATUS)
 
 
