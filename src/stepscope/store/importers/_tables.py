@@ -155,7 +155,7 @@ def _with_points(head: TextRow, body: Sequence[TextRow], *, thousands: bool) -> 
         row, index = with_comma[0]
         raise DataError(
             f"{row.where}: {head.cells[index]} is {row.cells[index]!r}",
-            why="the comma may stand before thousands or before decimals",
+            why="the comma may separate thousands or decimals",
             fix="write the numbers with a decimal point and without commas",
         )
     names = ", ".join(head.cells[index] for index in columns)

@@ -582,7 +582,7 @@ class TestCommas:
         assert read_foreign(tmp_path / "t.csv").notes == ("decimal commas are read in: step_time_s",)
 
     def test_a_comma_that_may_be_either_is_refused_where_commas_do_not_separate_cells(self, tmp_path: Path) -> None:
-        assert "the comma may stand before thousands or before decimals" in refusal(
+        assert "the comma may separate thousands or decimals" in refusal(
             tmp_path, "gpus;samples_per_s\n1;125,000\n2;238,806\n"
         )
 
