@@ -60,9 +60,9 @@ def step_windows(events: Events, activity: Activity, launches: Launches) -> Step
 
     Device work runs behind the host; a step's window therefore begins with the first device work that the
     step launched and ends where the next one's begins; the last ends with the last busy event it launched or
-    where work launched after it begins. Where work launched before the first step still computes when that step's
-    first copy starts on another stream, the stream that computes longest tells the steps apart: what was launched
-    before is in none of them.
+    where work launched after it begins. Where the stream that computes longest still runs what was launched before
+    while a step's first work starts on another stream (the copy of its input, say), the step begins with its first work
+    on that stream: what was launched before the first step is in none of them.
     """
     marks = step_marks(events)
     window = window_of(activity, events)
@@ -78,9 +78,7 @@ def step_windows(events: Events, activity: Activity, launches: Launches) -> Step
         on_main = np.isin(known, main)
         chosen = on_main | ~np.isin(owner, owner[on_main])
         by_main = _begins(events, known[chosen], owner[chosen], end=window[1], steps=len(begins))
-        older = main[events.ts_ns[main] < by_main[0]]
-        if len(older) and events.end_ns[older].max() > edges[0]:
-            edges = by_main
+        edges = np.where(_computes_until(events, main, by_main) > edges, by_main, edges)
         # A step that launched nothing is empty, and begins where the next one does.
         edges = np.minimum.accumulate(edges[::-1])[::-1]
         return StepWindows(marks=marks, boundary="launch", edges=edges)
@@ -105,6 +103,15 @@ def _main_stream(events: Events, activity: Activity) -> Ints:
     main = lanes[np.argmax(np.bincount(place, weights=events.dur_ns[compute]))]
     on_main: Ints = activity.indices[lane[activity.indices] == main]
     return on_main
+
+
+def _computes_until(events: Events, main: Ints, times: Ints) -> Ints:
+    """For each time, the last end of the ``main`` stream's work that began before it; NONE without any."""
+    if not len(main):
+        return np.full(len(times), NONE, dtype=np.int64)
+    order = main[np.argsort(events.ts_ns[main], kind="stable")]
+    place = np.searchsorted(events.ts_ns[order], times, side="left") - 1
+    return np.where(place >= 0, np.maximum.accumulate(events.end_ns[order])[np.maximum(place, 0)], NONE)
 
 
 def step_budgets(trace: RankTrace, activity: Activity, windows: StepWindows) -> tuple[StepBudget, ...]:
