@@ -211,14 +211,15 @@ def offloading_that_is_needed_is_not_ended(tmp_path: Path) -> Case:
     )
 
 
-def _waits(name: str) -> Evidence:
-    """Ten kernels of 60 us; before each the host waits in ``name`` for the one before, then needs 40 us more."""
-    rows: list[Row] = [op("aten::work", 0, 1_100_000)]
+def _waits(name: str, *, python_ns: int = 0, thread: str = "main") -> Evidence:
+    """Ten kernels of 60 us; before each a thread waits in ``name`` for the one before; then the host needs 40 us more, and
+    ``python_ns`` in no operator."""
+    rows: list[Row] = []
     for i in range(10):
-        at = i * 110_000
+        at = i * (110_000 + python_ns)
         rows += [
             launch(at, at + 4_000, i + 1), kernel("ampere_sgemm", at + 5_000, at + 65_000, i + 1),
-            call(name, at + 5_000, at + 70_000),
+            call(name, at + 5_000, at + 70_000, thread=thread), op("aten::work", at - 40_000, at + 4_500),
         ]  # fmt: skip
     return by_hand(*rows)
 
@@ -240,6 +241,37 @@ def an_explicit_synchronisation_is_no_item(_: Path) -> Case:
         wrong=_waits("cudaDeviceSynchronize"),
         advice=".item()",
         instead="remove torch.cuda.synchronize()",
+    )
+
+
+@case("host_sync")
+def python_after_a_short_wait_is_no_wait(_: Path) -> Case:
+    """The host comes back 5 us after the kernel has ended, and then does something else for 2 ms."""
+    return Case(
+        right=_waits("cudaStreamSynchronize"),
+        wrong=_waits("cudaStreamSynchronize", python_ns=2_000_000),
+        advice=".item()",
+        instead="after the host waited for it, limit 10%",
+    )
+
+
+@case("host_sync")
+def a_thread_in_the_background_may_wait(_: Path) -> Case:
+    return Case(
+        right=_waits("cudaStreamSynchronize"),
+        wrong=_waits("cudaStreamSynchronize", thread="writer"),
+        advice=".item()",
+        instead="the device idles 0% after the host waited for it",
+    )
+
+
+@case("python_overhead")
+def a_host_that_waits_for_the_device_is_not_in_python(_: Path) -> Case:
+    return Case(
+        right=_waits("cudaStreamSynchronize", python_ns=2_000_000),
+        wrong=_waits("cudaStreamSynchronize"),
+        advice="py-spy",
+        instead="limit 10%",
     )
 
 

@@ -191,11 +191,11 @@ class SimulatedRank:
             self._cause = cause
         self.host += dur
 
-    def sync(self) -> None:
-        """The host waits for the compute stream."""
+    def sync(self, late: int = 0) -> None:
+        """The host waits for the compute stream, and its call returns ``late`` ns after that."""
         if self.costs.gloo:
             return
-        end = max(self.host, self.compute_free) + self.costs.launch_ns
+        end = max(self.host, self.compute_free) + self.costs.launch_ns + late
         self._ids += 1
         links = {"External id": self._ids, "cbid": 165, "correlation": self._ids}
         self._record("cuda_runtime", "cudaDeviceSynchronize", self.host, end, links)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +12,23 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_budget import IdleCause
 from stepscope.records.trace_collectives import IDLE_CAUSES
 from stepscope.stats import spans
+from stepscope.stats.by_sorting import distinct
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity, window_of
 from stepscope.traces.events import NONE, Category, Events
 from stepscope.traces.links import Launches
+from stepscope.traces.phases import AUTOGRAD
 
 Ints = NDArray[np.int64]
 
 KERNEL_GAP_NS = 10_000
 """Longest gap between queued kernels that counts as ordinary: 1 to 5 us on one stream, about twice that across
 streams (measured on the V100, A100 and MI300 traces this was built on, 2026-11)."""
+
+REFILL_NS = 100_000
+"""Most of the time between the return of a wait and the next launch that counts as the wait's: the queue is empty and the
+operator that comes next takes this to launch (15 to 116 us, median 35, on the V100 traces this was built on, 2026-11).
+What takes longer is the host's own doing."""
 
 _SYNC = re.compile(
     r"^(cuda|hip)(Stream|Device|Event|Ctx)Synchronize|^cuCtxSynchronize|^cuStreamSynchronize|^cuEventSynchronize"
@@ -35,23 +43,25 @@ _ON_CPU = {"host_late": "outside_operators"}
 class IdleGaps:
     """Every gap in the window's busy time, and the ns of each by cause: arrays of shape (gaps,).
 
-    calls: index into ``names`` of the host's call that a gap of ``sync`` or ``host_late`` ends with or waits in; NONE for
-    others.
+    calls: for ``sync`` and ``host_late``, the index into ``names`` of the host's call that each gap waits in, or ends with;
+    NONE for gaps without that cause. The part of a gap that is ``sync`` comes before the one that is ``host_late``.
     """
 
     holes: Spans
     by_cause: dict[str, Ints]
     window: tuple[int, int] = (0, 0)
-    calls: Ints | None = None
+    calls: dict[str, Ints] = field(default_factory=dict)
     names: tuple[str, ...] = ()
 
 
 def idle_causes(gaps: IdleGaps, *, rank: int, source: str) -> tuple[IdleCause, ...]:
     """Idle time of the window by cause; the causes sum to the idle time. Empty without busy events.
 
-    A gap in which the next event had not been launched splits at the end of the call that launched it: before, the
-    host was late (or in ``sync`` or ``data``), after it ``launch_latency``. Queued work leaves ``kernel_gap`` or
-    ``dependency``. In ``cpu_spans`` nothing is launched: what is not ``data`` is ``outside_operators``.
+    A gap in which the next event had not been launched splits at the end of the call that launched it; after it is
+    ``launch_latency``. Before it, ``sync`` is the time in which the thread that launches was still waiting for the device,
+    and up to ``REFILL_NS`` after that; the rest is ``host_late``. Where data loading takes most of the way from the wait (or
+    the gap's start) to the launch, all of that way is ``data``. Queued work leaves ``kernel_gap`` or ``dependency``. In
+    ``cpu_spans`` nothing is launched: what is not ``data`` is ``outside_operators``.
     """
     named = _ON_CPU if source == "cpu_spans" else {}
     return tuple(
@@ -78,43 +88,67 @@ def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: di
     late = known & (launched > starts)
     late_ns = np.where(late, launched - starts, 0)
     amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
-    why, waited = _why_late(events, phases["data"], starts, launched, late)
-    for cause in ("sync", "data", "host_late"):
-        mine = why == IDLE_CAUSES.index(cause)
-        amount[cause][mine] = late_ns[mine]
+    returned, waited = _returned(events, call, starts, launched, late)
+    in_data = spans.measure_within(phases["data"], returned, np.maximum(launched, returned))
+    loading = late & (2 * in_data > launched - returned)
+    refilled = np.where(waited != NONE, np.minimum(returned + REFILL_NS, launched), starts)
+    amount["sync"][late] = (np.where(loading, returned, refilled) - starts)[late]
+    amount["data"][loading] = (launched - returned)[loading]
+    amount["host_late"][late] = (late_ns - amount["sync"] - amount["data"])[late]
     amount["launch_latency"][late] = (ends - starts - late_ns)[late]
     queued = known & ~late
     short = ends - starts <= KERNEL_GAP_NS
     amount["kernel_gap"][queued & short] = (ends - starts)[queued & short]
     amount["dependency"][queued & ~short] = (ends - starts)[queued & ~short]
     amount["unknown"][~known] = (ends - starts)[~known]
-    calls = np.where(why == IDLE_CAUSES.index("sync"), waited, np.where(late, events.name[call], NONE))
+    calls = {"sync": waited, "host_late": np.where(late, events.name[call], NONE)}
     return IdleGaps(holes=holes, by_cause=amount, window=window, calls=calls, names=events.names)
 
 
-def _why_late(
-    events: Events, loading: Spans, starts: Ints, launched: Ints, late: NDArray[np.bool_]
-) -> tuple[Ints, Ints]:
-    """For each late gap: sync when the host was still waiting for the device at its start, data when most of the
-    way to the launch was data loading, host_late otherwise. Index into IDLE_CAUSES; NONE for gaps that are not late.
-    Then the name of the call that waited, NONE for gaps of other causes."""
-    result = np.full(len(starts), NONE, dtype=np.int64)
-    result[late] = IDLE_CAUSES.index("host_late")
+def _returned(events: Events, call: Ints, starts: Ints, launched: Ints, late: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """For each gap: when the host came back from the wait for the device in which it was at the gap's start (that start,
+    where it was in none), at most ``launched``; and the name of the call that waited, NONE where there is none.
+
+    Only a wait in the line of host code that launches the gap's next work holds it back. Autograd's threads are in one
+    line with the training loop's: each is idle while the other has work.
+    """
+    returned, names = starts.copy(), np.full(len(starts), NONE, dtype=np.int64)
     runtime = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
-    waits = runtime & events.named(_SYNC.match)
-    waiting = spans.union(events.ts_ns[waits], events.end_ns[waits])
-    names = np.full(len(starts), NONE, dtype=np.int64)
-    # The call that waited begins before the gap does and returns inside it.
-    at = np.searchsorted(waiting.starts, starts, side="right") - 1
-    if len(waiting):
-        held = (at >= 0) & (waiting.ends[np.maximum(at, 0)] > starts)
-        result[late & held] = IDLE_CAUSES.index("sync")
-        order = np.argsort(events.ts_ns[waits], kind="stable")
-        last = np.searchsorted(events.ts_ns[waits][order], starts, side="right") - 1
-        names[late & held] = events.name[waits][order][np.maximum(last, 0)][late & held]
-    in_data = spans.measure_within(loading, starts, np.maximum(launched, starts))
-    result[late & (2 * in_data > launched - starts)] = IDLE_CAUSES.index("data")
-    return result, names
+    waits = np.flatnonzero(runtime & events.named(_SYNC.match))
+    if not len(waits) or not late.any():
+        return returned, names
+    waits = waits[np.argsort(events.ts_ns[waits], kind="stable")]
+    line = _host_lines(events)
+    launching = line[events.thread[call]]
+    for each in distinct(launching[late]).tolist():
+        mine = waits[line[events.thread[waits]] == each]
+        if not len(mine):
+            continue
+        reach = np.maximum.accumulate(events.end_ns[mine])
+        last = np.maximum.accumulate(np.where(events.end_ns[mine] == reach, np.arange(len(mine)), 0))
+        at = np.searchsorted(events.ts_ns[mine], starts, side="right") - 1
+        wait = mine[last[np.maximum(at, 0)]]
+        held = late & (launching == each) & (at >= 0) & (events.end_ns[wait] > starts)
+        held &= (events.thread[wait] == events.thread[call]) | (events.end_ns[wait] <= events.ts_ns[call])
+        returned[held] = np.minimum(events.end_ns[wait], launched)[held]
+        names[held] = events.name[wait][held]
+    return returned, names
+
+
+def _host_lines(events: Events) -> Ints:
+    """For each thread, the number of its line: its own, for autograd's threads that of the training loop. The loop's thread
+    is the one with most time under the user's annotations, without any the one with most time in other operators."""
+    line = np.arange(len(events.threads), dtype=np.int64)
+    operators = events.category == Category.CPU_OP
+    autograd = operators & (events.named(lambda name: name.startswith(AUTOGRAD)) | (events.forward_thread > 0))
+    engine = distinct(events.thread[autograd])
+    if not len(engine):
+        return line
+    for chosen in (events.category == Category.USER_ANNOTATION, operators & ~autograd):
+        if chosen.any():
+            line[engine] = np.bincount(events.thread[chosen], weights=events.dur_ns[chosen]).argmax()
+            return line
+    return line
 
 
 def _on_cpu(holes: Spans, loading: Spans) -> dict[str, Ints]:
@@ -124,12 +158,13 @@ def _on_cpu(holes: Spans, loading: Spans) -> dict[str, Ints]:
 
 def _main_call(gaps: IdleGaps, cause: str, values: Ints) -> str | None:
     """The host's call with most of this cause's time; None for causes without one."""
-    if gaps.calls is None or cause not in ("sync", "host_late"):
+    if cause not in gaps.calls:
         return None
-    known = gaps.calls != NONE
+    calls = gaps.calls[cause]
+    known = calls != NONE
     if not (values * known).any():
         return None
-    return gaps.names[int(np.bincount(gaps.calls[known], weights=values[known]).argmax())]
+    return gaps.names[int(np.bincount(calls[known], weights=values[known]).argmax())]
 
 
 def _cause(rank: int, cause: str, values: NDArray[np.int64], call: str | None) -> IdleCause:

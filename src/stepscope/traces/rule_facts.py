@@ -70,7 +70,7 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
         return None
     host = operators | np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
     in_operators = spans.union(events.ts_ns[host], events.end_ns[host])
-    starts = gaps.holes.starts
+    starts = gaps.holes.starts + gaps.by_cause.get("sync", 0)  # the host was in a wait first
     inside = int(spans.measure_within(in_operators, starts, starts + late).sum())
     total = int(late.sum())
     return HostLateness(rank=trace.rank, late_ns=total, operator_ns=inside, python_ns=total - inside)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.hand_events import op, trace
+from tests.hand_events import Row, call, kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
 from stepscope.report.views import trace_idle
+from stepscope.traces.idle import REFILL_NS
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted, analyse
 from stepscope.traces.verdict import verdict_of
@@ -30,6 +31,53 @@ def test_the_late_rank_idles_for_the_planted_cause(kind: str, tmp_path: Path) ->
     assert sum(found.get(c, 0) for c in OURS[kind]) == pytest.approx(planted, rel=0.02)
     assert max(found, key=lambda c: found[c]) in OURS[kind]
     assert sum(i.idle_ns for i in punctual.idle) < sum(found.values())
+
+
+def idled(*rows: Row) -> dict[str, tuple[int, str | None]]:
+    """Idle ns and main call by cause, between a kernel that ends at 1,000 us and one that is launched later."""
+    found = analyse(trace(launch(0, 5_000, 1), kernel("a", 10_000, 1_000_000, 1), *rows), Wanted())
+    assert found.budget is not None
+    assert sum(i.idle_ns for i in found.idle) == found.budget.parts.idle_ns
+    return {i.cause: (i.idle_ns, i.call) for i in found.idle}
+
+
+def test_the_launch_after_a_wait_is_the_waits_and_what_the_host_then_does_is_not() -> None:
+    wait = call("cudaStreamSynchronize", 20_000, 1_004_000)
+    soon = idled(wait, launch(1_060_000, 1_065_000, 2), kernel("b", 1_068_000, 2_000_000, 2))
+    assert soon == {"sync": (65_000, "cudaStreamSynchronize"), "launch_latency": (3_000, None)}
+    late = idled(wait, launch(13_000_000, 13_005_000, 2), kernel("b", 13_008_000, 14_000_000, 2))
+    assert late == {
+        "sync": (4_000 + REFILL_NS, "cudaStreamSynchronize"),
+        "host_late": (12_005_000 - 4_000 - REFILL_NS, "cudaLaunchKernel"),
+        "launch_latency": (3_000, None),
+    }
+
+
+def test_only_a_wait_of_the_thread_that_launches_holds_the_launch_back() -> None:
+    after = [launch(3_000_000, 3_005_000, 2), kernel("b", 3_008_000, 4_000_000, 2)]
+    beside = call("cudaStreamSynchronize", 20_000, 2_900_000, thread="writer")
+    assert idled(beside, *after)["host_late"] == (2_005_000, "cudaLaunchKernel")
+    assert "sync" not in idled(beside, *after)
+    assert idled(call("cudaFree", 20_000, 2_950_000), *after)["sync"] == (2_005_000, "cudaFree")
+
+
+@pytest.mark.parametrize("back", ["main", "engine"])
+def test_autograd_goes_on_where_the_training_loop_waited_and_the_other_way_round(back: str) -> None:
+    wait = call("cudaStreamSynchronize", 20_000, 2_950_000, thread={"main": "engine", "engine": "main"}[back])
+    node = op("autograd::engine::evaluate_function: MmBackward0", 2_990_000, 3_010_000, thread="engine")
+    rows = [mark("ProfilerStep#3", 0, 4_000_000), node, wait]
+    rows += [launch(3_000_000, 3_005_000, 2, thread=back), kernel("b", 3_008_000, 4_000_000, 2)]
+    assert idled(*rows)["sync"] == (2_005_000, "cudaStreamSynchronize")
+
+
+def test_a_loader_after_a_wait_is_data_loading_and_the_wait_stays_a_wait() -> None:
+    found = idled(
+        call("cudaStreamSynchronize", 20_000, 1_004_000),
+        mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_010_000, 2_990_000),
+        launch(3_000_000, 3_005_000, 2), kernel("b", 3_008_000, 4_000_000, 2),
+    )  # fmt: skip
+    assert found["sync"] == (4_000, "cudaStreamSynchronize")
+    assert found["data"] == (2_001_000, None)
 
 
 def test_a_cpu_job_idles_outside_operators(tmp_path: Path) -> None:

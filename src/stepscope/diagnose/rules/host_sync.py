@@ -2,9 +2,10 @@
 
 What
 ----
-Idle time of the device that began while the host was in a call that returns only when the device has caught up
-(`cudaStreamSynchronize`, a blocking copy, `cudaFree`), over the window; mean over ranks. The call with most of that time
-decides the advice: the allocator, an explicit synchronisation, or a value that is read.
+Idle time of the device while the thread that launches next was in a call that returns only when the device has caught up
+(`cudaStreamSynchronize`, a blocking copy, `cudaFree`), and at most 0.1 ms until its next launch, over the window; mean over
+ranks. The call with most of that time decides the advice: the allocator, an explicit synchronisation, or a value that is
+read.
 
 Why
 ---
@@ -13,7 +14,8 @@ After such a call the queue is empty, and the device idles until the host launch
 
 Known problems
 --------------
-A necessary wait at the end of a step (reading a loss that decides something) counts too. If the host is late anyway,
+A necessary wait at the end of a step (reading a loss that decides something) counts too. What the host does for longer
+than 0.1 ms after the wait is `launch-bound` or `python-overhead`. If the host is late anyway,
 removing the wait moves the idle time to `launch-bound`.
 
 References
