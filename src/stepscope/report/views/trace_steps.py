@@ -34,7 +34,9 @@ def build(summary: TraceSummary) -> Table:
             Column("host", "host", lambda s: s.host_ns, duration, drop=4),
         ),
         steps,
-        footnotes=("a step begins with the first device work it launched; host: its annotation on the host",),
+        footnotes=(
+            "a step begins with the first device work it launched, on the main stream where earlier work still runs there; host: its annotation on the host",
+        ),
         notes=tuple(notes),
     )
 
