@@ -7,8 +7,6 @@ where a thread took over from another. O(n log n) in events; the walk itself is 
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,10 +17,11 @@ from stepscope.stats import spans
 from stepscope.stats.by_sorting import distinct
 from stepscope.traces.activity import Activity
 from stepscope.traces.classify import Work
-from stepscope.traces.events import NONE, Category, Events, RankTrace
+from stepscope.traces.events import NONE, Events, RankTrace
 from stepscope.traces.host_line import GLOO, OPERATOR, OTHER, RUNTIME, HostLine
 from stepscope.traces.links import Launches
 from stepscope.traces.nesting import sums
+from stepscope.traces.stream_waits import NEVER, stream_waits
 
 Ints = NDArray[np.int64]
 
@@ -33,7 +32,7 @@ _DEVICE_PARTS = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication", W
 _PARTS = tuple(PathParts.__dataclass_fields__)
 _INDEX = {name.removesuffix("_ns"): i for i, name in enumerate(_PARTS)}
 _PART_OF_WORK = np.array([_INDEX[_DEVICE_PARTS.get(w, "compute")] for w in Work], dtype=np.int64)
-_STREAM_WAIT = re.compile(r"^(cuda|hip)StreamWaitEvent|^cuStreamWaitEvent")
+_COMMUNICATION = _INDEX["communication"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,14 +185,13 @@ class Walk:
     def _links(self, communicates: NDArray[np.bool_]) -> None:
         """For each device event: the time of its launch and the place it waited for (NONE: its launch, or nothing)."""
         n = len(self.device)
-        never = np.iinfo(np.int64).min
         known = self.launch != NONE
-        self.called = np.where(known, self.events.ts_ns[np.maximum(self.launch, 0)], never)
+        self.called = np.where(known, self.events.ts_ns[np.maximum(self.launch, 0)], NEVER)
         self.called = np.minimum(self.called, self.starts)
         previous = np.arange(n) - 1
         has = np.zeros(n, dtype=bool)
         has[1:] = self.stream[1:] == self.stream[:-1]
-        before = np.where(has, np.minimum(self.ends[np.maximum(previous, 0)], self.starts), never)
+        before = np.where(has, np.minimum(self.ends[np.maximum(previous, 0)], self.starts), NEVER)
         self.waited = np.where(has & (before > self.called), previous, NONE)
         self.cross = np.zeros(n, dtype=bool)
         self._across(np.maximum(before, self.called), previous, has)
@@ -213,37 +211,35 @@ class Walk:
         self._busy = busy
 
     def _across(self, bound: Ints, previous: Ints, has: NDArray[np.bool_]) -> None:
-        """Work that a wait between streams held back: it waited for the last to end on any other stream, if that came
-        later than its own stream and its launch."""
-        events = self.events
-        calls = events.where(Category.RUNTIME, Category.DRIVER)
-        codes = [c for c, name in enumerate(events.names) if _STREAM_WAIT.search(name)]
-        waits = calls[np.isin(events.name[calls], codes)]
+        """Work that a wait between streams held back: it waited for the last to end on any other stream that was launched
+        before the wait, if that came later than its own stream and its launch.
+
+        A wait holds back the next launch on the stream that it names, from whichever thread. Where the profiler did not
+        record that stream, also the next launch of its own thread on any.
+        """
         linked = np.flatnonzero(self.launch != NONE)
-        if not len(waits) or not len(linked) or len(distinct(self.stream)) < 2:
+        if not len(linked) or len(distinct(self.stream)) < 2:
             return
-        order = waits[np.lexsort((events.ts_ns[waits], events.thread[waits]))]
-        low = int(events.ts_ns.min())
-        width = int(events.end_ns.max()) - low + 2
-        line = events.thread[order].astype(np.int64) * width + (events.ts_ns[order] - low)
-        call = self.launch[linked]
-        at = np.searchsorted(line, events.thread[call].astype(np.int64) * width + (events.ts_ns[call] - low))
-        wait = order[np.maximum(at - 1, 0)]
-        held = (at > 0) & (events.thread[wait] == events.thread[call])
-        earlier = np.where(has[linked], self.called[np.maximum(previous[linked], 0)], np.iinfo(np.int64).min)
-        held &= events.ts_ns[wait] >= earlier
-        for place in linked[held].tolist():
-            other = self._last_ended(place)
+        waits = stream_waits(self.events, self.launch[linked], self.stream[linked], self.part[linked] == _COMMUNICATION)
+        if not len(waits.times):
+            return
+        earlier = np.where(has[linked], self.called[np.maximum(previous[linked], 0)], NEVER)
+        last = waits.last_before(self.launch[linked], self.stream[linked])
+        held = (last != NEVER) & (last >= earlier)
+        for place, waited_ns in zip(linked[held].tolist(), last[held].tolist(), strict=True):
+            other = self._last_ended(place, waited_ns)
             if other != NONE and self.ends[other] > bound[place]:
                 self.waited[place] = other
                 self.cross[place] = True
 
-    def _last_ended(self, place: int) -> int:
-        """The last event of another stream that ended before this one began."""
+    def _last_ended(self, place: int, launched_by: int) -> int:
+        """The last event of another stream that ended before this one began, launched by then."""
         at = int(np.searchsorted(self._ended, self.starts[place], side="right")) - 1
         for back in range(at, max(at - 64, -1), -1):
             other = int(self._by_end[back])
-            if self.stream[other] != self.stream[place] and self.starts[other] < self.starts[place]:
+            if self.stream[other] == self.stream[place] or self.called[other] > launched_by:
+                continue
+            if self.starts[other] < self.starts[place]:
                 return other
         return NONE
 

@@ -11,7 +11,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.records.trace_path import CriticalPath
 from stepscope.traces.activity import activity_of
 from stepscope.traces.critical_path import critical_path, rank_legs
-from stepscope.traces.events import RankTrace
+from stepscope.traces.events import Category, RankTrace
 from stepscope.traces.links import launches_of
 from stepscope.traces.load import load_traces
 
@@ -105,6 +105,71 @@ def test_a_wait_between_streams_makes_work_follow_the_other_stream() -> None:
     alone = path_of(trace(*[r for r in rows if r.name != "cudaStreamWaitEvent"]))
     assert alone.inferred == 0
     assert "compute" not in nonzero(alone)
+
+
+def reduced(*, waits: str, step: int = 0) -> list[Row]:
+    """A step of DDP: the backward kernel, its reduction on stream 20 out of autograd's thread, and the optimizer's kernel,
+    which the main thread launches and which begins when the reduction has ended; ``waits``: the thread that made the
+    compute stream wait for it."""
+    host, at, number = 30 * step, 400 * step, 10 * step
+    return [
+        launch(host, host + 2, number + 1, thread="engine"), kernel("backward", at + 10, at + 100, number + 1),
+        call("cudaStreamWaitEvent", host + 3, host + 4, thread="engine"),
+        launch(host + 5, host + 7, number + 2, thread="engine"),
+        kernel("ncclDevKernel_AllReduce", at + 101, at + 300, number + 2, stream=20),
+        call("cudaStreamWaitEvent", host + 10, host + 11, thread=waits),
+        launch(host + 20, host + 22, number + 3), kernel("adam", at + 301, at + 400, number + 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("waits", ["main", "engine"])
+def test_a_wait_holds_its_stream_back_whichever_thread_made_it(waits: str) -> None:
+    rows = [row for step in range(2) for row in reduced(waits=waits, step=step)]
+    found = path_of(trace(*rows))
+    # Autograd's thread launches nothing after its last wait.
+    assert found.inferred == 4
+    assert nonzero(found) == {
+        "launch_latency": 10, "compute": 2 * (90 + 99), "communication": 2 * 199, "device_gap": 2 * 2 + 10,
+    }  # fmt: skip
+
+
+def copied(*wait: Row) -> RankTrace:
+    """The main thread launches kernels; while the first runs another thread launches copies on stream 20, of which one ends
+    between the kernels; between the launches a thread made a stream ``wait``."""
+    return trace(
+        launch(0, 2, 1), kernel("a", 10, 100, 1),
+        launch(3, 5, 2, thread="loader"), copy("Memcpy HtoD", 50, 101, 2, stream=20),
+        *wait, launch(20, 22, 3), kernel("b", 102, 200, 3),
+        launch(30, 32, 4, thread="loader"), copy("Memcpy HtoD", 110, 120, 4, stream=20),
+    )  # fmt: skip
+
+
+def test_a_wait_of_another_thread_for_its_own_stream_holds_nobody_else_back() -> None:
+    found = path_of(copied(call("cudaStreamWaitEvent", 10, 11, thread="loader")))
+    assert (found.inferred, "memory" in nonzero(found)) == (0, False)
+    # The main thread's own wait does.
+    assert path_of(copied(call("cudaStreamWaitEvent", 10, 11))).inferred == 1
+
+
+def test_the_stream_that_the_profiler_recorded_decides() -> None:
+    def recorded(stream: int) -> CriticalPath:
+        wait = call("cudaStreamWaitEvent", 10, 11, correlation=90, thread="loader")
+        account = Row(
+            name="Stream Wait Event", category=Category.SYNC, start=10, end=10, thread="stream 7", stream=stream, device=0,
+            correlation=90,
+        )  # fmt: skip
+        return path_of(copied(wait, account))
+
+    assert recorded(7).inferred == 1
+    assert recorded(20).inferred == 0
+
+
+def test_nothing_waits_for_what_was_launched_after_the_wait() -> None:
+    found = path_of(trace(
+        launch(0, 1, 1), call("cudaStreamWaitEvent", 2, 3), launch(4, 5, 2), launch(6, 7, 3),
+        kernel("a", 10, 100, 1), kernel("ncclDevKernel_AllReduce", 20, 101, 2, stream=9), kernel("b", 102, 150, 3),
+    ))  # fmt: skip
+    assert (found.inferred, "communication" in nonzero(found)) == (0, False)
 
 
 def test_the_backward_thread_takes_over_from_the_main_thread_and_hands_back() -> None:
