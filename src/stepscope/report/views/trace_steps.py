@@ -35,7 +35,8 @@ def build(summary: TraceSummary) -> Table:
         ),
         steps,
         footnotes=(
-            "a step begins with the first device work it launched, on the main stream where earlier work still runs there; host: its annotation on the host",
+            "a step begins with the first device work it launched, on the main stream where earlier work still runs there; "
+            "host: its annotation on the host",
         ),
         notes=tuple(notes),
     )
