@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.hand_events import Row, call, kernel, launch, mark, op
+from tests.hand_events import Row, call, copy, kernel, launch, mark, op
 from tests.sharded_jobs import experts, fsdp, on_hosts, pipeline, tensor, traces_of
 from tests.trace_builder import Clock
 from tests.trace_evidence import by_hand, generated, kernels, traced, with_idle, with_parts, with_ranks
@@ -262,6 +262,50 @@ def a_thread_in_the_background_may_wait(_: Path) -> Case:
         wrong=_waits("cudaStreamSynchronize", thread="writer"),
         advice=".item()",
         instead="the device idles 0% after the host waited for it",
+    )
+
+
+@case("straggler")
+def a_rank_that_waits_as_briefly_as_its_peers_is_in_python(tmp_path: Path) -> Case:
+    def slower(kind: str) -> Evidence:
+        return generated(tmp_path / kind, world=4, steps=6, late={2: 2_000_000}, late_kind=kind)
+
+    return Case(
+        right=slower("sync"), wrong=slower("python"), advice="check for .item()", instead="its host launches late"
+    )
+
+
+@case("impossible_figures")
+def copies_ahead_of_the_computation_shorten_no_step(_: Path) -> Case:
+    """Five steps of ten products of 120 GFLOP, of which an A100 takes 386 us for each; the host runs ahead."""
+
+    def computes(kernel_ns: int, *, copies: bool) -> Evidence:
+        rows: list[Row] = []
+        for step in range(5):
+            at = 300_000 * step
+            rows.append(mark(f"ProfilerStep#{step}", at, at + 300_000))
+            if copies:
+                begin = max(at + 10_000, 400_000 * step)
+                rows += [
+                    launch(at, at + 2000, 100 * step),
+                    copy("Memcpy HtoD", begin, begin + 300_000, 100 * step, stream=30),
+                ]
+            for i in range(10):
+                called, begin, number = at + 10_000 * (i + 1), 400_000 + kernel_ns * (10 * step + i), 100 * step + i + 1
+                if i > 3:
+                    rows.append(op("autograd::engine::evaluate_function: MmBackward0", called - 500, called + 9000))
+                dims, types = "[[4096, 4096], [4096, 3584]]", '["c10::BFloat16", "c10::BFloat16"]'
+                rows += [
+                    op("aten::mm", called, called + 8000, dims=dims, types=types),
+                    launch(called + 1000, called + 3000, number), kernel(BF16, begin, begin + kernel_ns, number),
+                ]  # fmt: skip
+        return by_hand(*rows, device=A100)
+
+    return Case(
+        right=computes(60_000, copies=False),
+        wrong=computes(600_000, copies=True),
+        advice="is impossible",
+        instead="utilisation in traces",
     )
 
 

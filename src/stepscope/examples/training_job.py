@@ -53,11 +53,11 @@ class Simulation:
     shape: a key of the programs. layers: micro batches of a pipeline. overlap: reductions run under the backward pass.
     late: rank -> ns that it needs more in every step, as ``late_kind``: "compute" (one longer kernel), "launch" (a host
     slower than its kernels), "data" (a slow loader), "sync" (before the backward pass the host waits for the device, in
-    a call that returns that much later). "launch", "data" and ``sync`` make every rank's host wait for its device at the
-    end of a step: otherwise it runs ahead and is never late. slow: rank -> how many times as long all its computation
-    takes. clocks: rank -> what its clock shows. capture: rank -> (first, stop) steps that it recorded. generation: of
-    the trace's text (examples/kineto.py). device: "gpu", or "gloo" for a CPU job without kernels; gpu: the device's
-    name; gpu_bytes: its memory.
+    a call that returns that much later), "python" (it waits for it, and then does something else). "launch", "data" and
+    ``sync`` make every rank's host wait for its device at the end of a step: otherwise it runs ahead and is never late.
+    slow: rank -> how many times as long all its computation takes. clocks: rank -> what its clock shows. capture: rank ->
+    (first, stop) steps that it recorded. generation: of the trace's text (examples/kineto.py). device: "gpu", or "gloo"
+    for a CPU job without kernels; gpu: the device's name; gpu_bytes: its memory.
     nccl_args, sequence: whether kernels name their collective, and its number. jitter: durations vary by this share.
     """
 
@@ -210,6 +210,9 @@ def backward_layer(machine: SimulatedRank, plan: Simulation, layer: int, late: i
         machine.extra_launch = 0
         if late and plan.late_kind == "sync":
             machine.sync(late)
+        if late and plan.late_kind == "python":
+            machine.sync()
+            machine.busy("", late, cause="launch")
         machine.thread = AUTOGRAD
     more = late if first and plan.late_kind == "compute" else 0
     for operator in plan.backward:

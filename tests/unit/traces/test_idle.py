@@ -33,6 +33,14 @@ def test_the_late_rank_idles_for_the_planted_cause(kind: str, tmp_path: Path) ->
     assert sum(i.idle_ns for i in punctual.idle) < sum(found.values())
 
 
+def test_what_a_rank_does_after_a_short_wait_is_its_host_being_late(tmp_path: Path) -> None:
+    job = build(world=2, steps=4, sync=True, late={1: 500_000}, late_kind="python")
+    summary = analyse_job([write_job(job, tmp_path)], wanted=Wanted(sections=frozenset({"idle"})))
+    found = {i.cause: i.idle_ns for i in summary.ranks[1].idle}
+    assert found["host_late"] >= 4 * 400_000
+    assert sum(found.values()) >= job.truth[1].idle_by_cause_ns["launch"]
+
+
 def idled(*rows: Row) -> dict[str, tuple[int, str | None]]:
     """Idle ns and main call by cause, between a kernel that ends at 1,000 us and one that is launched later."""
     found = analyse(trace(launch(0, 5_000, 1), kernel("a", 10_000, 1_000_000, 1), *rows), Wanted())
