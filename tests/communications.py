@@ -10,12 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from stepscope.records.trace_collectives import (
     CollectiveGroup,
+    ExactSpans,
     OwnTime,
     RankCollective,
     RankCommunication,
 )
+from stepscope.stats.spans import union
+from stepscope.traces.packed_spans import exact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,12 @@ def collective(op: str, start: int, end: int, **changes: Any) -> RankCollective:
     return replace(plain, **changes)
 
 
+def _exposed(collectives: Sequence[RankCollective]) -> ExactSpans:
+    """As if each computes at its end for what is not exposed."""
+    edges = np.array([(c.start_ns, c.start_ns + c.exposed_ns) for c in collectives], dtype=np.int64).reshape(-1, 2)
+    return exact(union(edges[:, 0], edges[:, 1]))
+
+
 def rank(number: int, collectives: Sequence[RankCollective], **changes: Any) -> RankCommunication:
     plain = RankCommunication(
         rank=number,
@@ -79,6 +90,7 @@ def rank(number: int, collectives: Sequence[RankCollective], **changes: Any) -> 
         base_time_ns=None,
         window_ns=(collectives[0].start_ns, collectives[-1].end_ns) if collectives else None,
         collectives=tuple(collectives),
+        exposed=_exposed(collectives),
     )
     return replace(plain, **changes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Severity, Skipped
+from stepscope.records.trace_budget import Parts
+from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_rules import KernelMix
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -117,23 +120,40 @@ def is_amd_device(summary: TraceSummary) -> bool:
     return any(word in (device_name(summary) or "") for word in ("AMD", "Instinct", "Radeon"))
 
 
+def _waited(summary: TraceSummary) -> list[tuple[Parts, RankWaitTotal]]:
+    """Of each rank whose waiting is known: its budget and its waiting."""
+    from stepscope.traces.waits import waits_of
+
+    waits = waits_of(summary.collectives)
+    known = [(p.budget, waits[p.facts.rank]) for p in summary.ranks if p.facts.rank in waits]
+    return [(budget.parts, waited) for budget, waited in known if budget is not None]
+
+
 def waiting_share(summary: TraceSummary) -> float | None:
-    """Waiting / all time in collectives that could be split; None when none could."""
-    instances = summary.collectives.instances if summary.collectives else ()
-    split = [i for i in instances if i.transfer_ns is not None]
-    total = sum(r.end_ns - r.start_ns for i in split for r in i.ranks)
-    return sum(i.waiting_ns or 0 for i in split) / total if total else None
+    """Of the exposed communication of all ranks, what is waiting for another rank; None where that is not known."""
+    known = _waited(summary)
+    exposed = sum(parts.exposed_comm_ns for parts, _ in known)
+    return sum(waited.exposed_ns for _, waited in known) / exposed if exposed else None
 
 
 def exposed_transfer(summary: TraceSummary) -> float | None:
     """Share of the window that a perfect network could return: exposed communication without waiting (median rank)."""
-    from stepscope.traces.waiting import exposed_waiting
+    known = _waited(summary)
+    shares = [(parts.exposed_comm_ns - waited.exposed_ns) / max(parts.window_ns, 1) for parts, waited in known]
+    return median(shares) if shares else None
 
-    if waiting_share(summary) is None:
-        return None
-    waited = exposed_waiting(summary.collectives)
-    parts = [(p.facts.rank, p.budget.parts) for p in summary.ranks if p.budget is not None and p.budget.parts.comm_ns]
-    return median(max(0, part.exposed_comm_ns - waited.get(rank, 0)) / part.window_ns for rank, part in parts)
+
+def compute_to_transfer(summary: TraceSummary) -> float:
+    """Computation / communication without waiting, as far as that is known; median over ranks that communicate."""
+    from stepscope.traces.verdict import compute_to_comm
+    from stepscope.traces.waits import waits_of
+
+    waits = waits_of(summary.collectives)
+    parts = [(p.budget.parts, waits.get(p.facts.rank)) for p in summary.ranks if p.budget is not None]
+    found = [
+        compute_to_comm(part, waiting_ns=waited.alone_ns if waited else 0) for part, waited in parts if part.comm_ns
+    ]
+    return median([ratio if ratio is not None else math.inf for ratio in found])
 
 
 def severity_of(share: float) -> Severity:

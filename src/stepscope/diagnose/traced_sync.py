@@ -9,9 +9,10 @@ from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.trace_facts import WORTH, read_in_full, severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.trace_rules import GradientSync
+from stepscope.records.trace_rules import GradientSync, SyncPlace
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
+from stepscope.traces.waits import ExposedWaits
 
 MOSTLY = 0.9
 """Share of the reductions' time that decides where a job reduces: the rest is losses and counters."""
@@ -32,14 +33,15 @@ def traced_sync(job: TraceEvidence) -> Statement:
     everything = sum(total.values())
     if not everything:
         return Skipped(reason="reductions were recorded without a duration")
-    exposed = median((s.inside.exposed_ns + s.after.exposed_ns) / window_ns(p) for p, s in ranks)
+    waits = ExposedWaits(job.summary.collectives, [p.communication for p, _ in ranks])
+    exposed = median(_transfer_ns(p, waits, s.inside, s.after) / window_ns(p) for p, s in ranks)
     before, after = total["before"] / everything, total["after"] / everything
     if before > FORWARD:
         return f"{format_percent(before)} of the reductions belong to the forward pass"
     if exposed < WORTH:
-        return f"exposed reductions take {format_percent(exposed)} of the time, limit {format_percent(WORTH)}"
+        return f"exposed reductions transfer for {format_percent(exposed)} of the time, limit {format_percent(WORTH)}"
     if after >= MOSTLY:
-        return _finding(job, ranks, exposed, late=True)
+        return _finding(job, ranks, waits, exposed, late=True)
     hidden = 1 - sum(s.inside.exposed_ns for _, s in ranks) / max(1, total["inside"])
     several = all(s.inside.calls >= 2 * s.steps for _, s in ranks)
     if any(row.wrapper == "ddp" for p, _ in ranks for row in p.buckets):
@@ -47,18 +49,31 @@ def traced_sync(job: TraceEvidence) -> Statement:
             f"DistributedDataParallel reduces in buckets: {format_percent(max(0.0, hidden))} of it hides under backward"
         )
     if total["inside"] >= MOSTLY * everything and hidden < HIDDEN and several:
-        return _finding(job, ranks, exposed, late=False)
+        return _finding(job, ranks, waits, exposed, late=False)
     return (
         f"{format_percent(after)} of the reductions come after backward; "
         f"{format_percent(max(0.0, hidden))} of those inside it is hidden"
     )
 
 
-def _finding(job: TraceEvidence, ranks: list[tuple[RankPass, GradientSync]], exposed: float, *, late: bool) -> Finding:
+def _transfer_ns(each: RankPass, waits: ExposedWaits, *places: SyncPlace) -> int:
+    """Exposed time of these reductions without waiting for other ranks: a shorter wait is not overlap's to give."""
+    exposed = sum(place.exposed_ns for place in places)
+    return exposed - sum(waits.during(each.facts.rank, i) for place in places for i in place.positions)
+
+
+def _finding(
+    job: TraceEvidence,
+    ranks: list[tuple[RankPass, GradientSync]],
+    waits: ExposedWaits,
+    exposed: float,
+    *,
+    late: bool,
+) -> Finding:
     backward = median(_backward(p) for p, _ in ranks)
     calls = sum(s.after.calls if late else s.inside.calls for _, s in ranks)
     steps = sum(s.steps for _, s in ranks)
-    each = median((s.after if late else s.inside).exposed_ns / s.steps for _, s in ranks)
+    each = median(_transfer_ns(p, waits, s.after if late else s.inside) / s.steps for p, s in ranks)
     where = (
         "gradients are reduced after backward"
         if late

@@ -92,10 +92,19 @@ class RankCollective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExactSpans:
+    """Times of one rank, on its own clock; traces/packed_spans.py reads and writes them."""
+
+    start_ns: int
+    packed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankCommunication:
     """All collectives of one rank in order of start. source: device | cpu_spans.
 
     base_time_ns: what the file adds to all its times (baseTimeNanoseconds); None when not recorded.
+    exposed: when it communicates and computes nothing: its budget's ``exposed_comm_ns``.
     """
 
     rank: int
@@ -105,6 +114,7 @@ class RankCommunication:
     base_time_ns: int | None
     window_ns: tuple[int, int] | None  # first start and last end of device work
     collectives: tuple[RankCollective, ...]
+    exposed: ExactSpans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,12 +220,20 @@ class MatchedCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankWaitTotal:
-    """Over all split instances: how long one rank waited for others, and how often it came last (alone)."""
+    """Over all split instances: how long one rank waited for others, and how often it came last (alone).
+
+    waiting_ns: the sum over instances. Of those that overlap, and those of other groups, one often transfers while another
+    one waits: ``alone`` is when it waits and nothing transfers, ``alone_ns`` long, of which it computes nothing for
+    ``exposed_ns``.
+    """
 
     rank: int
     waiting_ns: int
     times_last: int
     instances: int
+    alone: ExactSpans
+    alone_ns: int
+    exposed_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,11 +47,18 @@ class HostLateness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncPlace:
-    """Reductions of one rank launched in one part of the step. Those that run at one time count each."""
+    """Reductions of one rank launched in one part of the step. Those that run at one time count each.
 
-    calls: int
+    positions: in the rank's ``RankCommunication.collectives``.
+    """
+
+    positions: tuple[int, ...]
     total_ns: int
     exposed_ns: int
+
+    @property
+    def calls(self) -> int:
+        return len(self.positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

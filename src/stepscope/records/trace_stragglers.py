@@ -55,7 +55,7 @@ class StragglerReport:
     """Stragglers by share of skew, largest first; empty is an answer, and ``text`` says it.
 
     pattern: none | chronic | rotating | one-off | undecided (one rank is mostly last, too few waits to name it): how the
-    lateness spreads over ranks, listed or not.
+    lateness spreads over ranks, listed or not. waiting_ns: of all ranks, while they compute nothing and nothing transfers.
     """
 
     stragglers: tuple[Straggler, ...]

@@ -22,6 +22,7 @@ from stepscope.stats.bootstrap import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
 from stepscope.stats.scaling import rate
+from stepscope.traces.waits import ExposedWaits
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import Evidence, TraceEvidence
@@ -136,7 +137,7 @@ def _world(summary: TraceSummary) -> int | None:
 def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) -> dict[str, float]:
     """Mean of a step's parts over ranks and steps; with what the slowest rank takes beyond the mean they sum to the step.
 
-    Waiting is bounded by exposed communication, idle time for data by its share of the capture's idle time.
+    Idle time for data by its share of the capture's idle time.
     """
     steps = [step for each in ranks for step in each.steps if step.step in numbers]
     mean = {
@@ -145,13 +146,13 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
             ("compute", "compute_ns"), ("comm", "exposed_comm_ns"), ("copies", "exposed_memory_ns"), ("idle", "idle_ns"),
         )
     }  # fmt: skip
-    waited = sum(
-        min(each.waiting_ns or 0, each.exposed_ns)
-        for instance in (summary.collectives.instances if summary.collectives else ())
-        if instance.step in numbers
-        for each in instance.ranks
+    waits = ExposedWaits(summary.collectives, [each.communication for each in ranks])
+    waiting = fmean(
+        waits.within(each.facts.rank, step.start_ns, step.start_ns + step.parts.window_ns)
+        for each in ranks
+        for step in each.steps
+        if step.step in numbers
     )
-    waiting = min(waited / len(steps), mean["comm"])
     causes = [cause for each in ranks for cause in each.idle]
     idle = sum(cause.idle_ns for cause in causes)
     data = mean["idle"] * (sum(c.idle_ns for c in causes if c.cause == "data") / idle if idle else 0.0)

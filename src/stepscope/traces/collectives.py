@@ -18,6 +18,7 @@ from stepscope.traces.idle import IdleGaps, idle_gaps
 from stepscope.traces.links import Launches, launches_of
 from stepscope.traces.nesting import sums
 from stepscope.traces.own_time import own_times
+from stepscope.traces.packed_spans import exact
 from stepscope.traces.phases import phase_spans
 from stepscope.traces.steps import StepWindows, step_windows
 
@@ -95,6 +96,7 @@ def communication(
         base_time_ns=trace.meta.base_time_ns,
         window_ns=window_of(activity, events),
         collectives=found,
+        exposed=exact(spans.subtract(activity.comm, activity.compute)),
     )
 
 

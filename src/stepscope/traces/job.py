@@ -121,7 +121,8 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     if all(p.partial or p.budget is None for p in passes):
         return TraceSummary(world_size=world, ranks=tuple(passes), verdicts=_unread(passes), notes=notes)
     from stepscope.traces.verdict import verdict_of
-    from stepscope.traces.waiting import exposed_waiting, job_collectives
+    from stepscope.traces.waiting import job_collectives
+    from stepscope.traces.waits import waits_of
 
     communication = [p.communication for p in passes if p.communication is not None]
     collectives = job_collectives(communication) if communication else None
@@ -131,14 +132,14 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
 
         stragglers = find_stragglers(communication, collectives)
     path = _job_path(passes, collectives)
-    waiting = exposed_waiting(collectives)
+    waits = waits_of(collectives)
     late = {each.rank: each.cause for each in stragglers.stragglers} if stragglers is not None else {}
     return TraceSummary(
         world_size=world,
         ranks=tuple(passes),
         verdicts=(
             *(
-                RankVerdict(rank=r, verdict=verdict_of(p.budget, p.idle, waiting_ns=waiting.get(r), late=late.get(r)))
+                RankVerdict(rank=r, verdict=verdict_of(p.budget, p.idle, waits=waits.get(r), late=late.get(r)))
                 for r, p in ((p.facts.rank, p) for p in passes)
                 if p.budget is not None and not p.partial
             ),

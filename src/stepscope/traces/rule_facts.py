@@ -79,17 +79,17 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
 def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> GradientSync | None:
     """Where the reductions were launched; None without marked steps, a backward pass or reductions."""
     marks = step_marks(trace.events)
-    calls = [c for c in collectives if c.op in _REDUCTIONS and c.launch_ns is not None]
+    calls = [i for i, c in enumerate(collectives) if c.op in _REDUCTIONS and c.launch_ns is not None]
     if not len(marks) or not calls:
         return None
     first, last = _backward(trace.events, marks)
     there = last > first
     if not there.any():
         return None
-    launched = np.array([c.launch_ns for c in calls], dtype=np.int64)
+    launched = np.array([collectives[i].launch_ns for i in calls], dtype=np.int64)
     step = np.searchsorted(marks.starts, launched, side="right") - 1
     inside_a_step = (step >= 0) & (launched < marks.ends[step]) & there[step]
-    places: dict[str, list[RankCollective]] = {"before": [], "inside": [], "after": []}
+    places: dict[str, list[int]] = {"before": [], "inside": [], "after": []}
     for each, at, mine, known in zip(calls, launched.tolist(), step.tolist(), inside_a_step.tolist(), strict=True):
         if known:
             place = "before" if at < first[mine] else "inside" if at < last[mine] else "after"
@@ -99,9 +99,9 @@ def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> Gr
     return GradientSync(
         rank=trace.rank,
         steps=int(there.sum()),
-        before=_place(places["before"]),
-        inside=_place(places["inside"]),
-        after=_place(places["after"]),
+        before=_place(collectives, places["before"]),
+        inside=_place(collectives, places["inside"]),
+        after=_place(collectives, places["after"]),
     )
 
 
@@ -121,9 +121,9 @@ def _backward(events: Events, marks: Marks) -> tuple[Ints, Ints]:
     return first, last
 
 
-def _place(calls: Sequence[RankCollective]) -> SyncPlace:
+def _place(collectives: Sequence[RankCollective], chosen: Sequence[int]) -> SyncPlace:
     return SyncPlace(
-        calls=len(calls),
-        total_ns=sum(c.duration_ns for c in calls),
-        exposed_ns=sum(c.exposed_ns for c in calls),
+        positions=tuple(chosen),
+        total_ns=sum(collectives[i].duration_ns for i in chosen),
+        exposed_ns=sum(collectives[i].exposed_ns for i in chosen),
     )

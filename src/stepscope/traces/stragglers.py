@@ -60,7 +60,6 @@ def find_stragglers(ranks: Sequence[RankCommunication], job: JobCollectives) -> 
     """
     split = [m for m in job.instances if m.skew_ns is not None and len(m.ranks) > 1]
     skew = sum(m.skew_ns or 0 for m in split)
-    waiting = sum(m.waiting_ns or 0 for m in split)
     steps = sorted({m.step for m in split if m.step is not None})
     facts = _Facts(ranks, split)
     late = _lateness(_episodes(split, facts))
@@ -72,7 +71,7 @@ def find_stragglers(ranks: Sequence[RankCommunication], job: JobCollectives) -> 
         stragglers=tuple(found),
         pattern=pattern,
         skew_ns=skew,
-        waiting_ns=waiting,
+        waiting_ns=sum(total.exposed_ns for total in job.totals),
         instances=len(split),
         steps=len(steps),
         text=_text(found, split, pattern, len(steps)),

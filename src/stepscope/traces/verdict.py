@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_percent
 from stepscope.records.trace_budget import BudgetVerdict, IdleCause, Parts, RankBudget
+from stepscope.records.trace_collectives import RankWaitTotal
 
 BALANCED_RATIO = 1.2
 """Compute and communication within this factor of each other count as balanced."""
@@ -26,9 +27,9 @@ _TEXTS = {
 
 
 def verdict_of(
-    budget: RankBudget, idle: Sequence[IdleCause], *, waiting_ns: int | None = None, late: str | None = None
+    budget: RankBudget, idle: Sequence[IdleCause], *, waits: RankWaitTotal | None = None, late: str | None = None
 ) -> BudgetVerdict:
-    """The largest exposed part of the window decides; ``waiting_ns`` (from matching ranks) is taken off
+    """The largest exposed part of the window decides; ``waits`` (from matching ranks) is taken off
     communication, None where other ranks' traces are missing.
 
     Compute against communication within ``BALANCED_RATIO`` of each other, when these two are the largest, is
@@ -37,7 +38,7 @@ def verdict_of(
     parts = budget.parts
     if parts.window_ns == 0:
         return BudgetVerdict(kind="unknown", text="no device activity", share=None, compute_to_comm_ratio=None)
-    waiting = min(waiting_ns or 0, parts.exposed_comm_ns)
+    waiting = waits.exposed_ns if waits is not None else 0
     causes = {cause.cause: cause.idle_ns for cause in idle}
     on_cpu = budget.source == "cpu_spans"
     launch = 0 if on_cpu else causes.get("host_late", 0) + causes.get("launch_latency", 0)
@@ -55,7 +56,7 @@ def verdict_of(
     }
     own = ("input", "launch", "sync", "overhead", "stall", "queue")
     exposed["idle"] = parts.idle_ns - sum(exposed[kind] for kind in own)
-    ratio = compute_to_comm(parts, waiting_ns=waiting_ns)
+    ratio = compute_to_comm(parts, waiting_ns=waits.alone_ns if waits is not None else 0)
     if late is not None:
         del exposed["waiting"]
     kind = max(exposed, key=lambda k: exposed[k])
@@ -64,7 +65,7 @@ def verdict_of(
         text = f"balanced: computation and communication take about equally long (ratio {ratio:.2f})"
         return BudgetVerdict(kind="balanced", text=text, share=share, compute_to_comm_ratio=ratio)
     text = _TEXTS[kind].format(share=format_percent(share, digits=0))
-    if kind == "communication" and waiting_ns is None:
+    if kind == "communication" and waits is None:
         text += " (the other ranks' traces would show how much of it is waiting for them)"
     if late is not None:
         text = f"the other ranks wait for this one ({late}); {text}"
@@ -72,7 +73,7 @@ def verdict_of(
     return BudgetVerdict(kind=kind, text=text, share=share, compute_to_comm_ratio=ratio)
 
 
-def compute_to_comm(parts: Parts, *, waiting_ns: int | None) -> float | None:
-    """Compute busy / communication busy net of waiting; None without communication."""
-    net = parts.comm_ns - (waiting_ns or 0)
+def compute_to_comm(parts: Parts, *, waiting_ns: int) -> float | None:
+    """Compute busy / communication busy less ``waiting_ns``, the time in it in which nothing transfers; None without any."""
+    net = parts.comm_ns - waiting_ns
     return parts.compute_ns / net if net > 0 else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,11 +14,11 @@ from stepscope.records.trace_collectives import (
     RankCollective,
     RankCommunication,
     RankWaiting,
-    RankWaitTotal,
 )
 from stepscope.traces.alignment import AGREE_NS, align_clocks, corrected
 from stepscope.traces.collective_names import TOGETHER
 from stepscope.traces.matching import match_collectives
+from stepscope.traces.waits import wait_totals
 
 IMPOSSIBLE = 0.3
 """What is left of a match's confidence when one rank left before another entered, beyond the clocks' residual."""
@@ -56,21 +55,9 @@ def measured(
     return JobCollectives(
         instances=tuple(found),
         clocks=clocks,
-        totals=_totals(found, sorted(look)),
+        totals=wait_totals(found, look),
         notes=tuple(_notes(found, ranks)),
     )
-
-
-def exposed_waiting(job: JobCollectives | None) -> dict[int, int]:
-    """Waiting of each rank in collectives, as far as nothing hid it; only ranks with split instances."""
-    waiting: dict[int, int] = {}
-    for instance in job.instances if job is not None else ():
-        if instance.transfer_ns is None:
-            continue
-        for each in instance.ranks:
-            if each.waiting_ns is not None:
-                waiting[each.rank] = waiting.get(each.rank, 0) + min(each.waiting_ns, each.exposed_ns)
-    return waiting
 
 
 def _measured(
@@ -171,21 +158,6 @@ def _basis(transfer_ns: int | None, each: Sequence[RankCollective]) -> tuple[str
     if transfer_ns is not None:
         return "transfer", transfer_ns / 1e9
     return "duration", max(c.duration_ns for c in each) / 1e9
-
-
-def _totals(found: Sequence[MatchedCollective], ranks: Sequence[int]) -> tuple[RankWaitTotal, ...]:
-    waiting: dict[int, int] = defaultdict(int)
-    last: dict[int, int] = defaultdict(int)
-    count: dict[int, int] = defaultdict(int)
-    for m in found:
-        if m.waiting_ns is None:
-            continue
-        for r in m.ranks:
-            waiting[r.rank] += r.waiting_ns or 0
-            count[r.rank] += 1
-        if len(m.last_ranks) == 1:
-            last[m.last_ranks[0]] += 1
-    return tuple(RankWaitTotal(rank=r, waiting_ns=waiting[r], times_last=last[r], instances=count[r]) for r in ranks)
 
 
 def _notes(found: Sequence[MatchedCollective], ranks: Sequence[RankCommunication]) -> list[str]:

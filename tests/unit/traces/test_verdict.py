@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.records.trace_budget import IdleCause, Parts, RankBudget
+from stepscope.records.trace_collectives import ExactSpans, RankWaitTotal
 from stepscope.traces.verdict import verdict_of
 
 
@@ -26,6 +27,18 @@ def budget(compute: int = 0, comm: int = 0, overlap: int = 0, memory: int = 0, i
             busy_ns=window - idle,
             idle_ns=idle,
         ),
+    )
+
+
+def waits(exposed: int, *, alone: int | None = None) -> RankWaitTotal:
+    return RankWaitTotal(
+        rank=0,
+        waiting_ns=exposed,
+        times_last=0,
+        instances=1,
+        alone=ExactSpans(start_ns=0, packed=""),
+        alone_ns=exposed if alone is None else alone,
+        exposed_ns=exposed,
     )
 
 
@@ -56,11 +69,11 @@ def idle(cause: str, ns: int) -> IdleCause:
 def test_the_largest_exposed_part_names_the_verdict(
     given: RankBudget, causes: list[IdleCause], waiting: int | None, kind: str
 ) -> None:
-    assert verdict_of(given, causes, waiting_ns=waiting).kind == kind
+    assert verdict_of(given, causes, waits=None if waiting is None else waits(waiting)).kind == kind
 
 
 def test_waiting_is_taken_off_communication_before_the_ratio() -> None:
-    verdict = verdict_of(budget(compute=300, comm=400), [], waiting_ns=300)
+    verdict = verdict_of(budget(compute=300, comm=400), [], waits=waits(300))
     assert verdict.compute_to_comm_ratio == 3.0
 
 
@@ -70,6 +83,6 @@ def test_without_communication_there_is_no_ratio() -> None:
 
 def test_a_straggler_is_not_bound_by_waiting() -> None:
     """Its largest part is waiting for its pipeline's neighbour, but the job waits for this rank."""
-    verdict = verdict_of(budget(compute=200, comm=700, idle=100), [], waiting_ns=600, late="more compute")
+    verdict = verdict_of(budget(compute=200, comm=700, idle=100), [], waits=waits(600), late="more compute")
     assert verdict.kind == "compute"
     assert verdict.text.startswith("the other ranks wait for this one (more compute); ")

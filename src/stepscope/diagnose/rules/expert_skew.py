@@ -35,6 +35,7 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
+from stepscope.traces.waits import ExposedWaits
 
 _EXCHANGES = ("all_to_all", "all_to_all_v")
 _HOT = Threshold(value=1.25, unit="times the mean bytes", source="Fedus et al. 2022: the usual capacity factor")
@@ -62,10 +63,11 @@ def _look(job: TraceEvidence) -> Statement:
     if not known:
         return Skipped(reason="the sizes of the exchanges are not recorded")
     skewed = [(i, sizes) for i, sizes in known if _hot(i, sizes)]
-    waiting = sum(_waiting(i) for i in split)
-    of_all = sum(_waiting(i) for i, _ in skewed) / waiting if waiting else 0.0
+    waits = ExposedWaits(summary.collectives, [p.communication for p in summary.ranks])
+    waiting, for_hot = sum(map(waits.of_all, split)), sum(waits.of_all(i) for i, _ in skewed)
+    of_all = for_hot / waiting if waiting else 0.0
     windows = [window_ns(p) for p in summary.ranks if p.budget is not None]
-    share = sum(_waiting(i) for i, _ in skewed) / sum(windows)
+    share = for_hot / sum(windows)
     if of_all < _HALF.value or share < _WORTH.value:
         return (
             f"{len(skewed)} of {len(known)} exchanges wait for the rank that exchanges most: {format_percent(share)} of the "
@@ -114,11 +116,6 @@ def _hot(instance: MatchedCollective, sizes: dict[int, int]) -> bool:
         and sizes[instance.last_rank] == most
         and most >= _HOT.value * fmean(sizes.values())
     )
-
-
-def _waiting(instance: MatchedCollective) -> int:
-    """Waiting of all ranks that nothing covers."""
-    return sum(min(r.waiting_ns or 0, r.exposed_ns) for r in instance.ranks)
 
 
 RULE = Rule(

@@ -34,6 +34,7 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    compute_to_transfer,
     exposed_transfer,
     on_device,
     severity_of,
@@ -53,6 +54,9 @@ SMALL = Threshold(
     source="8 A100 and 8 H100, nccl-tests logs: 64 KiB take at most 1.2 times as long as 1 KiB",
 )
 _HALF = ("half", "bfloat16", "float16", "bf16", "fp16", "c10::half", "c10::bfloat16")
+
+UNKNOWN = 0.05
+"""A larger share of exposed communication of which it is unknown what is waiting is told."""
 
 MAINLY_WAITING = 0.5
 """From this share of waiting on, sending less does not help."""
@@ -81,11 +85,9 @@ def _look(job: TraceEvidence) -> Statement:
             f"{format_percent(transfer)} is transfer, limit {format_percent(WORTH)}"
         )
     forward = _forward_share(job.summary)
-    evidence = [_hidden(parts), _room(parts, waiting or 0.0) if forward <= FORWARD else _critical(forward)]
+    evidence = [_hidden(parts), _room(job.summary) if forward <= FORWARD else _critical(forward)]
     if waiting is not None:
-        evidence.append(
-            f"{format_percent(waiting)} of the time in collectives is waiting for the last rank, the rest transfer"
-        )
+        evidence.append(_waiting(job.summary, waiting))
     return Finding(
         severity=severity_of(share),
         title=f"{format_percent(share)} of the time is exposed communication"
@@ -113,9 +115,28 @@ def _hidden(parts: list[Parts]) -> str:
     return f"exposed {exposed} per rank; {format_percent(hidden)} of communication is hidden under computation"
 
 
-def _room(parts: list[Parts], waiting: float) -> str:
+def _waiting(summary: TraceSummary, waiting: float) -> str:
+    text = f"{format_percent(waiting)} of the exposed communication is waiting for the last rank"
+    unknown, op = _not_split(summary)
+    if unknown < UNKNOWN:
+        return f"{text}, the rest transfer"
+    return f"{text}; {format_percent(unknown)} of it is in collectives whose waiting is unknown, mostly {op}"
+
+
+def _not_split(summary: TraceSummary) -> tuple[float, str]:
+    """Share of the exposed time that is in collectives whose waiting is unknown, and the operation with most of it."""
+    instances = summary.collectives.instances if summary.collectives is not None else ()
+    exposed: Counter[str] = Counter()
+    for instance in instances:
+        if instance.unsplit is not None:
+            exposed[instance.op] += instance.exposed_ns
+    total = sum(instance.exposed_ns for instance in instances)
+    return (exposed.total() / total, exposed.most_common(1)[0][0]) if exposed and total else (0.0, "")
+
+
+def _room(summary: TraceSummary) -> str:
     """How much of the communication, waiting left out, the computation beside it could hide at the very best."""
-    room = median(p.compute_ns / max(1.0, p.comm_ns * (1 - waiting)) for p in parts)
+    room = compute_to_transfer(summary)
     if room < 1:
         return (
             f"computation could hide at most {format_percent(room)} of the transfer; only fewer bytes or more work per "
@@ -150,7 +171,7 @@ def _kind(summary: TraceSummary) -> str:
 
 def _size_or_kind(summary: TraceSummary) -> str:
     """As ``_kind``; of gradients and what is unknown ``small`` where most of the exposed time is of small messages, and
-    ``half`` where it is of 16-bit types."""
+    ``half``, of sharded units ``sharded half``, where it is of 16-bit types."""
     kind = _kind(summary)
     calls = [c for p in summary.ranks if p.communication is not None for c in p.communication.collectives]
     exposed = sum(c.exposed_ns for c in calls)
@@ -160,7 +181,9 @@ def _size_or_kind(summary: TraceSummary) -> str:
     half = sum(c.exposed_ns for c in calls if (c.dtype or "").lower() in _HALF)
     if small > exposed / 2:
         return "small"
-    return "half" if half > exposed / 2 else kind
+    if half <= exposed / 2:
+        return kind
+    return "sharded half" if kind == "sharded" else "half"
 
 
 _SEND_LESS = {
@@ -172,10 +195,12 @@ _SEND_LESS = {
     "increase the work per step (a larger micro-batch)",
     "small": "send fewer, larger messages (a larger bucket, several layers in a unit): most of a small message's time is "
     "latency, which a smaller type does not cut",
-    "half": "synchronise less often (gradient accumulation with no_sync), or increase the work per step (a larger "
-    "micro-batch): the messages have 16 bits already",
-    "": "synchronise less often (gradient accumulation with no_sync), send fewer bytes (a bf16 hook), or "
-    "increase the work per step (a larger micro-batch)",
+    "sharded half": "keep units gathered where memory has room, or increase the work per step (a larger micro-batch): the "
+    "messages have 16 bits already",
+    "half": "synchronise less often (accumulate gradients over more micro-batches, with no_sync), or increase the work per "
+    "step (a larger micro-batch): the messages have 16 bits already",
+    "": "synchronise less often (accumulate gradients over more micro-batches, with no_sync), send fewer bytes (a bf16 "
+    "hook), or increase the work per step (a larger micro-batch)",
 }
 """What helps, by what the exposed communication is of; "" for gradients of data parallelism and what is unknown."""
 
@@ -183,13 +208,15 @@ _SEND_LESS = {
 def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Advice, ...]:
     if all(p.partial for p in job.summary.ranks):
         text = "rerun without --show budget to see how much of it is waiting for late ranks"
+    elif waiting is None and len(job.summary.ranks) == job.summary.world_size:
+        text = "compare when the ranks enter these calls: traces do not tell what of them is waiting for late ranks"
     elif waiting is None:
         text = "give the traces of all ranks to see how much of it is waiting for late ranks"
     elif waiting >= WORTH:
         text = "check waiting and transfer separately before you buy a faster network"
     else:
         text = "find these collectives and what runs beside them"
-    parts = {"sharded": "units", "tp": "layers"}.get(kind, "buckets")
+    parts = {"sharded": "units", "sharded half": "units", "tp": "layers"}.get(kind, "buckets")
     look = Advice(text=text, command=trace_command(job, f"--show overlap,collectives,stragglers,{parts}"))
     if waiting is not None and waiting >= MAINLY_WAITING:
         return (look,)

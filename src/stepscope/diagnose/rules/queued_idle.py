@@ -41,6 +41,7 @@ from stepscope.diagnose.trace_facts import (
     on_device,
     trace_command,
     unread,
+    window_ns,
 )
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
@@ -62,7 +63,7 @@ def _look(job: TraceEvidence) -> Statement:
         return found
     causes = {cause: Part([idle_share(p, cause) for p in ranks]) for cause in (*_OTHER_CAUSES, "kernel_gap")}
     causes |= {"queued": between, "not recorded": unlinked}
-    total = Part([sum(i.idle_ns for i in p.idle) / p.budget.parts.window_ns for p in ranks if p.budget])
+    total = Part([sum(i.idle_ns for i in p.idle) / window_ns(p) for p in ranks])
     if total.share >= GRAVE and all(part.share < WORTH for part in causes.values()):
         return _scattered(job, total, causes)
     return (

@@ -57,6 +57,7 @@ from stepscope.results.slow_ranks import (
     slow_ranks,
 )
 from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS
+from stepscope.traces.waits import ExposedWaits
 
 STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
 EXCESS = Threshold(
@@ -295,7 +296,8 @@ def _latest(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
     late = [i for i in instances if i.last_ranks == (rank,) and i.transfer_ns is not None]
     if found is None or not late:
         return None
-    worst = max(late, key=lambda i: (sum(min(r.waiting_ns or 0, r.exposed_ns) for r in i.ranks), i.skew_ns or 0))
+    waits = ExposedWaits(job.summary.collectives, [p.communication for p in job.summary.ranks])
+    worst = max(late, key=lambda i: (waits.of_all(i), i.skew_ns or 0))
     own = next(found.collectives[each.position] for each in worst.ranks if each.rank == rank)
     return own.start_ns - (worst.skew_ns or 0), own.end_ns
 
@@ -308,7 +310,8 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
         title=f"ranks wait for each other {format_percent(waiting)} of the time{when}",
         evidence=(
             report.text,
-            f"waiting of all ranks over {counted(report.instances, 'collective')}: {format_duration(report.waiting_ns)}",
+            f"{counted(report.instances, 'collective')}; waiting of all ranks that no computation covers: "
+            f"{format_duration(report.waiting_ns)}",
         ),
         stake_fraction=min(1.0, waiting),
         confidence=f"measured; {sure}",

@@ -26,7 +26,7 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.figures import best_accuracy, exposed_fraction
 from stepscope.results.labels import failure_label
 from stepscope.stats.scaling import NOT_EQUIVALENT
-from stepscope.traces.waiting import exposed_waiting
+from stepscope.traces.waits import waits_of
 
 LEAST_EXPOSED = 0.05
 """Share of a step below which nobody acts on exposed communication."""
@@ -195,9 +195,9 @@ def _traces(evidence: Evidence) -> KeyFigure | None:
     share = worst.parts.exposed_comm_fraction
     if share < LEAST_EXPOSED:
         return None
-    waited = exposed_waiting(job.summary.collectives).get(worst.rank)
+    waits = waits_of(job.summary.collectives).get(worst.rank)
     waiting = (
-        "" if waited is None else f"; {format_percent(min(1.0, waited / worst.parts.exposed_comm_ns))} of it waiting"
+        "" if waits is None else f"; {format_percent(waits.exposed_ns / worst.parts.exposed_comm_ns)} of it waiting"
     )
     return KeyFigure(
         label="most exposed communication in a trace",

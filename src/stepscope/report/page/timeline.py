@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.records.finding import Finding
@@ -22,9 +20,11 @@ from stepscope.report.views.step_budget import PHASE_NAMES
 from stepscope.report.views.trace_idle import CAUSES
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.stats.measured import common_steps
-from stepscope.stats.spans import Spans, union
+from stepscope.stats.spans import EMPTY, Spans
 from stepscope.traces.alignment import corrected
+from stepscope.traces.packed_spans import spans_of
 from stepscope.traces.timeline_spans import MAX_GAPS, MAX_NAMED, MAX_SPANS, coarser, waiting_apart
+from stepscope.traces.waits import waits_of
 
 PAGE_BYTES = 1_350_000
 """For all timelines of one page together: 50 jobs of 8 ranks stay below 2 MB with everything else."""
@@ -169,23 +169,14 @@ def _job(trace: TraceEvidence, named: Collection[int], limits: Mapping[str, int]
 
 
 def _waits(trace: TraceEvidence) -> tuple[dict[int, Spans], bool]:
-    """When each rank had entered a collective that another one had not, on its own clock; whether that is known of all
+    """When each rank waited in collectives and nothing transferred, on its own clock; whether that is known of all
     collectives. Empty: of none.
     """
     instances = trace.summary.collectives.instances if trace.summary.collectives is not None else ()
     split = [i for i in instances if i.transfer_ns is not None]
-    found: dict[int, list[tuple[int, int]]] = {p.facts.rank: [] for p in trace.summary.ranks} if split else {}
-    calls = {p.facts.rank: p.communication.collectives for p in trace.summary.ranks if p.communication is not None}
-    for instance in split:
-        for each in instance.ranks:
-            if each.waiting_ns:
-                own = calls[each.rank][each.position]
-                found[each.rank].append((own.start_ns, min(own.start_ns + each.waiting_ns, own.end_ns)))
-    waits = {}
-    for rank, edges in found.items():
-        pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
-        waits[rank] = union(pairs[:, 0], pairs[:, 1])
-    return waits, bool(split) and len(split) == len(instances)
+    found: dict[int, Spans] = {p.facts.rank: EMPTY for p in trace.summary.ranks} if split else {}
+    found |= {rank: spans_of(total.alone) for rank, total in waits_of(trace.summary.collectives).items()}
+    return found, bool(split) and len(split) == len(instances)
 
 
 def _fits(trace: TraceEvidence) -> dict[int, ClockFit]:

@@ -32,11 +32,11 @@ KINDS = (
 
 def prepare(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
     """One chart a trace: shares of each rank's window; of many ranks those that compute least."""
-    from stepscope.traces.waiting import exposed_waiting
+    from stepscope.traces.waits import waits_of
 
     charts: list[Stacks] = []
     for trace in traces:
-        waiting = exposed_waiting(trace.summary.collectives)
+        waiting = {rank: waits.exposed_ns for rank, waits in waits_of(trace.summary.collectives).items()}
         rows = [row for each in trace.summary.ranks if (row := _row(each, waiting.get(each.facts.rank, 0))) is not None]
         if len(rows) < 2:
             continue
@@ -62,8 +62,8 @@ def _row(each: RankPass, waiting_ns: int) -> StackRow | None:
     if each.budget is None or not each.budget.parts.window_ns:
         return None
     parts = each.budget.parts
-    waited = min(waiting_ns, parts.exposed_comm_ns)
-    found = (parts.compute_ns, waited, parts.exposed_comm_ns - waited, parts.exposed_memory_ns, parts.idle_ns)
+    transfer = parts.exposed_comm_ns - waiting_ns
+    found = (parts.compute_ns, waiting_ns, transfer, parts.exposed_memory_ns, parts.idle_ns)
     shares = tuple(part / parts.window_ns for part in found)
     return StackRow(name=f"rank {each.facts.rank}", parts=shares, text=format_percent(shares[0], digits=0))
 

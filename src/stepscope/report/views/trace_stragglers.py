@@ -95,13 +95,13 @@ def _footnotes(summary: TraceSummary, found: tuple[Straggler, ...]) -> tuple[str
 def _waits(job: JobCollectives | None) -> tuple[str, ...]:
     """Who waited least and most: the other side of who came last."""
     totals = [t for t in job.totals if t.instances] if job is not None else []
-    if len(totals) < 2 or not any(t.waiting_ns for t in totals):
+    if len(totals) < 2 or not any(t.alone_ns for t in totals):
         return ()
-    least, most = min(totals, key=lambda t: t.waiting_ns), max(totals, key=lambda t: t.waiting_ns)
-    median = statistics.median([t.waiting_ns for t in totals])
+    least, most = min(totals, key=lambda t: t.alone_ns), max(totals, key=lambda t: t.alone_ns)
+    median = statistics.median([t.alone_ns for t in totals])
     return (
-        f"waiting in all collectives: rank {least.rank} least ({format_duration(least.waiting_ns)}), "
-        f"median {format_duration(median)}, rank {most.rank} most ({format_duration(most.waiting_ns)})",
+        f"waiting in all collectives: rank {least.rank} least ({format_duration(least.alone_ns)}), "
+        f"median {format_duration(median)}, rank {most.rank} most ({format_duration(most.alone_ns)})",
     )
 
 

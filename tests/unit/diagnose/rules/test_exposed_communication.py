@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.sharded_jobs import pipeline, traces_of
 from tests.trace_evidence import found, generated, quiet, traced, with_parts
 
 from stepscope.diagnose.rules.exposed_communication import RULE
-from stepscope.traces.job import analyse_job
+from stepscope.traces.job import analyse_job, combine
 from stepscope.traces.rank_pass import Wanted
 
 
@@ -33,7 +34,7 @@ def test_exposed_time_that_is_waiting_for_a_straggler_is_left_to_that_rule(tmp_p
 def test_waiting_for_a_late_rank_is_taken_off_the_stake(tmp_path: Path) -> None:
     finding = found(
         RULE,
-        generated(tmp_path, world=2, steps=6, late={1: 400_000}, late_kind="compute", transfer_ns=500_000),
+        generated(tmp_path, world=2, steps=6, late={1: 1_000_000}, late_kind="compute", transfer_ns=500_000),
     )
     assert any("is waiting for the last rank" in line for line in finding.evidence)
     assert finding.stake_fraction is not None
@@ -75,3 +76,13 @@ def test_tensor_parallel_reductions_of_the_forward_pass_cannot_be_hidden(tmp_pat
     assert "in the forward pass (tensor parallel)" in said
     assert "could hide" not in said
     assert not any("no_sync" in advice.text for advice in finding.advice)
+
+
+def test_messages_of_a_pipeline_do_not_tell_who_waited(tmp_path: Path) -> None:
+    whole = traces_of(pipeline(steps=4), tmp_path)
+    finding = found(RULE, whole)
+    assert finding.confidence.endswith("includes waiting for late ranks")
+    assert finding.advice[0].text.startswith("compare when the ranks enter these calls")
+    summary = whole.traces[0].summary
+    cut = found(RULE, traced(combine(summary.ranks[:2])))
+    assert cut.advice[0].text.startswith("give the traces of all ranks")

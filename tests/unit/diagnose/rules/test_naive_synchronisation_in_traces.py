@@ -12,7 +12,7 @@ from stepscope.diagnose.rules.naive_synchronisation import RULE
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_rules import GradientSync, SyncPlace
 
-NONE = SyncPlace(calls=0, total_ns=0, exposed_ns=0)
+NONE = SyncPlace(positions=(), total_ns=0, exposed_ns=0)
 
 
 def test_reductions_after_backward_fire(tmp_path: Path) -> None:
@@ -38,6 +38,21 @@ def test_what_overlap_can_hide_bounds_the_stake(tmp_path: Path) -> None:
     assert finding.stake_fraction < 0.1
 
 
+def test_waiting_for_a_late_loader_is_not_overlaps_to_give(tmp_path: Path) -> None:
+    plan = {
+        "shape": "naive",
+        "world": 4,
+        "steps": 4,
+        "transfer_ns": 20_000,
+        "forward_ns": 300_000,
+        "backward_ns": 500_000,
+    }
+    evidence = generated(tmp_path, late={2: 3_000_000}, late_kind="data", **plan)
+    parts = [p.budget.parts for p in evidence.traces[0].summary.ranks if p.budget]
+    assert sum(p.exposed_comm_fraction for p in parts) / 4 > 0.2
+    assert "exposed reductions transfer for" in quiet(RULE, evidence)
+
+
 def test_buckets_under_the_backward_pass_are_quiet(tmp_path: Path) -> None:
     said = quiet(RULE, generated(tmp_path, world=2, steps=4, transfer_ns=150_000, backward_ns=200_000))
     assert "limit 10%" in said or "of those inside it is hidden" in said
@@ -58,8 +73,8 @@ def test_borderline_nine_tenths_after_backward(tmp_path: Path, after: int, fires
         rank=0,
         steps=3,
         before=NONE,
-        inside=SyncPlace(calls=3, total_ns=(100 - after) * unit, exposed_ns=0),
-        after=SyncPlace(calls=12, total_ns=after * unit, exposed_ns=after * unit),
+        inside=SyncPlace(positions=(0, 1, 2), total_ns=(100 - after) * unit, exposed_ns=0),
+        after=SyncPlace(positions=tuple(range(12)), total_ns=after * unit, exposed_ns=after * unit),
     )
     edited = with_ranks(evidence, gradient_sync=sync)
     if fires:

@@ -70,3 +70,9 @@ def test_borderline_a_tenth_and_a_fifth(tmp_path: Path, share: float, severity: 
 
 def test_a_cpu_job_has_no_queue(tmp_path: Path) -> None:
     assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))
+
+
+def test_a_window_of_no_length_is_quiet() -> None:
+    assert quiet(
+        RULE, by_hand(op("aten::zero_", 0, 5 * US), launch(US, 3 * US, 1), kernel("memset", 9 * US, 9 * US, 1))
+    )

@@ -1,0 +1,82 @@
+"""Waiting counts once, and only while nothing of the rank transfers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from tests.communications import Met, collective, group, job, rank
+
+from stepscope.records.trace_collectives import ExactSpans, JobCollectives, RankCommunication
+from stepscope.stats.spans import union
+from stepscope.traces.packed_spans import exact, spans_of
+from stepscope.traces.waiting import job_collectives
+from stepscope.traces.waits import ExposedWaits, waits_of
+
+A, B = group("a", [0, 1]), group("b", [0, 1])
+
+
+def at(*edges: tuple[int, int]) -> ExactSpans:
+    pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    return exact(union(pairs[:, 0], pairs[:, 1]))
+
+
+def totals(found: JobCollectives, number: int = 0) -> tuple[int, int, int]:
+    """Waiting in sum, of it while nothing transfers, of it while nothing computes."""
+    each = waits_of(found)[number]
+    return each.waiting_ns, each.alone_ns, each.exposed_ns
+
+
+def test_spans_are_kept_to_the_nanosecond() -> None:
+    given = at((7, 9), (10, 1_000_000_007), (4_203_669_000_000_001, 4_203_669_000_000_002))
+    assert spans_of(given).starts.tolist() == [7, 10, 4_203_669_000_000_001]
+    assert spans_of(given).ends.tolist() == [9, 1_000_000_007, 4_203_669_000_000_002]
+    assert spans_of(at()).measure == 0
+
+
+def test_two_groups_wait_for_the_same_lateness_once() -> None:
+    both = [Met(starts={0: 0, 1: 400}, end=1_000, group=g, sequence=0) for g in (A, B)]
+    assert totals(job_collectives(job(both))) == (800, 400, 400)
+
+
+def test_nothing_is_waited_for_while_another_group_transfers() -> None:
+    met = [
+        Met(starts={0: 0, 1: 600}, end=700, group=A, sequence=0),
+        Met(starts={0: 100, 1: 100}, end=500, group=B, sequence=0),
+    ]
+    assert totals(job_collectives(job(met))) == (600, 200, 200)  # before and after the other group's transfer
+
+
+def test_waiting_under_computation_is_not_exposed_and_transfer_after_it_is() -> None:
+    ranks = job([Met(starts={0: 0, 1: 800}, end=1_200, sequence=0)])
+    hidden = [replace(ranks[0], exposed=at((800, 1_200))), ranks[1]]
+    assert totals(job_collectives(hidden)) == (800, 800, 0)
+    partly = [replace(ranks[0], exposed=at((500, 1_200))), ranks[1]]
+    assert totals(job_collectives(partly)) == (800, 800, 300)
+
+
+def test_a_collective_that_cannot_be_split_transfers_all_the_time() -> None:
+    met = [
+        Met(starts={0: 0, 1: 600}, end=700, group=A, sequence=0),
+        Met(op="send_recv", starts={0: 300, 1: 300}, end=700, peers=(0, 1), comms_id=5, group=B),
+    ]
+    assert totals(job_collectives(job(met))) == (600, 300, 300)
+
+
+def test_of_ranks_without_split_collectives_waiting_is_unknown() -> None:
+    alone: list[RankCommunication] = [rank(0, [collective("all_reduce", 0, 100)], world_size=2)]
+    assert waits_of(job_collectives(alone)) == {}
+    assert waits_of(None) == {}
+
+
+def test_exposed_waiting_of_windows_and_instances() -> None:
+    ranks = job(
+        [Met(starts={0: 0, 1: 400}, end=500, sequence=0), Met(starts={0: 1_000, 1: 1_100}, end=1_500, sequence=1)]
+    )
+    ranks[0] = replace(ranks[0], exposed=at((100, 500), (1_000, 1_500)))
+    found = job_collectives(ranks)
+    waits = ExposedWaits(found, ranks)
+    assert [waits.of_all(instance) for instance in found.instances] == [300, 100]
+    assert waits.within(0, 200, 1_050) == 250
+    assert waits.within(1, 0, 2_000) == 0
+    assert ExposedWaits(None, ranks).within(0, 0, 2_000) == 0
