@@ -25,7 +25,10 @@ from stepscope.traces.packed_spans import exact
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """One collective in true time; every rank in ``starts`` leaves it at ``end``. ``own``: by rank, parts in ns."""
+    """One collective in true time; every rank in ``starts`` leaves it at ``end``.
+
+    own: by rank, parts in ns; None: it computes from the end of the one before.
+    """
 
     starts: Mapping[int, int]
     end: int
@@ -106,6 +109,7 @@ def job(
         return time + offset + round(drift * time)
 
     parts: dict[int, list[RankCollective]] = {}
+    left: dict[int, int] = {}
     for m in met:
         for number, start in m.starts.items():
             parts.setdefault(number, []).append(
@@ -119,8 +123,11 @@ def job(
                     group=m.group,
                     step=m.step,
                     peers=m.peers,
-                    own=own_time(0) if m.own is None else own_time(**{"own_ns": 0, **m.own[number]}),
+                    own=own_time(max(0, start - left.get(number, 0)))
+                    if m.own is None
+                    else own_time(**{"own_ns": 0, **m.own[number]}),
                 )
             )
+        left |= {number: max(m.end, left.get(number, 0)) for number in m.starts}
     world = len(parts)
     return [rank(n, sorted(parts[n], key=lambda c: c.start_ns), world_size=world, **changes) for n in sorted(parts)]

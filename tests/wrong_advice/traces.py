@@ -86,19 +86,6 @@ def units_of_16_bits_are_gathered_whatever_accumulates(tmp_path: Path) -> Case:
     )
 
 
-@case("straggler")
-def waiting_that_computation_covers_costs_nothing(tmp_path: Path) -> Case:
-    def late(name: str, **plan: Any) -> Evidence:
-        return generated(tmp_path / name, world=2, steps=6, late={1: 400_000}, late_kind="compute", **plan)
-
-    return Case(
-        right=late("exposed", transfer_ns=50_000),
-        wrong=late("covered", transfer_ns=50_000, backward_ns=3_000_000),
-        advice="a faster network does not help",
-        instead="waiting takes",
-    )
-
-
 @case("exposed_communication")
 def small_messages_cost_latency(tmp_path: Path) -> Case:
     plan = {"world": 2, "steps": 4, "transfer_ns": 300_000, "overlap": False}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +12,15 @@ from numpy.typing import NDArray
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_collectives import (
-    IDLE_CAUSES,
     JobCollectives,
     MatchedCollective,
-    OwnTime,
-    RankCollective,
     RankCommunication,
-    RankWaiting,
 )
 from stepscope.records.trace_stragglers import CauseShare, Straggler, StragglerReport
 from stepscope.stats.by_sorting import median
 from stepscope.stats.excess import LEAST_STEPS, chronic_excess
+from stepscope.traces.lateness import Late, delay_ns, lateness
+from stepscope.traces.rank_work import RankWork
 
 MIN_SHARE = 0.20
 MAX_P = 0.05
@@ -46,7 +43,6 @@ _WORDS = {
     "sync": "because its host waited for the device",
     "data": "in data loading",
 }
-_KINDS = ("compute", "memory", *IDLE_CAUSES)
 _MOSTLY = 2 / 3  # of the skew: from here on the ranks do not wait for a different one each time
 _NOTABLE = 0.1  # of the transfer time: skew below is not worth a word
 _EXPLAINS = 0.5  # of the excess, for a cause to be named
@@ -61,10 +57,10 @@ def find_stragglers(ranks: Sequence[RankCommunication], job: JobCollectives) -> 
     split = [m for m in job.instances if m.skew_ns is not None and len(m.ranks) > 1]
     skew = sum(m.skew_ns or 0 for m in split)
     steps = sorted({m.step for m in split if m.step is not None})
-    facts = _Facts(ranks, split)
-    late = _lateness(_episodes(split, facts))
+    work = RankWork(ranks, split)
+    late = lateness(split, work)
     enough = len(steps) >= LEAST_STEPS
-    found = _by_steps(late, facts, skew) if enough else _short(late, facts, skew, steps=len(steps))
+    found = _by_steps(late, work, skew) if enough else _short(late, work, skew, steps=len(steps))
     found.sort(key=lambda s: (-s.share_of_skew, s.rank))
     pattern = _pattern(found, split, skew)
     return StragglerReport(
@@ -106,59 +102,7 @@ def _binomial(chance: float, trials: int) -> NDArray[np.float64]:
     return np.asarray(np.exp(logs))
 
 
-Episode = list[MatchedCollective]
-"""Consecutive collectives of one set of ranks that one and the same lateness reaches: a rank that computes on while they
-run (DDP's buckets) is as late in each as in the one before, plus what it lost since. It ends where the last rank itself
-waits for the collective."""
-
-
-@dataclass(slots=True)
-class _Late:
-    """What one rank did to the others, over the split instances."""
-
-    instances: int = 0
-    chances: list[float] = field(default_factory=list)  # one an episode
-    last: list[MatchedCollective] = field(default_factory=list)  # alone
-    ended: list[Episode] = field(default_factory=list)  # whose largest skew is its own
-    skew_ns: float = 0.0
-
-
-def _told_apart(m: MatchedCollective) -> bool:
-    """Whether somebody can be said to have come last: not where ranks came as close together as they left."""
-    return (m.skew_ns or 0) > (m.end_skew_ns or 0)
-
-
-def _episodes(split: Sequence[MatchedCollective], facts: _Facts) -> list[Episode]:
-    """The instances whose last rank can be told, as episodes."""
-    done: list[Episode] = []
-    running: dict[frozenset[int], Episode] = defaultdict(list)
-    for m in sorted(split, key=lambda m: min(r.start_ns for r in m.ranks)):
-        members = frozenset(r.rank for r in m.ranks)
-        if _told_apart(m):
-            running[members].append(m)
-        if facts.last_waits(m) and running[members]:
-            done.append(running.pop(members))
-    return [*done, *filter(None, running.values())]
-
-
-def _lateness(episodes: Sequence[Episode]) -> dict[int, _Late]:
-    late: dict[int, _Late] = defaultdict(_Late)
-    for episode in episodes:
-        for r in episode[0].ranks:
-            late[r.rank].instances += len(episode)
-            late[r.rank].chances.append(1 / len(episode[0].ranks))
-        for m in episode:
-            for rank in m.last_ranks:
-                late[rank].skew_ns += (m.skew_ns or 0) / len(m.last_ranks)
-            if len(m.last_ranks) == 1:
-                late[m.last_ranks[0]].last.append(m)
-        worst = max(episode, key=lambda m: m.skew_ns or 0)
-        if len(worst.last_ranks) == 1:
-            late[worst.last_ranks[0]].ended.append(episode)
-    return late
-
-
-def _short(late: Mapping[int, _Late], facts: _Facts, skew: int, *, steps: int) -> list[Straggler]:
+def _short(late: Mapping[int, Late], work: RankWork, skew: int, *, steps: int) -> list[Straggler]:
     found = []
     for rank, each in late.items():
         share = each.skew_ns / skew if skew else 0.0
@@ -176,7 +120,7 @@ def _short(late: Mapping[int, _Late], facts: _Facts, skew: int, *, steps: int) -
                 each,
                 share,
                 steps,
-                facts,
+                work,
                 p_value=p,
                 confidence=f"p = {p:.2g} over {_times(len(each.chances), each.instances)}; rests on {rests}",
             )
@@ -184,7 +128,7 @@ def _short(late: Mapping[int, _Late], facts: _Facts, skew: int, *, steps: int) -
     return found
 
 
-def _clearly_last(each: _Late) -> bool:
+def _clearly_last(each: Late) -> bool:
     if len(each.ended) < max(CLEAR_WAITS, len(each.chances)):
         return False
     worst = [max(episode, key=lambda m: m.skew_ns or 0) for episode in each.ended]
@@ -200,11 +144,11 @@ def _times(episodes: int, collectives: int) -> str:
     return f"{counted(episodes, 'independent wait')} in {counted(collectives, 'collective')}"
 
 
-def _by_steps(late: Mapping[int, _Late], facts: _Facts, skew: int) -> list[Straggler]:
-    own = facts.own_by_step()
+def _by_steps(late: Mapping[int, Late], work: RankWork, skew: int) -> list[Straggler]:
+    own = work.own_by_step()
     found = []
     for rank, each in late.items():
-        peers = facts.peers[rank]
+        peers = work.peers[rank]
         rows = []
         for values in own.values():
             others = [values[p] for p in peers if p in values]
@@ -221,7 +165,7 @@ def _by_steps(late: Mapping[int, _Late], facts: _Facts, skew: int) -> list[Strag
                 each,
                 each.skew_ns / skew if skew else 0.0,
                 len(rows),
-                facts,
+                work,
                 excess_ns=slow.excess_ns,
                 excess_low_ns=slow.low_ns,
                 confidence=f"median of {len(rows)} steps, 95% interval from {slow.low_ns / 1000:,.0f} us",
@@ -233,19 +177,19 @@ def _by_steps(late: Mapping[int, _Late], facts: _Facts, skew: int) -> list[Strag
 def _straggler(
     rank: int,
     rule: str,
-    each: _Late,
+    each: Late,
     share: float,
     steps: int,
-    facts: _Facts,
+    work: RankWork,
     *,
     confidence: str,
     p_value: float | None = None,
     excess_ns: float | None = None,
     excess_low_ns: float | None = None,
 ) -> Straggler:
-    causes = facts.causes(rank, each.last)
+    causes = work.causes(rank, each.last)
     cause, explained_ns = _cause(causes)
-    late_ns = facts.delay_ns(rank, each.ended, lambda m: _behind(m, rank))
+    late_ns = delay_ns(work, rank, each.ended, lambda m: _behind(m, rank))
     worst = max(each.last, key=lambda m: m.skew_ns or 0)
     largest = (worst.skew_ns or 0) / each.skew_ns if each.skew_ns else 0.0
     evidence = [
@@ -256,12 +200,13 @@ def _straggler(
         evidence.append(f"{format_duration(explained_ns)} of it {_WORDS[cause]}")
     if largest >= 0.5 and len(each.last) > 1:
         evidence.append(f"{format_percent(largest)} of its skew in one {worst.op}")
-    if facts.from_window_start(rank, each.last):
-        evidence.append("it was already late when the capture began")
+    before = sum(m.skew_ns or 0 for m in each.last if work.began_late(m, rank, _behind(m, rank)))
+    if before >= 0.5 * each.skew_ns:
+        evidence.append("it was already late at its first device work in the capture")
     return Straggler(
         rank=rank,
         rule=rule,
-        kind=_kind(each, facts),
+        kind=_kind(each, work),
         share_of_skew=share,
         times_last=len(each.last),
         instances=each.instances,
@@ -269,7 +214,7 @@ def _straggler(
         p_value=p_value,
         excess_ns=excess_ns,
         excess_low_ns=excess_low_ns,
-        saved_ns=facts.delay_ns(rank, each.ended, lambda m: m.lead_ns or 0),
+        saved_ns=delay_ns(work, rank, each.ended, lambda m: m.lead_ns or 0, idle_only=True),
         late_ns=late_ns,
         largest_share=largest,
         cause=cause,
@@ -279,13 +224,13 @@ def _straggler(
     )
 
 
-def _kind(each: _Late, facts: _Facts) -> str:
+def _kind(each: Late, work: RankWork) -> str:
     """chronic: last in most steps; with fewer than three steps, in most collectives."""
-    if facts.step_count >= 3:
+    if work.step_count >= 3:
         hit = {m.step for m in each.last if m.step is not None}
         if len(hit) == 1:
             return "one-off"
-        return "chronic" if 2 * len(hit) >= facts.step_count else "rotating"
+        return "chronic" if 2 * len(hit) >= work.step_count else "rotating"
     return "chronic" if 2 * len(each.last) >= each.instances else "rotating"
 
 
@@ -307,95 +252,6 @@ def _cause(causes: Sequence[CauseShare]) -> tuple[str, int]:
         return "unknown", 0
     name, most = by_name.most_common(1)[0]
     return (name, most) if most >= _EXPLAINS * longer else ("unknown", 0)
-
-
-class _Facts:
-    """What ranks did on their own before the split instances, for causes and for the rule of steps."""
-
-    def __init__(self, ranks: Sequence[RankCommunication], split: Sequence[MatchedCollective]) -> None:
-        self._ranks = {r.rank: r for r in ranks}
-        self.step_count = len({m.step for m in split if m.step is not None})
-        self.peers = _peers(split)
-
-    def own_by_step(self) -> dict[int, dict[int, float]]:
-        """Own time by step and rank, ns: between collectives of any kind, and what it computed beside them; no waiting."""
-        totals: dict[int, dict[int, float]] = defaultdict(dict)
-        for rank, each in self._ranks.items():
-            for c in each.collectives:
-                if c.step is not None and not c.own.from_window_start:
-                    totals[c.step][rank] = totals[c.step].get(rank, 0.0) + c.own.own_ns + _hidden(c)
-        return totals
-
-    def from_window_start(self, rank: int, instances: Sequence[MatchedCollective]) -> bool:
-        """Whether one of these was the rank's first: what made it late then lies before the capture."""
-        return any(self._own(r).from_window_start for m in instances for r in m.ranks if r.rank == rank)
-
-    def causes(self, rank: int, instances: Sequence[MatchedCollective]) -> tuple[CauseShare, ...]:
-        """By kind of own time, over these instances: the rank's, the median of the others', the difference."""
-        rank_ns: Counter[str] = Counter()
-        peers_ns: Counter[str] = Counter()
-        for m in instances:
-            own = {r.rank: self._own(r) for r in m.ranks}
-            for cause in _KINDS:
-                beside = {r.rank: self._beside(r) if cause == "compute" else 0 for r in m.ranks}
-                rank_ns[cause] += getattr(own[rank], f"{cause}_ns") + beside[rank]
-                others = [getattr(o, f"{cause}_ns") + beside[r] for r, o in own.items() if r != rank]
-                peers_ns[cause] += round(median(others))
-        found = [
-            CauseShare(
-                cause=cause,
-                rank_ns=rank_ns[cause],
-                peers_ns=peers_ns[cause],
-                excess_ns=rank_ns[cause] - peers_ns[cause],
-            )
-            for cause in _KINDS
-            if rank_ns[cause] or peers_ns[cause]
-        ]
-        return tuple(sorted(found, key=lambda c: -c.excess_ns))
-
-    def delay_ns(self, rank: int, episodes: Sequence[Episode], late: Callable[[MatchedCollective], int]) -> int:
-        """How much ``late`` delays the others: the sum over collectives that are waited for one by one.
-
-        Of an episode of several: what its peers (median) stand idle in it beyond the rank, at least the latest single
-        arrival and at most the sum of all, which counts the same lateness again in every collective that carries it.
-        """
-        total = 0
-        for episode in episodes:
-            each = [max(late(m), 0) for m in episode if m.last_ranks == (rank,)]
-            idle: Counter[int] = Counter()
-            for m in episode:
-                for r in m.ranks:
-                    idle[r.rank] += self._ranks[r.rank].collectives[r.position].exposed_ns
-            own = idle.pop(rank)
-            more = round(median(list(idle.values()))) - own
-            total += min(max(more, *each, 0), sum(each))
-        return total
-
-    def last_waits(self, m: MatchedCollective) -> bool:
-        """Whether a rank that came last has nothing to compute for most of the transfer."""
-        late = (self._ranks[r.rank].collectives[r.position] for r in m.ranks if r.rank in m.last_ranks)
-        return any(2 * c.exposed_ns >= c.duration_ns for c in late)
-
-    def _beside(self, part: RankWaiting) -> int:
-        """What the rank computed during its previous collective, ns."""
-        return _hidden(self._ranks[part.rank].collectives[part.position - 1]) if part.position else 0
-
-    def _own(self, part: RankWaiting) -> OwnTime:
-        return self._ranks[part.rank].collectives[part.position].own
-
-
-def _hidden(c: RankCollective) -> int:
-    return max(c.duration_ns - c.exposed_ns, 0)
-
-
-def _peers(split: Sequence[MatchedCollective]) -> dict[int, frozenset[int]]:
-    """For each rank the others of the largest set of ranks that it met in one collective."""
-    largest: dict[int, frozenset[int]] = {}
-    for members in {frozenset(r.rank for r in m.ranks) for m in split}:
-        for rank in members:
-            if len(members) > len(largest.get(rank, ())) + 1:
-                largest[rank] = members - {rank}
-    return largest
 
 
 def _pattern(found: Sequence[Straggler], split: Sequence[MatchedCollective], skew: int) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.communications import Met, job
 from tests.trace_builder import Job, build, write_job
 
+from stepscope.records.trace_collectives import CollectiveGroup, ExactSpans
 from stepscope.records.trace_stragglers import StragglerReport
 from stepscope.traces.collectives import rank_communication
 from stepscope.traces.load import load_traces
@@ -42,6 +44,9 @@ def _noise(steps: int, world: int, *, seed: int, late: dict[int, int] | None = N
     return met
 
 
+_PAIRS = {"tp0": (0, 1), "tp1": (2, 3), "dp0": (0, 2), "dp1": (1, 3)}
+
+
 @pytest.mark.parametrize(
     ("at_least", "trials", "chance"), [(5, 8, 1 / 8), (0, 3, 0.5), (16, 16, 1 / 8), (3, 500, 0.01)]
 )
@@ -70,7 +75,7 @@ def test_dlrm_names_rank_7_and_says_on_how_little_that_rests() -> None:
     assert s.p_value == pytest.approx(0.01, abs=0.0005)
     assert "1 step" in s.confidence
     assert s.cause == "launch-bound"
-    assert "already late when the capture began" in s.evidence  # 83% of its skew is in the very first one
+    assert "already late at its first device work" in s.evidence  # 83% of its skew is in the very first one
 
 
 @real
@@ -119,6 +124,61 @@ def test_three_steps_of_two_ranks_suffice_where_one_is_far_behind_each_time(tmp_
 def test_noise_that_buckets_carry_along_within_a_step_names_nobody(tmp_path: Path, world: int) -> None:
     found = _report(write_job(build(world=world, steps=6, layers=8, backward_ns=900_000, jitter=0.02), tmp_path))
     assert found.stragglers == ()
+
+
+def _in_two_groups(steps: int, *, seed: int, late: dict[int, int] | None = None) -> list[Met]:
+    """The same lateness reaches collectives of two groups that run side by side."""
+    groups = [CollectiveGroup(name=name, description="", size=2, ranks=(0, 1)) for name in ("dp", "fsdp")]
+    met = [replace(m, own=None) for m in _noise(steps, 2, seed=seed, late=late)]
+    return [replace(m, group=g, sequence=m.step) for m in met for g in groups]
+
+
+def test_collectives_side_by_side_are_one_wait() -> None:
+    (found,) = _of(_in_two_groups(6, seed=1, late={1: 400_000})).stragglers
+    assert found.rank == 1
+    assert found.saved_ns == pytest.approx(6 * 400_000, rel=0.1)
+    assert found.late_ns == found.saved_ns
+    assert "6 independent waits in 12 collectives" in found.confidence
+
+
+def test_noise_in_two_groups_side_by_side_names_nobody() -> None:
+    one = sum(bool(_of(_noise(6, 2, seed=seed)).stragglers) for seed in range(40))
+    both = sum(bool(_of(_in_two_groups(6, seed=seed)).stragglers) for seed in range(40))
+    assert both <= max(one, 2)
+
+
+def test_lateness_within_a_pair_is_not_counted_again_between_pairs() -> None:
+    """Rank 3 is late in every reduction with rank 2; both are then late, by the sum, for ranks 0 and 1."""
+    met, now = [], 0
+    pairs = {name: CollectiveGroup(name=name, description="", size=2, ranks=r) for name, r in _PAIRS.items()}
+    for step in range(6):
+        at = dict.fromkeys(range(4), now)
+        for layer in range(4):
+            for name in ("tp0", "tp1"):
+                a, b = _PAIRS[name]
+                starts = {a: at[a] + 1_000_000, b: at[b] + 1_000_000 + (200_000 if b == 3 else 0)}
+                end = max(starts.values()) + 50_000
+                met.append(Met(starts=starts, end=end, step=step, group=pairs[name], sequence=4 * step + layer))
+                at[a] = at[b] = end
+        for name in ("dp0", "dp1"):
+            a, b = _PAIRS[name]
+            starts = {a: at[a] + 10_000, b: at[b] + 10_000}
+            end = max(starts.values()) + 300_000
+            met.append(Met(starts=starts, end=end, step=step, group=pairs[name], sequence=step))
+            at[a] = at[b] = end
+        now = max(at.values())
+    found = {s.rank: s for s in _of(met).stragglers}
+    assert found[3].saved_ns == pytest.approx(24 * 200_000, rel=0.02)
+
+
+def test_what_the_others_compute_meanwhile_costs_nothing() -> None:
+    met = [
+        Met(starts={0: at, 1: at + 900_000}, end=at + 1_000_000, step=i)
+        for i, at in enumerate(range(0, 12_000_000, 2_000_000))
+    ]
+    ranks = [replace(each, exposed=ExactSpans(start_ns=0, packed="")) for each in job(met)]
+    (found,) = find_stragglers(ranks, job_collectives(ranks)).stragglers
+    assert (found.rank, found.saved_ns, found.late_ns) == (1, 0, 6 * 900_000)
 
 
 @pytest.mark.parametrize("device", ["gpu", "gloo"])

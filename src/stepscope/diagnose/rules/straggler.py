@@ -80,6 +80,9 @@ OUTLIER = Threshold(
 MIN_STAKE = 0.05
 """Of the window: a late rank that costs less is a warning."""
 
+NEGLIGIBLE = 0.01
+"""Of the window: a late rank that costs less, because the others compute until it comes, is not worth a finding."""
+
 _CAUSE_ADVICE = {
     "launch-bound": "its host launches late: check this host's CPU (other jobs, governor, pinning, Python work)",
     "more compute": "it computes longer: rebalance data or shards, or check for a slower (throttled) device",
@@ -251,7 +254,11 @@ def _look(job: TraceEvidence) -> Statement:
     waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
     if report.stragglers:
         typical_ns = sum(windows) / len(windows) if windows else 0.0
-        return tuple(_named(job, each, typical_ns) for each in report.stragglers)
+        if named := [each for each in report.stragglers if each.saved_ns >= NEGLIGIBLE * typical_ns]:
+            return tuple(_named(job, each, typical_ns) for each in named)
+        return (
+            f"{report.text}; the others compute meanwhile: it costs less than {format_percent(NEGLIGIBLE)} of the time"
+        )
     if waiting >= WORTH and report.pattern in ("rotating", "one-off", "undecided"):
         return _nobody(job, report, waiting)
     return f"{report.text}; waiting takes {format_percent(waiting)} of the time"
