@@ -82,6 +82,16 @@ def test_borderline_skew_that_rotates_is_worth_a_word_from_a_tenth_on(
         assert quiet(RULE, evidence)
 
 
+def test_a_late_rank_that_costs_nothing_is_no_finding(tmp_path: Path) -> None:
+    evidence = generated(tmp_path, world=4, steps=6, late={2: 900_000}, late_kind="compute")
+    assert found(RULE, evidence).subject == "rank 2"
+    summary = evidence.traces[0].summary
+    assert summary.stragglers is not None
+    free = tuple(replace(s, saved_ns=0) for s in summary.stragglers.stragglers)
+    said = quiet(RULE, traced(replace(summary, stragglers=replace(summary.stragglers, stragglers=free))))
+    assert "the others compute meanwhile" in said
+
+
 @pytest.mark.parametrize(("steps", "advice"), [(3, "profile more steps"), (20, "uneven work between steps")])
 def test_one_rank_that_is_mostly_last_is_not_said_to_change(tmp_path: Path, steps: int, advice: str) -> None:
     summary = generated(tmp_path, world=4).traces[0].summary
