@@ -56,7 +56,7 @@ SMALL = Threshold(
 _HALF = ("half", "bfloat16", "float16", "bf16", "fp16", "c10::half", "c10::bfloat16")
 
 UNKNOWN = 0.05
-"""A larger share of exposed communication of which it is unknown what is waiting is told."""
+"""A larger share of exposed communication of which it is unknown what is waiting is reported."""
 
 MAINLY_WAITING = 0.5
 """From this share of waiting on, sending less does not help."""
@@ -209,7 +209,7 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
     if all(p.partial for p in job.summary.ranks):
         text = "rerun without --show budget to see how much of it is waiting for late ranks"
     elif waiting is None and len(job.summary.ranks) == job.summary.world_size:
-        text = "compare when the ranks enter these calls: traces do not tell what of them is waiting for late ranks"
+        text = "compare when the ranks enter these calls: traces do not show what of them is waiting for late ranks"
     elif waiting is None:
         text = "give the traces of all ranks to see how much of it is waiting for late ranks"
     elif waiting >= WORTH:
