@@ -13,6 +13,7 @@ from stepscope.core.suggest import unknown
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.predict.curve_shape import curve_interval_ns, curve_time_ns
+from stepscope.predict.line_fit import line_time_ns
 from stepscope.predict.predicted import Predicted
 from stepscope.records.calibration import CalibratedMachine, Calibration, CollectiveFit
 
@@ -47,7 +48,8 @@ def time_of(
 ) -> Predicted:
     """Time of one blocking call of ``op`` with S = ``size_bytes`` on ``world_size`` ranks, ns, with an 80% interval.
 
-    At a measured world size: its curve. At another one: the nearest measured curve, its latency part scaled by the
+    At a measured world size: its curve; outside the measured sizes the interval reaches to the line's time, too. At another
+    one: the nearest measured curve, its latency part scaled by the
     steps and the rest by the wire bytes that the collective declares for both (``steps`` and ``wire_factor`` of its
     cost); then the interval is wider and a note says so. dtype and form that were not measured are replaced by ones that
     were, with a note; backend, device, pattern, placement and network that are asked for must have been measured. Raises
@@ -164,6 +166,9 @@ def _scaled(fit: CollectiveFit, size: float, world_size: int, notes: tuple[str, 
 def _from_curve(fit: CollectiveFit, size: float) -> tuple[float, tuple[float, float]]:
     middle = curve_time_ns(fit.curve, size)
     low, high = curve_interval_ns(fit.curve, size) or (middle, middle)
+    if fit.line.beta_bytes_per_s is not None and not _measured_range(fit)[0] <= size <= _measured_range(fit)[1]:
+        # The fit's two models differ there, and nothing was measured that decides between them.
+        low, high = min(low, line := line_time_ns(fit.line, size)), max(high, line)
     return middle, (min(low, middle / (1 + _LEAST_REACH)), max(high, middle * (1 + _LEAST_REACH)))
 
 
@@ -240,10 +245,16 @@ def _placing(fit: CollectiveFit) -> str:
 
 
 def _range_notes(fit: CollectiveFit, size_bytes: int) -> list[str]:
-    sizes = [error.size_bytes for error in fit.errors]
-    if min(sizes) <= size_bytes <= max(sizes):
+    low, high = _measured_range(fit)
+    if low <= size_bytes <= high:
         return []
-    return [f"{format_size(size_bytes)} is outside the measured {format_size(min(sizes))} to {format_size(max(sizes))}"]
+    return [f"{format_size(size_bytes)} is outside the measured {format_size(low)} to {format_size(high)}"]
+
+
+def _measured_range(fit: CollectiveFit) -> tuple[int, int]:
+    """The smallest and the largest S that were measured, bytes."""
+    sizes = [error.size_bytes for error in fit.errors]
+    return min(sizes), max(sizes)
 
 
 def _named(value: Iterable[str] | str) -> str:

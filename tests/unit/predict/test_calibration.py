@@ -201,6 +201,17 @@ def test_sizes_outside_the_measured_ones_are_noted() -> None:
     assert time_of(calibration, "all_reduce", 2**20, 1).time_ns == 0
 
 
+def test_the_interval_outside_the_measured_sizes_holds_what_the_line_says() -> None:
+    calibration = made(sweep())
+    (fit,) = calibration.fits
+    slower = replace(fit.line, beta_bytes_per_s=(fit.line.beta_bytes_per_s or 0) / 10)
+    differing = replace(calibration, fits=(replace(fit, line=slower),))
+    outside = time_of(differing, "all_reduce", 2**30, 2)
+    assert outside.high_ns == pytest.approx(line_time_ns(slower, 2**30))
+    assert outside.time_ns == time_of(calibration, "all_reduce", 2**30, 2).time_ns
+    assert time_of(differing, "all_reduce", 2**20, 2) == time_of(calibration, "all_reduce", 2**20, 2)
+
+
 def test_another_machine_is_warned_about() -> None:
     calibration = made(sweep())
     assert machine_warnings(calibration, MACHINE) == ()
