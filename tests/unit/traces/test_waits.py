@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.communications import Met, collective, group, job, rank
 
 from stepscope.records.trace_collectives import ExactSpans, JobCollectives, RankCommunication
@@ -80,3 +82,29 @@ def test_exposed_waiting_of_windows_and_instances() -> None:
     assert waits.within(0, 200, 1_050) == 250
     assert waits.within(1, 0, 2_000) == 0
     assert ExposedWaits(None, ranks).within(0, 0, 2_000) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_as_counted_nanosecond_by_nanosecond(seed: int) -> None:
+    rng = random.Random(seed)
+    met = []
+    for g in (A, B):
+        now = 0
+        for number in range(5):
+            starts = {r: now + rng.randrange(1, 30) for r in (0, 1)}
+            now = max(starts.values()) + rng.randrange(1, 20)
+            met.append(Met(starts=starts, end=now, group=g, sequence=number))
+    ranks = job(met)
+    inside = np.zeros(300, dtype=bool)
+    waits, transfers, exposed = inside.copy(), inside.copy(), np.array([rng.random() < 0.5 for _ in inside])
+    for m in met:
+        inside[m.starts[0] : m.end] = True
+        waits[m.starts[0] : max(m.starts.values())] = True
+        transfers[max(m.starts.values()) : m.end] = True
+    exposed &= inside
+    moments = np.flatnonzero(exposed).tolist()
+    ranks[0] = replace(ranks[0], exposed=at(*((i, i + 1) for i in moments)))
+    alone = waits & ~transfers
+    found = job_collectives(ranks)
+    assert {i.unsplit for i in found.instances} == {None}
+    assert totals(found)[1:] == (alone.sum(), (alone & exposed).sum())
