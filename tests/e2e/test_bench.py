@@ -216,7 +216,7 @@ def test_an_unwritable_run_folder_is_refused_with_a_fix(cli: Cli) -> None:
     (cli.folder / "taken").write_text("a file")
     done = cli("bench", cli.matrix(""), "-o", "taken/run")
     assert done.code == 3
-    assert "-o DIR" in done.err
+    assert "write to another folder" in done.err
     (cli.folder / "mine").mkdir()
     (cli.folder / "mine" / "thesis.txt").write_text("x")
     done = cli("bench", cli.matrix(""), "-o", "mine")

@@ -57,9 +57,10 @@ def traced_sync(job: TraceEvidence) -> Statement:
 
 
 def _transfer_ns(each: RankPass, waits: ExposedWaits, *places: SyncPlace) -> int:
-    """Exposed time of these reductions without waiting for other ranks: a shorter wait is not overlap's to give."""
+    """Exposed time of these reductions without what later ranks cause: a shorter wait is not overlap's to give."""
     exposed = sum(place.exposed_ns for place in places)
-    return exposed - sum(waits.during(each.facts.rank, i) for place in places for i in place.positions)
+    rank, positions = each.facts.rank, [i for place in places for i in place.positions]
+    return exposed - sum(waits.during(rank, i) + waits.ahead(rank, i) for i in positions)
 
 
 def _finding(

@@ -137,7 +137,7 @@ def _world(summary: TraceSummary) -> int | None:
 def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) -> dict[str, float]:
     """Mean of a step's parts over ranks and steps; with what the slowest rank takes beyond the mean they sum to the step.
 
-    Idle time for data by its share of the capture's idle time.
+    Waiting is bounded by exposed communication, idle time for data by its share of the capture's idle time.
     """
     steps = [step for each in ranks for step in each.steps if step.step in numbers]
     mean = {
@@ -147,12 +147,19 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
         )
     }  # fmt: skip
     waits = ExposedWaits(summary.collectives, [each.communication for each in ranks])
-    waiting = fmean(
+    waited = sum(
         waits.within(each.facts.rank, step.start_ns, step.start_ns + step.parts.window_ns)
         for each in ranks
         for step in each.steps
         if step.step in numbers
     )
+    ahead = sum(
+        waits.ahead(each.facts.rank, position)
+        for each in ranks
+        for position, call in enumerate(each.communication.collectives if each.communication is not None else ())
+        if call.step in numbers
+    )
+    waiting = min((waited + ahead) / len(steps), mean["comm"])
     causes = [cause for each in ranks for cause in each.idle]
     idle = sum(cause.idle_ns for cause in causes)
     data = mean["idle"] * (sum(c.idle_ns for c in causes if c.cause == "data") / idle if idle else 0.0)

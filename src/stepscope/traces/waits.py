@@ -60,33 +60,68 @@ def waits_of(job: JobCollectives | None) -> dict[int, RankWaitTotal]:
 
 
 class ExposedWaits:
-    """When each rank waits, nothing transfers and it computes nothing, on its own clock."""
+    """What each rank loses in collectives to ranks that come later, on its own clock; 0 where that is not known.
+
+    It waits, nothing transfers and it computes nothing (``within``, ``during``); or it transfers and computes nothing,
+    because it is ahead of the last rank, which still computes then (``ahead``).
+    """
 
     def __init__(self, job: JobCollectives | None, ranks: Sequence[RankCommunication | None]) -> None:
-        self._ranks = {each.rank: each for each in ranks if each is not None}
+        given = {each.rank: each for each in ranks if each is not None}
         self._spans: dict[int, Spans] = {
-            rank: spans.intersect(spans_of(total.alone), spans_of(self._ranks[rank].exposed))
+            rank: spans.intersect(spans_of(total.alone), spans_of(given[rank].exposed))
             for rank, total in waits_of(job).items()
-            if rank in self._ranks
+            if rank in given
         }
-        self._waiting = {
-            (part.rank, part.position): part.waiting_ns
-            for instance in (job.instances if job is not None else ())
-            for part in instance.ranks
-            if part.waiting_ns and part.rank in self._spans
-        }
+        split = [m for m in (job.instances if job is not None else ()) if m.waiting_ns is not None]
+        self._during = self._of_instances(split, given)
+        self._ahead: dict[tuple[int, int], int] = {}
+        for m in split:
+            transfer = {r.rank: r.exposed_ns - self.during(r.rank, r.position) for r in m.ranks}
+            if not m.last_ranks:
+                continue
+            last = min(transfer[rank] for rank in m.last_ranks)
+            self._ahead |= {(r.rank, r.position): transfer[r.rank] - last for r in m.ranks if transfer[r.rank] > last}
+
+    def _of_instances(
+        self, split: Sequence[MatchedCollective], given: Mapping[int, RankCommunication]
+    ) -> dict[tuple[int, int], int]:
+        """By rank and position, what of the waiting in that collective is exposed."""
+        mine: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for m in split:
+            for part in m.ranks:
+                if part.waiting_ns and part.rank in self._spans:
+                    own = given[part.rank].collectives[part.position]
+                    met = min(own.start_ns + part.waiting_ns, own.end_ns)
+                    mine[part.rank].append((part.position, own.start_ns, met))
+        found: dict[tuple[int, int], int] = {}
+        for rank, parts in mine.items():
+            positions, starts, ends = np.array(parts, dtype=np.int64).T
+            exposed = spans.measure_within(self._spans[rank], starts, ends).tolist()
+            found |= {(rank, at): ns for at, ns in zip(positions.tolist(), exposed, strict=True)}
+        return found
 
     def within(self, rank: int, start_ns: int, end_ns: int) -> int:
-        """How much of these times lies in a rank's window, ns; 0 where it is not known."""
+        """Exposed waiting in a rank's window, ns."""
         window = np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64)
         return int(spans.measure_within(self._spans.get(rank, spans.EMPTY), *window)[0])
 
     def during(self, rank: int, position: int) -> int:
-        """How much lies in the rank's waiting for one of its collectives, ns."""
-        own = self._ranks[rank].collectives[position]
-        waiting_ns = self._waiting.get((rank, position), 0)
-        return self.within(rank, own.start_ns, min(own.start_ns + waiting_ns, own.end_ns))
+        """Exposed waiting of a rank for one of its collectives, ns."""
+        return self._during.get((rank, position), 0)
 
     def of_all(self, instance: MatchedCollective) -> int:
-        """Of all ranks in one instance, ns."""
+        """Exposed waiting of all ranks for one instance, ns."""
         return sum(self.during(part.rank, part.position) for part in instance.ranks)
+
+    def ahead(self, rank: int, position: int) -> int:
+        """Exposed transfer of a rank in one of its collectives beyond the exposed transfer of the rank that came last, ns:
+        had that one come in time, computation would cover it."""
+        return self._ahead.get((rank, position), 0)
+
+    def ahead_by_rank(self) -> dict[int, int]:
+        """The same over all collectives of a rank; those that overlap count each."""
+        total: dict[int, int] = defaultdict(int)
+        for (rank, _), ns in self._ahead.items():
+            total[rank] += ns
+        return total

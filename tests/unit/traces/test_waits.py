@@ -108,3 +108,16 @@ def test_as_counted_nanosecond_by_nanosecond(seed: int) -> None:
     found = job_collectives(ranks)
     assert {i.unsplit for i in found.instances} == {None}
     assert totals(found)[1:] == (alone.sum(), (alone & exposed).sum())
+
+
+def test_transfer_that_the_last_rank_hides_is_exposed_because_it_is_late() -> None:
+    ranks = job([Met(starts={0: 0, 1: 400}, end=1_000, sequence=0)])
+    ranks[0] = replace(
+        ranks[0], exposed=at((500, 1_000)), collectives=(replace(ranks[0].collectives[0], exposed_ns=500),)
+    )
+    ranks[1] = replace(
+        ranks[1], exposed=at((900, 1_000)), collectives=(replace(ranks[1].collectives[0], exposed_ns=100),)
+    )
+    waits = ExposedWaits(job_collectives(ranks), ranks)
+    assert (waits.during(0, 0), waits.ahead(0, 0), waits.ahead(1, 0)) == (0, 400, 0)
+    assert waits.ahead_by_rank() == {0: 400}

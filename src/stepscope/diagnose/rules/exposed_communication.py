@@ -34,6 +34,7 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
+    ahead_share,
     compute_to_transfer,
     exposed_transfer,
     on_device,
@@ -117,9 +118,12 @@ def _hidden(parts: list[Parts]) -> str:
 
 def _waiting(summary: TraceSummary, waiting: float) -> str:
     text = f"{format_percent(waiting)} of the exposed communication is waiting for the last rank"
+    ahead = ahead_share(summary)
+    if ahead >= UNKNOWN:
+        text += f", {format_percent(ahead)} transfer that this rank, still computing, hides"
     unknown, op = _not_split(summary)
     if unknown < UNKNOWN:
-        return f"{text}, the rest transfer"
+        return f"{text}, the rest transfer" + (" that would stay" if ahead >= UNKNOWN else "")
     return f"{text}; {format_percent(unknown)} of it is in collectives whose waiting is unknown, mostly {op}"
 
 
