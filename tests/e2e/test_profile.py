@@ -192,7 +192,7 @@ def test_mistakes_start_nothing(stepscope: Cli, tmp_path: Path) -> None:
         (["-o", str(out)], "profile needs a command"),
         (["-o", str(tmp_path), "--wait", "soon", "--", "true"], "expected auto or a number"),
         (["--attach", str(tmp_path / "none")], "is not the folder of a job"),
-        (["--attach", str(tmp_path), "--", "true"], "profile needs a command after `--`, or --attach"),
+        (["--attach", str(tmp_path), "--", "true"], "starts a command or attaches to a job that runs, and both are given"),
     ):
         done = stepscope("profile", *line)
         assert (done.code, said in done.err) == (2, True), (line, done.err)

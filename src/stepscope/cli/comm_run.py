@@ -13,7 +13,7 @@ from stepscope.cli.blocks import print_block, show_table
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, print_json, say, typed
 from stepscope.cli.progress import run_and_show
-from stepscope.core.errors import ExitCode, UsageError
+from stepscope.core.errors import ExitCode, MissingError, UsageError
 from stepscope.core.places import cache_dir
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_duration, format_percent, format_size
@@ -41,6 +41,9 @@ NCCL_SUBSYSTEMS = "INIT,ENV,NET,GRAPH,TUNING"
 
 NOT_MEASURED = frozenset({"output", "plan", "charts", "format_", "force", "json"})
 """Options that do not say what is measured."""
+
+_REASONS = 3
+"""Why sweeps were not measured: as many are written out."""
 
 FORMATS = ("table", "csv", "document-001")
 
@@ -88,8 +91,24 @@ def run(options: Comm, *, printed: bool = True) -> int:
         saved=str(layout.results_jsonl),
         draw=partial(_draw, layout) if options.charts else None,
     )
-    ours = {cell.spec.cell_id for cell in planned.cells}
-    return exit_code(row.status for row in rows if row.cell_id in ours)
+    ids = {cell.spec.cell_id for cell in planned.cells}
+    ours = [row for row in rows if row.cell_id in ids]
+    code = exit_code(row.status for row in ours)
+    if code == ExitCode.ENVIRONMENT and printed:
+        raise _nothing_measured(ours)
+    return code
+
+
+def _nothing_measured(rows: Sequence[CommRow]) -> MissingError:
+    """Every sweep cannot run here, or has no size that can be sent."""
+    reasons = list(dict.fromkeys(row.error for row in rows if row.error))
+    more = [f"and {counted(len(reasons) - _REASONS, 'other reason')}"] if len(reasons) > _REASONS else []
+    sizes = all(row.status == "skipped" for row in rows)
+    return MissingError(
+        "nothing was measured",
+        why="; ".join([*reasons[:_REASONS], *more]) or None,
+        fix="ask for other sizes, for example --sizes 1K:64M:4" if sizes else "`--plan` shows which sweeps can run here",
+    )
 
 
 def _debug_variables(layout: RunLayout, measure: CommMeasure) -> dict[str, str]:

@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import require_only
-from stepscope.cli.console import err, log, out, say, typed
+from stepscope.cli.console import ReaderGone, err, log, out, say, typed
 from stepscope.cli.ranges import parse_ranges
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.units import format_bytes
@@ -36,7 +37,12 @@ FIXED_STEP = 20
 
 def run(options: Profile) -> int:
     """Profile a new job or a running one; the job's own exit code where it was started here."""
-    if (options.attach is None) == (not options.command):
+    if options.attach is not None and options.command:
+        raise UsageError(
+            "profile starts a command or attaches to a job that runs, and both are given",
+            fix="leave out --attach, or the command after `--`",
+        )
+    if options.attach is None and not options.command:
         raise UsageError(
             "profile needs a command after `--`, or --attach RUN",
             fix="for example `stepscope profile -- torchrun --nproc-per-node 8 train.py`",
@@ -50,19 +56,42 @@ def run(options: Profile) -> int:
     if options.nsys:
         command = _around_ranks(command, layout)
     child = _start(layout, command, request, options)
-    with hooked_job.signals_passed_on(child):
+    with hooked_job.signals_passed_on(child) as signals:
         state = hooked_job.wait_for_window(layout, 1, request, child)
-        shown = not options.nsys and _show(layout, 1, state, options)
+        shown = not options.nsys and _left_traces(layout, 1, state, options)
+        if shown:
+            with _job_outlasts():
+                _show(layout, 1, state, options)
         if child.poll() is None:
-            err().print("the job runs on; stepscope waits for it", style="dim")
+            with _job_outlasts():
+                err().print("the job runs on; stepscope waits for it", style="dim")
         code = hooked_job.exit_code(child.wait())
-    if options.nsys:  # which writes its reports as the ranks end
-        shown = _show(layout, 1, state, options)
-    _show_out_of_memory(layout, options)
+    with _job_outlasts():
+        if options.nsys and (shown := _left_traces(layout, 1, state, options)):  # nsys writes as the ranks end
+            _show(layout, 1, state, options)
+    with _job_outlasts():
+        _show_out_of_memory(layout, options)
     if not shown:
-        reason, fix = _missing(layout, state, options.command or [], code=code)
-        log(f"no trace: {reason}\n  fix: {fix}", "yellow")
+        reason, fix = _missing(layout, state, options.command or [], code=code, interrupted=bool(signals))
+        hooked_job.make_room(layout)
+        with _job_outlasts():
+            log(f"no trace: {reason}\n  fix: {fix}", "yellow")
     return code
+
+
+@contextmanager
+def _job_outlasts() -> Iterator[None]:
+    """Within the block a lost stdout or stderr (``| head -1``), or a full disk, ends what is shown of a job.
+
+    The job is still waited for, and its exit code is the command's.
+    """
+    with suppress(ReaderGone):
+        try:
+            yield
+        except ReaderGone:
+            raise
+        except StepscopeError as error:
+            log(f"error: {error}", "red")
 
 
 def _mode(options: Profile) -> tuple[str, Collection[str]]:
@@ -82,10 +111,12 @@ def run_asleep(options: Run) -> int:
     """Run the command with the hook asleep; the job's own exit code."""
     layout = ProfileLayout(options.output or default_run_dir("run"))
     child = _start(layout, options.command, None, options)
-    log(f"to profile it: stepscope profile --attach {layout.root}")
     with hooked_job.signals_passed_on(child):
+        with _job_outlasts():
+            log(f"to profile it: stepscope profile --attach {layout.root}")
         code = hooked_job.exit_code(child.wait())
-    _show_out_of_memory(layout, options)
+    with _job_outlasts():
+        _show_out_of_memory(layout, options)
     return code
 
 
@@ -120,9 +151,10 @@ def _attach(options: Profile, request: WindowRequest) -> int:
     if not layout.ranks():
         err().print("no rank has made a step yet: waiting", style="dim")
     state = hooked_job.wait_for_window(layout, number, request, None)
-    if not _show(layout, number, state, options):
+    if not _left_traces(layout, number, state, options):
         reason, fix = _missing(layout, state, read_record(layout.record, ProfileRecord).command)
         raise DataError(f"no trace: {reason}", fix=fix)
+    _show(layout, number, state, options)
     return 0
 
 
@@ -151,12 +183,12 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
     )
 
 
-def _show(layout: ProfileLayout, number: int, state: WindowState, options: Profile) -> bool:
-    """Print what the window's traces say; False where there is none."""
-    if not state.written:
-        return False
-    if options.nsys and not any(layout.traces(number).glob("*")):
-        return False
+def _left_traces(layout: ProfileLayout, number: int, state: WindowState, options: Profile) -> bool:
+    return bool(state.written) and (not options.nsys or any(layout.traces(number).glob("*")))
+
+
+def _show(layout: ProfileLayout, number: int, state: WindowState, options: Profile) -> None:
+    """Print what the window's traces say."""
     if options.tensorboard is not None:
         _copy_for_tensorboard(state.written, options.tensorboard)
     console = out()
@@ -169,13 +201,14 @@ def _show(layout: ProfileLayout, number: int, state: WindowState, options: Profi
         run_trace(
             Trace(paths=(str(layout.traces(number)),)), also=("utilisation", *(("memory",) if options.memory else ()))
         )
+    except ReaderGone:
+        raise
     except StepscopeError as error:
         log(f"error: {error}", "red")
     for line in _notes(layout, state):
         say(line)
     console.rule()
     sys.stdout.flush()
-    return True
 
 
 def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
@@ -201,6 +234,8 @@ def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
         console.print()
         table = memory_kinds.build(evidence.memory[:1])
         console.print(terminal.render(table, width=console.width, footnotes=False), soft_wrap=True)
+    except ReaderGone:
+        raise
     except StepscopeError as error:
         log(f"error: {error}", "red")
     named = shlex.quote(str(failed[0] if len(failed) == 1 else layout.memory))
@@ -227,6 +262,8 @@ def _notes(layout: ProfileLayout, state: WindowState) -> list[str]:
             lines.append(f"! rank {report.rank} ({report.host}): no trace: {report.reason}")
     reported = {report.rank for report in state.reports}
     registered = {int(path.stem.partition("-")[2]) for path in layout.ranks()}
+    if state.unknown:
+        lines.append(f"! {_no_such_rank(state)}")
     unseen = [rank for rank in state.silent if rank not in reported]
     if late := [rank for rank in unseen if rank in registered]:
         lines.append(f"! no report from {_ranks(late)}: it ended before the window, or hangs")
@@ -246,13 +283,30 @@ def _notes(layout: ProfileLayout, state: WindowState) -> list[str]:
     return lines
 
 
+def _no_such_rank(state: WindowState) -> str:
+    world = state.world_size or 1
+    return f"there is no {_ranks(state.unknown)}: the job has {'only rank 0' if world == 1 else f'ranks 0-{world - 1}'}"
+
+
 def _ranks(numbers: Sequence[int]) -> str:
     more = f" and {len(numbers) - 16} more" if len(numbers) > 16 else ""
     return f"rank {', '.join(str(number) for number in numbers[:16])}{more}"
 
 
-def _missing(layout: ProfileLayout, state: WindowState, command: Sequence[str], *, code: int = 0) -> tuple[str, str]:
-    """(reason, what to do) where no rank wrote a trace. code: the job's own, 0 where it is not known."""
+def _missing(
+    layout: ProfileLayout, state: WindowState, command: Sequence[str], *, code: int = 0, interrupted: bool = False
+) -> tuple[str, str]:
+    """(reason, what to do) where no rank wrote a trace. code: the job's own, 0 where it is not known.
+
+    interrupted: stepscope was sent a signal, which went to the job.
+    """
+    if state.expected == ():
+        return _no_such_rank(state), "choose other --ranks"
+    if interrupted and all(r.status in ("open", "ended") for r in state.reports):
+        return (
+            f"interrupted {'in' if state.reports else 'before'} the window",
+            "let the job run until its window has passed, or start the window earlier",
+        )
     if state.written:
         return (
             f"the window passed, and nsys left no report in {layout.traces(1)}",

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from types import FrameType
@@ -71,6 +71,23 @@ def prepare(
     return environment
 
 
+def make_room(layout: ProfileLayout) -> None:
+    """Empty the folder of an ended job that left nothing there but what stepscope needs, so that it can be used again.
+
+    Nothing is removed while a process of the job still runs on this host.
+    """
+    there = set(layout.root.iterdir()) - {layout.record, layout.control}
+    empty = [path for path in there if path.is_dir() and not any(path.iterdir())]
+    processes = [read_record(path, HookedProcess) for path in layout.processes()]
+    if len(empty) < len(there) or any(_runs_here(process) for process in processes):
+        return
+    with suppress(OSError):
+        for path in empty:
+            path.rmdir()
+        shutil.rmtree(layout.control)
+        layout.record.unlink()
+
+
 def start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The command as a child with our own stdin, stdout and stderr. Raises UsageError where it cannot be started."""
     try:
@@ -82,17 +99,22 @@ def start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.
 
 
 @contextmanager
-def signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Within the block a signal to this process is one to the job; Ctrl-C of a terminal reaches the job by itself."""
+def signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Within the block a signal to this process is one to the job; Ctrl-C of a terminal reaches the job by itself.
+
+    Yields the signals that came, a list that grows.
+    """
+    came: list[int] = []
 
     def pass_on(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        came.append(signum)
         if child.poll() is None and not (signum == signal.SIGINT and _in_foreground()):
             child.send_signal(signum)
 
     caught = [s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN]
     before = {signum: signal.signal(signum, pass_on) for signum in caught}
     try:
-        yield
+        yield came
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
@@ -114,10 +136,15 @@ def exit_code(returncode: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowState:
-    """What is known of a window. expected: ranks that were asked and are known to exist; None before any rank stepped."""
+    """What is known of a window. expected: ranks that were asked and are known to exist; None before any rank stepped.
+
+    unknown: ranks that were asked and that a job of ``world_size`` ranks does not have.
+    """
 
     expected: tuple[int, ...] | None
     reports: tuple[WindowOfRank, ...]
+    world_size: int | None = None
+    unknown: tuple[int, ...] = ()
 
     @property
     def silent(self) -> tuple[int, ...]:
@@ -145,16 +172,20 @@ def window_state(layout: ProfileLayout, number: int, request: WindowRequest) -> 
     """Of window ``number``, from the files that ranks wrote."""
     reports = [read_record(path, WindowOfRank) for path in layout.window_ranks(number)]
     worlds = {r.world_size for r in reports} or {read_record(p, HookedRank).world_size for p in layout.ranks()[:1]}
-    expected = tuple(range(max(worlds))) if worlds else None
+    world = max(worlds, default=None)
+    expected = None if world is None else tuple(range(world))
+    unknown: tuple[int, ...] = ()
     if expected is not None and request.ranks is not None:
+        unknown = tuple(rank for rank in request.ranks if rank not in expected)
         expected = tuple(rank for rank in request.ranks if rank in expected)
-    return WindowState(expected=expected, reports=tuple(sorted(reports, key=lambda r: r.rank)))
+    ordered = tuple(sorted(reports, key=lambda r: r.rank))
+    return WindowState(expected=expected, reports=ordered, world_size=world, unknown=unknown)
 
 
 def wait_for_window(
     layout: ProfileLayout, number: int, request: WindowRequest, child: subprocess.Popen[bytes] | None
 ) -> WindowState:
-    """The window once every rank has reported, the job has ended, or the last ranks are late by STRAGGLING_S.
+    """The window once every rank has reported, none of those asked exists, the job has ended, or STRAGGLING_S have passed.
 
     child: None for a job of somebody else's, whose rank 0 is looked for by its process id where it runs on this host.
     """
@@ -162,7 +193,7 @@ def wait_for_window(
     while True:
         over = child.poll() is not None if child is not None else is_gone(layout)
         state = window_state(layout, number, request)
-        if state.complete or over:
+        if state.complete or over or state.expected == ():
             return state
         if len(state.silent) < len(state.expected or ()) and first_report is None:
             first_report = time.monotonic()
@@ -174,7 +205,11 @@ def wait_for_window(
 def is_gone(layout: ProfileLayout) -> bool:
     """Whether every known rank of this host has ended; False where none ran here."""
     here = [rank for rank in (read_record(p, HookedRank) for p in layout.ranks()) if rank.host == socket.gethostname()]
-    return bool(here) and not any(Path(f"/proc/{rank.pid}").exists() for rank in here)
+    return bool(here) and not any(map(_runs_here, here))
+
+
+def _runs_here(process: HookedProcess | HookedRank) -> bool:
+    return process.host == socket.gethostname() and Path(f"/proc/{process.pid}").exists()
 
 
 def wake(layout: ProfileLayout, request: WindowRequest) -> int:

@@ -199,6 +199,8 @@ def senseless(spec: CommSpec) -> str | None:
         return "overlap is measured with blocking calls"
     if spec.kind in ("collective", "overlap") and spec.in_place and not COLLECTIVES.load(spec.op).in_place:
         return f"{spec.op} has no in-place form"
+    if spec.root >= spec.world_size:
+        return f"root {spec.root}: there {'is' if spec.world_size == 1 else 'are'} {counted(spec.world_size, 'rank')}"
     return None
 
 
@@ -206,8 +208,6 @@ def _refused(spec: CommSpec, machine: Machine) -> str | None:
     world = spec.world_size
     if (reason := networks.misfit(spec, machine)) or machine.joined_world_size is not None:
         return reason
-    if spec.root >= world:
-        return f"root {spec.root}: there are {counted(world, 'rank')}"
     if spec.device == "cuda" and spec.backend == "nccl" and world > machine.num_gpus:
         return f"{counted(world, 'rank')} need {counted(world, 'GPU')}, this machine has {machine.num_gpus}"
     if spec.kind == "pairs" and world < 2:

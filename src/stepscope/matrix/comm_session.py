@@ -55,7 +55,9 @@ def make_comm_plan(request: CommRequest, *, launch: LaunchSettings, worlds: Sequ
         raise UsageError(
             "nothing is left to measure",
             why="; ".join(reason for reason in reasons if reason),
-            fix="add another --ops, --dtype or --reduce-op",
+            fix="add another --ops, --dtype or --reduce-op"
+            if any(cell.spec.root < cell.spec.world_size for cell in cells)
+            else f"choose a --root below {max(cell.spec.world_size for cell in cells)}, or more --ranks",
         )
     return CommPlan(cells=cells, environment=environment, device=device, backend=backend)
 

@@ -17,7 +17,7 @@ from stepscope.core.words import counted
 from stepscope.environment.topology import Topology, parse_topology
 from stepscope.records.calibration import Calibration
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.flight import FlightFinding
+from stepscope.records.flight import MISMATCHES, FlightFinding
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.nccl_debug import NcclDebug
 from stepscope.records.run import RunRecord
@@ -327,12 +327,16 @@ def _nccl_log(layout: RunLayout) -> tuple[NcclDebug, ...]:
 
 
 def _flight(layout: RunLayout, run: TrainingRun) -> tuple[FlightFinding, ...]:
-    """What the flight recorders of a cell that did not finish say; a finished cell's ranks met in every call."""
+    """What the flight recorders of a cell that did not finish say; a finished cell's ranks met in every call.
+
+    Of an interrupted cell only what differs: a signal finds a healthy job's ranks inside their collectives, too.
+    """
     if run.status == "ok" or run.world_size is None:
         return ()
     from stepscope.traces.flight import cell_findings
 
-    return cell_findings(layout.cell(run.run_id), run.world_size)
+    found = cell_findings(layout.cell(run.run_id), run.world_size)
+    return tuple(f for f in found if f.kind in MISMATCHES) if run.status == "interrupted" else found
 
 
 def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:

@@ -34,6 +34,7 @@ from stepscope.matrix import comm_session
         (("--iters", "9", "--ci", "0.1"), "--ci has no effect: --iters says how many calls are timed"),
         (("--ops", "none", "--matmul", "--overlap"), "--overlap has no effect: --ops none calls no collective"),
         (("--backend", "gloo", "--nccl-debug", "all"), "--nccl-debug: the ranks talk over gloo"),
+        (("--ops", "broadcast", "--root", "5", "--ranks", "2"), "root 5: there are 2 ranks fix: choose a --root below 2"),
         (("--dtype", "int32", "--reduce-op", "avg"), "avg of int32: integers have no average that is an integer"),
     ],
 )

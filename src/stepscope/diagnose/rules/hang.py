@@ -14,7 +14,8 @@ The rank that reports the timeout is a victim; the cause is the rank that the ot
 
 Known problems
 --------------
-Dumps of a job that continues show who was behind at that moment, which is not a hang. A recorder that keeps few calls
+Dumps of a job that continues show who was behind at that moment, which is not a hang; those of an interrupted cell of
+`bench` are therefore not looked at for waits. A recorder that keeps few calls
 (TORCH_FR_BUFFER_SIZE) may have lost the call where ranks diverged; a lost call never counts as a missing call. A rank
 that crashed leaves no dump.
 
@@ -39,6 +40,11 @@ from stepscope.results.evidence import NEEDS, Evidence
 _MOST_CALLS = 5
 """Further calls with a timeout that a finding names."""
 
+_INTERRUPTED = (
+    "the run was interrupted: the calls that its ranks were in at that moment are no evidence of a hang; a cell that hangs "
+    "ends at its deadline (--set measure.timeout_s=SECONDS)"
+)
+
 MOST_WAITING = Threshold(
     value=0, unit="ranks waiting for a call of another rank", source="a finished job has no waiting rank"
 )
@@ -51,6 +57,8 @@ def check(evidence: Evidence) -> Statement:
     if not evidence.flight:
         if any(source.format == "flight_recorder" for source in evidence.sources):
             return "flight recorders of all ranks: no rank waits for a call of another rank"
+        if any(cell.run.status == "interrupted" for cell in evidence.cells):
+            return Skipped(reason=_INTERRUPTED)
         reason, command = NEEDS["flight"]
         return Skipped(reason=reason, command=command)
     waits = [f for f in evidence.flight if f.kind not in MISMATCHES]
