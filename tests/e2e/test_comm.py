@@ -105,6 +105,13 @@ def test_sizes_that_cannot_be_sent_are_skipped_with_the_reason(cli: Cli) -> None
     assert all(rows[size]["error"] for size in (0, 3, 64 << 40))
 
 
+def test_sizes_of_which_none_can_be_sent_are_an_error_with_the_reason(cli: Cli) -> None:
+    done = cli("comm", "--sizes", "3", "--ranks", "2", *QUICK, "-o", "run")
+    assert done.code == 3
+    assert "error: nothing was measured\n  why: 3 bytes: less than 4 bytes (one element)" in done.err
+    assert "fix: ask for other sizes" in done.err
+
+
 def test_one_rank_alone_is_measured_too(cli: Cli) -> None:
     done = cli("comm", "--ops", "all_reduce,all_gather", "--sizes", "4K", "--ranks", "1", *QUICK, "-o", "run", "--json")
     assert done.code == 0, done.err

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.e2e.runs import Cli
+from tests.e2e.runs import Cli, wait_for
 from tests.unit.traces.test_nsys import CALLS, KERNELS, STRINGS, export
 
 pytestmark = pytest.mark.e2e
@@ -185,6 +185,64 @@ def test_a_hook_that_reaches_no_rank_says_what_to_do(
     assert "fix: " in done.err
 
 
+def test_a_job_outlasts_the_reader_of_its_results(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    """``profile ... | head -1``: the job is waited for, whoever reads what stepscope shows."""
+    line = ["profile", "--wait", "9", "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB), "exits"]
+    process = stepscope.start(*line, **environment)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(timeout=100) == 7, "the job's own code, which only who waits for it knows"
+    process.stderr.close()
+
+
+def test_ranks_that_the_job_does_not_have_are_named(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    job = ["--", PYTHON, str(JOB), "launch", "2", "plain"]
+    done = stepscope("profile", "--ranks", "5", "-o", str(tmp_path / "p"), *job, **environment)
+    assert done.code == 0
+    assert done.out.count("trained 40 steps") == 2
+    assert "no trace: there is no rank 5: the job has ranks 0-1\n  fix: choose other --ranks" in done.err
+    assert "optimizer" not in done.err
+    some = stepscope("profile", "--ranks", "1,5", "-o", str(tmp_path / "q"), *job, **environment)
+    assert "! there is no rank 5: the job has ranks 0-1" in some.out
+    assert [path.name for path in (tmp_path / "q" / "window-1").iterdir()] == ["rank-00001.json.gz"]
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_profile_blames_no_optimizer_and_leaves_room_for_the_next(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str], signum: int, code: int
+) -> None:
+    out = tmp_path / "p"
+    line = ["profile", "--wait", "99999", "-o", str(out), "--", PYTHON, str(JOB), "plain"]
+    process = stepscope.start(*line, **environment, STEPS="100000")
+    wait_for((out / ".stepscope" / "rank-00000.json").exists, process)
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == code, err
+    assert "no trace: interrupted before the window" in err
+    assert "optimizer" not in err
+    line[2] = "9"
+    assert stepscope(*line, **environment).code == 0
+    assert len(_ranks_agree(out, 1)) == 3
+
+
+def test_a_job_that_left_nothing_does_not_block_its_folder(
+    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    out = tmp_path / "p"
+    failed = stepscope("profile", "-o", str(out), "--", PYTHON, "-c", "raise SystemExit(4)")
+    assert (failed.code, list(out.iterdir())) == (4, [])
+    again = stepscope("profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "plain", **environment)
+    assert again.code == 0, again.err
+    kept = stepscope("profile", "-o", str(out), "--", PYTHON, "-c", "raise SystemExit(4)")
+    assert (kept.code, "not an empty folder" in kept.err) == (2, True)
+    assert len(_ranks_agree(out, 1)) == 3
+
+
 def test_mistakes_start_nothing(stepscope: Cli, tmp_path: Path) -> None:
     out = tmp_path / "p"
     for line, said in (
@@ -192,7 +250,10 @@ def test_mistakes_start_nothing(stepscope: Cli, tmp_path: Path) -> None:
         (["-o", str(out)], "profile needs a command"),
         (["-o", str(tmp_path), "--wait", "soon", "--", "true"], "expected auto or a number"),
         (["--attach", str(tmp_path / "none")], "is not the folder of a job"),
-        (["--attach", str(tmp_path), "--", "true"], "starts a command or attaches to a job that runs, and both are given"),
+        (
+            ["--attach", str(tmp_path), "--", "true"],
+            "starts a command or attaches to a job that runs, and both are given",
+        ),
     ):
         done = stepscope("profile", *line)
         assert (done.code, said in done.err) == (2, True), (line, done.err)

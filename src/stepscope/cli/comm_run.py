@@ -107,7 +107,9 @@ def _nothing_measured(rows: Sequence[CommRow]) -> MissingError:
     return MissingError(
         "nothing was measured",
         why="; ".join([*reasons[:_REASONS], *more]) or None,
-        fix="ask for other sizes, for example --sizes 1K:64M:4" if sizes else "`--plan` shows which sweeps can run here",
+        fix="ask for other sizes, for example --sizes 1K:64M:4"
+        if sizes
+        else "`--plan` shows which sweeps can run here",
     )
 
 

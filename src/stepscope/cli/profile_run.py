@@ -64,6 +64,8 @@ def run(options: Profile) -> int:
                 _show(layout, 1, state, options)
         if child.poll() is None:
             with _job_outlasts():
+                if state.expected == ():  # it is said now: the job may run for days
+                    log(f"! {_no_such_rank(state)}", "yellow")
                 err().print("the job runs on; stepscope waits for it", style="dim")
         code = hooked_job.exit_code(child.wait())
     with _job_outlasts():

@@ -76,12 +76,12 @@ def make_room(layout: ProfileLayout) -> None:
 
     Nothing is removed while a process of the job still runs on this host.
     """
-    there = set(layout.root.iterdir()) - {layout.record, layout.control}
-    empty = [path for path in there if path.is_dir() and not any(path.iterdir())]
-    processes = [read_record(path, HookedProcess) for path in layout.processes()]
-    if len(empty) < len(there) or any(_runs_here(process) for process in processes):
-        return
-    with suppress(OSError):
+    with suppress(OSError):  # the job may have removed the folder itself
+        there = set(layout.root.iterdir()) - {layout.record, layout.control}
+        empty = [path for path in there if path.is_dir() and not any(path.iterdir())]
+        processes = [read_record(path, HookedProcess) for path in layout.processes()]
+        if len(empty) < len(there) or any(_runs_here(process) for process in processes):
+            return
         for path in empty:
             path.rmdir()
         shutil.rmtree(layout.control)

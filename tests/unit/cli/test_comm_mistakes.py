@@ -34,7 +34,10 @@ from stepscope.matrix import comm_session
         (("--iters", "9", "--ci", "0.1"), "--ci has no effect: --iters says how many calls are timed"),
         (("--ops", "none", "--matmul", "--overlap"), "--overlap has no effect: --ops none calls no collective"),
         (("--backend", "gloo", "--nccl-debug", "all"), "--nccl-debug: the ranks talk over gloo"),
-        (("--ops", "broadcast", "--root", "5", "--ranks", "2"), "root 5: there are 2 ranks fix: choose a --root below 2"),
+        (
+            ("--ops", "broadcast", "--root", "5", "--ranks", "2"),
+            "root 5: there are 2 ranks fix: choose a --root below 2",
+        ),
         (("--dtype", "int32", "--reduce-op", "avg"), "avg of int32: integers have no average that is an integer"),
     ],
 )
@@ -49,6 +52,15 @@ def test_a_users_mistake_is_one_message_before_any_rank_starts(
     assert message in " ".join(said.split())
     assert "Traceback" not in said
     assert not run.exists()
+
+
+def test_a_plan_of_nothing_that_can_run_is_refused_and_one_of_some_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["comm", "--ops", "broadcast", "--root", "5", "--ranks", "2", "--plan"])
+    assert (ended.value.code, "root 5: there are 2 ranks" in capsys.readouterr().err) == (2, True)
+    with pytest.raises(SystemExit) as ended:
+        main(["comm", "--ops", "broadcast", "--root", "1", "--ranks", "1,2", "--plan"])
+    assert (ended.value.code or 0, "root 1: there is 1 rank" in capsys.readouterr().out) == (0, True)
 
 
 def test_more_ranks_than_memory_holds_are_refused(

@@ -5,13 +5,19 @@ import re
 from pathlib import Path
 
 import pytest
+from tests import fake_runs
 from tests.evidence import evidence
 
 from stepscope.diagnose.rules.hang import RULE
+from stepscope.records import codec
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
+from stepscope.records.run import CellStatus, RunRecord, Status
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.open import load_evidence
+from stepscope.results.runs import folder_runs
+from stepscope.store.layout import RunLayout
+from stepscope.store.writer import write_bytes, write_record
 from stepscope.traces.flight import compare
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "flight_recorder"
@@ -78,6 +84,26 @@ def test_without_dumps_it_says_how_to_get_them() -> None:
     outcome = RULE.check(evidence())
     assert isinstance(outcome, Skipped)
     assert outcome.command == "export TORCH_FR_BUFFER_SIZE=2000"
+
+
+def test_an_interrupted_run_is_no_hang(tmp_path: Path) -> None:
+    """A signal finds a healthy job's ranks inside their collectives; calls that differ are a mistake all the same."""
+
+    def calls_of(status: Status, *dumps: FlightDump) -> Evidence:
+        layout, cell = RunLayout(tmp_path / status), fake_runs.spec("a", world_size=len(dumps))
+        state = CellStatus(cell_id="a", status=status, group_id="g1", reason="stopped before it finished")
+        fake_runs.write_cell(layout, cell, status=state)
+        write_record(layout.run, RunRecord(kind="bench", name="m", matrix={}, cells=("a",), argv=("stepscope",)))
+        write_bytes(layout.results_jsonl, codec.encode_line(folder_runs(layout)[0], header=True))
+        for each in dumps:
+            write_bytes(layout.cell("a").flight(each.rank), codec.encode_line(each, header=True))
+        return load_evidence([layout.root])
+
+    behind = [dump(0, *WAITS, ranks=2), dump(1, *DONE, ranks=2)]
+    assert fired(RULE.check(calls_of("timeout", *behind)))
+    outcome = RULE.check(calls_of("interrupted", *behind))
+    assert isinstance(outcome, Skipped)
+    assert outcome.reason.startswith("the run was interrupted: ")
 
 
 @pytest.mark.shared_data
