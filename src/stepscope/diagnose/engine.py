@@ -51,7 +51,7 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
         elif isinstance(outcome, Quiet):
             quiet.append(outcome)
         else:
-            findings += outcome
+            findings += _doubted(outcome, evidence)
     told = []
     for finding in findings:
         known = (f for f in findings if f.rule in causes[finding.rule] and _same_time(f, finding))
@@ -87,14 +87,39 @@ def believable(evidence: Evidence, findings: Iterable[Finding]) -> Evidence:
 
 def check(rule: Rule, evidence: Evidence) -> Outcome:
     """One rule; Skipped with the reason where what it needs is not there."""
-    for need in rule.needs:
-        if not getattr(evidence, need):
-            reason, command = NEEDS[need]
-            return concrete(Skipped(rule=rule.name, reason=reason, command=command), evidence)
+    given = evidence
+    evidence, cut = _whole(given)
+    lacking = [need for need in rule.needs if not getattr(evidence, need)]
     if rule.any_of and not any(getattr(evidence, name) for name in rule.any_of):
-        reason, command = NEEDS[rule.any_of[0]]
-        return concrete(Skipped(rule=rule.name, reason=reason, command=command), evidence)
-    return concrete(rule.check(evidence), evidence)
+        lacking.append("traces" if "traces" in rule.any_of and given.traces else rule.any_of[0])
+    if lacking:
+        reason, command = NEEDS[lacking[0]]
+        if lacking[0] == "traces" and cut is not None:
+            reason, command = cut, None
+        return concrete(Skipped(rule=rule.name, reason=reason, command=command), given)
+    return concrete(rule.check(evidence), given)
+
+
+def _whole(evidence: Evidence) -> tuple[Evidence, str | None]:
+    """``evidence`` without traces that support no finding, and why these do not; None where no trace is cut."""
+    if not _is_cut(evidence):
+        return evidence, None
+    from stepscope.diagnose.fragments import why_no_traces, without_fragments
+
+    return without_fragments(evidence), why_no_traces(evidence)
+
+
+def _doubted(findings: Iterable[Finding], evidence: Evidence) -> Iterable[Finding]:
+    if not _is_cut(evidence):
+        return findings
+    from stepscope.diagnose.fragments import doubted
+
+    return doubted(findings, evidence)
+
+
+def _is_cut(evidence: Evidence) -> bool:
+    passes = (each for job in evidence.traces for each in job.summary.ranks)
+    return any(note.kind == "truncated" for each in passes for note in each.notes)
 
 
 def page_of(rule: Rule) -> str:

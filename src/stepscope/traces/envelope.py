@@ -226,8 +226,7 @@ class EventStream:
             raise self._damaged(buffer[rest:], skipped=rest)
         if cut:
             yield buffer[:cut]
-        lost = len(buffer) - rest
-        text = f"the file stops inside its list of events; {lost:,} bytes are lost"
+        text = "the file stops inside its list of events; how many are lost behind that place is unknown"
         self.notes.append(Note(kind="truncated", text=text))
         self._read_tail(b"")
 
