@@ -12,6 +12,7 @@ from stepscope.cli.findings import print_findings, print_read, print_verdict, sa
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
+from stepscope.store.layout import profiled_job
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.diagnose import Diagnose
@@ -152,9 +153,10 @@ def headline(evidence: Evidence) -> str:
     parts = []
     if evidence.runs:
         parts.append(counted(len(evidence.runs), "training run"))
-    if evidence.traces:
-        ranks = sum(len(trace.summary.ranks) for trace in evidence.traces)
-        parts.append(f"{counted(len(evidence.traces), 'job')} traced on {counted(ranks, 'rank')}")
+    if jobs := evidence.traced_jobs:
+        ranks = sum(len({each.facts.rank for one in job for each in one.summary.ranks}) for job in jobs)
+        captures = f" in {len(evidence.traces)} captures" if len(evidence.traces) > len(jobs) else ""
+        parts.append(f"{counted(len(jobs), 'job')} traced on {counted(ranks, 'rank')}{captures}")
     if evidence.comm:
         parts.append(counted(len(evidence.comm), "measured collective"))
     for name, kind in (("nccl", "NCCL log"), ("memory", "memory snapshot")):
@@ -166,7 +168,13 @@ def headline(evidence: Evidence) -> str:
         parts.append(counted(len(evidence.watchdog), "watchdog timeout"))
     if evidence.topology is not None:
         parts.append("link matrix")
-    paths = list(dict.fromkeys(source.path for source in evidence.sources))
+    several = {job[0].job for job in evidence.traced_jobs if len(job) > 1}
+    paths = list(
+        dict.fromkeys(
+            job if (job := profiled_job(source.path)) in several and job is not None else source.path
+            for source in evidence.sources
+        )
+    )
     names = ", ".join(path.name or str(path) for path in paths[:3])
     more = ", ..." if len(paths) > 3 else ""
     return f"{names}{more}: {' · '.join(parts) or 'nothing'}"

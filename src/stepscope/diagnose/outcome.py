@@ -68,9 +68,11 @@ def each_job(
     known = {finding.job for finding in found} if isinstance(found, tuple) else set()
     outcomes = [(job.name, outcome_of(look(job))) for job in jobs if job.name not in known]
     several = len(jobs) > 1
+    of_jobs = [job.job for job in jobs if job.job is not None]
+    what = "captures" if len(set(of_jobs)) < len(of_jobs) else "traced jobs"
     firing = [(name, outcome) for name, outcome in outcomes if isinstance(outcome, tuple)]
     if firing:
-        shown = firing if len(firing) <= JOBS_NAMED else [_worst(firing)]
+        shown = firing if len(firing) <= JOBS_NAMED else [_worst(firing, what)]
         return tuple(
             replace(f, job=name, subject=", ".join(filter(None, (name, f.subject))) if several else f.subject)
             for name, findings in shown
@@ -79,7 +81,7 @@ def each_job(
     quiet = [(name, o) for name, o in outcomes if isinstance(o, Quiet)]
     if quiet:
         looked = [f"{name}: {o.looked_at}" if several else o.looked_at for name, o in quiet[:JOBS_NAMED]]
-        more = [f"and {len(quiet) - JOBS_NAMED} more jobs"] if quiet[JOBS_NAMED:] else []
+        more = [f"and {len(quiet) - JOBS_NAMED} more {what.removeprefix('traced ')}"] if quiet[JOBS_NAMED:] else []
         return Quiet(looked_at="; ".join([*looked, *more]))
     return next(
         (o for _, o in outcomes if isinstance(o, Skipped)), Skipped(reason="every traced job was timed as well")
@@ -133,11 +135,11 @@ def _over_time(findings: Iterable[Finding]) -> list[Finding]:
     return told
 
 
-def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]]) -> tuple[str, tuple[Finding, ...]]:
-    """The job with most at stake, its first finding saying how many others there are and how bad."""
+def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tuple[str, tuple[Finding, ...]]:
+    """The job with most at stake, its first finding saying how many others there are and how bad. what: they are."""
     stakes = [max(f.stake_fraction or 0.0 for f in findings) for _, findings in found]
     name, findings = found[stakes.index(max(stakes))]
     low = f", from {format_percent(min(stakes))} of the time" if min(stakes) > 0 else ""
-    others = f"the same in {len(found) - 1} more of the traced jobs{low}"
+    others = f"the same in {len(found) - 1} more of the {what}{low}"
     first = replace(findings[0], evidence=(*findings[0].evidence, others))
     return name, (first, *findings[1:])

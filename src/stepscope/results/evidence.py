@@ -76,11 +76,15 @@ class CellEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceEvidence:
-    """The traces of one job. name: the folder, or the label of the cell that they are of; cell_id: of that cell."""
+    """One capture of a job: its traces. name: the folder, or the label of the cell that they are of; cell_id: of that cell.
+
+    job: the folder of the job, which other captures may be of, too; None: this is the only one.
+    """
 
     name: str
     summary: TraceSummary
     cell_id: str | None = None
+    job: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,14 @@ class Evidence:
     def trace_of(self, cell_id: str) -> TraceEvidence | None:
         """The traces of a cell, where it was profiled."""
         return next((job for job in self.traces if job.cell_id == cell_id), None)
+
+    @property
+    def traced_jobs(self) -> tuple[tuple[TraceEvidence, ...], ...]:
+        """The captures of each job, in order."""
+        found: dict[object, list[TraceEvidence]] = {}
+        for number, capture in enumerate(self.traces):
+            found.setdefault(number if capture.job is None else capture.job, []).append(capture)
+        return tuple(map(tuple, found.values()))
 
     @property
     def unread(self) -> int:

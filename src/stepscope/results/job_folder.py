@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.core.errors import DataError
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted, listed
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.trace_summary import TraceSummary
@@ -16,6 +17,7 @@ from stepscope.results.joining import join
 from stepscope.results.survey import CALIBRATION, ROWS, RUN, TRACE, Item, Survey, survey
 from stepscope.store.importer import OTHER_KIND, Candidate
 from stepscope.store.importers import REGISTRY
+from stepscope.store.layout import profiled_job
 
 _ORDER = (RUN, ROWS, TRACE, "flight_recorder", "watchdog_log", "nccl_debug", "memory_snapshot", "topology", CALIBRATION)
 _TITLES = {
@@ -71,7 +73,7 @@ def read_folder(root: Path, *, stated: Stated, readers: Readers) -> Evidence:
         evidence,
         files_found=(*evidence.files_found, *found),
         notes=(*evidence.notes, *([f"not opened: {listed(there.folders, at_most=5)}"] if there.folders else [])),
-        remarks=(*evidence.remarks, *_jobs(there)),
+        remarks=(*evidence.remarks, *_jobs(root, there)),
     )
 
 
@@ -90,11 +92,12 @@ def _read(
         lambda path, error: damaged.append(LeftOut(path=str(path), reason=error.why or error.what)),
     )
     job = item.job or root.resolve().name
+    whole = profiled_job(root / item.job) or (root / item.job).absolute()
     notes = [note for summary in captures.values() for note in readers.trace_notes(summary)]
     remark = f"{job}: {len(captures)} captures of the same ranks, analysed separately: {', '.join(captures)}"
     evidence = Evidence(
         sources=(Source(path=root / item.job, kind="trace"),),
-        traces=tuple(TraceEvidence(name=name or job, summary=summary) for name, summary in captures.items()),
+        traces=tuple(TraceEvidence(name=name or job, summary=summary, job=whole) for name, summary in captures.items()),
         notes=tuple(dict.fromkeys(notes)),
         remarks=(remark,) if len(captures) > 1 else (),
     )
@@ -139,9 +142,19 @@ def _unknown(kind: str) -> str:
     return "none of its lines is of this format"
 
 
-def _jobs(there: Survey) -> tuple[str, ...]:
-    """How the files of several jobs were told apart."""
+def _jobs(root: Path, there: Survey) -> tuple[str, ...]:
+    """How the files of several jobs, and the captures of one, were told apart."""
     jobs = dict.fromkeys(item.job for item in there.items if item.kind != RUN)
+    windows = grouped((job for job in jobs if profiled_job(root / job)), lambda job: (root / job).absolute().parent)
+    captures = tuple(
+        f"{job.name}: {counted(len(parts), 'capture')} of one job, analysed separately: {listed(parts, at_most=5)}"
+        for job, parts in windows.items()
+        if len(parts) > 1
+    )
+    return (*captures, *_kept_apart(there, [job for job in jobs if len(windows) > 1 or not profiled_job(root / job)]))
+
+
+def _kept_apart(there: Survey, jobs: Iterable[str]) -> tuple[str, ...]:
     named = sorted(job for job in jobs if job)
     if len(named) > 1 or (
         named and any(item.job == "" and item.kind in (TRACE, "flight_recorder") for item in there.items)

@@ -30,7 +30,7 @@ from stepscope.results.joining import as_given, join
 from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
-from stepscope.store.layout import RunLayout
+from stepscope.store.layout import RunLayout, profiled_job
 from stepscope.store.reader import read_bytes, read_cell, read_created, read_if_there, read_run
 
 if TYPE_CHECKING:
@@ -145,7 +145,9 @@ def _one_job(folder: Path, files: Sequence[Path], how: Reading) -> Evidence | No
 def _job_evidence(path: Path, summary: TraceSummary) -> Evidence:
     return Evidence(
         sources=(Source(path=path, kind="trace"),),
-        traces=(TraceEvidence(name=path.name, summary=summary),),
+        traces=(
+            TraceEvidence(name=path.name, summary=summary, job=profiled_job(path if path.is_dir() else path.parent)),
+        ),
         notes=_trace_notes(summary),
     )
 

@@ -82,8 +82,10 @@ def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> 
     if not others:
         return []
     if len(bases) > 1:
+        one_job = bases[0].job.job is not None and len({each.job.job for each in bases}) == 1
+        what = "captures of one job are" if one_job else "traced jobs ran"
         notes.append(
-            f"no scaling verdict: {len(bases)} traced jobs ran on {counted(fewest, 'rank')}; name the one to compare with"
+            f"no scaling verdict: {len(bases)} {what} on {counted(fewest, 'rank')}; name the one to compare with"
         )
         return []
     pairs = []

@@ -172,3 +172,11 @@ class ProfileLayout:
         """Numbers of the windows that left traces."""
         numbers = (folder.name.removeprefix("window-") for folder in self.root.glob("window-*") if folder.is_dir())
         return tuple(sorted(int(number) for number in numbers if number.isdigit()))
+
+
+def profiled_job(window: Path) -> Path | None:
+    """The folder of the job whose traces ``window`` holds, one capture of it; None: no folder of ``stepscope profile``."""
+    number = window.absolute().name.removeprefix("window-")
+    job = window.absolute().parent
+    ours = number.isdigit() and window.absolute() == ProfileLayout(job).traces(int(number))
+    return job if ours and ProfileLayout(job).record.is_file() else None

@@ -49,6 +49,17 @@ def test_of_many_jobs_the_worst_speaks_for_all() -> None:
     assert outcome[0].evidence == ("e", "the same in 3 more of the traced jobs, from 10% of the time")
 
 
+def test_captures_of_one_job_are_not_called_jobs() -> None:
+    captures = [replace(job, job=Path("run")) for job in jobs(5)]
+    found = each_job(captures, lambda _: (fires(0.2),))
+    assert isinstance(found, tuple)
+    assert found[0].evidence[-1] == "the same in 4 more of the captures, from 20% of the time"
+    quiet = each_job(captures, lambda _: "q")
+    assert isinstance(quiet, Quiet)
+    assert quiet.looked_at.endswith("and 2 more captures")
+    assert isinstance(each_job((), lambda _: "q"), Skipped)
+
+
 def test_quiet_wins_over_skipped_and_findings_over_quiet() -> None:
     quiet, skipped = Quiet(rule="r", looked_at="q"), Skipped(rule="r", reason="s")
     assert looked(2, skipped, quiet) == Quiet(rule="r", looked_at="job1: q")

@@ -10,11 +10,15 @@ from tests import memory_pickles
 from tests.nccl_log import Talk
 from tests.trace_builder import build, write_job
 
+from stepscope.cli.diagnose_run import headline
 from stepscope.core.errors import DataError
+from stepscope.records.profile import ProfileRecord
 from stepscope.report.files_found import lines
 from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 from stepscope.results.survey import job_of
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.writer import write_record
 
 
 def dumps(folder: Path, *, behind: int | None = None) -> Path:
@@ -124,6 +128,26 @@ def test_several_jobs_of_a_folder_are_kept_apart_and_said(tmp_path: Path) -> Non
     (note,) = [note for note in found.remarks if "jobs of their own" in note]
     assert note.startswith("2 subfolders hold jobs of their own (run1, run2)")
     assert next(text for _, text in lines(found) if "recorder" in text).startswith("run1: 2 files")
+
+
+def test_windows_of_a_profiled_job_are_captures_of_one_job(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for number in range(1, 6):
+        write_job(build(world=2, steps=2), run / f"window-{number}")
+    said_before = headline(load(run))
+    assert said_before.startswith("window-1, window-2, window-3, ...: 5 jobs traced on 10 ranks"), "no job of profile"
+    record = ProfileRecord(command=("train",), folder="/", host="h", first=None, argv=("stepscope", "run"))
+    write_record(ProfileLayout(run).record, record)
+    found = load(run)
+    assert headline(found) == "run: 1 job traced on 2 ranks in 5 captures"
+    assert [trace.name for trace in found.traces] == [f"window-{n}" for n in range(1, 6)]
+    (note,) = [note for note in found.remarks if "captures" in note]
+    assert note.startswith("run: 5 captures of one job, analysed separately: window-1, window-2")
+    assert not any("jobs of their own" in note for note in found.remarks)
+    assert headline(load(run / "window-1", run / "window-2")) == "run: 1 job traced on 2 ranks in 2 captures"
+    assert headline(load(run / "window-1")) == "window-1: 1 job traced on 2 ranks"
+    write_job(build(world=4, steps=2), tmp_path / "other")
+    assert headline(load(run, tmp_path / "other")) == "run, other: 2 jobs traced on 6 ranks in 6 captures"
 
 
 def test_a_damaged_trace_is_left_out_and_the_other_ranks_are_read(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ _MOST_CALLS = 5
 """Further calls with a timeout that a finding names."""
 
 _INTERRUPTED = (
-    "the run was interrupted: the calls that its ranks were in at that moment are no evidence of a hang; a cell that hangs "
+    "the run was interrupted: the calls that its ranks were in at that moment do not show a hang; a cell that hangs "
     "ends at its deadline (--set measure.timeout_s=SECONDS)"
 )
 

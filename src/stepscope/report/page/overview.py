@@ -104,7 +104,8 @@ def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
         counted(number, word)
         for number, word in (
             (len(evidence.runs), "run"),
-            (len(evidence.traces), "traced job"),
+            (len(evidence.traced_jobs), "traced job"),
+            (len(evidence.traces) if len(evidence.traces) > len(evidence.traced_jobs) else 0, "capture"),
             (len(evidence.comm), "collective measurement"),
         )
         if number
