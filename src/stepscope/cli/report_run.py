@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.console import out, print_document, say, typed
+from stepscope.cli.console import log, out, print_document, say, typed
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict
-from stepscope.core.errors import Interrupted, UsageError
+from stepscope.core.errors import Interrupted, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.grouping import grouped
 from stepscope.core.pool import get_ready, side_by_side
@@ -60,6 +60,7 @@ def run(options: Report) -> int:
     ):
         diagnosis = diagnose(evidence)
         files = _write(evidence, diagnosis, folder, options, formats, drawing)
+    _replace_former(folder, files, options, formats)
     if options.json:
         from stepscope.report.diagnose_document import document
 
@@ -70,9 +71,20 @@ def run(options: Report) -> int:
     return 0
 
 
+def _replace_former(folder: Path, files: tuple[Path, ...], options: Report, formats: frozenset[str]) -> None:
+    from stepscope.report.former import replace_former
+
+    selection = [f"--cell {options.cell}"] if options.cell is not None else []
+    of = [*sorted(str(path.resolve()) for path in options.paths), *selection, *sorted(options.datasets)]
+    if removed := replace_former(folder, files, of=of, formats=formats):
+        log(f"{folder}: {counted(len(removed), 'file')} of the former report removed")
+
+
 @contextmanager
 def _naming_what_is_written(folder: Path) -> Iterator[None]:
     """Ctrl-C within the block raises Interrupted that counts the files of ``folder`` that were written until then."""
+    from stepscope.report.former import remember
+
     before = _modified(folder)
     try:
         yield
@@ -80,6 +92,8 @@ def _naming_what_is_written(folder: Path) -> Iterator[None]:
         new = [path for path, when in _modified(folder).items() if before.get(path) != when]
         if not new:
             raise Interrupted(f"interrupted: nothing is written in {folder}") from None
+        with suppress(StepscopeError):
+            remember(folder, new)
         page = "report.html is one of them" if folder / "report.html" in new else "report.html is not one of them"
         raise Interrupted(
             f"interrupted: {counted(len(new), 'file')} of the report in {folder}; {page}",

@@ -23,6 +23,7 @@ from stepscope.records import calibration, cell, comm, plan, profile, run, sampl
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.flight import FlightDump
 from stepscope.records.migrations import RENAMED, migrate
+from stepscope.records.report_files import ReportFiles
 from stepscope.records.training import TrainingRun
 
 T = TypeVar("T")
@@ -49,6 +50,7 @@ KINDS: dict[type, tuple[str, int]] = {
     profile.HookedProcess: ("profile_process", 1),
     profile.HookedRank: ("profile_rank", 1),
     profile.WindowOfRank: ("profile_window_rank", 1),
+    ReportFiles: ("report_files", 1),
 }
 """Kind and current version of every record that has a file of its own."""
 

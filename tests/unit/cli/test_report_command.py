@@ -75,3 +75,19 @@ def test_an_interrupt_says_what_is_written(
     assert ended.value.code == 130
     assert says in said
     assert ("report.html is one of them" in said) is (stopped == "figures.write")
+
+
+def test_a_former_reports_files_go_and_this_is_said(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, one = tmp_path / "out", tmp_path / "one.log"
+    one.write_text((logs / "all_reduce0.log").read_text())
+    for path, formats in ((logs, ("--csv", "--txt")), (one, ("--txt",))):
+        with pytest.raises(SystemExit) as ended:
+            main(["report", str(path), "-o", str(out), *formats])
+        assert not ended.value.code
+        if path == logs:
+            (out / "mine.csv").write_text("1\n")
+            assert (out / "collectives.csv").exists()
+    assert "of the former report removed" in capsys.readouterr().err
+    assert {path.name for path in out.iterdir()} == {"performance_report.txt", "mine.csv", ".stepscope-report.json"}
