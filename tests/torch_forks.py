@@ -1,12 +1,15 @@
 """Processes that have imported torch before they start: a server imports it once, each process of a test is its fork.
 
-``python torch_forks.py FD`` is the server. It imports torch and the rank half, then forks at every request. The fork gets
-the arguments, environment, folder and descriptors that ``subprocess.Popen`` was asked for, and runs the module or script
-as ``python`` would. It becomes a child of the process that asked, so that waiting, signals, process groups and deaths of
-parents are those of a process that was started the usual way.
+``python torch_forks.py FD FOLDER`` is the server. It imports torch and the rank half, then forks at every request. The
+fork gets the arguments, environment, folder and descriptors that ``subprocess.Popen`` was asked for, and runs the module
+or script as ``python`` would. It becomes a child of the process that asked, so that waiting, signals, process groups and
+deaths of parents are those of a process that was started the usual way.
 
 Before anything runs in a fork, it forks a server of its own. Through it go the processes that it starts in turn:
 ``stepscope bench`` starts torchrun, torchrun starts ranks, and none of them imports torch again.
+
+FOLDER is for what the tests of one process share. The server removes it as it ends, which it does however that process
+ended: a killed one runs no code of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import os
 import pickle
 import pkgutil
 import runpy
+import shutil
 import signal
 import socket
 import struct
@@ -72,23 +76,28 @@ class _Request:
 
 
 class Server:
-    """A connection to a process that forks on request. Closing it ends that process, not its forks."""
+    """A connection to a process that forks on request. Closing it ends that process, not its forks.
 
-    def __init__(self, connection: socket.socket, pid: int | None = None) -> None:
+    folder: a temporary one, there as long as the process; None for the server of a fork.
+    """
+
+    def __init__(self, connection: socket.socket, pid: int | None = None, folder: Path | None = None) -> None:
         self.pid = pid
+        self.folder = folder
         self._connection = connection
         self._lock = threading.Lock()
 
     @classmethod
     def start(cls) -> Server:
         ours, theirs = socket.socketpair()
-        line = [sys.executable, __file__, str(theirs.fileno())]
+        folder = Path(tempfile.mkdtemp(prefix="stepscope-facts-"))
+        line = [sys.executable, __file__, str(theirs.fileno()), str(folder)]
         environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | _ROOMY
         with theirs:
             process = subprocess.Popen(
                 line, pass_fds=[theirs.fileno()], env=environ, stdin=subprocess.DEVNULL, start_new_session=True
             )
-        server = cls(ours, process.pid)
+        server = cls(ours, process.pid, folder)
         server._process = process
         return server
 
@@ -340,8 +349,12 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # or the collector of each fork would touch, and so copy, all of it
     del sys.path[0]  # this file's folder
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    found = _serve(connection)
+    connection, server = socket.socket(fileno=int(sys.argv[1])), os.getpid()
+    try:
+        found = _serve(connection)
+    finally:
+        if os.getpid() == server:
+            shutil.rmtree(sys.argv[2], ignore_errors=True)
     if found is not None:
         _run(*found)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
@@ -10,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +43,8 @@ class Done:
 @functools.cache
 def torch_facts() -> Path:
     """A cache folder with what torch says of itself: asked once, not by every command (it takes seconds)."""
-    folder = Path(tempfile.mkdtemp(prefix="stepscope-facts-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = shared_server().folder
+    assert folder is not None
     script = folder / "ask.py"
     script.write_text("from stepscope.environment.collect import collect\ncollect(remember=True)\n")
     environ = {**os.environ, "XDG_CACHE_HOME": str(folder)}

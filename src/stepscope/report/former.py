@@ -22,8 +22,8 @@ def replace_former(
 ) -> tuple[Path, ...]:
     """Remove what the former report left in ``folder`` and this one did not write; the files removed.
 
-    A report of the same results (``of``) in other ``formats`` adds to the former one: its files in those stay. A file that
-    is not as it was written stays, too. Raises WriteError.
+    A report of the same results (``of``) in other ``formats`` adds to the former one: the files that it has in others stay.
+    A file that is not as it was written stays, too. Raises WriteError.
     """
     former = _former(folder)
     names = {path.name for path in written}
