@@ -18,6 +18,7 @@ from stepscope.cli.commands import REGISTRY
 from stepscope.cli.commands.profile import Profile
 from stepscope.cli.main import main
 from stepscope.environment.collect import collect
+from stepscope.launch.hooked_job import WindowState
 from stepscope.records import codec
 from stepscope.records.profile import ProfileRecord
 from stepscope.store.layout import ProfileLayout
@@ -278,19 +279,19 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
 
         wait = poll
 
-    def show(layout: object, number: int, state: object, options: Profile) -> bool:  # noqa: ARG001
+    def show(layout: object, number: int, state: object, options: Profile) -> None:  # noqa: ARG001
         seen.extend((options.tensorboard, options.memory))
-        return True
 
     for name, stand_in in (
         ("prepare", prepare),
         ("start", lambda *_: Child()),
         ("signals_passed_on", lambda _: nullcontext()),
-        ("wait_for_window", lambda *given: seen.append(given[2])),
+        ("wait_for_window", lambda *given: seen.append(given[2]) or WindowState(expected=None, reports=())),
         ("is_gone", lambda _: False),
         ("wake", lambda _, request: seen.append(request) or 1),
     ):
         monkeypatch.setattr(f"stepscope.launch.hooked_job.{name}", stand_in)
+    monkeypatch.setattr("stepscope.cli.profile_run._left_traces", lambda *_: True)
     monkeypatch.setattr("stepscope.cli.profile_run._show", show)
     monkeypatch.setattr("stepscope.cli.profile_run._around_ranks", lambda command, _: ["nsys", *command])
     monkeypatch.setattr("stepscope.cli.profile_run.default_run_dir", Path)
