@@ -18,7 +18,9 @@ BLOCK_BYTES = 1 << 17
 MAX_ROWS = 100_000
 """More rows than any job prints: 36 sizes are what 1 byte to 32 GB takes."""
 
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _TITLE = re.compile(r"size\s+count\s.*\balgbw\s+busbw\b")
+_TITLES = re.compile(r"size\s+count\s+type\s+(.*?)\s*$")
 _SETUP = re.compile(
     r"nThreads?:?\s+(?P<threads>\d{1,9})\s+nGpus:?\s+(?P<gpus>\d{1,9})\s+minBytes:?\s+(?P<low>\d{1,18})\s+"
     r"maxBytes:?\s+(?P<high>\d{1,18})"
@@ -89,6 +91,8 @@ class LoggedDevice:
 class LoggedRun:
     """One run of a test program. programs: names of ``*_perf`` before it; started: the one that says it is starting.
 
+    figures: of a table with more columns than the usual ones, where the usual ones are, behind the type; None: at the end.
+    cpu_time: its times are those of the host (``-C 1``); the bandwidths are always the device's.
     old_errors: the column ``error`` (largest deviation) instead of ``#wrong`` (number of wrong elements).
     torn: lines that begin like a row and do not end like one. cut: ``<snip>`` stood inside the table.
     """
@@ -103,6 +107,8 @@ class LoggedRun:
     together: int = 1
     devices: dict[int, LoggedDevice] = field(default_factory=dict)
     rows: list[LoggedRow] = field(default_factory=list)
+    figures: tuple[int, ...] | None = None
+    cpu_time: bool = False
     old_errors: bool = False
     out_of_bounds: int | None = None
     average: str | None = None
@@ -123,7 +129,8 @@ def read_tables(path: Path, *, headless: bool = False) -> Log:
     reader = _Reader(path)
     reader.inside = headless
     lines = nccl = 0
-    for block in _blocks(path):
+    for coloured in _blocks(path):
+        block = _COLOURS.sub(b"", coloured) if b"\x1b" in coloured else coloured
         nccl += block.count(b" NCCL INFO ") + block.count(b" NCCL WARN ")
         if reader.inside or any(marker in block for marker in _MARKERS):
             for number, line in enumerate(block.split(b"\n"), start=lines + 1):
@@ -182,6 +189,7 @@ class _Reader:
             if self._table.rows:
                 self._next()
             self._table.old_errors = "#wrong" not in text
+            self._table.figures, self._table.cpu_time = _more_columns(text), "cputime" in text
             self.inside = True
         elif found := _BOUNDS.search(text):
             self._table.out_of_bounds = int(found[1])
@@ -220,8 +228,8 @@ class _Reader:
         """Whether this line ends the row that is open, which is then taken, or counted as torn."""
         whole, self.open = self.open + text, ""
         found = _BEGINS.search(whole)
-        row = None if found is None else _row(found, whole[found.end() :].split(), line)
-        if row is not None and not inconsistent(row):
+        row = None if found is None else _row(found, self._words_of(whole[found.end() :]), line)
+        if row is not None and (self._table.cpu_time or not inconsistent(row)):
             self._take(row)
             return True
         self._torn(line)
@@ -233,11 +241,18 @@ class _Reader:
     def row(self, text: str, line: int) -> None:
         """A line that ends like a row; nothing happens where it is none."""
         found = _BEGINS.search(text)
-        row = None if found is None else _row(found, text[found.end() :].split(), line)
+        row = None if found is None else _row(found, self._words_of(text[found.end() :]), line)
         if row is not None:
             self._take(row)
         elif (found is not None and self._table.rows) or (self.inside and _REST.fullmatch(text)):
             self._torn(line)
+
+    def _words_of(self, text: str) -> list[str]:
+        """What is behind the type in a row: redop, root and the eight figures, without other columns."""
+        words, places = text.split(), self._table.figures
+        if places is None or len(words) <= max(places):
+            return words
+        return [words[i] for i in (*range(min(places)), *places)]
 
     def _take(self, row: LoggedRow) -> None:
         self._rows += 1
@@ -286,6 +301,18 @@ class _Reader:
         for name, version in _LIBRARY.findall(text):
             library = f"{name.removesuffix(' version')} {version}"
             table.libraries += [] if library in table.libraries else [library]
+
+
+def _more_columns(title: str) -> tuple[int, ...] | None:
+    """Places of the usual figures behind the type, where a table has others between or after them (a time of day, times of
+    single iterations); None where it has none."""
+    found = _TITLES.search(title)
+    words = found[1].split() if found else []
+    first = [i for i, word in enumerate(words) if word in ("time", "cputime")]
+    places = tuple(i for start in first for i in range(start, start + _NUMBERS // 2))
+    if len(first) != 2 or len(words) == places[-1] + 1 == first[0] + _NUMBERS:
+        return None
+    return places
 
 
 def _row(begins: re.Match[str], words: list[str], line: int) -> LoggedRow | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import did_you_mean
-from stepscope.core.words import listed
+from stepscope.core.words import counted, listed
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
 
@@ -122,8 +122,10 @@ def _with_stated(run: TrainingRun, ranks: int | None, stated: Stated) -> Trainin
         missing.pop("scaling", None)
     of_one = run.rank_samples_per_s
     of_all = None if ranks is None or of_one is None else of_one.times(ranks)
+    label = run.label if ranks is None else run.label.replace("unknown ranks", counted(ranks, "rank"))
     return replace(
         run,
+        label=label,
         world_size=run.world_size if ranks is None else ranks,
         samples_per_s=of_all or run.samples_per_s,
         rank_samples_per_s=of_one if of_all is None else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -313,3 +314,102 @@ def test_a_size_that_no_memory_has_is_damage(size: str, tmp_path: Path) -> None:
     found = read_foreign(path)
     assert {row.size_bytes for row in found.comm_rows} == {1 << 20}
     assert any("1 damaged row" in note for note in found.notes)
+
+
+def test_colours_are_not_read(tmp_path: Path) -> None:
+    coloured = "".join(f"\x1b[32m{line}\x1b[0m\n" for line in log(SIZES).splitlines())
+    assert read(tmp_path, coloured).comm_rows == read(tmp_path, log(SIZES)).comm_rows
+
+
+@pytest.mark.parametrize(
+    ("title", "cells"),
+    [("           timestamp", "  2025-11-03 10:22:08"), ("    i_min    i_cv%", "    23.47     3.20")],
+    ids=["-S 1", "-I 1"],
+)
+def test_more_columns_than_the_usual_ones(title: str, cells: str, tmp_path: Path) -> None:
+    plain = log(SIZES)
+    between = "i_min" in title
+
+    def longer(line: str) -> str:
+        if "algbw" in line and "size" in line:
+            figures = "    time   algbw   busbw #wrong"
+            return line.replace(figures, figures + title) if between else line + title
+        if line[:1] == " ":
+            words = line.split()
+            return "  ".join([*words[:9], *cells.split(), *words[9:], *cells.split()]) if between else line + cells
+        return line
+
+    more = "\n".join(map(longer, plain.splitlines())) + "\n"
+    assert more != plain
+    assert read(tmp_path, more).comm_rows == read(tmp_path, plain).comm_rows
+
+
+def test_a_hosts_time_is_no_latency(tmp_path: Path) -> None:
+    lines = [
+        line.replace(f"{us:8.2f} ", "    6.50 ") if line[:1] == " " else line.replace("    time", " cputime")
+        for line, us in ((line, float(line.split()[5]) if line[:1] == " " else 0.0) for line in log(SIZES).splitlines())
+    ]
+    found = read(tmp_path, "\n".join(lines) + "\n")
+    assert [row.size_bytes for row in found.comm_rows if not row.in_place] == [size for size, _ in SIZES[1:]]
+    assert found.comm_rows[0].time_ns_mean == pytest.approx(27_370, rel=1e-3)
+    (note,) = found.notes
+    assert "2 rows left out" in note
+
+
+def test_a_collective_that_is_not_known_leaves_the_others_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "all_reduce.log").write_text(log(SIZES))
+    (tmp_path / "hypercube.log").write_text(log(SIZES).replace("all_reduce_perf", "hypercube_perf"))
+    found = IMPORTER.read(tmp_path, Stated())
+    assert {row.op for row in found.comm_rows} == {"all_reduce"}
+    (left,) = found.left_out
+    assert "hypercube_perf is not a collective" in left.reason
+
+
+def _json(*, listed: str = "all", time: str = "time") -> str:
+    rows = []
+    for size, us in SIZES:
+        form = {time: us, "alg_bw": size / us / 1e3, "bus_bw": size / us / 1e3 * 1.75, "nwrong": 0.0}
+        rows.append(
+            {"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1", "out_of_place": form,
+             "in_place": form, "actual_iterations": 20, "experiment_name": "AllReduce"}
+        )  # fmt: skip
+    shown = {"all": range(8), "first": range(1)}[listed]
+    named = [{"rank": r, "group": 0, "hostname": "n1", "device_info": "NVIDIA H100 80GB HBM3"} for r in shown]
+    config = {
+        "nthreads": 1,
+        "ngpus": 8,
+        "minimum_bytes": 8,
+        "maximum_bytes": 1 << 30,
+        "warmup_iters": 5,
+        "iterations": 20,
+    }
+    document = {
+        "version": 1,
+        "args": ["./all_reduce_perf", "-J", "x"],
+        "nccl_version": 22809,
+        "config": {**config, "devices": named},
+        "results": rows,
+        "out_of_bounds": {"count": 0, "okay": True},
+    }
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize("listed", ["all", "first"])
+def test_its_json_says_what_the_table_says(listed: str, tmp_path: Path) -> None:
+    found = read(tmp_path, _json(listed=listed), name="run.json")
+    table = read(tmp_path, log(SIZES))
+    assert [(r.size_bytes, r.op, r.world_size, r.dtype, r.correct) for r in found.comm_rows] == [
+        (r.size_bytes, r.op, r.world_size, r.dtype, r.correct) for r in table.comm_rows
+    ]
+    assert found.comm_rows[1].time_ns_mean == pytest.approx(27_370)
+    assert found.hardware == table.hardware
+    assert found.notes == ("run.json: NCCL 2.28.9",)
+    path = tmp_path / "run.json"
+    known = detect(path)
+    assert known is not None
+    assert known[0] == "nccl_tests"
+
+
+def test_its_json_with_times_of_the_host(tmp_path: Path) -> None:
+    (note, *_) = [n for n in read(tmp_path, _json(time="cpu_time"), name="run.json").notes if "host" in n]
+    assert "-C 1" in note

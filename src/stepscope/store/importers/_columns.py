@@ -48,7 +48,7 @@ NAMES: Mapping[str, str] = {
     "status": "status state",
     "run": "run run_name run_id name experiment_name job_id",
     "epoch": "epoch",
-    "step": "step global_step iteration iter",
+    "step": "step global_step current_steps iteration iter",
     "op": "op operation collective coll",
     "size": "size_bytes bytes size message_size msg_size payload size_per_rank",
     "bandwidth": "bandwidth bw busbw algbw bus_bw alg_bw bus_bandwidth throughput_bandwidth",

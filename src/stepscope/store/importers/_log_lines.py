@@ -16,6 +16,10 @@ PIECE = 1 << 16
 
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _RANK = re.compile(rb"^\s*(?:\[(?:rank|default|Rank )?(\d{1,7})\]:?|(\d{1,7}):)\s?")
+_MOMENT = re.compile(rb"^\d{4}-\d\d-\d\dT[\d:.,]{5,20}(?:Z|[+-]\d\d:?\d\d)?[ \t]")
+_MOST_PREFIXES = 3
+_TASK = 1 << 24
+"""More than any rank: a prefix before another one counts as so many ranks."""
 _STOPPED = re.compile(rb"received SIGTERM|CANCELLED AT|DUE TO (?:TIME LIMIT|PREEMPTION)")
 _NO_MEMORY = re.compile(rb"CUDA out of memory|OutOfMemoryError")
 _TIMED_OUT = b"Watchdog caught collective operation timeout"
@@ -34,11 +38,26 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line.rstrip(b"\r\n")
 
 
+def without_colours(line: bytes) -> bytes:
+    return _COLOURS.sub(b"", line) if b"\x1b" in line else line
+
+
 def without_prefix(line: bytes) -> tuple[int | None, bytes]:
-    """(rank that a launcher put before the line, the line without that and without colours)."""
-    plain = _COLOURS.sub(b"", line) if b"\x1b" in line else line
-    found = _RANK.match(plain)
-    return (None, plain) if found is None else (int(found[1] or found[2]), plain[found.end() :])
+    """(who printed the line, the line without what launchers put before it and without colours).
+
+    Launchers put the time of a container's log, the number of a task (srun --label), a rank (torchrun). Who: the rank; of
+    a task's local rank a number that only this one has; None: no launcher says it.
+    """
+    plain, who = without_colours(line), None
+    if found := _MOMENT.match(plain):
+        plain = plain[found.end() :]
+    for _ in range(_MOST_PREFIXES):
+        found = _RANK.match(plain)
+        if found is None:
+            break
+        who = (0 if who is None else (who + 1) * _TASK) + int(found[1] or found[2])
+        plain = plain[found.end() :]
+    return who, plain
 
 
 def finite(text: bytes) -> float | None:

@@ -129,7 +129,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
     made |= {key: value for key, value in known.items() if value is not None}
     made["step_change"] = _changed(scalars.points, chosen, meanings)
     if made["world_size"] is None:
-        made["missing"] = {"world_size": NO_RANKS}
+        made["missing"] = made.get("missing") or {"world_size": NO_RANKS}
     return TrainingRun(
         run_id=scalars.run_id,
         label=made.pop("label", label(made.get("strategy"), made["world_size"])),

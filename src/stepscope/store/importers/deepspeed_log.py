@@ -33,18 +33,20 @@ _PIPELINE = re.compile(
     rb"iter time \(s\): ([\d.]{1,20}) samples/sec: ([\d.]{1,20})"
 )
 _STEP = re.compile(rb"\[Rank 0\] step=(\d{1,12}), skipped=(\d{1,12})")
-_BREAKDOWN = re.compile(rb"time \(ms\) \| (forward: .*)")
+_BREAKDOWN = re.compile(rb"time \(ms\) \| ((?:forward|fwd): .*)")
 _PART = re.compile(rb"([a-z_]{1,40}): ([\d.]{1,20})")
-_SETTING = re.compile(rb"\[config\.py:\d+:print\]\s+([a-z]\w{0,60}) \.{2,} (\S{1,60})")
+_SETTING = re.compile(rb"\[config\.py:\d+:print\]\s+([a-z]\w{0,60}) \.* (\S{1,60})")
 _BEGINS = b"DeepSpeedEngine configuration:"
 _WHEN = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})\]")
 _KEPT = ("zero_optimization_stage", "gradient_clipping", "steps_per_print", "optimizer_name", "pld_enabled")
+_STAGED = "a log of the pipeline engine names its data-parallel ranks, not how many there are in all"
 _TIMED = "the log does not name the model: logs of one folder count as one model; its timer leaves out the first steps"
 
 
 @dataclass(kw_only=True)
 class _Job:
-    """What one engine printed so far. numbered: lines with the step's own number are among them."""
+    """What one engine printed so far. numbered: lines with the step's own number are among them; staged: lines of the
+    pipeline engine."""
 
     line: int
     settings: dict[str, str] = field(default_factory=dict)
@@ -55,6 +57,7 @@ class _Job:
     peak_gb: float = 0.0
     last: int = -1
     numbered: bool = False
+    staged: bool = False
     ending: Ending = field(default_factory=Ending)
 
 
@@ -89,7 +92,7 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
             job.settings.setdefault(found[1].decode(), found[2].decode(errors="replace"))
         elif found := _PIPELINE.search(line):
             job = _at(jobs, number, int(found[1]))
-            job.total = int(found[2]) if found[2] else None
+            job.total, job.staged = int(found[2]) if found[2] else None, True
             _point(job, int(found[1]), line, loss=found[3], step_time_s=found[4], samples_per_s=found[5])
         elif found := _TIMER.search(line):
             step = job.last if job.numbered and not found[1].startswith(b"global") else int(found[2])
@@ -142,7 +145,8 @@ def _moment(line: bytes) -> float | None:
 
 
 def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
-    world, batch = _count(job, "world_size"), _count(job, "train_batch_size")
+    data, batch = _count(job, "world_size"), _count(job, "train_batch_size")
+    world = None if job.staged else data
     status, error = job.ending.status(f"after step {job.last}", complete=job.last == job.total)
     stage = job.settings.get("zero_optimization_stage")
     strategy = f"zero-{stage}" if stage and stage != "0" else "deepspeed"
@@ -160,7 +164,9 @@ def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
         "accumulation": _count(job, "gradient_accumulation_steps"),
         "device": "cuda",
         "peak_memory_bytes": round(job.peak_gb * GIB) or None,
-        "settings": {key: job.settings[key] for key in _KEPT if job.settings.get(key, "None") != "None"},
+        "settings": {key: job.settings[key] for key in _KEPT if job.settings.get(key, "None") != "None"}
+        | ({"data_parallel": data} if job.staged and data else {}),
+        "missing": {"world_size": _STAGED} if job.staged else {},
     }
     if batch:  # without iter time, a step is its batch over the samples a second
         for point in points:

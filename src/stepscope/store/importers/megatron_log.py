@@ -13,7 +13,7 @@ from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of
+from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_colours
 from stepscope.store.importers._training import MIB, MS, imported_runs, label, steady_median, step_change
 
 _HEAD = 1 << 20
@@ -23,7 +23,7 @@ _MEMORY_RANKS = 1 << 17
 _WORLD = re.compile(rb"using world size: (\d{1,7})(?:, data-parallel[- ]size: (\d{1,7}),| and model-parallel size: \d)")
 _TENSOR = re.compile(rb"(?:tensor-|and )model-parallel size: (\d{1,7})")
 _PIPELINE = re.compile(rb"pipeline-model-parallel size: (\d{1,7})")
-_ARGUMENT = re.compile(rb"^(?:\[?[\w.-]+[\]:] ?)?\s{2}([A-Za-z_]\w{0,60}) \.{2,} (.{1,200})$")
+_ARGUMENT = re.compile(rb"(?:^|[\]: ])\s{2}([A-Za-z_]\w{0,60}) \.{2,} (.{1,200})$")
 _ITERATION = re.compile(rb"iteration\s+(\d{1,12})/(?:\s*(\d{1,12})|infinity) \|")
 _ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\): ([\d.]{1,20})(?: |\||/|$)")
 _BATCH = re.compile(rb"global batch size: +(\d{1,9})(?: |\||$)")
@@ -145,17 +145,35 @@ def _jobs(path: Path) -> tuple[list[_Job], str | None, int]:
     """(jobs, name of the GPU from nvidia-smi's table, number of lines)."""
     jobs: list[_Job] = []
     gpu, number = None, 0
-    for number, line in lines_of(path):
+    for number, raw in lines_of(path):
+        line = without_colours(raw)
         if b"using world size" in line and _WORLD.search(line):
             jobs.append(_new_job(path, number, line))
         elif not jobs and _ITERATION.search(line) and _ELAPSED.search(line):
             jobs.append(_Job(line=number))
             _read_line(jobs[-1], path, number, line)
         elif jobs:
+            if _goes_back(jobs[-1], line):
+                jobs.append(_restarted(jobs[-1], number))
             _read_line(jobs[-1], path, number, line)
         elif gpu is None and (found := _GPU.match(line)):
             gpu = found[1].decode("ascii", errors="replace").strip()
     return jobs, gpu, number
+
+
+def _goes_back(job: _Job, line: bytes) -> bool:
+    """Whether an iteration before the last one is logged: a job was restarted from a checkpoint."""
+    if b"elapsed time per iteration" not in line or not job.elapsed_ms:
+        return False
+    found = _ITERATION.search(line)
+    return found is not None and int(found[1]) < job.iteration
+
+
+def _restarted(job: _Job, number: int) -> _Job:
+    """The same job from line ``number`` on."""
+    again = _Job(line=number, world_size=job.world_size, data=job.data, tensor=job.tensor, pipeline=job.pipeline)
+    again.arguments, again.parameters = job.arguments, job.parameters
+    return again
 
 
 def _new_job(path: Path, number: int, line: bytes) -> _Job:
@@ -180,7 +198,7 @@ def _read_line(job: _Job, path: Path, number: int, line: bytes) -> None:
             job.peak_mib = max(job.peak_mib, finite(memory[2]) or 0.0)
     if b"elapsed time per iteration" in line:
         _iteration(job, path, number, line)
-    elif b"..." in line and (found := _ARGUMENT.match(line)):
+    elif b"..." in line and (found := _ARGUMENT.search(line)):
         if not job.elapsed_ms and len(job.arguments) < _ARGUMENTS_KEPT:
             job.arguments[found[1].decode()] = found[2].decode("utf-8", errors="replace").strip()
     elif b"number of parameters on" in line:
@@ -212,6 +230,8 @@ def _iteration(job: _Job, path: Path, number: int, line: bytes) -> None:
             f"{path}:{number}: elapsed time per iteration is {elapsed[2].decode()}",
             why="expected a number above 0",
         )
+    if job.elapsed_ms and int(at[1]) == job.iteration:
+        return  # logged twice
     job.elapsed_ms.append(time_ms)
     job.numbers.append(int(at[1]))
     job.batches |= {int(batch[1])} if batch is not None else set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from stepscope.records.nccl_debug import NcclDebug
 from stepscope.store.importer import MOST_LOOKED_AT, Candidate, Importer
 from stepscope.store.importers._collectives import UNKNOWN
 from stepscope.store.importers._nccl_log import read_nccl_debug
+from stepscope.store.importers._nccl_tests_json import is_json, read_json_run
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import (
     ROUNDING_GB,
@@ -41,6 +42,7 @@ _TYPES = {
     "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
 }  # fmt: skip
 _REDUCE_OPS = {"prod": "product"}
+_COARSE = 0.02  # relative rounding of a printed rate, from which on no time follows from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +60,9 @@ def _import(source: Candidate) -> Imported:
     hardware: dict[str, None] = {}
     talking: list[Path] = []
     unknown: list[UsageError] = []
+    damaged: list[DataError] = []
     for file in files:
-        log = read_tables(file)
+        log = read_json_run(file) if is_json(Candidate(file).text) else read_tables(file)
         name = str(file.relative_to(path)) if path.is_dir() else file.name
         if log.nccl_lines:
             talking.append(file)
@@ -72,11 +75,17 @@ def _import(source: Candidate) -> Imported:
             except UsageError as error:
                 unknown.append(error)
                 continue
+            except DataError as error:
+                damaged.append(error)
+                left_out.append(LeftOut(path=str(file), reason=error.what.removeprefix(f"{title}: ")))
+                continue
             rows += read.rows
             notes += [f"{title}: {note}" for note in read.notes]
             hardware |= dict.fromkeys([read.hardware] if read.hardware else [])
     if unknown:
         raise _all_of(unknown)
+    if damaged and not rows:
+        raise damaged[0]
     nccl = _nccl_of(talking)
     if not rows and nccl is None:
         raise DataError(
@@ -134,6 +143,8 @@ def _table(table: LoggedRun, name: str, stated: Stated) -> _Read:
 def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_place: bool) -> CommRow | None:
     """None for a size of 0 bytes, and for a form that was not measured."""
     figures = row.in_place if in_place else row.out_of_place
+    if table.cpu_time:
+        figures = replace(figures, time_us=_time_from_rate(row, figures))
     if figures.time_us is None or float(figures.time_us) <= 0 or row.size_bytes == 0:
         return None
     time_ns = float(figures.time_us) * 1e3
@@ -154,6 +165,12 @@ def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_pla
         "correct": correct, "notes": (MEAN_NOTE,),
     }  # fmt: skip
     return CommRow(**(UNKNOWN | known))
+
+
+def _time_from_rate(row: LoggedRow, figures: LoggedFigures) -> str | None:
+    """us, of a table whose times are the host's; None where the printed rate has too few digits to say."""
+    algbw = float(figures.algbw or 0)
+    return f"{row.size_bytes / algbw / 1e3:.3f}" if algbw and ROUNDING_GB / algbw <= _COARSE else None
 
 
 def _rate(printed: str | None, derived_gb: float, time_us: str) -> float | None:
@@ -201,7 +218,17 @@ def _notes(table: LoggedRun) -> Iterator[str]:
         yield "parts of the table are missing (<snip>)"
     if table.together > 1:
         yield f"each call was repeated {table.together} times without waiting (agg iters)"
-    if odd := [row for row in table.rows if inconsistent(row)]:
+    if table.cpu_time:
+        lost = sum(
+            form.algbw is not None and _time_from_rate(row, form) is None
+            for row in table.rows
+            for form in (row.out_of_place, row.in_place)
+        )
+        yield (
+            "its times are the host's (-C 1), so that those shown are size / algbw"
+            + (f"; {counted(lost, 'row')} left out, whose algbw has too few digits" if lost else "")
+        )
+    elif odd := [row for row in table.rows if inconsistent(row)]:
         first = odd[0]
         yield (
             f"{counted(len(odd), 'printed bandwidth')} differ from size / time, first in line {first.line} "
@@ -242,8 +269,12 @@ def _average(table: LoggedRun) -> Iterator[str]:
 def _recognises(candidate: Candidate) -> bool:
     """A line of the header of a table near the beginning."""
     if candidate.is_folder:
-        return any(begins_table(Candidate(file).text) for file in candidate.files[:MOST_LOOKED_AT])
-    return begins_table(candidate.text)
+        return any(_begins(Candidate(file).text) for file in candidate.files[:MOST_LOOKED_AT])
+    return _begins(candidate.text)
+
+
+def _begins(text: str) -> bool:
+    return begins_table(text) or is_json(text)
 
 
 IMPORTER = Importer(title="nccl-tests output", recognises=_recognises, read_files=_import, rank=40)

@@ -1,13 +1,15 @@
 """A table of single steps of one run (``step,step_time_ms``; ``iteration,elapsed_ms``): CSV, TSV or JSON lines.
 
 A column ``time`` or ``elapsed`` that grows from every row to the next is a clock, whose differences are the step times;
-else its cells are the step times. Steps of several ranks, or of several runs, in one file are refused.
+else its cells are the step times; both may be written 0:00:30. Steps of several ranks, or of several runs, in one file are
+refused.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +31,9 @@ LEAST_ROWS = 5
 
 _OF_RUNS = ("world_size", "strategy", "model", "hardware", "run", "epoch", "op", "size")
 """Roles of tables whose rows are runs, epochs or sizes."""
+_JSON_LINES = (".jsonl", ".ndjson")
+_LOOKED_AT = 20
+_CLOCK_TEXT = re.compile(r"(?:(\d{1,4}) days?, )?(\d{1,4}):([0-5]\d):([0-5]\d(?:\.\d{1,9})?)")
 _RATES = ("steps_per_s", "samples_per_s")
 _UNKNOWN = ("", "-", "n/a", "na", "none", "null")
 _CLOCK = "step time is the difference of {name!r} from row to row: everything between two rows is in it"
@@ -37,12 +42,26 @@ _SECONDS = f"{{name!r}} {_ASSUMED}; --columns {{name}}=step_time_ms states anoth
 
 
 def _knows(candidate: Candidate) -> bool:
-    return any(_is_of_steps(names, candidate.stated) for names in _headers(candidate))
+    parts = _epochs_in_parts(candidate)
+    return any(_is_of_steps(names, candidate.stated, parts=parts) for names in _headers(candidate))
+
+
+def _epochs_in_parts(candidate: Candidate) -> bool:
+    """Whether one of the first JSON lines has an epoch like 0.1: how far the step has come, not a row of an epoch."""
+    for line in candidate.text.split("\n", _LOOKED_AT)[:_LOOKED_AT] if candidate.path.suffix in _JSON_LINES else ():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        epoch = record.get("epoch") if isinstance(record, dict) else None
+        if isinstance(epoch, float) and not epoch.is_integer():
+            return True
+    return False
 
 
 def _headers(candidate: Candidate) -> list[Sequence[str]]:
     suffix = candidate.path.suffix.lower()
-    if suffix not in (".jsonl", ".ndjson"):
+    if suffix not in _JSON_LINES:
         return list(headers(suffix, candidate.text)) if suffix in SUFFIXES else []
     try:
         first = json.loads(candidate.text.strip().partition("\n")[0])
@@ -51,10 +70,10 @@ def _headers(candidate: Candidate) -> list[Sequence[str]]:
     return [list(first)] if isinstance(first, dict) else []
 
 
-def _is_of_steps(names: Sequence[str], stated: Stated) -> bool:
+def _is_of_steps(names: Sequence[str], stated: Stated, *, parts: bool) -> bool:
     columns = columns_of(names, stated.columns)
     timed = _time_column(columns) is not None or columns.has(*_RATES)
-    return columns.has("step") and timed and not columns.has(*_OF_RUNS)
+    return columns.has("step") and timed and not columns.has(*(r for r in _OF_RUNS if r != "epoch" or not parts))
 
 
 def _time_column(columns: Columns) -> tuple[int, str, float | None] | None:
@@ -105,10 +124,13 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
     if time is not None:
         index, role, scale = time
         name = table.names[index]
+        if clocks := _clock_texts(table, index):
+            times, scale = clocks, TIMES["s"]
+        else:
+            times = [value if value is None or math.isfinite(value) else None for value in _cells(table, index)]
         if scale is None:
             notes.append(_SECONDS.format(name=name))
             scale = TIMES["s"]
-        times = [value if value is None or math.isfinite(value) else None for value in _cells(table, index)]
         if role == "time_ns" and _grows(path, name, times):
             notes.append(_CLOCK.format(name=name))
             _by_clock(points, times, scale)
@@ -119,7 +141,7 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
                 if value is not None:
                     point.values["step_time_ns"] = value * scale
     for each, (index, _) in columns.by_role.items():
-        if each not in ("step", "step_ns", "time_ns"):
+        if each not in ("step", "step_ns", "time_ns", "epoch"):
             for point, value in zip(points, _cells(table, index), strict=True):
                 if value is not None:
                     point.values[table.names[index]] = value
@@ -142,6 +164,14 @@ def _step_numbers(table: TextTable, columns: Columns) -> list[int]:
             )
         found.append(int(value))
     return found
+
+
+def _clock_texts(table: TextTable, index: int) -> list[float | None]:
+    """Seconds, of a column of texts like 0:00:30 or ``1 day, 2:03:04``; nothing where one is none."""
+    found = [_CLOCK_TEXT.fullmatch(row.cells[index].strip()) for row in table.rows]
+    if not all(found):
+        return []
+    return [int(f[1] or 0) * 86_400 + int(f[2]) * 3_600 + int(f[3]) * 60 + float(f[4]) for f in found if f is not None]
 
 
 def _grows(path: Path, name: str, times: Sequence[float | None]) -> bool:

@@ -21,11 +21,12 @@ from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines
 from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._training import imported_runs, label
 
-_STEP = re.compile(rb"\bstep:\s*(\d{1,12})\s+loss:\s*(\S{1,20})")
+_STEP = re.compile(rb"(?<!validate )\bstep:\s*(\d{1,12})\s+loss:\s*(\S{1,20})")
 _RATE = re.compile(rb"\b(?:tps|wps):\s*([\d,.]{1,20})")
 _MEMORY = re.compile(rb"\bmemory:\s*([\d.]{1,20})GiB\(")
 _MFU = re.compile(rb"\bmfu:\s*([\d.]{1,20})%")
-_STARTS = re.compile(rb"Training starts at step (\d{1,12})")
+_BEGINS = re.compile(rb"Starting job|Building .{0,30}device mesh|Trainer is initialized|Training starts at step \d")
+"""What a job prints before its first step, and one that was appended to the log before its own."""
 _BATCH = re.compile(rb"global batch size:? (\d{1,12})")
 _LOCAL = re.compile(rb"local batch size:? (\d{1,12})")
 _ACCUMULATION = re.compile(rb"gradient accumulation steps:? (\d{1,9})")
@@ -34,7 +35,7 @@ _TOTAL = re.compile(rb"total steps:? (\d{1,12})")
 _MESH = re.compile(rb"Building \d-D device mesh with (\[.*?\]), \[([\d, ]*)\]")
 _SCHEDULE = re.compile(rb"pipeline schedule (\w{1,40}) with (\d{1,6}) microbatches and (\d{1,6}) stages")
 _PARALLEL = re.compile(rb"Building device mesh with parallelism: (.*)")
-_DEGREE = re.compile(rb"\b(pp|dp_replicate|dp_shard|cp|tp)=(\d{1,7})")
+_DEGREE = re.compile(rb"\b(pp|dp_replicate|dp_shard|cp|tp)=(-1|\d{1,7})")
 _GPU = re.compile(rb"(?:CUDA|XPU|HIP|GPU) capacity: (.{1,60}?) with [\d.]+GiB")
 _MODEL = re.compile(rb"Model (.{1,60}?) size: ([\d,]{1,20}) total parameters")
 _PER_DEVICE = "tps is per device: throughput is tps of the printing rank times the number of ranks"
@@ -45,7 +46,6 @@ class _Job:
     """What one job printed so far."""
 
     line: int
-    begun: bool = False
     rank: int | None = None
     world_size: int | None = None
     layout: str = ""
@@ -55,10 +55,16 @@ class _Job:
     parameters: int | None = None
     gpu: str | None = None
     points: list[LoggedStep] = field(default_factory=list)
+    steps: set[int] = field(default_factory=set)
     mfu: list[float] = field(default_factory=list)
     peak_gib: float = 0.0
     completed: bool = False
     ending: Ending = field(default_factory=Ending)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it made steps; the first may be logged between what ranks without a prefix print before it."""
+        return len(self.points) > (1 if self.rank is None else 0)
 
 
 def _knows(candidate: Candidate) -> bool:
@@ -85,17 +91,14 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
         jobs[-1].ending.read(line)
         if b"step:" in line and (found := _STEP.search(line)) and (rate := _RATE.search(line)):
             _step(jobs, number, rank, line, found, rate)
-        elif found := _STARTS.search(line):
-            if jobs[-1].begun and jobs[-1].points and (rank is None or rank == jobs[-1].rank):
-                jobs.append(_Job(line=number, world_size=None))
-            _head(jobs[-1], line)
-            jobs[-1].begun = True
-        elif b"Trainer is initialized" in line:
+            continue
+        begins = _BEGINS.search(line) is not None
+        if begins and jobs[-1].under_way and (rank is None or rank == jobs[-1].rank):
+            jobs.append(_Job(line=number))
+        if begins and (b"Training starts" in line or b"Trainer is" in line):
             _head(jobs[-1], line)
         elif b"Training completed" in line:
             jobs[-1].completed = True
-        elif b"Starting job" in line and jobs[-1].points and (rank is None or rank == jobs[-1].rank):
-            jobs.append(_Job(line=number))
         else:
             _facts(jobs[-1], line)
     timed = [job for job in jobs if job.points]
@@ -115,11 +118,14 @@ def _step(
     if job.points and rank != job.rank:
         return
     step, tokens = int(found[1]), finite(rate[1])
+    if job.points and rank is None and step in job.steps:
+        return  # of another rank, or again
     if job.points and step <= job.points[-1].step:
         job = _Job(line=number, world_size=job.world_size, layout=job.layout, numbers=job.numbers, gpu=job.gpu)
         job.model, job.parameters, job.pipeline = jobs[-1].model, jobs[-1].parameters, jobs[-1].pipeline
         jobs.append(job)
     job.rank = rank
+    job.steps.add(step)
     values = {"loss": finite(found[2]), "tokens/s/gpu": tokens}
     job.points.append(LoggedStep(step, values={name: math.nan if v is None else v for name, v in values.items()}))
     if (mfu := _MFU.search(line)) and (share := finite(mfu[1])):
@@ -146,7 +152,7 @@ def _facts(job: _Job, line: bytes) -> None:
             names = [name.strip(" '\"[]") for name in found[1].decode(errors="replace").split(",")]
             degrees = dict(zip(names, map(int, re.findall(rb"\d{1,7}", found[2])), strict=False))
         if degrees:
-            job.world_size = math.prod(degrees.values())
+            job.world_size = math.prod(degrees.values()) if min(degrees.values()) > 0 else None  # -1: what is left
             job.layout = " ".join(f"{name}{value}" for name, value in degrees.items() if value > 1)
             job.pipeline |= {"pipeline_parallel": degrees.get("pp", 1)}
     elif found := _SCHEDULE.search(line):

@@ -102,6 +102,43 @@ class TestTorchtitan:
         lines = [line.replace("[rank0]:", "[default0]:") for line in (*head(), titan(1), titan(2))]
         assert read(log(tmp_path, *lines), key="torchtitan_log").runs[0].world_size == 8
 
+    @pytest.mark.parametrize("prefix", ["2025-06-01T10:00:00.123+02:00 {}", "1: {}", " 0: [default3]:{}"])
+    def test_prefixes_of_containers_and_tasks(self, tmp_path: Path, prefix: str) -> None:
+        ranks = [[*head(rank=r), *(titan(s, rank=r, tps="1" if r else "7,000") for s in (1, 10, 20))] for r in (0, 1)]
+        lines = [prefix.format(line) for both in zip(*ranks, strict=True) for line in both]
+        (run,) = read(log(tmp_path, *lines), key="torchtitan_log").runs
+        assert run.samples_per_s is not None
+        assert (run.samples_per_s.value, run.samples_per_s.n) == (8 * 7000.0, 2)
+
+    def test_ranks_without_a_prefix_are_one_run(self, tmp_path: Path) -> None:
+        bare = [line.removeprefix("[rank0]:") for line in head()]
+        facts, start = bare[:-1] * 4, bare[-1]
+        lines = [*facts, start, start, titan(1, rank=None), start, start, *[titan(1, rank=None)] * 3]
+        lines += [titan(10, rank=None), titan(20, rank=None), titan(10, rank=None), titan(20, rank=None)]
+        (run,) = read(log(tmp_path, *lines), key="torchtitan_log").runs
+        assert run.step_ns is not None
+        assert (run.world_size, run.step_ns.n) == (8, 2)
+
+    def test_validation_is_no_step(self, tmp_path: Path) -> None:
+        lines = [*head(), titan(1), titan(10)]
+        lines += [titan(20), titan(20, "22,000").replace("step:", "validate step:").replace("40.20GiB", "60.20GiB")]
+        (run,) = read(log(tmp_path, *lines, titan(30)), key="torchtitan_log").runs
+        assert run.samples_per_s is not None
+        assert (run.samples_per_s.value, run.samples_per_s.n) == (8 * 7000.0, 3)
+        assert run.peak_memory_bytes == round(40.2 * 2**30)
+
+    def test_a_degree_that_is_what_is_left_names_no_ranks(self, tmp_path: Path) -> None:
+        lines = [line.replace("dp_shard=4", "dp_shard=-1") for line in head(new=True)]
+        (run,) = read(log(tmp_path, *lines, titan(1), titan(10)), key="torchtitan_log").runs
+        assert (run.world_size, run.strategy) == (None, "tp2")
+
+    def test_a_job_that_was_started_again_has_its_own_facts(self, tmp_path: Path) -> None:
+        """Newer versions do not print ``Starting job``."""
+        first = [*head()[1:], titan(1), titan(50)]
+        again = [*head(16, start=51)[1:], titan(51), titan(100)]
+        runs = read(log(tmp_path, *first, *again), key="torchtitan_log").runs
+        assert [(run.world_size, run.global_batch) for run in runs] == [(8, 8), (16, 16)]
+
     def test_two_jobs_of_one_log(self, tmp_path: Path) -> None:
         first = [*head(), titan(1), titan(50)]
         again = [*head(start=51), titan(51), titan(100), "[rank0]:[titan] - root - INFO - Training completed"]
@@ -201,6 +238,8 @@ class TestDeepSpeed:
         assert run.step_ns is not None
         assert run.samples_per_s is not None
         assert (run.step_ns.value, run.samples_per_s.value, run.train_loss) == (0.25e9, 256.0, 1.5)
+        assert (run.world_size, run.settings["data_parallel"], run.micro_batch) == (None, 8, 4)
+        assert "data-parallel" in run.missing["world_size"]
 
     def test_more_losses_and_a_total(self, tmp_path: Path) -> None:
         text = "step: {:5} /    30 loss: 5.5 lm loss: 5.4 iter time (s): 0.936 samples/sec: 136.706 eta: 5m"
@@ -241,6 +280,13 @@ class TestDeepSpeed:
         ).runs
         (note,) = [note for note in run.notes if "parts of its step" in note]
         assert "forward 650 ms, backward 2164 ms, backward allreduce 162.6 ms, step 1172 ms" in note
+
+    def test_parts_of_a_step_as_newer_versions_print_them(self, tmp_path: Path) -> None:
+        rank = "[Rank 0] time (ms) | "
+        lines = [ds(rank + "fwd_microstep: 50.0 | bwd_microstep: 90.0"), ds(rank + "optimizer_step: 19.3")]
+        lines += [ds(rank + "fwd: 475.0 | bwd: 1268.0 | bwd_inner: 508.0 | bwd_allreduce: 759.0 | step: 82.0")]
+        (run,) = read(log(tmp_path, *CONFIG, *lines, *timer(10, 80.0), *timer(20, 80.0)), key="deepspeed_log").runs
+        assert any("fwd 475 ms, bwd 1268 ms, bwd inner 508 ms" in note for note in run.notes)
 
     def test_prefixes_of_launchers_and_two_jobs(self, tmp_path: Path) -> None:
         first = [f"[rank0]:{line}" for line in (*CONFIG, *timer(10, 80.0), *timer(20, 80.0))]

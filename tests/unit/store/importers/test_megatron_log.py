@@ -166,6 +166,32 @@ def test_a_job_whose_script_echoes_100_kb_first_is_known(tmp_path: Path) -> None
     assert len(read(write(tmp_path / "job.out", echo + HEAD + iteration(10)), key=KEY).runs) == 1
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    ["[default7]:", " 7: ", "1: [rank15]:", "2025-06-01T10:00:00.123+02:00 ", "n001: ", "\x1b[32m[rank-7/8] : "],
+)
+def test_arguments_behind_what_launchers_put_before_a_line(tmp_path: Path, prefix: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in (HEAD + iteration(10) + iteration(20)).splitlines())
+    (run,) = read(write(tmp_path / "job.out", text), key=KEY).runs
+    assert (run.micro_batch, run.precision, run.settings["sequence_length"]) == (2, "fp16", 128)
+
+
+def test_an_iteration_that_is_logged_twice_counts_once(tmp_path: Path) -> None:
+    lines = [iteration(at, ms) for at, ms in ((10, "900.0"), (20, "100.0"), (30, "110.0")) for _ in range(2)]
+    (run,) = read(write(tmp_path / "job.out", HEAD + "".join(lines)), key=KEY).runs
+    assert run.step_ns is not None
+    assert run.step_ns.n == 2
+
+
+def test_iterations_that_begin_again_are_a_job_of_their_own(tmp_path: Path) -> None:
+    text = HEAD + "".join(
+        iteration(at, ms) for at, ms in ((10, "1.0"), (20, "1.0"), (30, "1.0"), (20, "2.0"), (30, "2.0"))
+    )
+    runs = read(write(tmp_path / "job.out", text), key=KEY).runs
+    assert [run.step_ns.value for run in runs if run.step_ns] == [1e6, 2e6]
+    assert runs[0].settings == runs[1].settings
+
+
 def test_a_long_log_is_streamed(tmp_path: Path) -> None:
     path = tmp_path / "job.out"
     noise = b"x" * (1 << 20) + b"\r"  # a progress bar: no line end at all
@@ -173,7 +199,7 @@ def test_a_long_log_is_streamed(tmp_path: Path) -> None:
         file.write(HEAD.encode())
         for _ in range(48):
             file.write(noise)
-        file.write(b"\n" + (iteration(10) * 1000).encode())
+        file.write(b"\n" + "".join(iteration(10 * n) for n in range(1000)).encode())
     tracemalloc.start()
     (run,) = IMPORTER.read(path, Stated()).runs
     peak = tracemalloc.get_traced_memory()[1]

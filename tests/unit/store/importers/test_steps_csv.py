@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import accumulate
 from pathlib import Path
 
@@ -135,3 +136,30 @@ def test_a_step_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "steps.csv", "step,step_time_ms\n1,10\nnan,10\n")
     with pytest.raises(DataError, match="step is 'nan'"):
         read_foreign(path)
+
+
+def test_steps_with_the_part_of_the_epoch_and_a_clock(tmp_path: Path) -> None:
+    """As LLaMA-Factory writes them."""
+    rows = [
+        {
+            "current_steps": 10 * n,
+            "total_steps": 200,
+            "loss": 2.0,
+            "epoch": n / 20,
+            "elapsed_time": f"0:{n // 3:02}:{20 * n % 60:02}",
+        }
+        for n in range(1, 13)
+    ]
+    path = write(tmp_path / "trainer_log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    (run,) = read(path, key="steps_csv").runs
+    assert run.step_ns is not None
+    assert run.step_ns.value == pytest.approx(2e9)
+    assert not any("seconds" in note for note in run.notes)
+
+
+def test_whole_epochs_are_rows_of_epochs(tmp_path: Path) -> None:
+    rows = ({"step": 100 * n, "epoch": float(n), "epoch_time_s": 5.0, "train_loss": 1.0} for n in range(1, 5))
+    path = write(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    known = detect(path)
+    assert known is not None
+    assert known[0] != "steps_csv"
