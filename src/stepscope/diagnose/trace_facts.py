@@ -140,24 +140,17 @@ def ahead_share(summary: TraceSummary) -> float:
     """Of the exposed communication of all ranks, transfer that is exposed because the rank is ahead of the last one."""
     known = _waited(summary)
     exposed = sum(parts.exposed_comm_ns for parts, _ in known)
-    return min(1.0, sum(_ahead(summary).values()) / exposed) if exposed else 0.0
+    return min(1.0, sum(waited.ahead_ns for _, waited in known) / exposed) if exposed else 0.0
 
 
 def exposed_transfer(summary: TraceSummary) -> float | None:
     """Share of the window that a perfect network could return (median rank): exposed communication without waiting, and
     without the transfer that is exposed only because the rank is ahead of the last one."""
-    known, ahead = _waited(summary), _ahead(summary)
     shares = [
-        max(0, parts.exposed_comm_ns - waited.exposed_ns - ahead.get(waited.rank, 0)) / max(parts.window_ns, 1)
-        for parts, waited in known
+        max(0, parts.exposed_comm_ns - waited.exposed_ns - waited.ahead_ns) / max(parts.window_ns, 1)
+        for parts, waited in _waited(summary)
     ]
     return median(shares) if shares else None
-
-
-def _ahead(summary: TraceSummary) -> dict[int, int]:
-    from stepscope.traces.waits import ExposedWaits
-
-    return ExposedWaits(summary.collectives, [p.communication for p in summary.ranks]).ahead_by_rank()
 
 
 def compute_to_transfer(summary: TraceSummary) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
@@ -9,10 +10,11 @@ from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.trace_facts import WORTH, read_in_full, severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_rules import GradientSync, SyncPlace
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
-from stepscope.traces.waits import ExposedWaits
+from stepscope.traces.waits import waits_of
 
 MOSTLY = 0.9
 """Share of the reductions' time that decides where a job reduces: the rest is losses and counters."""
@@ -33,7 +35,7 @@ def traced_sync(job: TraceEvidence) -> Statement:
     everything = sum(total.values())
     if not everything:
         return Skipped(reason="reductions were recorded without a duration")
-    waits = ExposedWaits(job.summary.collectives, [p.communication for p, _ in ranks])
+    waits = waits_of(job.summary.collectives)
     exposed = median(_transfer_ns(p, waits, s.inside, s.after) / window_ns(p) for p, s in ranks)
     before, after = total["before"] / everything, total["after"] / everything
     if before > FORWARD:
@@ -56,17 +58,21 @@ def traced_sync(job: TraceEvidence) -> Statement:
     )
 
 
-def _transfer_ns(each: RankPass, waits: ExposedWaits, *places: SyncPlace) -> int:
+def _transfer_ns(each: RankPass, waits: Mapping[int, RankWaitTotal], *places: SyncPlace) -> int:
     """Exposed time of these reductions without what later ranks cause: a shorter wait is not overlap's to give."""
     exposed = sum(place.exposed_ns for place in places)
-    rank, positions = each.facts.rank, [i for place in places for i in place.positions]
-    return exposed - sum(waits.during(rank, i) + waits.ahead(rank, i) for i in positions)
+    waited = waits.get(each.facts.rank)
+    if waited is None:
+        return exposed
+    return exposed - sum(
+        waited.exposed_by_call[i] + waited.ahead_by_call[i] for place in places for i in place.positions
+    )
 
 
 def _finding(
     job: TraceEvidence,
     ranks: list[tuple[RankPass, GradientSync]],
-    waits: ExposedWaits,
+    waits: Mapping[int, RankWaitTotal],
     exposed: float,
     *,
     late: bool,

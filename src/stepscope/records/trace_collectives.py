@@ -223,8 +223,9 @@ class RankWaitTotal:
     """Over all split instances: how long one rank waited for others, and how often it came last (alone).
 
     waiting_ns: the sum over instances. Of those that overlap, and those of other groups, one often transfers while another
-    one waits: ``alone`` is when it waits and nothing transfers, ``alone_ns`` long, of which it computes nothing for
-    ``exposed_ns``.
+    one waits: ``alone_ns`` is how long it waits and nothing transfers, ``alone`` when; of it it computes nothing for
+    ``exposed_ns``, by call in ``exposed_by_call``. ahead_by_call: what it transfers exposed in a call beyond the rank that
+    came last in it, which still computes then. Both by position in its ``RankCommunication.collectives``.
     """
 
     rank: int
@@ -234,6 +235,13 @@ class RankWaitTotal:
     alone: ExactSpans
     alone_ns: int
     exposed_ns: int
+    exposed_by_call: tuple[int, ...]
+    ahead_by_call: tuple[int, ...]
+
+    @property
+    def ahead_ns(self) -> int:
+        """Over all calls; those that overlap count each."""
+        return sum(self.ahead_by_call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import numpy as np
 
 from stepscope.core.words import counted
 from stepscope.records.scaling_budget import ScalingBudget, ScalingPart, ScalingReading
+from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.training import Measured, Scaling, ScalingRow, TrainingRun
 from stepscope.results.figures import PER_EPOCH, epochs_mixed, steady_times
@@ -22,7 +23,8 @@ from stepscope.stats.bootstrap import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
 from stepscope.stats.scaling import rate
-from stepscope.traces.waits import ExposedWaits
+from stepscope.stats.spans import measure_within
+from stepscope.traces.waits import exposed_waits, waits_of
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import Evidence, TraceEvidence
@@ -148,20 +150,9 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
             ("compute", "compute_ns"), ("comm", "exposed_comm_ns"), ("copies", "exposed_memory_ns"), ("idle", "idle_ns"),
         )
     }  # fmt: skip
-    waits = ExposedWaits(summary.collectives, [each.communication for each in ranks])
-    waited = sum(
-        waits.within(each.facts.rank, step.start_ns, step.start_ns + step.parts.window_ns)
-        for each in ranks
-        for step in each.steps
-        if step.step in numbers
-    )
-    ahead = sum(
-        waits.ahead(each.facts.rank, position)
-        for each in ranks
-        for position, call in enumerate(each.communication.collectives if each.communication is not None else ())
-        if call.step in numbers
-    )
-    waiting = min((waited + ahead) / len(steps), mean["comm"])
+    waits = waits_of(summary.collectives)
+    lost = sum(_lost_ns(each, waits[each.facts.rank], numbers) for each in ranks if each.facts.rank in waits)
+    waiting = min(lost / len(steps), mean["comm"])
     causes = [cause for each in ranks for cause in each.idle]
     idle = sum(cause.idle_ns for cause in causes)
     data = mean["idle"] * (sum(c.idle_ns for c in causes if c.cause == "data") / idle if idle else 0.0)
@@ -175,6 +166,17 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
         "idle": mean["idle"] - data,
         "slowest_rank": slowest - fmean(step.parts.window_ns for step in steps),
     }
+
+
+def _lost_ns(each: RankPass, waits: RankWaitTotal, numbers: set[int]) -> int:
+    """What a rank loses to later ones in these steps: exposed waiting, and what it transfers exposed because it is ahead."""
+    if each.communication is None:
+        return 0
+    edges = [(s.start_ns, s.start_ns + s.parts.window_ns) for s in each.steps if s.step in numbers]
+    starts, ends = np.array(edges, dtype=np.int64).T
+    waited = measure_within(exposed_waits(waits, each.communication), starts, ends).sum()
+    calls = zip(each.communication.collectives, waits.ahead_by_call, strict=True)
+    return int(waited) + sum(ahead for call, ahead in calls if call.step in numbers)
 
 
 def _pair(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:

@@ -6,16 +6,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.records.trace_collectives import (
     JobCollectives,
     MatchedCollective,
     RankCommunication,
+    RankWaiting,
     RankWaitTotal,
 )
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.packed_spans import exact, spans_of
+
+Ints = NDArray[np.int64]
 
 
 def wait_totals(
@@ -25,33 +29,63 @@ def wait_totals(
 
     A collective that could not be split counts as transferring from its start to its end.
     """
-    parts: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    split: dict[int, int] = defaultdict(int)
+    parts: dict[int, list[RankWaiting]] = {rank: [] for rank in sorted(ranks)}
     last: dict[int, int] = defaultdict(int)
     for m in found:
         for each in m.ranks:
-            own = ranks[each.rank].collectives[each.position]
-            waiting_ns = each.waiting_ns or 0
-            parts[each.rank].append((own.start_ns, min(own.start_ns + waiting_ns, own.end_ns), own.end_ns))
-            split[each.rank] += each.waiting_ns is not None
+            parts[each.rank].append(each)
         if len(m.last_ranks) == 1:
             last[m.last_ranks[0]] += 1
-    totals = []
-    for rank in sorted(ranks):
-        entered, met, left = np.array(parts[rank], dtype=np.int64).reshape(-1, 3).T
-        alone = spans.subtract(spans.union(entered, met), spans.union(met, left))
-        totals.append(
-            RankWaitTotal(
-                rank=rank,
-                waiting_ns=int((met - entered).sum()),
-                times_last=last[rank],
-                instances=split[rank],
-                alone=exact(alone),
-                alone_ns=alone.measure,
-                exposed_ns=spans.intersect(alone, spans_of(ranks[rank].exposed)).measure,
-            )
+    alone: dict[int, Spans] = {}
+    exposed: dict[int, tuple[int, list[int]]] = {}
+    for rank, mine in parts.items():
+        entered, met, left = _times(mine, ranks[rank])
+        alone[rank] = spans.subtract(spans.union(entered, met), spans.union(met, left))
+        waits = spans.intersect(alone[rank], spans_of(ranks[rank].exposed))
+        exposed[rank] = waits.measure, _by_call(mine, spans.measure_within(waits, entered, met), ranks[rank])
+    ahead = _ahead(found, {rank: by_call for rank, (_, by_call) in exposed.items()})
+    return tuple(
+        RankWaitTotal(
+            rank=rank,
+            waiting_ns=sum(each.waiting_ns or 0 for each in mine),
+            times_last=last[rank],
+            instances=sum(each.waiting_ns is not None for each in mine),
+            alone=exact(alone[rank]),
+            alone_ns=alone[rank].measure,
+            exposed_ns=exposed[rank][0],
+            exposed_by_call=tuple(exposed[rank][1]),
+            ahead_by_call=tuple(ahead[rank]),
         )
-    return tuple(totals)
+        for rank, mine in parts.items()
+    )
+
+
+def _times(mine: Sequence[RankWaiting], rank: RankCommunication) -> tuple[Ints, Ints, Ints]:
+    """On the rank's own clock: when it entered each, when all had, and when it left."""
+    own = [rank.collectives[each.position] for each in mine]
+    entered = np.array([c.start_ns for c in own], dtype=np.int64)
+    left = np.array([c.end_ns for c in own], dtype=np.int64)
+    waited = np.array([each.waiting_ns or 0 for each in mine], dtype=np.int64)
+    return entered, np.minimum(entered + waited, left), left
+
+
+def _by_call(mine: Sequence[RankWaiting], values: Ints, rank: RankCommunication) -> list[int]:
+    found = [0] * len(rank.collectives)
+    for each, value in zip(mine, values.tolist(), strict=True):
+        found[each.position] = value
+    return found
+
+
+def _ahead(found: Sequence[MatchedCollective], waited: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    ahead = {rank: [0] * len(by_call) for rank, by_call in waited.items()}
+    for m in found:
+        if not m.last_ranks:
+            continue
+        transfer = {r.rank: r.exposed_ns - waited[r.rank][r.position] for r in m.ranks}
+        least = min(transfer[rank] for rank in m.last_ranks)
+        for r in m.ranks:
+            ahead[r.rank][r.position] = max(0, transfer[r.rank] - least)
+    return ahead
 
 
 def waits_of(job: JobCollectives | None) -> dict[int, RankWaitTotal]:
@@ -59,69 +93,11 @@ def waits_of(job: JobCollectives | None) -> dict[int, RankWaitTotal]:
     return {total.rank: total for total in job.totals if total.instances} if job is not None else {}
 
 
-class ExposedWaits:
-    """What each rank loses in collectives to ranks that come later, on its own clock; 0 where that is not known.
+def exposed_waits(total: RankWaitTotal, rank: RankCommunication) -> Spans:
+    """When the rank waits, nothing transfers and it computes nothing, on its own clock."""
+    return spans.intersect(spans_of(total.alone), spans_of(rank.exposed))
 
-    It waits, nothing transfers and it computes nothing (``within``, ``during``); or it transfers and computes nothing,
-    because it is ahead of the last rank, which still computes then (``ahead``).
-    """
 
-    def __init__(self, job: JobCollectives | None, ranks: Sequence[RankCommunication | None]) -> None:
-        given = {each.rank: each for each in ranks if each is not None}
-        self._spans: dict[int, Spans] = {
-            rank: spans.intersect(spans_of(total.alone), spans_of(given[rank].exposed))
-            for rank, total in waits_of(job).items()
-            if rank in given
-        }
-        split = [m for m in (job.instances if job is not None else ()) if m.waiting_ns is not None]
-        self._during = self._of_instances(split, given)
-        self._ahead: dict[tuple[int, int], int] = {}
-        for m in split:
-            transfer = {r.rank: r.exposed_ns - self.during(r.rank, r.position) for r in m.ranks}
-            if not m.last_ranks:
-                continue
-            last = min(transfer[rank] for rank in m.last_ranks)
-            self._ahead |= {(r.rank, r.position): transfer[r.rank] - last for r in m.ranks if transfer[r.rank] > last}
-
-    def _of_instances(
-        self, split: Sequence[MatchedCollective], given: Mapping[int, RankCommunication]
-    ) -> dict[tuple[int, int], int]:
-        """By rank and position, what of the waiting in that collective is exposed."""
-        mine: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        for m in split:
-            for part in m.ranks:
-                if part.waiting_ns and part.rank in self._spans:
-                    own = given[part.rank].collectives[part.position]
-                    met = min(own.start_ns + part.waiting_ns, own.end_ns)
-                    mine[part.rank].append((part.position, own.start_ns, met))
-        found: dict[tuple[int, int], int] = {}
-        for rank, parts in mine.items():
-            positions, starts, ends = np.array(parts, dtype=np.int64).T
-            exposed = spans.measure_within(self._spans[rank], starts, ends).tolist()
-            found |= {(rank, at): ns for at, ns in zip(positions.tolist(), exposed, strict=True)}
-        return found
-
-    def within(self, rank: int, start_ns: int, end_ns: int) -> int:
-        """Exposed waiting in a rank's window, ns."""
-        window = np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64)
-        return int(spans.measure_within(self._spans.get(rank, spans.EMPTY), *window)[0])
-
-    def during(self, rank: int, position: int) -> int:
-        """Exposed waiting of a rank for one of its collectives, ns."""
-        return self._during.get((rank, position), 0)
-
-    def of_all(self, instance: MatchedCollective) -> int:
-        """Exposed waiting of all ranks for one instance, ns."""
-        return sum(self.during(part.rank, part.position) for part in instance.ranks)
-
-    def ahead(self, rank: int, position: int) -> int:
-        """Exposed transfer of a rank in one of its collectives beyond the exposed transfer of the rank that came last, ns:
-        had that one come in time, computation would cover it."""
-        return self._ahead.get((rank, position), 0)
-
-    def ahead_by_rank(self) -> dict[int, int]:
-        """The same over all collectives of a rank; those that overlap count each."""
-        total: dict[int, int] = defaultdict(int)
-        for (rank, _), ns in self._ahead.items():
-            total[rank] += ns
-        return total
+def exposed_waiting(instance: MatchedCollective, waits: Mapping[int, RankWaitTotal]) -> int:
+    """Exposed waiting of all ranks for one instance, ns. waits: as of ``waits_of``."""
+    return sum(waits[r.rank].exposed_by_call[r.position] for r in instance.ranks if r.rank in waits)

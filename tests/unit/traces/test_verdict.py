@@ -39,6 +39,8 @@ def waits(exposed: int, *, alone: int | None = None) -> RankWaitTotal:
         alone=ExactSpans(start_ns=0, packed=""),
         alone_ns=exposed if alone is None else alone,
         exposed_ns=exposed,
+        exposed_by_call=(),
+        ahead_by_call=(),
     )
 
 

@@ -13,7 +13,7 @@ from stepscope.records.trace_collectives import ExactSpans, JobCollectives, Rank
 from stepscope.stats.spans import union
 from stepscope.traces.packed_spans import exact, spans_of
 from stepscope.traces.waiting import job_collectives
-from stepscope.traces.waits import ExposedWaits, waits_of
+from stepscope.traces.waits import exposed_waiting, exposed_waits, waits_of
 
 A, B = group("a", [0, 1]), group("b", [0, 1])
 
@@ -77,11 +77,11 @@ def test_exposed_waiting_of_windows_and_instances() -> None:
     )
     ranks[0] = replace(ranks[0], exposed=at((100, 500), (1_000, 1_500)))
     found = job_collectives(ranks)
-    waits = ExposedWaits(found, ranks)
-    assert [waits.of_all(instance) for instance in found.instances] == [300, 100]
-    assert waits.within(0, 200, 1_050) == 250
-    assert waits.within(1, 0, 2_000) == 0
-    assert ExposedWaits(None, ranks).within(0, 0, 2_000) == 0
+    waits = waits_of(found)
+    assert [exposed_waiting(instance, waits) for instance in found.instances] == [300, 100]
+    assert waits[0].exposed_by_call == (300, 100)
+    assert exposed_waits(waits[0], ranks[0]).measure == 400
+    assert exposed_waits(waits[1], ranks[1]).measure == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -118,6 +118,6 @@ def test_transfer_that_the_last_rank_hides_is_exposed_because_it_is_late() -> No
     ranks[1] = replace(
         ranks[1], exposed=at((900, 1_000)), collectives=(replace(ranks[1].collectives[0], exposed_ns=100),)
     )
-    waits = ExposedWaits(job_collectives(ranks), ranks)
-    assert (waits.during(0, 0), waits.ahead(0, 0), waits.ahead(1, 0)) == (0, 400, 0)
-    assert waits.ahead_by_rank() == {0: 400}
+    waits = waits_of(job_collectives(ranks))
+    assert (waits[0].exposed_by_call, waits[0].ahead_by_call, waits[1].ahead_by_call) == ((0,), (400,), (0,))
+    assert waits[0].ahead_ns == 400

@@ -35,7 +35,7 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
-from stepscope.traces.waits import ExposedWaits
+from stepscope.traces.waits import exposed_waiting, waits_of
 
 _EXCHANGES = ("all_to_all", "all_to_all_v")
 _HOT = Threshold(value=1.25, unit="times the mean bytes", source="Fedus et al. 2022: the usual capacity factor")
@@ -63,8 +63,9 @@ def _look(job: TraceEvidence) -> Statement:
     if not known:
         return Skipped(reason="the sizes of the exchanges are not recorded")
     skewed = [(i, sizes) for i, sizes in known if _hot(i, sizes)]
-    waits = ExposedWaits(summary.collectives, [p.communication for p in summary.ranks])
-    waiting, for_hot = sum(map(waits.of_all, split)), sum(waits.of_all(i) for i, _ in skewed)
+    waits = waits_of(summary.collectives)
+    waiting = sum(exposed_waiting(i, waits) for i in split)
+    for_hot = sum(exposed_waiting(i, waits) for i, _ in skewed)
     of_all = for_hot / waiting if waiting else 0.0
     windows = [window_ns(p) for p in summary.ranks if p.budget is not None]
     share = for_hot / sum(windows)

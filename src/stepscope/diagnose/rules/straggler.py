@@ -57,7 +57,7 @@ from stepscope.results.slow_ranks import (
     slow_ranks,
 )
 from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS
-from stepscope.traces.waits import ExposedWaits
+from stepscope.traces.waits import exposed_waiting, waits_of
 
 STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
 EXCESS = Threshold(
@@ -303,8 +303,8 @@ def _latest(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
     late = [i for i in instances if i.last_ranks == (rank,) and i.transfer_ns is not None]
     if found is None or not late:
         return None
-    waits = ExposedWaits(job.summary.collectives, [p.communication for p in job.summary.ranks])
-    worst = max(late, key=lambda i: (waits.of_all(i), i.skew_ns or 0))
+    waits = waits_of(job.summary.collectives)
+    worst = max(late, key=lambda i: (exposed_waiting(i, waits), i.skew_ns or 0))
     own = next(found.collectives[each.position] for each in worst.ranks if each.rank == rank)
     return own.start_ns - (worst.skew_ns or 0), own.end_ns
 
