@@ -212,6 +212,8 @@ def _serve(connection: socket.socket) -> tuple[_Request, list[int]] | None:
 def _become(request: _Request, descriptors: Sequence[int]) -> None:
     """Take on what a new process would have been given."""
     while os.getppid() != request.parent:
+        if not Path(f"/proc/{request.parent}").exists():
+            os._exit(1)  # it was killed before it adopted this one
         time.sleep(0.001)
     _take_descriptors(request.descriptors, descriptors)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1):
