@@ -16,6 +16,14 @@ MOST_EPOCHS = 10**7
 """Numbers of epochs are below: what is not is damage."""
 
 
+_SOME = 3
+
+
+def is_clock(times: Sequence[float]) -> bool:
+    """Whether times by epoch are likely to count from the start of the training: they only grow, past twice the first."""
+    return len(times) > _SOME and all(a < b for a, b in pairwise(times)) and times[-1] > 2 * times[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOrder:
     """duplicates: epochs that appear more than once, sorted. series: rising sequences that the rows fall into; 0: no row.

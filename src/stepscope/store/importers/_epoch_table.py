@@ -18,7 +18,7 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.training import Epoch
 from stepscope.store.importers._columns import Columns, columns_of
-from stepscope.store.importers._epoch_order import MOST_EPOCHS, EpochOrder, epoch_order
+from stepscope.store.importers._epoch_order import MOST_EPOCHS, EpochOrder, epoch_order, is_clock
 from stepscope.store.stated_columns import plain
 
 MAX_ROWS = 100_000
@@ -308,10 +308,17 @@ def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTabl
     if per_step and len({e.number for e in epochs}) < len(epochs):
         epochs = _merged(epochs)
         reading.more.append(f"{reading.path}: rows are per step: rows of one epoch are joined, the last value counts")
+    order = epoch_order([e.number for e in epochs])
+    if order.sentence is None and is_clock([e.duration_ns for e in epochs if e.duration_ns is not None]):
+        epochs = [replace(epoch, duration_ns=None) for epoch in epochs]
+        reading.more.append(
+            f"{reading.path}: the time of an epoch grows from row to row: it may count from the start of the training, and "
+            "is left out"
+        )
     epochs, notes = _fractions(reading.path, epochs)
     return EpochTable(
         epochs=tuple(epochs),
-        order=epoch_order([e.number for e in epochs]),
+        order=order,
         repeated_headers=reading.repeated_headers,
         notes=tuple(chain(reading.notes(), notes)),
         empty=empty,

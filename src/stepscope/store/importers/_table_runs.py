@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -16,6 +15,7 @@ from stepscope.records.training import Epoch, Measured, TrainingRun
 from stepscope.stats.change_point import MIN_RUNS
 from stepscope.stats.order import mean_interval
 from stepscope.store.importers._columns import REPEATS
+from stepscope.store.importers._epoch_order import is_clock
 from stepscope.store.importers._table_lines import (
     NOT_FINITE,
     TableLine,
@@ -63,7 +63,6 @@ _A_NAME = re.compile(r"(?:^|_)(?:commit|hash|sha\d*|revision|build|job_?id)$")
 _WHEN = re.compile(r"(?:^|_)(?:date|day|night|timestamp)$")
 _A_DATE = re.compile(r"\d{4}-\d\d-\d\d.*|\d{8}")
 _AN_ID = re.compile(r"[0-9a-f]{12,}|\d{4}-\d\d-\d\d[T ]\d\d:.*|.{41,}|.*[/\\].*", re.I)
-_SOME = 3
 _SETTINGS = 60
 _TEXT = 80
 _ROUNDED = 0.02
@@ -403,11 +402,11 @@ def _epochs(members: Sequence[TableLine], world_size: int | None) -> tuple[Epoch
 
 
 def _refuse_clock(lines: Sequence[TableLine]) -> None:
-    """A column ``time`` that only grows, past twice its beginning, is likely to count from the start of the training."""
+    """A column ``time`` may count from the start of the training."""
     if not lines[0].columns.has("time_ns") or lines[0].columns.has("epoch_ns"):
         return
     times = [line.amount("time_ns") or 0.0 for line in lines]
-    if len(times) > _SOME and all(a < b for a, b in pairwise(times)) and times[-1] > 2 * times[0]:
+    if is_clock(times):
         name = lines[0].name("time_ns")
         raise DataError(
             f"{lines[-1].row.where}: {name} grows from epoch to epoch",

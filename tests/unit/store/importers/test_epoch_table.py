@@ -290,3 +290,14 @@ def test_a_number_that_no_epoch_has_is_left_out(tmp_path: Path, number: str) -> 
     table = read(tmp_path, one_row(1), one_row(2), one_row(3).replace("3", number, 1))
     assert [epoch.number for epoch in table.epochs] == [1, 2]
     assert any("is not an epoch number" in note for note in table.notes)
+
+
+def test_a_time_that_counts_from_the_start_of_the_training_is_no_epochs_time(tmp_path: Path) -> None:
+    rows = "".join(f"{n},2.0,{10.0 * n + n % 2}\n" for n in range(1, 7))
+    path = tmp_path / "metrics.csv"
+    path.write_text("epoch,train_loss,train_time\n" + rows)
+    found = read_epoch_table(path)
+    assert {epoch.duration_ns for epoch in found.epochs} == {None}
+    assert any("may count from the start" in note for note in found.notes)
+    path.write_text("epoch,train_loss,train_time\n" + rows.replace(",60.0\n", ",9.0\n"))
+    assert read_epoch_table(path).epochs[0].duration_ns == 11e9
