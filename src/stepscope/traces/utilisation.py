@@ -93,10 +93,13 @@ def utilisation(
             reasons.append(f"peak unknown: {rate.reason}")
         else:
             peak, peak_source = rate, found.source
-    # A step that launched no device work takes no time on the device.
-    steps = [s for s in steps if s.parts.window_ns > 0]
+    cut = any(note.kind == "truncated" for note in trace.notes)
+    # A step that launched no device work takes no time on the device; the last of a cut file lacks what was behind the cut.
+    steps = [s for s in (steps[:-1] if cut else steps) if s.parts.window_ns > 0]
     if not steps:
-        reasons.append("no steps: the trace has no ProfilerStep annotations")
+        reasons.append(
+            "no whole step: the file is truncated" if cut else "no steps: the trace has no ProfilerStep annotations"
+        )
 
     def used(flop: float | None, ns: float) -> float | None:
         return None if flop is None or peak is None or ns <= 0 else flop / (ns / 1e9 * devices * peak)

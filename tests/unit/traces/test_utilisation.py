@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.hand_events import Row, kernel, launch, mark, op, trace
 
 from stepscope.records.trace_utilisation import Utilisation
 from stepscope.traces.activity import activity_of
-from stepscope.traces.events import RankTrace
+from stepscope.traces.events import Note, RankTrace
 from stepscope.traces.links import launches_of
 from stepscope.traces.steps import step_budgets, step_windows
 from stepscope.traces.utilisation import matrix_dtype, utilisation
@@ -40,6 +41,17 @@ def test_mfu_is_the_models_flop_over_time_devices_and_peak() -> None:
     assert found.mfu == pytest.approx(0.4)
     assert [s.mfu for s in found.steps] == [pytest.approx(0.4), pytest.approx(0.4)]
     assert (found.hfu, found.flop_source, found.error) == (None, "given", None)
+
+
+def test_the_last_step_of_a_cut_file_is_not_whole() -> None:
+    notes = (Note(kind="truncated", text="the file stops inside its list of events"),)
+    found = of(replace(trace(*steps(), device_names=A100), notes=notes), model_flop=1e8)
+    assert len(found.steps) == 1
+    (one,) = [row for row in steps() if row.name == "ProfilerStep#1"]
+    lone = [one, *[row for row in steps() if "ProfilerStep" not in row.name]]
+    found = of(replace(trace(*lone, device_names=A100), notes=notes), model_flop=1e8)
+    assert (found.mfu, found.steps) == (None, ())
+    assert "no whole step: the file is truncated" in (found.unavailable or "")
 
 
 def test_hfu_takes_the_hardware_flop() -> None:
