@@ -48,6 +48,9 @@ MODULES = ("stepscope.cli", "stepscope.rank", "torch.distributed.run")
 PRELOADED = ("torch", "torch.distributed.run", "torch._dynamo")
 """Besides all modules of stepscope."""
 
+BARE = "STEPSCOPE_TESTS_BARE_SERVER"
+"""Where the environment has it, a server imports nothing before it forks: for the test of its end."""
+
 _PR_SET_CHILD_SUBREAPER = 36
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _GIVEN = (
@@ -340,7 +343,7 @@ def _all_of_stepscope() -> list[str]:
 
 
 def main() -> None:
-    for module in (*PRELOADED, *_all_of_stepscope()):
+    for module in () if BARE in os.environ else (*PRELOADED, *_all_of_stepscope()):
         importlib.import_module(module)
     # torchrun looks at its stack again and again, and inspect looks through all modules for a file that is in none of them.
     inspect.stack()
