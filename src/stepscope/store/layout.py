@@ -168,6 +168,10 @@ class ProfileLayout:
     def window_ranks(self, window: int) -> tuple[Path, ...]:
         return tuple(sorted(self.control.glob(f"window-{window}-rank-*.json")))
 
+    def diaries(self) -> tuple[Path, ...]:
+        """Step diaries, one a process that stepped (records/diary.py)."""
+        return tuple(sorted(self.control.glob("diary-*.bin")))
+
     def windows(self) -> tuple[int, ...]:
         """Numbers of the windows that left traces."""
         numbers = (folder.name.removeprefix("window-") for folder in self.root.glob("window-*") if folder.is_dir())
