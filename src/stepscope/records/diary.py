@@ -90,8 +90,8 @@ class DiaryEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnd:
-    """How a process ended, as Python saw it. exit: it ran to its end or called sys.exit (``code``); exception: one that nobody
-    caught. place: ``file:line in function: code`` of the innermost line of the user's own. phase: where the step was.
+    """How a process ended, as Python saw it. exit: it ran to its end or called sys.exit (``code``); exception: nobody
+    caught it. place: ``file:line in function: code`` of the innermost line of the user's own. phase: where the step was.
     """
 
     rank: int
