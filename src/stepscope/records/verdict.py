@@ -11,8 +11,8 @@ VerdictKind = Literal[
     "crash", "killed", "hang", "no-steps",
     "contended-machine",
     "input-bound", "communication-bound", "straggler", "uneven-work", "pipeline-bubble", "evaluation", "checkpointing",
-    "garbage-collection", "compilation", "set-up", "host-bound", "memory-bound", "optimizer-bound", "independent-processes",
-    "compute-bound", "undecided",
+    "garbage-collection", "compilation", "periodic-pause", "host-bound", "memory-bound", "optimizer-bound",
+    "independent-processes", "compute-bound", "undecided",
 ]  # fmt: skip
 
 
