@@ -186,13 +186,16 @@ def _own(
     return np.full_like(whole, np.nan), np.full_like(whole, np.nan), "not known"
 
 
-def share(part_ns: Numbers, whole_ns: Numbers) -> Share | None:
-    """Sum of the parts / sum of the wholes over steps (and ranks), with its block-bootstrap interval; None: not known."""
+def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> Share | None:
+    """Sum of the parts / sum of the wholes over steps (and ranks), with its block-bootstrap interval; None: not known.
+
+    block: steps that belong together, such as a period.
+    """
     part, whole = (np.atleast_2d(each) for each in (part_ns, whole_ns))
     if not np.isfinite(part).any():
         return None
     top, bottom = np.nan_to_num(part).mean(axis=0), np.broadcast_to(whole, part.shape).mean(axis=0)
-    low, high = share_interval(top, bottom, rng=np.random.default_rng(_SEED)) or (None, None)
+    low, high = share_interval(top, bottom, rng=np.random.default_rng(_SEED), block=block) or (None, None)
     return Share(value=float(top.sum() / bottom.sum()), low=low, high=high)
 
 
@@ -271,7 +274,8 @@ def between_steps(steps: JobSteps) -> tuple[Between, ...]:
         for step, ns, _, _ in events:
             taken[step - steps.warm_up - 1] += ns
         costly = [each for each in costs if costs[each] >= 0.5 * costs[rank]]
-        part = share(taken, wall)
+        every = period([step for step, _, _, _ in events])
+        part = share(taken, wall, block=every)
         assert part is not None
         kinds.append(
             Between(
@@ -281,7 +285,7 @@ def between_steps(steps: JobSteps) -> tuple[Between, ...]:
                 ranks=tuple(sorted(costly)),
                 count=len(events),
                 mean_ns=costs[rank] / len(events),
-                period=period([step for step, _, _, _ in events]),
+                period=every,
                 inside=all(inside for _, _, _, inside in events),
             )
         )
