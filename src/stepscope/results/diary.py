@@ -36,7 +36,9 @@ FEW_EVENT_STEPS = 0.5
 LEAST_PERIODS = 3
 """Events, so that a period can be told."""
 
-WARM_UP_AT_MOST = 0.5
+WARM_UP_AT_MOST = 20
+"""Steps: what takes longer to settle is how the job runs, and is told as a drift."""
+
 SHORT = 10
 """Below so many steps only the first is warm-up."""
 
@@ -161,7 +163,7 @@ def _warm_up(step_ns: Numbers, kept: NDArray[np.bool_]) -> int:
     if places.size < SHORT:
         return 1 if places.size > 1 and places[0] == 0 else 0
     found = warmup_end(step_ns[places])
-    ahead = min(places.size // 4, 10) if found is None else min(found, int(places.size * WARM_UP_AT_MOST))
+    ahead = min(places.size // 4, WARM_UP_AT_MOST, places.size // 2 if found is None else found)
     return int(places[ahead])
 
 

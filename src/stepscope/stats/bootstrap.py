@@ -105,7 +105,8 @@ def share_interval(
     n = int(top.size)
     if n < MIN_INTERVAL_SAMPLES:
         return None
-    length = block_length(bottom) if block is None else max(1, min(block, n))
+    beyond = top - top.sum() / bottom.sum() * bottom  # what decides the ratio's error
+    length = max(block_length(beyond), math.ceil(n**0.5)) if block is None else max(1, min(block, n))
     blocks = -(-n // length)
     sums = []
     for values in (top, bottom):  # a block's sum, circular, for every start
