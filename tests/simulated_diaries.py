@@ -19,7 +19,7 @@ def simulate(
     forward_ms: float = 4.0,
     backward_ms: float = 8.0,
     optimizer_ms: float = 1.0,
-    transfer_ms: float = 1.0,
+    transfer_ms: float = 0.5,
     noise: float = 0.03,
     dependence: float = 0.6,
     slow: Mapping[int, float] | None = None,
