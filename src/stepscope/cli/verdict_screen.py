@@ -11,7 +11,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.verdict_words import cost_line
 from stepscope.records.verdict import Verdict, VerdictPart
-from stepscope.results.diary import JobSteps, between_steps, late_ranks
+from stepscope.results.diary import JobSteps, between_steps, drift, late_ranks
 
 WIDEST = 100
 MOST_RANKS = 8
@@ -35,7 +35,7 @@ def show_verdict(verdict: Verdict, steps: JobSteps | None) -> None:
         _wrapped(cost_line(cost, steps, late), "", first="  also   ", then="         ")
     out().print()
     _tree(verdict)
-    for line in (*verdict.evidence, *_between(verdict, steps), *_profiler(verdict)):
+    for line in (*verdict.evidence, *_between(verdict, steps), *_drift(steps), *_profiler(verdict)):
         _wrapped(line, "dim", first="  ", then="    ")
 
 
@@ -92,6 +92,15 @@ def _between(verdict: Verdict, steps: JobSteps) -> list[str]:
         for each in between_steps(steps)
         if names.get(each.kind) not in told and each.share.value >= 0.005
     ]
+
+
+def _drift(steps: JobSteps) -> list[str]:
+    found = drift(steps)
+    if found is None:
+        return []
+    change = found.after / found.before - 1
+    way = "slower" if change > 0 else "faster"
+    return [f"steps became {format_percent(abs(change))} {way} from step {steps.numbers[found.at]:,} on"]
 
 
 def _profiler(verdict: Verdict) -> list[str]:
