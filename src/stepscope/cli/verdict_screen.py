@@ -9,16 +9,14 @@ from collections.abc import Iterable
 from stepscope.cli.console import out, say
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.verdict_words import cost_line
 from stepscope.records.verdict import Verdict, VerdictPart
-from stepscope.results.diary import JobSteps, between_steps, drift, late_ranks
 
 WIDEST = 100
 MOST_RANKS = 8
 _GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
 
 
-def show_verdict(verdict: Verdict, steps: JobSteps | None) -> None:
+def show_verdict(verdict: Verdict) -> None:
     """Three lines, the tree, the other costs, what the figures rest on."""
     style = "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
     _wrapped(f"{verdict.headline}.", style)
@@ -28,14 +26,11 @@ def show_verdict(verdict: Verdict, steps: JobSteps | None) -> None:
         _wrapped(first.text, "", first="  next   ", then="         ")
         if first.command:
             say(f"         $ {first.command}", "cyan")
-    if steps is None:
-        return
-    late = late_ranks(steps)
     for cost in verdict.costs[1:]:
-        _wrapped(cost_line(cost, steps, late), "", first="  also   ", then="         ")
+        _wrapped(cost.line, "", first="  also   ", then="         ")
     out().print()
     _tree(verdict)
-    for line in (*verdict.evidence, *_between(verdict, steps), *_drift(steps), *_profiler(verdict)):
+    for line in (*verdict.evidence, *verdict.notes):
         _wrapped(line, "dim", first="  ", then="    ")
 
 
@@ -80,37 +75,6 @@ def _by_rank(part: VerdictPart) -> str:
         low, high = (pick(part.by_rank, key=lambda each: each[1]) for pick in (min, max))
         return f"rank {low[0]} {format_duration(low[1])} .. rank {high[0]} {format_duration(high[1])}"
     return ", ".join(f"rank {rank} {format_duration(ns)}" for rank, ns in part.by_rank)
-
-
-def _between(verdict: Verdict, steps: JobSteps) -> list[str]:
-    """Events too small for a verdict are said, too: of the job, not of a step."""
-    told = {cost.kind for cost in verdict.costs}
-    names = {"evaluation": "evaluation", "checkpoint": "checkpointing", "garbage_collection": "garbage-collection"}
-    return [
-        f"{each.kind.replace('_', ' ')}: {counted(each.count, 'time')}, {format_duration(each.mean_ns)} each, "
-        f"{format_percent(each.share.value)} of the wall time"
-        for each in between_steps(steps)
-        if names.get(each.kind) not in told and each.share.value >= 0.005
-    ]
-
-
-def _drift(steps: JobSteps) -> list[str]:
-    found = drift(steps)
-    if found is None:
-        return []
-    change = found.after / found.before - 1
-    way = "slower" if change > 0 else "faster"
-    return [f"steps became {format_percent(abs(change))} {way} from step {steps.numbers[found.at]:,} on"]
-
-
-def _profiler(verdict: Verdict) -> list[str]:
-    if verdict.step_ns is None or verdict.profiled_step_ns is None:
-        return []
-    change = verdict.profiled_step_ns / verdict.step_ns - 1
-    return [
-        f"a timed step takes {format_duration(verdict.step_ns)} (median), a profiled one "
-        f"{format_duration(verdict.profiled_step_ns)} ({change:+.0%}): sizes above are those of timed steps"
-    ]
 
 
 def next_commands(folder: str) -> str:
