@@ -78,6 +78,7 @@ KIND_OF_RULE: dict[str, VerdictKind] = {
     "pipeline-imbalance": "pipeline-bubble",
     "oversubscription": "contended-machine",
     "compute-bound": "compute-bound",
+    "no-communication": "independent-processes",
 }
 """What each rule's finding is about, in the verdict's terms."""
 
@@ -104,7 +105,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     pipeline = _is_pipeline(job, diagnosis)
     late = late_ranks(steps)
     costs = _ordered(_costs(steps, job, window, diagnosis, late, pipeline=pipeline))
-    kind, ranks = _kind(steps, costs)
+    kind, ranks = _kind(steps, diagnosis, costs)
     middle, low, high = step_interval(steps)
     first = costs[0] if costs and costs[0].kind == kind else None
     verdict = Verdict(
@@ -193,13 +194,12 @@ def _contended(steps: JobSteps) -> Iterable[Cost]:
 
 
 def _input(steps: JobSteps) -> Iterable[Cost]:
-    """Waiting for data that every rank has: what one rank alone waits makes it late, and counts there."""
+    """Waiting for data that every rank has, so that of the rank that waits least: more of one rank makes it late, and counts
+    there."""
     for name in ("data", "before"):
-        every = steps.parts_ns[name]
-        if not np.isfinite(every).any():
-            continue
-        common = np.nan_to_num(every).min(axis=0)
-        part = share(common, steps.step_ns)
+        every = np.nan_to_num(steps.parts_ns[name])
+        least = int(np.argmin(every.sum(axis=1)))
+        part = share(every[least], steps.whole_ns[least])
         if part is not None and part.value >= WORTH:
             yield Cost(kind="input-bound", share=part, stake_fraction=part.value, rules=(name,))
             return
@@ -277,7 +277,12 @@ def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) ->
     best: dict[VerdictKind, Finding] = {}
     for finding in diagnosis.findings:
         kind = KIND_OF_RULE.get(finding.rule)
-        if kind is None or kind in skip or kind == "compute-bound" or finding.severity == "info":
+        if (
+            kind is None
+            or kind in skip
+            or kind in ("compute-bound", "independent-processes")
+            or finding.severity == "info"
+        ):
             continue
         if finding.stake_fraction is None or finding.stake_fraction < WORTH:
             continue
@@ -334,8 +339,9 @@ def _ordered(costs: Iterable[Cost]) -> list[Cost]:
     return ranked
 
 
-def _kind(steps: JobSteps, costs: Sequence[Cost]) -> tuple[VerdictKind, tuple[int, ...]]:
-    if steps.independent:
+def _kind(steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[Cost]) -> tuple[VerdictKind, tuple[int, ...]]:
+    grave = [finding for finding in diagnosis.findings if finding.severity != "info"]
+    if steps.independent or any(KIND_OF_RULE.get(f.rule) == "independent-processes" for f in grave):
         return "independent-processes", ()
     if costs:
         return costs[0].kind, costs[0].ranks

@@ -74,8 +74,10 @@ def percent(share: Share) -> str:
 def headline(verdict: Verdict, steps: JobSteps, late: tuple[Slow, ...] = ()) -> str:
     """The first line."""
     if verdict.kind == "independent-processes":
-        same = sum(each.rank == steps.diaries[0].rank for each in steps.processes)
-        return f"{NOUNS[verdict.kind]}: {counted(same, 'process')} train at the same time without a process group"
+        if steps.independent:
+            same = sum(each.rank == steps.diaries[0].rank for each in steps.processes)
+            return f"{NOUNS[verdict.kind]}: {counted(same, 'process')} train at the same time without a process group"
+        return f"{NOUNS[verdict.kind]}: {counted(steps.ranks, 'rank')} train, and none ever communicates"
     if not verdict.costs:
         return _computes(verdict)
     return cost_line(verdict.costs[0], steps, late)
