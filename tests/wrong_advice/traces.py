@@ -9,9 +9,10 @@ from typing import Any
 from tests.hand_events import Row, call, copy, kernel, launch, mark, op
 from tests.sharded_jobs import experts, fsdp, on_hosts, pipeline, tensor, traces_of
 from tests.trace_builder import Clock
-from tests.trace_evidence import by_hand, generated, kernels, traced, with_idle, with_parts, with_ranks
+from tests.trace_evidence import by_hand, generated, kernels, traced, with_idle, with_parts, with_ranks, with_setup
 from tests.wrong_advice import Case, case
 
+from stepscope.records.job_setup import JobSetup, LoaderSetup
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_conformance import ConformanceCheck
 from stepscope.records.trace_utilisation import Utilisation
@@ -36,8 +37,55 @@ def one_slow_loader_needs_no_more_workers_everywhere(tmp_path: Path) -> Case:
     job = generated(tmp_path, world=4)
     every, none = with_idle(job, data=0.4).traces[0].summary, with_idle(job, data=0.0).traces[0].summary
     one = replace(none, ranks=(*none.ranks[:3], with_idle(job, data=0.8).traces[0].summary.ranks[3]))
+    return Case(right=traced(every), wrong=traced(one), advice="num_workers=...", instead="only rank 3 of 4 waits")
+
+
+def _waits_for_data(device: str | None = None, **loader: Any) -> Evidence:
+    """Two ranks of one host with four cores, which wait half of the time for this loader."""
+    rows = kernels(("ampere_sgemm", 500)) if device else [op("aten::mm", 0, 1_000_000)]
+    job = with_idle(by_hand(*rows, device=device), data=0.5)
+    setup = JobSetup(device="cuda" if device else "cpu", cores=4, loader=LoaderSetup(**loader))
+    (rank,) = job.traces[0].summary.ranks
+    return with_setup(traced(replace(job.traces[0].summary, ranks=(rank, rank), world_size=2)), setup)
+
+
+@case("data_loading")
+def four_cores_are_not_given_eight_workers(_: Path) -> Case:
     return Case(
-        right=traced(every), wrong=traced(one), advice="more DataLoader workers", instead="only rank 3 of 4 waits"
+        right=_waits_for_data(A100, workers=1),
+        wrong=_waits_for_data(A100, workers=4),
+        advice="loader workers instead of",
+        instead="make a batch cheaper",
+    )
+
+
+@case("data_loading")
+def batches_that_are_pinned_are_not_pinned_again(_: Path) -> Case:
+    return Case(
+        right=_waits_for_data(A100, workers=1, pinned=False),
+        wrong=_waits_for_data(A100, workers=1, pinned=True),
+        advice="pin_memory",
+        instead="loader workers instead of 1",
+    )
+
+
+@case("data_loading")
+def a_cpu_job_has_no_device(_: Path) -> Case:
+    return Case(
+        right=_waits_for_data(A100, workers=1),
+        wrong=_waits_for_data(workers=1),
+        advice="augment on the device",
+        instead="make a batch cheaper",
+    )
+
+
+@case("data_loading")
+def workers_that_stay_are_not_kept(_: Path) -> Case:
+    return Case(
+        right=_waits_for_data(A100, workers=1, persistent=False),
+        wrong=_waits_for_data(A100, workers=1, persistent=True),
+        advice="persistent_workers",
+        instead="loader workers instead of 1",
     )
 
 
