@@ -158,19 +158,21 @@ def copies_within_the_device_are_not_pinned(_: Path) -> Case:
     )
 
 
-def _buckets(folder: Path, *, size: int = 8 << 20, members: tuple[str, ...] | None = None) -> Evidence:
-    """Steps of 1 ms whose second and last bucket exposes 190 us."""
+def _buckets(
+    folder: Path, *, size: int = 8 << 20, tail_ns: int = 190_000, members: tuple[str, ...] | None = None
+) -> Evidence:
+    """Steps of 1 ms: a bucket of 1 MiB that takes 20 us hides, a last one of this size exposes ``tail_ns``."""
     summary = generated(folder, world=2, steps=3).traces[0].summary
     ranks = []
     for each in summary.ranks:
         rows = tuple(
             BucketRow(
-                rank=each.facts.rank, step=s.step, index=i, wrapper="ddp", op="all_reduce", dtype="Float", size_bytes=size,
-                members=members, members_source=None, members_unavailable=None, ready_ns=0, launch_ns=i, start_ns=i,
-                end_ns=i + ns, waited_ns=0, exposed_ns=ns,
+                rank=each.facts.rank, step=s.step, index=i, wrapper="ddp", op="all_reduce", dtype="Float",
+                size_bytes=large, members=members, members_source=None, members_unavailable=None, ready_ns=400_000 * i,
+                launch_ns=400_000 * i, start_ns=400_000 * i, end_ns=400_000 * i + ns, waited_ns=0, exposed_ns=ns * i,
             )
             for s in each.steps
-            for i, ns in enumerate((10_000, 190_000))
+            for i, (ns, large) in enumerate(((20_000, 1 << 20), (tail_ns, size)))
         )  # fmt: skip
         timed = tuple(replace(s, parts=replace(s.parts, window_ns=1_000_000)) for s in each.steps)
         ranks.append(replace(each, buckets=rows, steps=timed))
@@ -193,7 +195,7 @@ def a_small_bucket_is_latency_and_not_too_large(tmp_path: Path) -> Case:
         right=_buckets(tmp_path / "large"),
         wrong=_buckets(tmp_path / "small", size=64 << 10),
         advice="use a smaller last bucket",
-        instead="use larger buckets",
+        instead="a smaller one returns 0",
     )
 
 
