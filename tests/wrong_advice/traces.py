@@ -110,13 +110,74 @@ def reductions_of_the_forward_pass_cannot_hide(tmp_path: Path) -> Case:
     )
 
 
+def _divided(folder: Path, *hosts: str, split: bool = False) -> Evidence:
+    """A tensor-parallel job on these hosts; split: its groups gather and scatter, as sequence parallelism does."""
+    plan = {"world": 2, "steps": 4, "transfer_ns": 300_000, "backward_ns": 600_000, "shape": "tensor", "device": "gloo"}
+    made = on_hosts(generated(folder, **plan), *hosts)
+    if not split:
+        return made
+
+    def scattered(calls: Any) -> Any:
+        return tuple(replace(c, op=("all_gather", "reduce_scatter")[n % 2]) for n, c in enumerate(calls))
+
+    (job,) = made.traces
+    ranks = tuple(
+        replace(p, communication=replace(p.communication, collectives=scattered(p.communication.collectives)))
+        for p in job.summary.ranks
+        if p.communication is not None
+    )
+    return traced(replace(job.summary, ranks=ranks))
+
+
+@case("exposed_communication")
+def a_group_on_one_host_is_not_told_to_be_there(tmp_path: Path) -> Case:
+    return Case(
+        right=_divided(tmp_path / "two", "a", "b"),
+        wrong=_divided(tmp_path / "one", "a", "a"),
+        advice="keep a tensor-parallel group on one host",
+        instead="make the tensor-parallel group smaller",
+    )
+
+
+@case("exposed_communication")
+def a_sequence_that_is_split_is_not_split_again(tmp_path: Path) -> Case:
+    return Case(
+        right=_divided(tmp_path / "whole", "a", "a"),
+        wrong=_divided(tmp_path / "split", "a", "a", split=True),
+        advice="(sequence parallel)",
+        instead="make the tensor-parallel group smaller",
+    )
+
+
+@case("exposed_communication")
+def one_small_message_a_step_cannot_become_fewer(tmp_path: Path) -> Case:
+    plan = {"world": 2, "steps": 4, "transfer_ns": 600_000, "overlap": False, "elements": 21}
+    return Case(
+        right=generated(tmp_path / "many", layers=4, **plan),
+        wrong=generated(tmp_path / "one", layers=1, **plan),
+        advice="send fewer, larger messages",
+        instead="synchronise less often",
+    )
+
+
+@case("exposed_communication")
+def stages_that_wait_have_nothing_to_overlap(tmp_path: Path) -> Case:
+    plan = {"world": 2, "steps": 4, "transfer_ns": 300_000, "overlap": False}
+    return Case(
+        right=generated(tmp_path / "ddp", forward_ns=400_000, backward_ns=900_000, **plan),
+        wrong=generated(tmp_path / "pp", shape="pipeline", forward_ns=400_000, backward_ns=900_000, **plan),
+        advice="overlap could hide nearly all",
+        instead="interleaved schedule",
+    )
+
+
 @case("exposed_communication")
 def gradients_of_16_bits_are_not_halved_again(tmp_path: Path) -> Case:
     plan = {"world": 2, "steps": 4, "transfer_ns": 300_000, "overlap": False}
     return Case(
         right=generated(tmp_path / "fp32", **plan),
         wrong=generated(tmp_path / "bf16", dtype="BFloat16", **plan),
-        advice="a bf16 hook",
+        advice="bf16_compress_hook",
         instead="the messages have 16 bits already",
     )
 

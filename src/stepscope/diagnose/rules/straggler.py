@@ -386,6 +386,7 @@ RULE = Rule(
     look=check,
     look_at_job=_look,
     protocol=2,
+    explained_by=("expert-skew", "pipeline-imbalance"),
     thresholds={
         "steps": STEPS,
         "excess": EXCESS,
