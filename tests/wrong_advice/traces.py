@@ -348,6 +348,31 @@ def _waits(name: str, *, python_ns: int = 0, thread: str = "main") -> Evidence:
     return by_hand(*rows)
 
 
+@case("gradient_sync_each_micro_step")
+def equal_buckets_of_one_pass_are_no_micro_steps(tmp_path: Path) -> Case:
+    """Four reductions of 2 MiB: of a model of 2 MiB in four passes, or of one of 8 MiB in one."""
+
+    def reduces(name: str, elements: int) -> Evidence:
+        return with_setup(_equal_buckets(tmp_path / name), JobSetup(parameters=elements))
+
+    return Case(
+        right=reduces("four", (2 << 20) // 4),
+        wrong=reduces("one", (8 << 20) // 4),
+        advice="no_sync",
+        instead="one backward pass a step",
+    )
+
+
+def _equal_buckets(folder: Path) -> Evidence:
+    (job,) = _buckets(folder).traces
+    ranks = []
+    for each in job.summary.ranks:
+        first = [row for row in each.buckets if row.index == 1]
+        rows = tuple(replace(row, index=i, launch_ns=i, size_bytes=2 << 20) for row in first for i in range(4))
+        ranks.append(replace(each, buckets=rows, annotations=()))
+    return traced(replace(job.summary, ranks=tuple(ranks), collectives=None))
+
+
 @case("host_sync")
 def an_allocator_that_asks_the_driver_is_no_item(_: Path) -> Case:
     return Case(

@@ -41,13 +41,13 @@ def _forward_passes(each: RankPass) -> int | None:
 
 def _of_step(each: RankPass, rows: Sequence[BucketRow], passes: int | None) -> int:
     """1 unless the same sizes follow each other in the same order, and something says that a pass ends between them."""
-    if passes is not None:
-        return passes if passes > 0 and _repeats(rows, passes) else 1
     parameters = each.facts.setup.parameters if each.facts.setup is not None else None
-    if parameters:
+    if parameters and passes != 1:
         reduced = sum((row.size_bytes or 0) / DTYPE_BYTES.get(row.dtype or "", 4) for row in rows) / parameters
         whole = round(reduced)
         return whole if whole > 1 and abs(reduced - whole) <= _WHOLE * whole and _repeats(rows, whole) else 1
+    if passes is not None:
+        return passes if passes > 0 and _repeats(rows, passes) else 1
     return next((k for k in range(len(rows) // 2, 1, -1) if _repeats(rows, k) and _apart(rows, k)), 1)
 
 

@@ -53,6 +53,7 @@ FOUR_PASSES = [(at + place, size) for at in (0, 100, 200, 300) for place, size i
         (FOUR_PASSES, {"parameters": 9 * MIB}, 1),  # every gradient is reduced once
         ([(i * 10, 8 * MIB) for i in range(4)], {}, 1),  # four equal buckets of one pass, or four passes: not said
         ([(i * 10, 8 * MIB) for i in range(4)], {"parameters": 2 * MIB}, 4),
+        ([(i * 10, 8 * MIB) for i in range(4)], {"forward": 4, "parameters": 8 * MIB}, 1),  # four buckets, once for all
         ([(0, MIB), (50, 8 * MIB), (60, MIB), (110, 8 * MIB)], {}, 1),  # no forward pass fits between
         (
             [(0, MIB), (10, 8 * MIB), (100, 2 * MIB), (110, 8 * MIB)],
