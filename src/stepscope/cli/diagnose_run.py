@@ -66,7 +66,7 @@ def run(options: Diagnose) -> int:
         _show_protocol(evidence, diagnosis)
     else:
         if judged is not None:
-            show_verdict(judged.verdict, evidence.profiled[0].steps)
+            show_verdict(judged.verdict)
             out().print()
         _show(evidence, diagnosis, everything=options.everything or options.rules is not None)
     values = metrics(evidence, diagnosis)

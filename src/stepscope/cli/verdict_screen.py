@@ -10,13 +10,12 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.verdict import Verdict
 from stepscope.report import verdict_lines
-from stepscope.results.diary import JobSteps
 
 WIDEST = 100
 _GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
 
 
-def show_verdict(verdict: Verdict, steps: JobSteps | None) -> None:
+def show_verdict(verdict: Verdict) -> None:
     """Three lines, the tree, the other costs, what the figures rest on."""
     style = "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
     _wrapped(f"{verdict.headline}.", style)
@@ -26,13 +25,11 @@ def show_verdict(verdict: Verdict, steps: JobSteps | None) -> None:
         _wrapped(first.text, "", first="  next   ", then="         ")
         if first.command:
             say(f"         $ {first.command}", "cyan")
-    if steps is None:
-        return
-    for line in verdict_lines.also(verdict, steps):
-        _wrapped(line, "", first="  also   ", then="         ")
+    for cost in verdict.costs[1:]:
+        _wrapped(cost.line, "", first="  also   ", then="         ")
     out().print()
     _tree(verdict)
-    for line in verdict_lines.below(verdict, steps):
+    for line in (*verdict.evidence, *verdict.notes):
         _wrapped(line, "dim", first="  ", then="    ")
 
 

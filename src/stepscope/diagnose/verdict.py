@@ -28,6 +28,7 @@ from stepscope.results.diary import (
 )
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.profiled_job import ProfiledJob
+from stepscope.results.slow_ranks import Slow
 
 WORTH = 0.1
 """Share of the step from which on a part of it is worth a verdict: removing it gives a speed-up of 1.11 at most."""
@@ -101,7 +102,8 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     assert steps is not None
     window = _window(evidence, job)
     pipeline = _is_pipeline(job, diagnosis)
-    costs = _ordered(_costs(steps, job, window, diagnosis, pipeline=pipeline))
+    late = late_ranks(steps)
+    costs = _ordered(_costs(steps, job, window, diagnosis, late, pipeline=pipeline))
     kind, ranks = _kind(steps, costs)
     middle, low, high = step_interval(steps)
     first = costs[0] if costs and costs[0].kind == kind else None
@@ -128,7 +130,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     from stepscope.diagnose.verdict_words import worded
 
     sized = _sized(diagnosis, steps, costs, sized=_sizes_known(job, window))
-    return Judged(verdict=worded(verdict, job=job, steps=steps, diagnosis=sized), diagnosis=sized)
+    return Judged(verdict=worded(verdict, job=job, steps=steps, late=late, diagnosis=sized), diagnosis=sized)
 
 
 def _window(evidence: Evidence, job: ProfiledJob) -> TraceEvidence | None:
@@ -152,7 +154,13 @@ def _is_pipeline(job: ProfiledJob, diagnosis: Diagnosis) -> bool:
 
 
 def _costs(
-    steps: JobSteps, job: ProfiledJob, window: TraceEvidence | None, diagnosis: Diagnosis, *, pipeline: bool
+    steps: JobSteps,
+    job: ProfiledJob,
+    window: TraceEvidence | None,
+    diagnosis: Diagnosis,
+    late: Sequence[Slow],
+    *,
+    pipeline: bool,
 ) -> Iterable[Cost]:
     """Everything that takes enough to be named; stakes as they stand alone."""
     if _sizes_known(job, window):
@@ -160,8 +168,8 @@ def _costs(
         if pipeline:
             yield from _bubble(steps)
         else:
-            yield from _late(steps, diagnosis)
-            yield from _communication(steps, window, diagnosis)
+            yield from _late(steps, diagnosis, late)
+            yield from _communication(steps, window, diagnosis, late)
         yield from _input(steps)
         yield from _optimizer(steps)
         yield from _seen_in_window(diagnosis, skip=SIZED | ({"pipeline-bubble"} if pipeline else set()))
@@ -197,8 +205,7 @@ def _input(steps: JobSteps) -> Iterable[Cost]:
             return
 
 
-def _late(steps: JobSteps, diagnosis: Diagnosis) -> Iterable[Cost]:
-    slow = late_ranks(steps)
+def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow]) -> Iterable[Cost]:
     chronic = [each for each in slow if each.kind == "chronic"]
     if chronic:
         saved = saved_share(steps, chronic)
@@ -222,11 +229,13 @@ def _late(steps: JobSteps, diagnosis: Diagnosis) -> Iterable[Cost]:
         yield Cost(kind="uneven-work", share=waiting, stake_fraction=waiting.value)
 
 
-def _communication(steps: JobSteps, window: TraceEvidence | None, diagnosis: Diagnosis) -> Iterable[Cost]:
+def _communication(
+    steps: JobSteps, window: TraceEvidence | None, diagnosis: Diagnosis, late: Sequence[Slow]
+) -> Iterable[Cost]:
     """Exposed communication net of waiting for a late rank; the stake is what the window's cause can return of it."""
     if steps.world_size < 2 or not np.isfinite(steps.comm_ns).all():
         return
-    settled = any(each.kind in ("chronic", "rotating") for each in late_ranks(steps))
+    settled = any(each.kind in ("chronic", "rotating") for each in late)
     part = share(steps.transfer_ns if settled else steps.comm_ns, steps.step_ns if settled else steps.whole_ns)
     if part is None or part.value < WORTH:
         return

@@ -9,8 +9,9 @@ from stepscope.core.words import counted
 from stepscope.diagnose.verdict_advice import advice_for
 from stepscope.records.finding import Diagnosis
 from stepscope.records.verdict import Cost, Share, Verdict, VerdictKind
-from stepscope.results.diary import JobSteps, Slow, late_ranks
+from stepscope.results.diary import JobSteps, between_steps, drift
 from stepscope.results.profiled_job import ProfiledJob
+from stepscope.results.slow_ranks import Slow
 
 NOUNS: dict[VerdictKind, str] = {
     "crash": "Crash",
@@ -45,13 +46,17 @@ PART_WORDS = {
 }
 
 
-def worded(verdict: Verdict, *, job: ProfiledJob, steps: JobSteps, diagnosis: Diagnosis) -> Verdict:
-    """The verdict with its headline, evidence and advice."""
-    late = late_ranks(steps) if verdict.kind in ("straggler", "uneven-work") else ()
+def worded(
+    verdict: Verdict, *, job: ProfiledJob, steps: JobSteps, late: tuple[Slow, ...], diagnosis: Diagnosis
+) -> Verdict:
+    """The verdict with its headline, evidence, notes and advice."""
+    told = any(cost.kind == "straggler" for cost in verdict.costs)
     return replace(
         verdict,
         headline=headline(verdict, steps, late),
-        evidence=tuple(_evidence(steps, late)),
+        costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
+        evidence=tuple(_evidence(steps, late)) if told else (),
+        notes=(*_between(verdict, steps), *_drift(steps), *_profiler(verdict)),
         advice=advice_for(verdict, job=job, diagnosis=diagnosis),
     )
 
@@ -135,3 +140,34 @@ def _evidence(steps: JobSteps, late: tuple[Slow, ...]) -> list[str]:
                 f"{format_duration(others)}; late in {slow.late_steps} of {slow.steps} steps ({steps.own_clock})"
             )
     return said
+
+
+def _between(verdict: Verdict, steps: JobSteps) -> list[str]:
+    """Events too small for a verdict are said, too: of the job, not of a step."""
+    told = {cost.kind for cost in verdict.costs}
+    names = {"evaluation": "evaluation", "checkpoint": "checkpointing", "garbage_collection": "garbage-collection"}
+    return [
+        f"{each.kind.replace('_', ' ')}: {counted(each.count, 'time')}, {format_duration(each.mean_ns)} each, "
+        f"{format_percent(each.share.value)} of the wall time"
+        for each in between_steps(steps)
+        if names.get(each.kind) not in told and each.share.value >= 0.005
+    ]
+
+
+def _drift(steps: JobSteps) -> list[str]:
+    found = drift(steps)
+    if found is None:
+        return []
+    change = found.after / found.before - 1
+    way = "slower" if change > 0 else "faster"
+    return [f"steps became {format_percent(abs(change))} {way} from step {steps.numbers[found.at]:,} on"]
+
+
+def _profiler(verdict: Verdict) -> list[str]:
+    if verdict.step_ns is None or verdict.profiled_step_ns is None:
+        return []
+    change = verdict.profiled_step_ns / verdict.step_ns - 1
+    return [
+        f"a timed step takes {format_duration(verdict.step_ns)} (median), a profiled one "
+        f"{format_duration(verdict.profiled_step_ns)} ({change:+.0%}): sizes above are those of timed steps"
+    ]

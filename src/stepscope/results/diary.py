@@ -33,6 +33,9 @@ PARTS = ("data", "before", "forward", "backward", "optimizer", "comm")
 FEW_EVENT_STEPS = 0.5
 """Steps with an outside event are left out where they are fewer than this share of all."""
 
+INTERRUPTION = 0.2
+"""Of the median step: what a garbage collection or a compilation takes at least, so that its step is no usual one."""
+
 LEAST_PERIODS = 3
 """Events, so that a period can be told."""
 
@@ -116,7 +119,7 @@ def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
     outside = np.stack([_column(each, "outside", count) for each in chosen])
     net = np.stack([each.whole_ns[:count] for each in chosen]) - np.nan_to_num(outside)
     kept = np.asarray(((flags & NO_TIMED_STEP) == 0).all(axis=0))
-    eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0))
+    eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0)) | _interrupted(chosen, net)
     if eventful[kept].mean() < FEW_EVENT_STEPS if kept.any() else False:
         kept &= ~eventful
     warm_up = _warm_up(net.max(axis=0), kept)
@@ -145,6 +148,17 @@ def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
         warm_up=warm_up,
         all_steps=count,
     )
+
+
+def _interrupted(diaries: Sequence[RankDiary], net_ns: Numbers) -> NDArray[np.bool_]:
+    """[steps]: whether something known happened inside that took a good part of a usual step, on any rank."""
+    count = net_ns.shape[1]
+    taken = np.zeros(count)
+    for diary in diaries:
+        for event in diary.events:
+            if event.inside and event.step <= count:
+                taken[event.step - 1] += event.ns
+    return np.asarray(taken > INTERRUPTION * float(np.median(net_ns)))
 
 
 def _overlap(same_rank: Sequence[RankDiary]) -> bool:

@@ -153,3 +153,18 @@ def test_three_steps_are_enough_for_shares(tmp_path: Path) -> None:
     part = share(steps.parts_ns["data"], steps.whole_ns)
     assert part is not None
     assert (part.value, part.low) == (pytest.approx(0.4), None)
+
+
+def test_garbage_collections_are_events_and_their_steps_no_usual_ones(tmp_path: Path) -> None:
+    events = [
+        {"kind": "garbage_collection", "step": s, "at_ns": 0, "ns": 500_000_000, "inside": True}
+        for s in range(15, 151, 15)
+    ]
+    times = [10.0 if s % 15 else 510.0 for s in range(1, 151)]
+    write_diary(tmp_path, {"forward": times}, events=events)
+    steps = steps_of(tmp_path)
+    assert float(steps.whole_ns.max()) == pytest.approx(10e6)
+    (found,) = between_steps(steps)
+    assert (found.kind, found.period, found.inside) == ("garbage_collection", 15, True)
+    assert found.share.value == pytest.approx(500 / 650, rel=0.05)
+    assert pauses(steps) is None
