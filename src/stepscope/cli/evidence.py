@@ -59,10 +59,10 @@ def _require_epochs(evidence: Evidence, options: EvidenceOptions) -> None:
 
 def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
     """As ``read_evidence``, every path by itself; what the user states may be of a run at any of them."""
-    from stepscope.core.signals import stop_signals_raise
-    from stepscope.results.missing import require_columns, require_stated
     from stepscope.core.places import telling_names
+    from stepscope.core.signals import stop_signals_raise
     from stepscope.results.joining import join
+    from stepscope.results.missing import require_columns, require_stated
     from stepscope.store.stated import require_known, stated_of_source
 
     stated = _stated(options)

@@ -32,8 +32,8 @@ from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
 from stepscope.store.layout import RunLayout, profiled_job
-from stepscope.store.stated import stated_of_source
 from stepscope.store.reader import read_bytes, read_cell, read_created, read_if_there, read_run
+from stepscope.store.stated import stated_of_source
 
 if TYPE_CHECKING:
     from stepscope.traces.rank_pass import Wanted

@@ -81,8 +81,9 @@ def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> di
     for name, ranks in stated.world_size.items():
         fitting = _fitting(name, names)
         if len(fitting) > 1:
+            typed = f"{name}={ranks}" if name else f"{ranks}"
             raise UsageError(
-                f"--world-size {f'{name}={ranks}' if name else ranks} fits {len(fitting)} runs: {listed(fitting, at_most=_LISTED)}",
+                f"--world-size {typed} fits {len(fitting)} runs: {listed(fitting, at_most=_LISTED)}",
                 why="a part of a name is enough if no other run has it"
                 if name
                 else "which of them it is of is not said",
