@@ -53,22 +53,23 @@ def model_of_calls(calls: LayerCalls, parameters: int | None, *, name: str) -> T
         )
     (vocab, hidden), passes = max(tables.items(), key=lambda each: each[0][0])
     again = max(1, round(sum(calls.attention.values()) / calls.attention_backward)) if calls.attention_backward else 1
-    found = [
-        shape
-        for shape in _candidates(calls, name=name, vocab=vocab, hidden=hidden, heads=heads, width=width,
-                                 key_heads=key[1], positions=_positions(tables, vocab, hidden),
-                                 layers=round(layers_called / passes / again))
-    ]  # fmt: skip
+    layers = round(layers_called / passes / again)
+    found = list(
+        _candidates(
+            calls, name=name, vocab=vocab, hidden=hidden, heads=heads, width=width, key_heads=key[1],
+            positions=_positions(tables, vocab, hidden), layers=layers,
+        )
+    )  # fmt: skip
     if not found:
         return Unavailable(
-            f"attention of {heads} heads x {width} and an embedding {vocab} x {hidden} are seen, and no pair of linear layers "
+            f"attention of {heads} heads x {width} and an embedding {vocab} x {hidden} are seen, and no two linear layers "
             f"from {hidden} and back that would be an MLP: its width is not known"
         )
     best = min(found, key=lambda shape: abs(shape.params - parameters))
     if abs(best.params / parameters - 1) > OFF:
         return Unavailable(
-            f"the shapes seen make {best.layers} layers of {best.hidden} with an MLP of {best.ffn}, {best.params:,} parameters, "
-            f"and the optimizer holds {parameters:,}: it is another kind of model, or its ranks hold parts of layers"
+            f"the shapes seen make {best.layers} layers of {best.hidden} with an MLP of {best.ffn}, {best.params:,} "
+            f"parameters, and the optimizer holds {parameters:,}: it is another kind of model, or its ranks hold parts of layers"
         )
     return TracedModel(shape=best, parameters=parameters, sequence=sequence, batch=batch)
 
