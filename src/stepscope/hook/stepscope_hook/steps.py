@@ -1,6 +1,7 @@
 """Steps of the job, counted at the end of each step() of one optimizer; windows begin and end there."""
 
 import atexit
+import gc
 import os
 import sys
 import time
@@ -8,6 +9,11 @@ import weakref
 from collections import deque
 
 from stepscope_hook.control import identity, say
+from stepscope_hook.diary import PROFILED, WINDOW, Diary
+from stepscope_hook.ends import restart, write_end
+from stepscope_hook.gradients import LastGradient
+from stepscope_hook.pages import Pages
+from stepscope_hook.roots import find_roots
 
 KEPT = 64
 """Step times kept for the comparison with profiled steps."""
@@ -30,6 +36,7 @@ def watch(control):
          "rank": rank, "world_size": world, "python": sys.version.split()[0]},
     )  # fmt: skip
     steps = Steps(control)
+    steps.diary.restart = restart()
     if control.options.get("memory"):
         from stepscope_hook.memory import Recording
 
@@ -43,6 +50,7 @@ def watch(control):
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         register_optimizer_step_post_hook(steps)
+    steps.keep_diary()
     atexit.register(steps.at_exit)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=steps.forked)
@@ -70,9 +78,35 @@ class Steps:
         self.rank = self.world = 0
         self.memory = None
         """The allocator's history, where it was asked for."""
-        self.is_fork = False
+        self.is_fork = self.ended = False
+        self.windows = True
+        """Whether windows are this process's: not those of a second process of the same rank."""
+        self.pages = Pages(control)
+        self.diary = Diary(control, self.pages)
+        self.looks = self.roots = None
+
+    def keep_diary(self):
+        """Look at torch for the diary; without it, the windows are still recorded."""
+        from stepscope_hook.looks import Looks, Roots
+
+        try:
+            self.looks, self.roots = Looks(self.diary), Roots(self.diary)
+            self.looks.begin()
+            from torch.optim import optimizer
+
+            if hasattr(optimizer, "register_optimizer_step_pre_hook"):
+                optimizer.register_optimizer_step_pre_hook(self.before)
+        except Exception as error:  # another torch than those known
+            self.diary.off("{}: {}".format(type(error).__name__, error))
+
+    def before(self, optimizer, args=None, kwargs=None):  # torch's signature
+        if self.diary.mine():
+            self.diary.optimizer_begins(optimizer)
 
     def __call__(self, optimizer, args=None, kwargs=None):  # torch's signature
+        diary = self.diary
+        if diary.mine():
+            diary.optimizer_ends(optimizer)
         if id(optimizer) != self.optimizer:
             if self.optimizer == 0 or not self.adopt(optimizer):
                 return
@@ -80,6 +114,42 @@ class Steps:
 
     def boundary(self, optimizer):
         """The end of a step."""
+        diary, window = self.diary, self.window
+        if not diary.on:
+            self.turn(optimizer)
+            return
+        if diary.number == 0:
+            self.set_up(optimizer)
+        elif window is not None:
+            diary.flags |= PROFILED if window.recording else WINDOW
+        look = diary.boundary()
+        self.looks.later()
+        self.turn(optimizer)
+        if look is not None and (window is not None or self.window is not None) and self.window is not window:
+            diary.pause(look, "window")
+
+    def set_up(self, optimizer):
+        """At the end of the first step, whose time this is in: find the model."""
+        try:
+            if optimizer is not None:
+                self.find(optimizer)
+        except Exception as error:  # its passes are not told from each other then
+            self.diary.note("the model is not found: {}: {}".format(type(error).__name__, error))
+
+    def find(self, optimizer):
+        import torch
+
+        modules = objects_of(torch.nn.Module)
+        for root in find_roots(modules, optimizer):
+            self.roots.add(root)
+        ddp = [each for each in modules if isinstance(each, torch.nn.parallel.DistributedDataParallel)]
+        if any(each.device.type == "cpu" for module in ddp for each in module.parameters()):
+            self.diary.tail = LastGradient(self.diary, ddp)
+
+    def turn(self, optimizer):
+        """Whatever a window does between two steps."""
+        if not self.windows:
+            return
         self.count += 1
         if self.window is None:
             self.ends_ns.append(time.perf_counter_ns())
@@ -114,20 +184,21 @@ class Steps:
 
         options = self.control.options
         name = "rank-{:05d}.json".format(self.rank)
-        restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or 0)
+        self.restart = restart()
         other = self.control.read(name)
+        if self.is_fork and "multiprocessing.util" in sys.modules:  # such a fork ends without atexit
+            sys.modules["multiprocessing.util"].Finalize(None, self.at_exit, exitpriority=0)
         if (
             other is not None
-            and other.get("restart") == restart
+            and other.get("restart") == self.restart
             and other.get("host") == self.control.host
             and _alive(other.get("pid"))
         ):
-            self.optimizer = 0  # a second process that says it is this rank: the first one counts
+            self.windows = False  # a second process that says it is this rank: the first one's steps are profiled
             return
-        self.restart = restart
         facts = {
             "rank": self.rank, "world_size": self.world, "host": self.control.host, "pid": self.control.pid,
-            "restart": restart, "python": sys.version.split()[0], "torch": torch.__version__,
+            "restart": self.restart, "python": sys.version.split()[0], "torch": torch.__version__,
             "local_rank": os.environ.get("LOCAL_RANK"),
         }  # fmt: skip
         problem = self.control.write("profile_rank/1", name, facts)
@@ -135,8 +206,6 @@ class Steps:
             say("rank {} is not profiled: cannot write {}".format(self.rank, problem))
             self.optimizer = 0
             return
-        if self.is_fork and "multiprocessing.util" in sys.modules:  # such a fork ends without atexit
-            sys.modules["multiprocessing.util"].Finalize(None, self.at_exit, exitpriority=0)
         self.await_next(options.get("first"))
 
     def await_next(self, request=None):
@@ -235,17 +304,40 @@ class Steps:
         process that has not, a launcher that imported torch: the fork may be a rank."""
         if self.optimizer is not None:
             self.optimizer, self.window = 0, None
+            self.diary.on = False
+            self.pages.forget()
             return
         self.control.pid = os.getpid()
         self.is_fork = True
+        self.pages.begin_again()
+        self.diary.begin_again()
 
     def at_exit(self):
+        if os.getpid() != self.control.pid or self.ended:
+            return
+        self.ended = True
+        self.diary.close()
         if self.window is not None:
             window, self.window = self.window, None
             try:
                 window.at_exit()
             except Exception as error:  # the process ends as it would have
                 say("rank {}: {}: {}".format(self.rank, type(error).__name__, error))
+        try:
+            self.pages.close()
+            if not is_launcher():
+                write_end(self.control, self.pages, self.diary)
+        except Exception as error:  # the process ends as it would have
+            say("rank {}: {}: {}".format(self.rank, type(error).__name__, error))
+
+
+def is_launcher():
+    """Whether this process starts ranks: it imports torch, and trains nothing."""
+    return "torch.distributed.launcher.api" in sys.modules and "RANK" not in os.environ
+
+
+def objects_of(kind):
+    return [each for each in gc.get_objects() if issubclass(type(each), kind)]
 
 
 class Plan:
