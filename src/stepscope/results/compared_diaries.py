@@ -114,9 +114,7 @@ def diary_figures(before: TimedSteps, after: TimedSteps, *, side: str) -> Iterab
             continue
         step = max(float(np.median(before.step)), float(np.median(after.step)))
         doubt = math.hypot(between * step / typical, OF_STEP * step / typical)
-        yield _figure(
-            what, f"diary_{part}_ns", side, a, b, between=doubt, of=np.mean, tests=len(shared)
-        )
+        yield _figure(what, f"diary_{part}_ns", side, a, b, between=doubt, of=np.mean, tests=len(shared))
     if before.outside and after.outside:
         first, second = (Measured(value=mean) for mean in (before.outside, after.outside))
         yield figure(

@@ -72,7 +72,9 @@ def _look(job: TraceEvidence) -> Statement:
         ranks=tuple(p.facts.rank for p in job.summary.ranks[:1]),
         confidence="measured; reductions of the same gradients, counted",
         advice=(
-            Advice(text="reduce once a step, in the last micro-step", command=trace_command(job, "--show buckets,overlap")),
+            Advice(
+                text="reduce once a step, in the last micro-step", command=trace_command(job, "--show buckets,overlap")
+            ),
             *in_words_of("accumulate", used, otherwise=("ddp",)),
         ),
     )
