@@ -16,6 +16,7 @@ from stepscope.records.trace_collectives import (
 )
 from stepscope.traces.alignment import base_shifts
 from stepscope.traces.order_matching import RankOrder, pair
+from stepscope.traces.step_matching import Place, places, step_shift
 
 Key = tuple[object, ...]
 
@@ -129,13 +130,24 @@ def _in_order(
     leader = min(by_rank, key=lambda r: (-len(by_rank[r]), r))
     codes = _Codes()
     lead = codes.line(look[leader], by_rank[leader], shifts[leader])
-    found: dict[int, list[Member]] = {i: [Member(rank=leader, position=p)] for i, p in enumerate(by_rank[leader])}
-    sure: dict[int, float] = {}
-    methods: dict[int, str] = {}
+    found: dict[object, list[Member]] = {i: [Member(rank=leader, position=p)] for i, p in enumerate(by_rank[leader])}
+    sure: dict[object, float] = {}
+    methods: dict[object, str] = {}
+    place_of: dict[Place, int] = {}
     leftover: list[Instance] = []
     for rank in sorted(set(by_rank) - {leader}):
         line = codes.line(look[rank], by_rank[rank], shifts[rank])
         one_clock = hosts[rank] is not None and hosts[rank] == hosts[leader]
+        if (shift := step_shift(lead, line, one_clock=one_clock)) is not None:
+            place_of = place_of or {place: i for i, place in enumerate(places(lead))}
+            for i, (step, *call) in enumerate(places(line)):
+                place = (step + shift.steps, *call)
+                at = place_of.get(place, place)
+                found.setdefault(at, []).append(Member(rank=rank, position=by_rank[rank][i]))
+                sure[at] = min(sure.get(at, 1.0), shift.confidence)
+                if methods.get(at) in (None, "order"):
+                    methods[at] = "order" if at == i else "order_shifted"
+            continue
         pairing = pair(lead, line, one_clock=one_clock)
         for position, at in zip(by_rank[rank], pairing.to.tolist(), strict=True):
             member = Member(rank=rank, position=position)
@@ -147,6 +159,10 @@ def _in_order(
             if methods.get(at) in (None, "order"):
                 methods[at] = pairing.method
     return leftover + [_instance(m, methods.get(at, "alone"), sure.get(at)) for at, m in found.items()]
+
+
+def _called(c: RankCollective) -> int:
+    return c.start_ns if c.launch_ns is None else c.launch_ns
 
 
 class _Codes:
@@ -164,7 +180,9 @@ class _Codes:
                 dtype=np.int64,
             ),
             step=np.array([-1 if c.step is None else c.step for c in chosen], dtype=np.int64),
+            starts_ns=np.array([c.start_ns + shift_ns for c in chosen], dtype=np.int64),
             ends_ns=np.array([c.end_ns + shift_ns for c in chosen], dtype=np.int64),
+            called_ns=np.array([_called(c) + shift_ns for c in chosen], dtype=np.int64),
         )
 
 
