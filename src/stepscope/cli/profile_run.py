@@ -155,6 +155,7 @@ def _ended(
             code=code,
             ended_ns=time.time_ns(),
             host=socket.gethostname(),
+            folder=str(Path.cwd()),
             child=child.pid,
             signals=signals,
             diaries=diary_facts(layout),

@@ -26,7 +26,7 @@ def end_sentence(end: JobEnd) -> str:
         parts.append(f"{ranks_text(end.victims)} {was} stopped by it")
     if end.restarts:
         parts.append(f"after {counted(end.restarts, 'restart')}")
-    if end.code is not None:
+    if end.code is not None and (end.kind != "exit-code" or end.ranks):
         parts.append(f"exit code {end.code}")
     if end.independent:
         parts.append(
