@@ -45,7 +45,7 @@ def guarded(method):
 
 
 class Evaluation:
-    """Forward passes of an evaluation, one after the other. begin, end: looks; fetched: the wait that follows the last one."""
+    """Forward passes of an evaluation, one after the other. begin, end: looks; fetched: the wait after the last one."""
 
     def __init__(self, begin, resume):
         self.begin = self.end = begin
@@ -105,6 +105,9 @@ class Diary:
         self.since_optimizer = self.micro_steps = 0
         self.times = deque(maxlen=KEPT)
         """ns of finished steps by themselves, without what is outside."""
+        self.first_ns = 0
+        """Of the first step, without data."""
+        self.compiled = False
         self.tail = None
         """The last gradient of DDP (gradients.py), where there is one."""
         self.raised = None
@@ -397,7 +400,8 @@ class Diary:
             self.move(ident)
         if self.phase is None:
             self.begin()
-        look = now, cpu, delay = self.look()
+        look = self.look()
+        now = look[0]
         self.acc[self.phase] += now - self.since
         self.since = now
         if self.pages.name is None:
@@ -443,6 +447,8 @@ class Diary:
         )
         if not self.flags & (FIRST | WINDOW | PROFILED):
             self.times.append(whole - acc[OUTSIDE])
+        elif not self.number:
+            self.first_ns = whole - acc[DATA]
         self.pages.step(record, self.number + 1, start[0] - self.start_ns)
 
     def comm(self):

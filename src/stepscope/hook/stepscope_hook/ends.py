@@ -14,6 +14,8 @@ OWN = os.path.dirname(os.path.abspath(__file__))
 
 def write_end(control, pages, diary):
     """end-RRRRR-A.json, or end-RRRRR-pPID.json of a process that made no step. Never raises."""
+    if is_launcher():
+        return None
     error = getattr(sys, "last_value", None)
     rank, world = (diary.rank, diary.world) if pages.name is not None else identity()
     name = pages.name or "{:05d}-p{}".format(rank, os.getpid())
@@ -28,6 +30,39 @@ def write_end(control, pages, diary):
     else:
         document["phase"] = diary.phase_of(None)
     return control.write("rank_end/1", "end-" + name + ".json", document)
+
+
+def is_launcher():
+    """Whether this process starts ranks: it imports torch, and trains nothing."""
+    return "torch.distributed.launcher.api" in sys.modules and "RANK" not in os.environ
+
+
+def tell_uncaught():
+    """Leave our own frames out of the traceback of an exception that nobody catches: it is the job's output."""
+    before = sys.excepthook
+
+    def shows(kind, error, trace):
+        try:
+            trace = without_ours(trace)
+        except Exception:  # shown as it is
+            pass
+        before(kind, error, trace)
+
+    sys.excepthook = shows
+
+
+def without_ours(trace):
+    """The traceback without frames of this package."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
+        trace = trace.tb_next
+    each = trace
+    while each is not None:
+        after = each.tb_next
+        while after is not None and after.tb_frame.f_code.co_filename.startswith(OWN):
+            after = after.tb_next
+        each.tb_next = after
+        each = after
+    return trace
 
 
 def restart():

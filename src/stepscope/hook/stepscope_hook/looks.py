@@ -7,7 +7,6 @@ are taken out of the traceback of an exception that nobody catches (ends.py).
 import functools
 import gc
 import sys
-import weakref
 from threading import get_ident
 from time import perf_counter_ns
 
@@ -79,6 +78,10 @@ class Looks:
                 if place is not None and hasattr(place, last):
                     self.done.add((module, name))
                     replace(place, last, functools.partial(make, diary, module.partition(".")[0] + "." + name))
+        functional = "torch.distributed._functional_collectives"
+        if functional in sys.modules and functional not in self.done:
+            self.done.add(functional)
+            replace(sys.modules[functional], "wait_tensor", lambda original: wait(diary, original))
         if "torch._dynamo" in sys.modules and self.compiling is None:
             self.compiling = Compiling(diary)
 
@@ -118,6 +121,7 @@ class Compiling:
         diary = self.diary
         if self.depth == 0 and diary.phase is not None and diary.mine():
             ns = perf_counter_ns() - self.began
+            diary.compiled = True
             diary.event("compilation", self.began, ns, "", 1, True)
 
 
@@ -132,6 +136,11 @@ def replace(place, name, make):
     except (AttributeError, TypeError):
         pass  # a function of C without these attributes
     setattr(place, name, made)
+
+
+def is_compiling():
+    """torch.compiler.is_compiling, a constant to torch.compile: what it traces is the original then."""
+    return getattr(getattr(sys.modules["torch"], "compiler", None), "is_compiling", None) or (lambda: False)
 
 
 def fetch(diary, what, original):
@@ -156,8 +165,10 @@ def fetch(diary, what, original):
 
 
 def backward(diary, original):
+    compiling = is_compiling()
+
     def times_backward(*args, **kwargs):
-        if not diary.mine():
+        if compiling() or not diary.mine():
             return original(*args, **kwargs)
         outermost = diary.backward_begins()
         try:
@@ -172,12 +183,14 @@ def backward(diary, original):
 
 
 def wait(diary, original):
-    def times_waiting(self, *args, **kwargs):
-        if not diary.on or get_ident() != diary.thread:
-            return original(self, *args, **kwargs)
+    compiling = is_compiling()
+
+    def times_waiting(*args, **kwargs):
+        if compiling() or not diary.on or get_ident() != diary.thread:
+            return original(*args, **kwargs)
         phase = diary.waits()
         try:
-            return original(self, *args, **kwargs)
+            return original(*args, **kwargs)
         except BaseException as error:
             diary.raises(error, "comm")
             raise
@@ -203,50 +216,3 @@ def save(diary, what, original):
                 diary.save_ends(look)
 
     return times_saving
-
-
-class Roots:
-    """The modules whose calls are the forward passes of the model: known by id, called through their class.
-
-    Their class is changed, not they: hooks on a module would be copied, pickled and scripted with it.
-    """
-
-    def __init__(self, diary):
-        self.diary = diary
-        self.known = {}
-        self.classes = set()
-
-    def add(self, module):
-        key = id(module)
-        if key in self.known:
-            return
-        self.known[key] = weakref.ref(module, lambda _: self.known.pop(key, None))
-        kind = type(module)
-        if kind not in self.classes:
-            self.classes.add(kind)
-            self.time_calls(kind)
-
-    def time_calls(self, kind):
-        import torch
-
-        diary, known = self.diary, self.known
-        own = kind.__dict__.get("__call__")
-        grad = torch.is_grad_enabled
-        compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
-
-        def __call__(self, *args, **kwargs):
-            call = own.__get__(self) if own is not None else super(kind, self).__call__
-            if compiling() or id(self) not in known or diary.depth or not diary.mine():
-                return call(*args, **kwargs)
-            diary.depth = 1
-            diary.forward_begins(self.training, grad())
-            try:
-                return call(*args, **kwargs)
-            except BaseException as error:
-                diary.raises(error, "forward")
-                raise
-            finally:
-                diary.depth = 0
-                diary.forward_ends()
-
-        kind.__call__ = __call__

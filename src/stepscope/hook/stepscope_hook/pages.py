@@ -74,7 +74,7 @@ class Pages:
         wait = FIRST_FLUSH_S
         while not self.stop.wait(wait):
             wait = FLUSH_S
-            for each in [self.flush] + self.each_second:
+            for each in [self.flush, *self.each_second]:
                 try:
                     each()
                 except Exception as error:  # the job goes on without it
