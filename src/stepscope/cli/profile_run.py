@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 FIXED_STEP = 20
 """Where ranks begin that do not see the output folder, and by when step times count as settled."""
-AUTO_STEPS = 8
 AFTER_POLL_S = 0.5
 """Between looks at a job whose window is over; its end is seen at once."""
 EARLY_S = 60.0
@@ -137,7 +136,8 @@ class _Followed:
 def _tell(hang: Hang | None) -> None:
     """On stderr, while the job stands still."""
     if hang is not None:
-        words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, hang.place)
+        place = None if hang.place is None else hang.place.removeprefix(f"{Path.cwd()}/")
+        words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, place)
         log(f"! the job stands still: {words}; Ctrl-C ends it with this verdict", "yellow")
 
 
@@ -155,6 +155,7 @@ def _ended(
             code=code,
             ended_ns=time.time_ns(),
             host=socket.gethostname(),
+            folder=str(Path.cwd()),
             child=child.pid,
             signals=signals,
             diaries=diary_facts(layout),
@@ -287,7 +288,7 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
     collect = [name for name in kinds if getattr(options, name)]
     timed = options.duration is not None
     return WindowRequest(
-        steps=10**9 if timed else AUTO_STEPS if steps == "auto" else steps,
+        steps=10**9 if timed else steps,
         wait=1 if timed else wait,
         warmup=options.warmup,
         fixed_step=None if running else (FIXED_STEP if isinstance(wait, str) else max(wait, 1)),
