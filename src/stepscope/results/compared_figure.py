@@ -29,8 +29,10 @@ def figure(
 
     With replicates the figures are the medians over them, as the ratio is; without, the two as given.
     """
-    found = None if replicates is None else change(
-        *(each.values for each in replicates), paired=paired, between=between, tests=tests
+    found = (
+        None
+        if replicates is None
+        else change(*(each.values for each in replicates), paired=paired, between=between, tests=tests)
     )
     if replicates is not None and found is not None:
         first, second = (Measured(value=float(np.median(r.values)), n=len(r.values)) for r in replicates)

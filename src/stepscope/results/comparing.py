@@ -140,7 +140,9 @@ def _contended(first: Side, second: Side) -> list[str]:
         steps = timed_steps(side.diaries)
         if not isinstance(steps, Unavailable) and steps.contended > BUSY:
             share = format_percent(steps.contended, digits=0)
-            found.append(f"{side.name}: training threads had no processor for {share} of the time; the intervals hold that")
+            found.append(
+                f"{side.name}: training threads had no processor for {share} of the time; the intervals hold that"
+            )
     return found
 
 
