@@ -13,7 +13,9 @@ from statistics import fmean, median
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
+from stepscope.diagnose.verdict_kinds import KIND_OF_RULE
 from stepscope.diagnose.verdict_tree import tree_of
+from stepscope.diagnose.verdict_words import worded
 from stepscope.records.finding import Diagnosis, Finding, Quiet
 from stepscope.records.verdict import Cost, Share, Verdict, VerdictKind
 from stepscope.results.diary import (
@@ -27,6 +29,7 @@ from stepscope.results.diary import (
     step_interval,
 )
 from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.job_end import end_sentence
 from stepscope.results.profiled_job import ProfiledJob
 from stepscope.results.slow_ranks import Slow
 
@@ -53,33 +56,15 @@ _BETWEEN: dict[str, VerdictKind] = {
     "compilation": "compilation",
 }
 
-KIND_OF_RULE: dict[str, VerdictKind] = {
-    "data-loading": "input-bound",
-    "straggler": "straggler",
-    "communication-bound": "communication-bound",
-    "exposed-communication": "communication-bound",
-    "naive-synchronisation": "communication-bound",
-    "exposed-tail-bucket": "communication-bound",
-    "poor-overlap": "communication-bound",
-    "gradient-sync-each-micro-step": "communication-bound",
-    "fsdp-small-units": "communication-bound",
-    "fsdp-no-prefetch": "communication-bound",
-    "fsdp-regathers": "communication-bound",
-    "fsdp-root-unit": "communication-bound",
-    "fsdp-wait-on-copy": "communication-bound",
-    "tensor-parallel-slow-link": "communication-bound",
-    "python-overhead": "host-bound",
-    "launch-bound": "host-bound",
-    "small-kernels": "host-bound",
-    "host-sync": "host-bound",
-    "memory-bandwidth-bound": "memory-bound",
-    "optimizer-heavy": "optimizer-bound",
-    "pipeline-bubble": "pipeline-bubble",
-    "pipeline-imbalance": "pipeline-bubble",
-    "oversubscription": "contended-machine",
-    "compute-bound": "compute-bound",
+_END: dict[str, VerdictKind] = {
+    "crash": "crash",
+    "exit-code": "crash",
+    "killed": "killed",
+    "out-of-memory": "killed",
+    "hang": "hang",
+    "no-steps": "no-steps",
 }
-"""What each rule's finding is about, in the verdict's terms."""
+"""Ends of a job that come before whatever its steps say."""
 
 SIZED = frozenset({"input-bound", "straggler", "communication-bound", "optimizer-bound", "uneven-work"})
 """Kinds that the diary measures: what the window alone says of them is no finding of its own."""
@@ -94,17 +79,20 @@ class Judged:
 
 
 def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
-    """The verdict on the only profiled job of ``evidence``; None where there is none, or more than one."""
-    if len(evidence.profiled) != 1 or evidence.profiled[0].steps is None:
+    """The verdict on the only profiled job of ``evidence``; None where there is none, or more than one, or nothing known."""
+    if len(evidence.profiled) != 1:
         return None
     job = evidence.profiled[0]
+    failed = None if job.end is None else _END.get(job.end.kind)
+    if job.steps is None:
+        return None if failed is None else Judged(verdict=_without_steps(job, failed), diagnosis=diagnosis)
     steps = job.steps
-    assert steps is not None
     window = _window(evidence, job)
-    pipeline = _is_pipeline(job, diagnosis)
     late = late_ranks(steps)
-    costs = _ordered(_costs(steps, job, window, diagnosis, late, pipeline=pipeline))
-    kind, ranks = _kind(steps, costs)
+    costs = _ordered(_costs(steps, job, window, diagnosis, late, pipeline=_is_pipeline(job, diagnosis)))
+    kind, ranks = _kind(steps, diagnosis, costs)
+    if failed is not None and job.end is not None:
+        kind, ranks = failed, job.end.ranks
     middle, low, high = step_interval(steps)
     first = costs[0] if costs and costs[0].kind == kind else None
     verdict = Verdict(
@@ -126,11 +114,24 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         ranks_seen=steps.ranks,
         world_size=steps.world_size,
         hosts=len(set(steps.hosts)),
+        ended=None if job.end is None else job.end.kind,
     )
-    from stepscope.diagnose.verdict_words import worded
-
     sized = _sized(diagnosis, steps, costs, sized=_sizes_known(job, window))
     return Judged(verdict=worded(verdict, job=job, steps=steps, late=late, diagnosis=sized), diagnosis=sized)
+
+
+def _without_steps(job: ProfiledJob, kind: VerdictKind) -> Verdict:
+    """Of a job that ended before any step."""
+    assert job.end is not None
+    return Verdict(
+        kind=kind,
+        ranks=job.end.ranks,
+        confidence="likely" if job.end.likely else "certain: the job's own end",
+        headline=end_sentence(job.end),
+        ranks_seen=len({each.rank for each in job.diaries}),
+        world_size=job.end.world_size,
+        ended=job.end.kind,
+    )
 
 
 def _window(evidence: Evidence, job: ProfiledJob) -> TraceEvidence | None:
@@ -193,13 +194,12 @@ def _contended(steps: JobSteps) -> Iterable[Cost]:
 
 
 def _input(steps: JobSteps) -> Iterable[Cost]:
-    """Waiting for data that every rank has: what one rank alone waits makes it late, and counts there."""
+    """Waiting for data that every rank has, so that of the rank that waits least: more of one rank makes it late, and counts
+    there."""
     for name in ("data", "before"):
-        every = steps.parts_ns[name]
-        if not np.isfinite(every).any():
-            continue
-        common = np.nan_to_num(every).min(axis=0)
-        part = share(common, steps.step_ns)
+        every = np.nan_to_num(steps.parts_ns[name])
+        least = int(np.argmin(every.sum(axis=1)))
+        part = share(every[least], steps.whole_ns[least])
         if part is not None and part.value >= WORTH:
             yield Cost(kind="input-bound", share=part, stake_fraction=part.value, rules=(name,))
             return
@@ -277,7 +277,12 @@ def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) ->
     best: dict[VerdictKind, Finding] = {}
     for finding in diagnosis.findings:
         kind = KIND_OF_RULE.get(finding.rule)
-        if kind is None or kind in skip or kind == "compute-bound" or finding.severity == "info":
+        if (
+            kind is None
+            or kind in skip
+            or kind in ("compute-bound", "independent-processes")
+            or finding.severity == "info"
+        ):
             continue
         if finding.stake_fraction is None or finding.stake_fraction < WORTH:
             continue
@@ -334,8 +339,9 @@ def _ordered(costs: Iterable[Cost]) -> list[Cost]:
     return ranked
 
 
-def _kind(steps: JobSteps, costs: Sequence[Cost]) -> tuple[VerdictKind, tuple[int, ...]]:
-    if steps.independent:
+def _kind(steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[Cost]) -> tuple[VerdictKind, tuple[int, ...]]:
+    grave = [finding for finding in diagnosis.findings if finding.severity != "info"]
+    if steps.independent or any(KIND_OF_RULE.get(f.rule) == "independent-processes" for f in grave):
         return "independent-processes", ()
     if costs:
         return costs[0].kind, costs[0].ranks

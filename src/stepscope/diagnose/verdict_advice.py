@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stepscope.diagnose.verdict_kinds import KIND_OF_RULE
 from stepscope.records.finding import Advice, Diagnosis
 from stepscope.records.verdict import Verdict, VerdictKind
 from stepscope.results.profiled_job import ProfiledJob
@@ -27,8 +28,6 @@ _PLAIN: Mapping[VerdictKind, str] = {
 
 def advice_for(verdict: Verdict, *, job: ProfiledJob, diagnosis: Diagnosis) -> tuple[Advice, ...]:
     """At most two: of the finding that explains the first cost, or the general one."""
-    from stepscope.diagnose.verdict import KIND_OF_RULE
-
     if verdict.kind == "input-bound":
         return (_loader(job.facts),)
     explained = [f for f in diagnosis.findings if KIND_OF_RULE.get(f.rule) == verdict.kind and f.advice]

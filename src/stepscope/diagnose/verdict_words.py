@@ -8,8 +8,10 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.verdict_advice import advice_for
 from stepscope.records.finding import Diagnosis
+from stepscope.records.job_end import JobEnd
 from stepscope.records.verdict import Cost, Share, Verdict, VerdictKind
 from stepscope.results.diary import JobSteps, between_steps, drift
+from stepscope.results.job_end import end_sentence
 from stepscope.results.profiled_job import ProfiledJob
 from stepscope.results.slow_ranks import Slow
 
@@ -37,6 +39,8 @@ NOUNS: dict[VerdictKind, str] = {
     "undecided": "Undecided",
 }
 
+_ENDS = ("crash", "killed", "hang", "no-steps")
+
 PART_WORDS = {
     "data_wait": "waiting for data",
     "forward": "in forward",
@@ -53,7 +57,7 @@ def worded(
     told = any(cost.kind == "straggler" for cost in verdict.costs)
     return replace(
         verdict,
-        headline=headline(verdict, steps, late),
+        headline=headline(verdict, steps, late, job.end),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=tuple(_evidence(steps, late)) if told else (),
         notes=(*_between(verdict, steps), *_drift(steps), *_profiler(verdict)),
@@ -71,11 +75,15 @@ def percent(share: Share) -> str:
     return f"{text} (±{points})"
 
 
-def headline(verdict: Verdict, steps: JobSteps, late: tuple[Slow, ...] = ()) -> str:
+def headline(verdict: Verdict, steps: JobSteps, late: tuple[Slow, ...], end: JobEnd | None) -> str:
     """The first line."""
+    if verdict.kind in _ENDS and end is not None:
+        return end_sentence(end)
     if verdict.kind == "independent-processes":
-        same = sum(each.rank == steps.diaries[0].rank for each in steps.processes)
-        return f"{NOUNS[verdict.kind]}: {counted(same, 'process')} train at the same time without a process group"
+        if steps.independent:
+            same = sum(each.rank == steps.diaries[0].rank for each in steps.processes)
+            return f"{NOUNS[verdict.kind]}: {counted(same, 'process')} train at the same time without a process group"
+        return f"{NOUNS[verdict.kind]}: {counted(steps.ranks, 'rank')} train, and none ever communicates"
     if not verdict.costs:
         return _computes(verdict)
     return cost_line(verdict.costs[0], steps, late)

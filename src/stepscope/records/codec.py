@@ -19,7 +19,7 @@ import msgspec
 from stepscope import __version__
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import DataError, StepscopeError
-from stepscope.records import calibration, cell, comm, plan, profile, run, samples
+from stepscope.records import calibration, cell, comm, job_end, plan, profile, run, samples
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.flight import FlightDump
 from stepscope.records.migrations import RENAMED, migrate
@@ -51,6 +51,8 @@ KINDS: dict[type, tuple[str, int]] = {
     profile.HookedProcess: ("profile_process", 1),
     profile.HookedRank: ("profile_rank", 1),
     profile.WindowOfRank: ("profile_window_rank", 1),
+    job_end.FailedProcess: ("profile_failure", 1),
+    job_end.JobEnd: ("job_end", 1),
     ReportFiles: ("report_files", 1),
     Verdict: ("verdict", 1),
 }

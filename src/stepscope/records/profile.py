@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Literal
 
 from stepscope.core.dataclass import dataclass
 
@@ -13,12 +15,13 @@ WindowStatus = Literal["open", "written", "missed", "stepped_back", "failed", "e
 class WindowRequest:
     """A window of steps that the command line asks for.
 
-    wait: finished steps before it, or auto: when step times have settled. fixed_step: where ranks that do not see the
+    steps: auto: rank 0 chooses, 8 to 32 by the spread of the steps before it, fewer where they are long. wait: finished
+    steps before it, or auto: when step times have settled. fixed_step: where ranks that do not see the
     output folder begin; None in a running job. ranks: None for all. collect: shapes, stacks, memory, flops, modules.
     duration_s, after_s: a time window in place of steps, for jobs without an optimizer.
     """
 
-    steps: int
+    steps: int | Literal["auto"]
     wait: int | Literal["auto"]
     warmup: int
     fixed_step: int | None
@@ -54,7 +57,10 @@ class HookedProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookedRank:
-    """rank-R.json: a rank whose optimizer has stepped. restart: how often torchrun had restarted the ranks."""
+    """rank-R.json: a rank whose optimizer has stepped. restart: how often torchrun had restarted the ranks.
+
+    facts: model, wrappers, loaders, frameworks in use, machine (hook's facts.py); a part that could not be read is absent.
+    """
 
     rank: int
     world_size: int
@@ -64,6 +70,7 @@ class HookedRank:
     python: str
     torch: str
     local_rank: str | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +78,7 @@ class WindowOfRank:
     """window-N-rank-R.json: how a window went on one rank; ``open`` while it lasts.
 
     unprofiled_ns: host time of up to 64 steps before the window. profiled_ns: of the steps in it. paused_s: how long
-    the rank waited while its trace was written.
+    the rank waited while its trace was written. bounded: why it has fewer steps than would be needed.
     """
 
     window: int
@@ -89,3 +96,4 @@ class WindowOfRank:
     file: str | None = None
     size_bytes: int = 0
     paused_s: float = 0.0
+    bounded: str | None = None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
+from stepscope.core.places import telling_names
 from stepscope.core.words import counted
 from stepscope.environment.topology import Topology, parse_topology
 from stepscope.records.calibration import Calibration
@@ -33,6 +34,7 @@ from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
 from stepscope.store.layout import RunLayout, profiled_job
 from stepscope.store.reader import read_bytes, read_cell, read_created, read_if_there, read_run
+from stepscope.store.stated import stated_of_source
 
 if TYPE_CHECKING:
     from stepscope.traces.rank_pass import Wanted
@@ -121,8 +123,17 @@ def _sources(paths: Sequence[Path], how: Reading) -> list[Evidence]:
     found = []
     for place, members in groups.items():
         job = _one_job(place, members, how) if len(members) > 1 and place not in members else None
-        found += [job] if job is not None else [load_source(path, how) for path in members]
+        found += [job] if job is not None else [load_source(path, _of_source(how, path, paths)) for path in members]
     return found
+
+
+def _of_source(how: Reading, path: Path, paths: Sequence[Path]) -> Reading:
+    """With what the user states of that path's runs alone."""
+    if len(paths) < 2 or not how.stated.world_size:
+        return how
+    names = telling_names(list(dict.fromkeys(paths)))
+    own = names[list(dict.fromkeys(paths)).index(path)]
+    return replace(how, stated=stated_of_source(how.stated, own, names))
 
 
 def _is_trace_file(path: Path) -> bool:

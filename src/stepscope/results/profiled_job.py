@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.dataclass import dataclass
+from stepscope.records.job_end import JobEnd
 from stepscope.records.profile import HookedRank, ProfileRecord, WindowOfRank
 from stepscope.results.diary import JobSteps, job_steps
+from stepscope.results.job_end import read_job_end
 from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_if_there, read_record
@@ -18,6 +20,7 @@ from stepscope.store.reader import read_if_there, read_record
 class ProfiledJob:
     """name: the folder's. steps: None where no rank made a step. facts: of the model and its wrappers, as rank 0's hook
     found them, {} where it did not. profiled_ns: of each rank, the steps of the latest window that left traces.
+    end: None while the job runs.
     """
 
     name: str
@@ -27,6 +30,7 @@ class ProfiledJob:
     steps: JobSteps | None
     facts: Mapping[str, Any]
     profiled_ns: tuple[tuple[int, ...], ...] = ()
+    end: JobEnd | None = None
 
     @property
     def steps_profiled(self) -> int:
@@ -56,5 +60,6 @@ def read_profiled_job(folder: Path) -> ProfiledJob | None:
         diaries=diaries,
         steps=job_steps(diaries),
         facts=next((facts for rank in ranks if (facts := getattr(rank, "facts", None))), {}),
+        end=read_job_end(layout),
         profiled_ns=tuple(report.profiled_ns for report in reports if report.status == "written"),
     )

@@ -143,9 +143,9 @@ def rounds_median_interval(rounds: Sequence[Samples], *, rng: np.random.Generato
     return percentile_interval(medians)
 
 
-def percentile_interval(estimates: NDArray[np.float64]) -> Interval:
-    """The central 95% of bootstrap estimates, in their unit."""
-    tail = (1.0 - CONFIDENCE) / 2
+def percentile_interval(estimates: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> Interval:
+    """The central 95% of bootstrap estimates, or another share of them, in their unit."""
+    tail = (1.0 - confidence) / 2
     low, high = np.quantile(estimates, [tail, 1.0 - tail])
     return Interval(float(low), float(high))
 

@@ -11,5 +11,9 @@ __all__ = ["autograd", "cuda", "distributed", "nn", "optim", "profiler", "utils"
 _C = SimpleNamespace(_cuda_attach_out_of_memory_observer=cuda._observers.append)
 
 
+def is_grad_enabled():
+    return True
+
+
 class Tensor:
     pass

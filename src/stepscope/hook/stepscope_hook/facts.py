@@ -1,77 +1,228 @@
-"""What the job is made of: model, wrappers, loaders, frameworks. Read once a window, outside its steps."""
+"""What the job is made of: model, wrappers, loaders, frameworks in use. One pass over living objects as step 1 ends.
+
+A class is judged once; an object costs one look-up (about 0.1 us: 50 ms for half a million objects).
+"""
 
 import gc
 import sys
 
-FRAMEWORKS = (
-    "accelerate", "transformers", "lightning", "pytorch_lightning", "deepspeed", "megatron", "torchtitan", "colossalai",
-    "apex", "transformer_engine", "flash_attn", "xformers", "trl", "peft", "nanotron", "composer", "ray",
-)  # fmt: skip
+from stepscope_hook.clocks import cores
+
+USERS = {
+    "transformers": ("Trainer", "PreTrainedModel"),
+    "trl": ("SFTTrainer", "DPOTrainer", "GRPOTrainer", "PPOTrainer"),
+    "peft": ("PeftModel",),
+    "accelerate": ("Accelerator",),
+    "lightning": ("Trainer", "LightningModule", "Fabric"),
+    "pytorch_lightning": ("Trainer", "LightningModule"),
+    "deepspeed": ("DeepSpeedEngine", "PipelineEngine"),
+    "composer": ("Trainer", "ComposerModel"),
+    "torchtitan": ("Trainer", "JobConfig"),
+    "colossalai": ("Booster",),
+}
+"""Package -> classes whose living objects say that the job uses it, and does not merely import it."""
+BY_MODULES = ("megatron", "transformer_engine", "apex", "nanotron", "torchtitan", "flash_attn", "xformers", "timm")
+"""Packages in use where the model has a module of theirs."""
+
+OPTIONS = {
+    "fsdp": ("sharding_strategy", "forward_prefetch", "limit_all_gathers", "backward_prefetch"),
+    "loader": ("num_workers", "pin_memory", "prefetch_factor", "batch_size", "persistent_workers", "in_order"),
+    "ddp": ("find_unused_parameters", "gradient_as_bucket_view", "static_graph"),
+}
 
 
-def model_facts(optimizer):
-    """JSON-able facts; a part that cannot be read is left out."""
-    facts = {"frameworks": frameworks()}
-    if optimizer is not None:
-        facts["optimizer"] = optimizer_facts(optimizer)
-    facts.update(wrappers())
+class Objects:
+    """Living objects of the classes that say something, by kind; in_use: ``package.Class`` of frameworks."""
+
+    def __init__(self):
+        self.of = {"module": [], "ddp": [], "fsdp": [], "fsdp2": [], "loader": [], "compiled": [], "stage": [],
+                   "schedule": [], "iterator": []}  # fmt: skip
+        self.in_use = set()
+        known = {}
+        for each in gc.get_objects():
+            kind = type(each)
+            found = known.get(kind)
+            if found is None:
+                found = known[kind] = self.judge(kind)
+            for name in found:
+                self.of[name].append(each)
+        self.of["module"].sort(key=id)
+
+    def judge(self, kind):
+        """Names of the lists that objects of a class go into."""
+        import torch
+
+        found = []
+        for base in getattr(kind, "__mro__", ()):
+            package = str(getattr(base, "__module__", "")).partition(".")[0]
+            if base.__name__ in USERS.get(package, ()):
+                self.in_use.add(package + "." + base.__name__)
+        if issubclass(kind, torch.nn.Module):
+            found.append("module")
+            package = str(kind.__module__).partition(".")[0]
+            if package in BY_MODULES:
+                self.in_use.add(package + "." + kind.__name__)
+        for name, classes in self.classes().items():
+            if any(issubclass(kind, each) for each in classes):
+                found.append(name)
+        return tuple(found)
+
+    @staticmethod
+    def classes():
+        """Those of torch that are loaded."""
+        import torch
+
+        named = {
+            "ddp": (torch.nn.parallel.DistributedDataParallel,),
+            "fsdp": (_loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"),),
+            "fsdp2": (_loaded("torch.distributed.fsdp._fully_shard._fully_shard", "FSDPModule"),
+                      _loaded("torch.distributed._composable.fsdp.fully_shard", "FSDPModule")),
+            "loader": (torch.utils.data.DataLoader,),
+            "iterator": (_loaded("torch.utils.data.dataloader", "_BaseDataLoaderIter"),),
+            "compiled": (_loaded("torch._dynamo.eval_frame", "OptimizedModule"),),
+            "stage": (_loaded("torch.distributed.pipelining.stage", "_PipelineStageBase"),),
+            "schedule": (_loaded("torch.distributed.pipelining.schedules", "_PipelineSchedule"),),
+        }  # fmt: skip
+        return {name: [each for each in classes if each is not None] for name, classes in named.items()}
+
+
+def model_facts(objects, optimizer):
+    """JSON-able facts; a part that cannot be read is left out.
+
+    frameworks: name -> version of those in use; objects: the classes that say so; imported: all that are merely there.
+    """
+    of = objects.of
+    facts = {
+        "frameworks": {name: version(name) for name in sorted({each.partition(".")[0] for each in objects.in_use})},
+        "objects": sorted(objects.in_use),
+        "imported": sorted(name for name in {*USERS, *BY_MODULES, "ray"} if name in sys.modules),
+    }
+    parts = (
+        ("optimizer", lambda: optimizer_facts(optimizer)),
+        ("ddp", lambda: counted(of["ddp"], _ddp)),
+        ("fsdp", lambda: counted(of["fsdp"], lambda each: _attributes(each, OPTIONS["fsdp"]))),
+        ("fsdp2", lambda: counted(of["fsdp2"], lambda each: {"class": type(each).__name__})),
+        ("loaders", lambda: counted(of["loader"] or [Orphan(each) for each in of["iterator"]], loader_facts)),
+        ("compiled", lambda: compiled_facts(of)),
+        ("dtensor", lambda: dtensor_facts(optimizer)),
+        ("pipeline", lambda: pipeline_facts(of)),
+        ("machine", machine_facts),
+    )
+    for name, read in parts:
+        try:
+            found = read()
+        except Exception:  # another version of what is read: this part stays unknown
+            continue
+        if found:
+            facts[name] = found
     return facts
 
 
-def frameworks():
-    """Name -> version of what the job has imported."""
-    found = {}
-    for name in FRAMEWORKS:
-        module = sys.modules.get(name)
-        if module is not None:
-            version = getattr(module, "__version__", None)
-            found[name] = version if isinstance(version, str) else None
-    return found
+def version(name):
+    found = getattr(sys.modules.get(name), "__version__", None)
+    return found if isinstance(found, str) else None
 
 
 def optimizer_facts(optimizer):
-    counts = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-            kind = str(parameter.dtype).replace("torch.", "")
-            entry = counts.setdefault(kind, {"tensors": 0, "elements": 0, "local_elements": 0})
-            entry["tensors"] += 1
-            entry["elements"] += parameter.numel()
-            entry["local_elements"] += local.numel()
-    return {"class": type(optimizer).__name__, "parameters": counts}
+    """Class, and by type of number how many parameters; devices: where they are."""
+    if optimizer is None:
+        return None
+    counts, devices = {}, set()
+    for parameter in parameters_of(optimizer):
+        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+        kind = str(parameter.dtype).replace("torch.", "")
+        entry = counts.setdefault(kind, {"tensors": 0, "elements": 0, "local_elements": 0})
+        entry["tensors"] += 1
+        entry["elements"] += parameter.numel()
+        entry["local_elements"] += local.numel()
+        devices.add(parameter.device.type)
+    return {"class": type(optimizer).__name__, "parameters": counts, "devices": sorted(devices)}
 
 
-def wrappers():
-    """DDP, FSDP and the data loader with the settings that matter to the step's time."""
+def parameters_of(optimizer):
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+class Orphan:
+    """What an iterator still knows of a loader that is gone: ``for batch in DataLoader(...)``."""
+
+    def __init__(self, iterator):
+        for name in (*OPTIONS["loader"], "dataset"):
+            setattr(self, name, getattr(iterator, "_" + name, None))
+        self.batch_sampler = getattr(iterator, "_index_sampler", None)
+        self.batch_size = getattr(self.batch_sampler, "batch_size", None)
+        self.sampler = getattr(self.batch_sampler, "sampler", None)
+
+
+def loader_facts(loader):
+    facts = _attributes(loader, OPTIONS["loader"])
+    for name in ("dataset", "sampler"):
+        facts[name] = type(getattr(loader, name, None)).__name__
+    kind = _loaded("torch.utils.data.distributed", "DistributedSampler")
+    sampler = getattr(loader, "sampler", None)
+    inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    facts["distributed_sampler"] = kind is not None and (isinstance(sampler, kind) or isinstance(inner, kind))
+    if not isinstance(loader, Orphan):
+        facts["class"] = type(loader).__name__
+    return facts
+
+
+def compiled_facts(of):
+    """modules: wrapped by torch.compile; in_place: compiled with module.compile()."""
+    in_place = sum(getattr(each, "_compiled_call_impl", None) is not None for each in of["module"])
+    modules = len(of["compiled"])
+    return {"modules": modules, "in_place": in_place} if modules or in_place else None
+
+
+def dtensor_facts(optimizer):
+    """How the parameters that are DTensors are placed on which mesh."""
+    found = {}
+    for parameter in parameters_of(optimizer) if optimizer is not None else ():
+        if hasattr(parameter, "device_mesh") and hasattr(parameter, "placements"):
+            mesh = parameter.device_mesh
+            names = getattr(mesh, "mesh_dim_names", None)
+            key = (tuple(names or ()), tuple(int(n) for n in mesh.mesh.shape), tuple(map(str, parameter.placements)))
+            entry = found.setdefault(key, [0, 0])
+            entry[0] += 1
+            entry[1] += parameter.numel()
+    return [
+        {
+            "mesh_dims": list(names),
+            "mesh_shape": list(shape),
+            "placements": list(placed),
+            "tensors": n,
+            "elements": size,
+        }
+        for (names, shape, placed), (n, size) in sorted(found.items())
+    ]
+
+
+def pipeline_facts(of):
+    if not of["stage"]:
+        return None
+    schedules = [{"class": type(each).__name__, "microbatches": getattr(each, "_n_microbatches", None)}
+                 for each in of["schedule"]]  # fmt: skip
+    stages = [[getattr(each, "stage_index", None), getattr(each, "num_stages", None)] for each in of["stage"]]
+    return {"stages": sorted(stages), "schedules": schedules}
+
+
+def machine_facts():
     import torch
 
-    ddp = torch.nn.parallel.DistributedDataParallel
-    fsdp1 = _loaded("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
-    fsdp2 = _loaded("torch.distributed.fsdp._fully_shard._fully_shard", "FSDPModule") or _loaded(
-        "torch.distributed._composable.fsdp.fully_shard", "FSDPModule"
-    )
-    loader = torch.utils.data.DataLoader
-    found = {"ddp": [], "fsdp": [], "fsdp2": [], "loaders": []}
-    for each in gc.get_objects():
-        kind = type(each)
-        if not isinstance(kind, type):
-            continue
-        if issubclass(kind, ddp):
-            found["ddp"].append(_ddp(each))
-        elif fsdp1 is not None and issubclass(kind, fsdp1):
-            found["fsdp"].append(_attributes(each, ("sharding_strategy", "forward_prefetch", "limit_all_gathers",
-                                                    "backward_prefetch")))  # fmt: skip
-        elif fsdp2 is not None and issubclass(kind, fsdp2):
-            found["fsdp2"].append({"class": kind.__name__})
-        elif issubclass(kind, loader):
-            found["loaders"].append(_attributes(each, ("num_workers", "pin_memory", "prefetch_factor", "batch_size",
-                                                       "persistent_workers")))  # fmt: skip
-    return {name: {"count": len(each), "first": each[0]} for name, each in found.items() if each}
+    return {
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "cores": cores(),
+        "cuda": bool(torch.cuda.is_available()),
+    }
+
+
+def counted(found, facts):
+    return {"count": len(found), "first": facts(found[0]), "all": [facts(e) for e in found[:8]]} if found else None
 
 
 def _ddp(module):
-    facts = _attributes(module, ("find_unused_parameters", "gradient_as_bucket_view", "static_graph"))
+    facts = _attributes(module, OPTIONS["ddp"])
     cap = getattr(module, "bucket_bytes_cap", None)
     return dict(facts, bucket_cap_bytes=cap if isinstance(cap, int) else None)
 

@@ -7,24 +7,26 @@ import shutil
 import sys
 import time
 
+from stepscope_hook.bounds import Bounds
 from stepscope_hook.control import say, utc
-from stepscope_hook.facts import model_facts
 
 GZIP_LEVEL = 1
 """gzip's fastest: the job waits while its trace is written."""
 
+BOUND_MARGIN = 2
+"""Steps from rank 0's word that the window ends to its end."""
+
 
 class Window:
-    """One window. steps: the counter that owns it; request: what was asked for; optimizer: whose steps count, or None."""
+    """One window. plans: of the process; request: what was asked for, with the steps that rank 0 chose."""
 
-    def __init__(self, steps, request, optimizer, late=0):
-        self.steps = steps
+    def __init__(self, plans, request, late=0):
+        self.steps = steps = plans.steps
         self.control = steps.control
         self.request = request
-        self.optimizer = optimizer
         self.late = late
-        self.number = steps.number
-        self.unprofiled_ns = steps.times_ns()
+        self.number = plans.number
+        self.unprofiled_ns = list(steps.diary.times)
         self.profiled_ns = []
         self.profiler = None
         self.nsys = False
@@ -35,9 +37,10 @@ class Window:
         self.recording = False
         self.first = self.last = 0
         self.boundary_ns = 0
-        self.facts = {}
         self.unfinished = b""
         """The name of the step inside which the job ended, as JSON has it: the trace calls it no step."""
+        self.bounds = None
+        """Where steps are chosen for the job."""
         self.memory = steps.memory
         """The allocator's history: of the whole job, or of this window."""
 
@@ -54,7 +57,6 @@ class Window:
             return self.start_nsys(count)
         activities = [torch.profiler.ProfilerActivity.CPU]
         self.report("open", "the rank ended inside the window, or could not write here")
-        self.facts = model_facts(self.optimizer)  # takes up to a second: before the profiler runs
         accelerated = [name for name in ("CUDA", "XPU", "HPU", "MTIA") if self.has(torch, name)]
         activities += [getattr(torch.profiler.ProfilerActivity, name) for name in accelerated]
         collect = self.request["collect"]
@@ -121,6 +123,8 @@ class Window:
             over = now - self.began_ns >= self.request["duration_s"] * 1e9
         else:
             over = count - self.first >= self.request["steps"]
+            if not over and self.bounds is not None:
+                over = self.bounds.over(count, (now - self.began_ns) / 1e9)
         if over:
             self.finish()
             return True
@@ -145,6 +149,8 @@ class Window:
             self.guard.ours = False
         self.recording = True
         self.first = self.last = count
+        if self.request.get("auto"):
+            self.bounds = Bounds(self, margin=BOUND_MARGIN if self.steps.world > 1 else 0)
         for key, value in self.metadata().items():
             self.profiler.add_metadata_json("stepscope." + key, json.dumps(value))
         self.began_ns = time.perf_counter_ns()
@@ -156,7 +162,7 @@ class Window:
             "rank": steps.rank, "world_size": steps.world, "host": self.control.host,
             "profile": {"window": self.number, "first_step": self.first, "steps": self.request["steps"],
                         "collect": self.request["collect"]},
-            "model": self.facts,
+            "model": steps.facts,
         }  # fmt: skip
 
     def begin_span(self, count):
@@ -266,6 +272,8 @@ class Window:
             "window": self.number, "rank": steps.rank, "world_size": steps.world, "host": self.control.host,
             "status": status, "reason": reason, "restart": steps.restart,
             "first_step": self.first, "last_step": self.last,
+            "bounded": self.request.get("bounded") if self.bounds is None or self.bounds.reason is None
+            else "{}: {} of {} steps".format(self.bounds.reason, len(self.profiled_ns), self.request["steps"]),
             "unprofiled_ns": self.unprofiled_ns, "profiled_ns": self.profiled_ns,
         }  # fmt: skip
         document.update(more)

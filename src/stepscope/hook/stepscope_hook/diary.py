@@ -1,0 +1,528 @@
+"""The step diary of one process: which part of a step the training thread is in, and since when.
+
+One clock runs from part to part, so the parts of a step add up to the whole of it. records/diary.py of stepscope says what
+the numbers are. ``looks.py`` calls the methods here from inside torch's; none of them raises into the job, and all but
+those that say so are called on the training thread alone.
+"""
+
+import functools
+import math
+import os
+import struct
+import sys
+import threading
+import time
+from collections import deque
+from threading import get_ident
+from time import perf_counter_ns, thread_time_ns
+
+from stepscope_hook.clocks import RunQueue, cores, process_age_ns
+from stepscope_hook.control import identity, say
+
+RECORD = struct.Struct("<9fHBB")
+WHOLE, DATA, BEFORE, FORWARD, BACKWARD, OPTIMIZER, COMM, OUTSIDE, CPU, OTHER = range(10)
+"""Parts of a step; the first nine are the columns of a record."""
+PHASES = {DATA: "data", BEFORE: "before", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer",
+          COMM: "comm", OUTSIDE: "outside", OTHER: "other"}  # fmt: skip
+NO_DELAY = 65535
+PROFILED, WINDOW, DEVICE_CLOCK, OWN_PROFILER, FIRST = 1, 2, 4, 8, 16
+KEPT = 64
+"""Step times kept in memory, for the choice of a window."""
+NAN = math.nan
+
+
+def guarded(method):
+    """The method, after whose first exception the diary is off."""
+
+    @functools.wraps(method)
+    def never_raises(self, *args, **more):
+        try:
+            return method(self, *args, **more)
+        except Exception as error:  # the job goes on whatever happens here
+            self.off("{} in {}: {}".format(type(error).__name__, method.__name__, error))
+
+    return never_raises
+
+
+class Evaluation:
+    """Forward passes of an evaluation, one after the other. begin, end: looks; fetched: the wait after the last one."""
+
+    def __init__(self, begin, resume):
+        self.begin = self.end = begin
+        self.resume = resume
+        self.forwards = 0
+        self.inner_ns = 0
+        self.fetched = None
+
+
+class Diary:
+    """The recorder. pages: where its records go; on: false for good once anything in it failed."""
+
+    def __init__(self, control, pages):
+        self.control = control
+        self.pages = pages
+        self.on = True
+        self.begin_again()
+
+    def begin_again(self):
+        """Nothing has been seen yet: at the start, and in a fork of a process that has made no step."""
+        self.thread = threading.main_thread().ident
+        self.queue = None
+        self.rank = self.world = self.restart = 0
+        self.number = 0
+        """Finished steps."""
+        self.phase = None
+        """None: no sign of a step yet."""
+        self.since = 0
+        self.acc = [0] * 10
+        self.not_ours = [0, 0]
+        """CPU time and delay of this step inside data and outside."""
+        self.start = (0, 0, 0)
+        self.start_unix_ns = self.start_ns = 0
+        self.set_up_ns = None
+        self.flags = FIRST
+        self.fetched = None
+        """What was there before data that nobody has used yet: a forward pass tells whether it is training data."""
+        self.inner_ns = 0
+        self.resume = BEFORE
+        self.depth = 0
+        self.backwards = 0
+        """Depth of calls of backward."""
+        self.evaluation = None
+        self.trains_in_eval_mode = False
+        self.last_eval_had_grad = False
+        self.saving = 0
+        self.saved = None
+        self.optimizers = []
+        """id() of those whose step() runs."""
+        self.forward_end = 0
+        self.seen_forward = False
+        """Since the last backward pass."""
+        self.passes = False
+        """Whether there was a pass in this step."""
+        self.ever_data = self.ever_forward = self.ever_backward = False
+        self.ever_waited = False
+        self.since_optimizer = self.micro_steps = 0
+        self.times = deque(maxlen=KEPT)
+        """ns of finished steps by themselves, without what is outside."""
+        self.first_ns = 0
+        """Of the first step, without data."""
+        self.compiled = False
+        self.tail = None
+        """The last gradient of DDP (gradients.py), where there is one."""
+        self.raised = None
+
+    # -- looks --------------------------------------------------------------------------------------------------------
+
+    def look(self):
+        """(now, CPU time of the thread, its delay)."""
+        queue = self.queue
+        return perf_counter_ns(), thread_time_ns(), 0 if queue.file is None else queue.delay_ns()
+
+    def leave(self, look):
+        """Leave data or outside: what the thread used there is not of the step."""
+        now, cpu, delay = self.look()
+        self.not_ours[0] += cpu - look[1]
+        self.not_ours[1] += delay - look[2]
+        return now
+
+    def mine(self):
+        """Whether this is the training thread."""
+        return self.on and get_ident() == self.thread
+
+    @guarded
+    def begin(self):
+        """The first sign of a step."""
+        self.queue = RunQueue()
+        self.start = self.look()
+        self.start_ns = self.since = self.start[0]
+        self.start_unix_ns = time.time_ns()
+        self.set_up_ns = process_age_ns()
+        self.phase = BEFORE
+        self.pages.watch()
+
+    def turn(self, phase):
+        """From the current part to another."""
+        now = perf_counter_ns()
+        self.acc[self.phase] += now - self.since
+        self.since = now
+        self.phase = phase
+
+    def idle_phase(self):
+        """The part that time belongs to after a pass."""
+        return OPTIMIZER if self.optimizers else OTHER
+
+    # -- data ---------------------------------------------------------------------------------------------------------
+
+    @guarded
+    def data_begins(self):
+        """The look at it; None where it is inside something else."""
+        if self.phase is None:
+            self.begin()
+        if self.phase in (DATA, COMM) or self.backwards or self.saving:
+            return None
+        look = self.look()
+        if self.evaluation is not None:
+            if self.evaluation.fetched is None:
+                self.evaluation.fetched = [look, 0, 0, 0]
+            return look
+        self.acc[self.phase] += look[0] - self.since
+        self.since = look[0]
+        if self.fetched is None:
+            self.fetched = (look, list(self.acc), tuple(self.not_ours), self.phase)
+            self.inner_ns = 0
+        self.resume, self.phase = self.phase, DATA
+        return look
+
+    @guarded
+    def data_ends(self, look, exhausted):
+        if look is None:
+            return
+        self.ever_data = True
+        evaluation = self.evaluation
+        if evaluation is not None:
+            if exhausted:
+                evaluation.fetched = None
+            elif evaluation.fetched is not None:
+                now, cpu, delay = self.look()
+                for at, used in enumerate((now - look[0], cpu - look[1], delay - look[2])):
+                    evaluation.fetched[at + 1] += used
+            return
+        now = self.leave(look)
+        self.acc[DATA] += now - self.since
+        self.since = now
+        self.phase = self.resume
+        if exhausted:
+            self.fetched = None
+
+    # -- passes -------------------------------------------------------------------------------------------------------
+
+    @guarded
+    def forward_begins(self, training, grad):
+        """An outermost forward pass of a root. training: its mode; grad: whether gradients are recorded."""
+        if self.phase is None:
+            self.begin()
+        if self.backwards or self.phase in (DATA, COMM) or self.saving:
+            return
+        self.ever_forward = True
+        if not grad or not (training or self.trains_in_eval_mode):
+            self.last_eval_had_grad = grad
+            self.evaluate()
+            return
+        if self.evaluation is not None:
+            self.end_evaluation()
+        self.fetched = None
+        if self.phase != FORWARD:
+            if self.phase == OPTIMIZER and not self.passes:
+                self.phase = BEFORE  # a closure: the step of the optimizer has not begun
+            self.turn(FORWARD)
+        self.seen_forward = self.passes = True
+
+    @guarded
+    def forward_ends(self):
+        if self.evaluation is not None:
+            self.evaluation.end = self.look()
+            self.evaluation.forwards += 1
+        else:
+            self.forward_end = perf_counter_ns()
+
+    def evaluate(self):
+        """A forward pass that is no training begins."""
+        evaluation = self.evaluation
+        if evaluation is not None:
+            evaluation.fetched = None
+            return
+        look = self.look()
+        if self.fetched is not None:
+            begin, acc, not_ours, resume = self.fetched
+            self.fetched = None
+            self.acc[:] = acc
+            self.not_ours[:] = not_ours
+            self.since = begin[0]
+            evaluation = Evaluation(begin, resume)
+            evaluation.inner_ns = self.inner_ns
+        else:
+            self.acc[self.phase] += look[0] - self.since
+            self.since = look[0]
+            evaluation = Evaluation(look, self.phase)
+        self.evaluation = evaluation
+        self.phase = OUTSIDE
+
+    def end_evaluation(self):
+        """Training goes on: what came after the last forward pass of the evaluation belongs to it."""
+        evaluation, self.evaluation = self.evaluation, None
+        fetched = evaluation.fetched
+        cut = evaluation.end if fetched is None else fetched[0]
+        now = perf_counter_ns()
+        self.acc[OUTSIDE] += cut[0] - self.since
+        self.not_ours[0] += cut[1] - evaluation.begin[1]
+        self.not_ours[1] += cut[2] - evaluation.begin[2]
+        waited = 0
+        if fetched is not None:
+            waited = fetched[1]
+            self.acc[DATA] += waited
+            self.not_ours[0] += fetched[2]
+            self.not_ours[1] += fetched[3]
+        self.acc[evaluation.resume] += max(now - cut[0] - waited, 0)
+        self.since = now
+        self.phase = evaluation.resume
+        ns = cut[0] - evaluation.begin[0] - evaluation.inner_ns
+        self.event("evaluation", evaluation.begin[0], ns, count=max(evaluation.forwards, 1))
+
+    @guarded
+    def backward_begins(self):
+        """Whether this call is the outermost."""
+        if self.phase is None:
+            self.begin()
+        if self.backwards or self.phase == DATA or self.saving:
+            self.backwards += self.backwards > 0
+            return False
+        evaluation = self.evaluation
+        if evaluation is not None:
+            if self.last_eval_had_grad:
+                self.trains_in_eval_mode = True
+            self.end_evaluation()
+        self.fetched = None
+        if not self.seen_forward and self.phase in (BEFORE, OTHER, OPTIMIZER):
+            self.phase = FORWARD
+        self.turn(BACKWARD)
+        self.passes = self.ever_backward = True
+        self.backwards = 1
+        if self.tail is not None:
+            self.tail.backward_begins()
+        return True
+
+    @guarded
+    def backward_ends(self, outermost):
+        if not outermost:
+            self.backwards -= self.backwards > 1
+            return
+        if self.tail is not None:
+            self.tail.backward_ends()
+        self.backwards = 0
+        self.since_optimizer += 1
+        self.turn(self.idle_phase())
+        self.seen_forward = False
+        self.forward_end = 0
+
+    @guarded
+    def optimizer_begins(self, optimizer):
+        if self.phase is None:
+            self.begin()
+        if self.phase in (DATA, COMM) or self.saving:
+            return
+        if id(optimizer) in self.optimizers:  # its last step raised
+            del self.optimizers[self.optimizers.index(id(optimizer)) :]
+        self.optimizers.append(id(optimizer))
+        if len(self.optimizers) > 1:
+            return
+        if self.evaluation is not None:
+            self.end_evaluation()
+        if self.phase == FORWARD and self.forward_end > self.since:  # no backward pass was seen after it
+            self.acc[FORWARD] += self.forward_end - self.since
+            self.since, self.phase = self.forward_end, OTHER
+        self.turn(OPTIMIZER)
+
+    @guarded
+    def optimizer_ends(self, optimizer):
+        if id(optimizer) not in self.optimizers:
+            return
+        del self.optimizers[self.optimizers.index(id(optimizer)) :]
+        self.micro_steps = max(self.micro_steps, self.since_optimizer)
+        self.since_optimizer = 0
+        if not self.optimizers:
+            if self.evaluation is not None:  # of a closure
+                self.end_evaluation()
+            self.turn(OTHER if self.passes else BEFORE)
+
+    # -- waiting and saving -------------------------------------------------------------------------------------------
+
+    def waits(self):
+        """The part that a blocking wait begins in; None where it is counted already."""
+        phase = self.phase
+        if phase is None or phase == COMM or phase == DATA or phase == OUTSIDE:
+            return None
+        self.ever_waited = True
+        self.turn(COMM)
+        return phase
+
+    def waited(self, phase):
+        if phase is not None and self.phase == COMM:
+            self.turn(phase)
+
+    @guarded
+    def save_begins(self, what):
+        """A look, where a checkpoint begins."""
+        if self.saving or self.phase is None or self.phase == DATA:
+            return None
+        look = self.look()
+        if self.evaluation is None:
+            self.acc[self.phase] += look[0] - self.since
+            self.since = look[0]
+            self.resume, self.phase = self.phase, OUTSIDE
+        self.saving = 1
+        self.saved = what
+        return look
+
+    @guarded
+    def save_ends(self, look):
+        if look is None:
+            return
+        self.saving = 0
+        if self.evaluation is None:
+            now = self.leave(look)
+            self.acc[OUTSIDE] += now - self.since
+            self.since = now
+            self.phase = self.resume
+            self.inner_ns += now - look[0]
+        else:
+            now = perf_counter_ns()
+            self.evaluation.inner_ns += now - look[0]
+        self.event("checkpoint", look[0], now - look[0], what=self.saved)
+
+    @guarded
+    def pause(self, began, what):
+        """From ``began``, a look, until now the window was written: no part of the step, which has just begun."""
+        now = self.leave(began)
+        ns = now - began[0]
+        self.acc[OUTSIDE] += ns
+        self.since = now
+        self.flags |= WINDOW
+        self.event("trace_written", began[0], ns, what=what)
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    @guarded
+    def boundary(self, optimizer_runs=True):
+        """The counted optimizer has ended its step. The look at it."""
+        ident = get_ident()
+        if ident != self.thread:
+            self.move(ident)
+        if self.phase is None:
+            self.begin()
+        look = self.look()
+        now = look[0]
+        self.acc[self.phase] += now - self.since
+        self.since = now
+        if self.pages.name is None:
+            self.open()
+        self.write(look)
+        self.number += 1
+        if self.tail is not None:
+            self.tail.step_ends()
+        self.acc[:] = (0,) * 10
+        self.not_ours[0] = self.not_ours[1] = 0
+        self.start = look
+        self.flags = 0
+        self.micro_steps = 0
+        self.fetched = None
+        self.seen_forward = self.passes = False
+        self.forward_end = 0
+        self.phase = OPTIMIZER if self.optimizers else BEFORE
+        return look
+
+    def write(self, look):
+        """The record of the step that ends."""
+        start, acc = self.start, self.acc
+        whole = look[0] - start[0]
+        cpu = look[1] - start[1] - self.not_ours[0] if start[1] is not None else NAN
+        part = NO_DELAY
+        if self.queue.file is not None and start[2] is not None and whole > 0:
+            late = (look[2] - start[2] - self.not_ours[1]) / whole
+            part = round(min(max(late, 0.0), 1.0) * (NO_DELAY - 1))
+        backward = acc[BACKWARD] if self.ever_backward else NAN
+        record = RECORD.pack(
+            whole,
+            acc[DATA] if self.ever_data else NAN,
+            acc[BEFORE],
+            acc[FORWARD] if self.ever_forward or self.ever_backward else NAN,
+            backward,
+            acc[OPTIMIZER],
+            self.comm(),
+            acc[OUTSIDE],
+            max(cpu, 0),
+            part,
+            min(self.micro_steps, 255),
+            self.flags,
+        )
+        if not self.flags & (FIRST | WINDOW | PROFILED):
+            self.times.append(whole - acc[OUTSIDE])
+        elif not self.number:
+            self.first_ns = whole - acc[DATA]
+        self.pages.step(record, self.number + 1, start[0] - self.start_ns)
+
+    def comm(self):
+        if self.world == 1:
+            return 0.0
+        return self.acc[COMM] if self.ever_waited else NAN
+
+    def move(self, ident):
+        """The counted optimizer steps on another thread."""
+        self.thread = ident
+        if self.queue is not None:
+            self.queue.close()
+            self.queue = RunQueue()
+            self.start = (self.start[0], None, None)
+            self.acc[self.phase] += perf_counter_ns() - self.since
+            self.since = perf_counter_ns()
+
+    def open(self):
+        """The first step has ended: the process group is there, so the rank is known."""
+        self.rank, self.world = identity()
+        torch = sys.modules["torch"]
+        header = {
+            "rank": self.rank, "world_size": self.world, "host": self.control.host, "pid": os.getpid(),
+            "restart": self.restart, "start_unix_ns": self.start_unix_ns, "set_up_ns": self.set_up_ns,
+            "threads": torch.get_num_threads() if hasattr(torch, "get_num_threads") else None, "cores": cores(),
+        }  # fmt: skip
+        self.pages.open(self.rank, header)
+
+    @guarded
+    def event(self, kind, began_ns, ns, what="", count=1, inside=False):
+        document = {"kind": kind, "step": self.number + 1, "at_ns": max(began_ns - self.start_ns, 0), "ns": max(ns, 0)}
+        if inside:
+            document["inside"] = True
+        if what:
+            document["what"] = what
+        if count != 1:
+            document["count"] = count
+        self.pages.event(document)
+
+    def off(self, reason):
+        """The diary ends; the job goes on."""
+        if not self.on:
+            return
+        self.on = False
+        if self.pages.name is None:
+            say("no step diary: " + reason)
+        else:
+            self.note(reason)
+
+    def note(self, reason):
+        """A look is off, or all of them."""
+        at_ns = perf_counter_ns() - self.start_ns if self.start_ns else 0
+        self.pages.event({"kind": "off", "step": self.number + 1, "at_ns": at_ns, "ns": 0, "what": reason[:300]})
+
+    def raises(self, error, phase):
+        """An exception leaves the part ``phase``: the innermost is remembered, in case that nobody catches it."""
+        if self.raised is None or self.raised[0] != id(error):
+            self.raised = (id(error), phase)
+
+    def phase_of(self, error):
+        """Where the step was as ``error`` was raised; where it is, without one."""
+        if error is not None and self.raised is not None and self.raised[0] == id(error):
+            return self.raised[1]
+        if self.saving:
+            return "checkpoint"
+        if self.evaluation is not None:
+            return "evaluation"
+        return PHASES.get(self.phase)
+
+    @guarded
+    def close(self):
+        """The process ends: an evaluation after the last step is told, too."""
+        if self.evaluation is not None and get_ident() == self.thread:
+            evaluation, self.evaluation = self.evaluation, None
+            self.phase = evaluation.resume
+            ns = evaluation.end[0] - evaluation.begin[0] - evaluation.inner_ns
+            self.event("evaluation", evaluation.begin[0], ns, count=max(evaluation.forwards, 1))

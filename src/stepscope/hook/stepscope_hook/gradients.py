@@ -1,0 +1,88 @@
+"""The last gradient of a DDP backward pass that is ready: what follows it in the pass is waiting and transfer.
+
+Which parameter's gradient is the last is learned in a few steps with a hook on every parameter; after them only the hooks
+of those that were last stay.
+"""
+
+from threading import get_ident
+from time import perf_counter_ns
+
+from stepscope_hook.diary import BACKWARD, COMM
+
+LEARNED_IN = 2
+"""Steps."""
+LEARNED_AGAIN = 1000
+"""Steps after which one step checks which gradient is the last."""
+MOST_KEPT = 4
+
+
+class LastGradient:
+    """modules: DistributedDataParallel with parameters in the host's memory."""
+
+    def __init__(self, diary, modules):
+        self.diary = diary
+        self.modules = modules
+        self.parameters = {}
+        for module in modules:
+            ignored = getattr(module, "parameters_to_ignore", ())
+            for name, each in module.module.named_parameters():
+                if each.requires_grad and name not in ignored:
+                    self.parameters[id(each)] = each
+        self.handles = []
+        self.kept = set()
+        self.lasts = set()
+        self.last = None
+        self.tail = False
+        self.learning = 0
+        self.steps = 0
+        self.learn(LEARNED_IN)
+
+    def learn(self, steps):
+        self.learning, self.lasts = steps, set()
+        self.watch(self.parameters)
+
+    def watch(self, keys):
+        for handle in self.handles:
+            handle.remove()
+        self.handles = [self.parameters[key].register_post_accumulate_grad_hook(self.ready) for key in keys]
+
+    def ready(self, parameter):
+        """torch's hook: a gradient is complete."""
+        diary = self.diary
+        if get_ident() != diary.thread:
+            return
+        self.last = id(parameter)
+        now = perf_counter_ns()
+        if diary.phase == BACKWARD:
+            diary.acc[BACKWARD] += now - diary.since
+            diary.since, diary.phase, self.tail = now, COMM, True
+        elif self.tail:  # the one before was not the last
+            diary.acc[BACKWARD] += now - diary.since
+            diary.since = now
+
+    def backward_begins(self):
+        self.tail, self.last = False, None
+
+    def backward_ends(self):
+        diary = self.diary
+        if self.last is not None and self.learning:
+            self.lasts.add(self.last)
+        if not self.tail:
+            return
+        self.tail = False
+        if diary.phase == COMM:
+            if any(getattr(module, "require_forward_param_sync", True) for module in self.modules):
+                diary.ever_waited = True
+                diary.turn(BACKWARD)
+            else:  # no_sync: nothing is sent
+                diary.phase = BACKWARD
+
+    def step_ends(self):
+        self.steps += 1
+        if self.learning:
+            self.learning -= 1
+            if not self.learning and self.lasts:
+                self.kept = (self.lasts | self.kept) if len(self.lasts | self.kept) <= MOST_KEPT else self.lasts
+                self.watch(sorted(self.kept)[:MOST_KEPT])
+        elif self.steps % LEARNED_AGAIN == 0:
+            self.learn(1)

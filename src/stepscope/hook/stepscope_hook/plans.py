@@ -1,0 +1,211 @@
+"""When a window begins and how many steps it has: rank 0 decides before it, and every rank does the same.
+
+Rank 0 writes ``window-N.json`` with ``begin`` and ``steps``, at least MARGIN_STEPS ahead where there are other ranks. A rank
+that does not see the output folder cannot read it: it begins at the request's fixed step, and rank 0, to which the file of
+such a rank is missing, begins there, too.
+"""
+
+import os
+import time
+
+from stepscope_hook.bounds import WINDOW_S
+from stepscope_hook.control import say
+from stepscope_hook.window import Window
+
+SETTLED = 4
+SETTLED_SPREAD = 0.2
+"""Step times have settled when the last four differ from their median by a fifth at most."""
+SETTLE_AT_MOST = 20
+LONG_STEP_NS = 1e9
+"""Steps of this length are few: the window begins at once."""
+LONG_FIRST_NS = 5e9
+MARGIN_STEPS = 3
+MARGIN_S = 1.0
+"""How far ahead rank 0 puts a window: so that every rank has seen it; a second where ranks are on several hosts."""
+SEEN_AT = 2
+"""Steps of rank 0 after which the file of a rank that sees the folder is there: it is written at that rank's first."""
+LEAST_STEPS, MOST_STEPS = 8, 32
+"""Of a window with ``steps: auto``."""
+PRECISE = 0.025
+"""Standard error of the median step, as a share of it, from which on more steps tell no more."""
+PROFILED_TAKES = 1.3
+"""Times of the step: the profiler slows it."""
+
+
+class Plan:
+    """A window asked for. begin: number of finished steps at which it starts; None until rank 0 has chosen."""
+
+    def __init__(self, request, begin=None):
+        self.request = request
+        self.begin = begin
+
+
+class Plans:
+    """The windows of one process. steps: the counter of its steps."""
+
+    def __init__(self, steps):
+        self.steps = steps
+        self.control = steps.control
+        self.began = time.monotonic()
+        self.number = 1
+        """Of the next window."""
+        self.window = None
+        self.planned = None
+        self.awaited = ""
+        self.on = True
+
+    def await_next(self, request=None):
+        """request: the first window, where the command line asked for one as it started the job."""
+        self.planned = None
+        if not self.control.shared:
+            self.awaited = os.devnull + "/never"
+            if request is not None:
+                self.planned = Plan(with_steps(request, LEAST_STEPS), begin=fixed_step(request))
+        elif self.steps.rank == 0:
+            self.awaited = self.control.path("request-{}.json".format(self.number))
+            self.planned = None if request is None else Plan(request)
+        else:
+            self.awaited = self.control.path("window-{}.json".format(self.number))
+
+    def step(self, count):
+        """A step has ended, the count-th."""
+        if self.window is None and self.planned is None and not os.access(self.awaited, os.F_OK):
+            return
+        try:
+            self.advance(count)
+        except Exception as error:  # the job goes on whatever happens here
+            self.off("{}: {}".format(type(error).__name__, error))
+
+    def advance(self, count):
+        if self.window is not None:
+            if self.window.step(count):
+                self.window = None
+                self.next()
+            return
+        if self.planned is None:
+            document = self.control.read(os.path.basename(self.awaited))
+            if document is None or (self.steps.rank != 0 and document.get("restart") != self.steps.restart):
+                return
+            self.planned = Plan(document, begin=document.get("begin"))
+        plan = self.planned
+        if plan.begin is None:
+            self.choose(plan, count)
+        if plan.begin is not None and count >= plan.begin:
+            self.begin(plan, count)
+
+    def state(self):
+        """Of the window: it takes time between two steps where this changes."""
+        window = self.window
+        return self.number if window is None else (self.number, window.recording)
+
+    def next(self):
+        self.number += 1
+        self.await_next()
+
+    def choose(self, plan, count):
+        """Rank 0: the step at which every rank begins, and the number of steps."""
+        request, world = plan.request, self.steps.world
+        times = self.steps.diary.times
+        if not self.ready(request, count, times):
+            return
+        fixed = fixed_step(request)
+        ranks = [self.control.read("rank-{:05d}.json".format(rank)) for rank in range(world)]
+        steps, bounded = steps_of(request, times)
+        if None in ranks and fixed is not None and count <= fixed:
+            if count < max(fixed - MARGIN_STEPS, SEEN_AT):
+                return  # its file may come
+            plan.begin = fixed
+            steps, bounded = with_steps(request, LEAST_STEPS)["steps"], None
+        else:
+            wait = request["wait"]
+            ahead = 0
+            if world > 1:
+                hosts = {each["host"] for each in ranks if each is not None}
+                step_s = max(middle(times) / 1e9, 1e-6) if times else MARGIN_S
+                ahead = MARGIN_STEPS + (int(MARGIN_S / step_s) if len(hosts) > 1 else 0)
+            plan.begin = max(count + ahead, wait if isinstance(wait, int) else 0)
+        plan.request = dict(request, steps=steps, bounded=bounded, auto=request["steps"] == "auto")
+        if is_long(times) and request["wait"] == "auto" and steps > 1:
+            plan.request["warmup"] = 0
+        document = dict(plan.request, begin=plan.begin, restart=self.steps.restart)
+        self.control.write("profile_window/1", "window-{}.json".format(self.number), document)
+
+    def ready(self, request, count, times):
+        """Whether the window can be put now."""
+        wait = request["wait"]
+        if request.get("duration_s"):
+            return time.monotonic() - self.began >= request["after_s"]
+        if wait != "auto":
+            return count >= wait - MARGIN_STEPS or request["fixed_step"] is None
+        return settled(times) or is_long(times) or count >= SETTLE_AT_MOST or self.long_first(count)
+
+    def long_first(self, count):
+        """Whether the first step was so long that there may be only a few of them: not where it compiled."""
+        diary = self.steps.diary
+        return count == 1 and diary.first_ns > LONG_FIRST_NS and not diary.compiled
+
+    def begin(self, plan, count):
+        wanted = plan.request.get("ranks")
+        if wanted is not None and self.steps.rank not in wanted:
+            self.next()
+            return
+        self.window = Window(self, plan.request, late=count - plan.begin)
+        if not self.window.start(count):
+            self.window = None
+            self.next()
+
+    def off(self, reason):
+        """No more windows; the job and its diary go on."""
+        window, self.window = self.window, None
+        if window is not None:
+            window.abandon("the hook failed: " + reason)
+        else:
+            say("rank {}: no window: {}".format(self.steps.rank, reason))
+        self.on = False
+
+    def at_exit(self):
+        window, self.window = self.window, None
+        if window is not None:
+            window.at_exit()
+
+
+def fixed_step(request):
+    """Where ranks begin that do not see the folder: not before rank 0 can know of them."""
+    step = request["fixed_step"]
+    return None if step is None else max(step, SEEN_AT + MARGIN_STEPS)
+
+
+def with_steps(request, steps):
+    return dict(request, steps=steps) if request["steps"] == "auto" else request
+
+
+def steps_of(request, times):
+    """(number of steps, why they are fewer than would be needed or None). times: ns of steps without the profiler."""
+    if request["steps"] != "auto":
+        return request["steps"], None
+    wanted = LEAST_STEPS
+    if len(times) >= SETTLED:
+        centre = middle(times)
+        spread = 1.4826 * middle([abs(each - centre) for each in times]) / max(centre, 1)
+        wanted = min(max(int((1.2533 * spread / PRECISE) ** 2) + 1, LEAST_STEPS), MOST_STEPS)
+    if times:
+        allowed = max(int(WINDOW_S * 1e9 / (PROFILED_TAKES * max(middle(times), 1))), 1)
+        if allowed < wanted:
+            return allowed, "{:.0f} s hold {} steps".format(WINDOW_S, allowed)
+    return wanted, None
+
+
+def middle(values):
+    return sorted(values)[len(values) // 2]
+
+
+def is_long(times):
+    return len(times) > 0 and middle(times) > LONG_STEP_NS
+
+
+def settled(times):
+    last = sorted(list(times)[-SETTLED:])
+    if len(times) < SETTLED:
+        return False
+    centre = last[len(last) // 2]
+    return all(abs(each - centre) <= SETTLED_SPREAD * centre for each in last)

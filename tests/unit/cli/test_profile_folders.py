@@ -1,0 +1,64 @@
+"""predict, plan and calibrate on the folder that `stepscope profile -o` wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.profile_folders import profile_folder
+
+from stepscope.cli.main import main
+from stepscope.core.errors import ExitCode
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    shown = capsys.readouterr()
+    return int(ended.value.code or 0), shown.out, shown.err
+
+
+@pytest.mark.parametrize("spelled", [["predict"], ["predict", "--from"]])
+def test_a_prediction_starts_from_the_last_window(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spelled: list[str]
+) -> None:
+    job = profile_folder(tmp_path / "run", windows=2)
+    code, text, _ = run(capsys, *spelled, str(job), "--gpus", "4", "--json")
+    assert code == ExitCode.OK
+    found = json.loads(text)
+    assert (found["name"], found["ranks"], [step["ranks"] for step in found["steps"]]) == (str(job), 2, [4])
+    code, _, error = run(capsys, "predict", str(job), "--from", str(job))
+    assert code == ExitCode.USAGE
+    assert "name two" in error
+
+
+def test_a_window_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = profile_folder(tmp_path / "run", windows=2)
+    code, _, error = run(capsys, "predict", str(job), "--cell", "3", "--gpus", "4")
+    assert code == ExitCode.USAGE
+    assert "windows with traces: 1, 2" in error
+
+
+@pytest.mark.parametrize("spelled", [["plan"], ["plan", "--from"]])
+def test_a_plan_of_a_job_that_is_no_transformer_is_refused_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spelled: list[str]
+) -> None:
+    code, _, error = run(capsys, *spelled, str(profile_folder(tmp_path / "run")))
+    assert code == ExitCode.USAGE
+    assert "the dimensions of its model are not known" in error
+    assert "scaled_dot_product_attention" in error
+
+
+def test_two_models_are_one_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, error = run(capsys, "plan", str(tmp_path), "--model", "llama3-8b")
+    assert code == ExitCode.USAGE
+    assert "several are named" in error
+
+
+def test_a_calibration_of_a_job_names_the_sizes_that_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = profile_folder(tmp_path / "run")
+    code, _, error = run(capsys, "calibrate", str(job))
+    assert code == ExitCode.USAGE
+    assert "this job sends all_reduce of" in error
+    assert not (job / "calib.json").exists()
