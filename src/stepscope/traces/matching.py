@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from stepscope.records.trace_collectives import (
 )
 from stepscope.traces.alignment import base_shifts
 from stepscope.traces.order_matching import RankOrder, pair
-from stepscope.traces.step_matching import Place, places, step_shift
+
+if TYPE_CHECKING:
+    from stepscope.traces.step_matching import Place
 
 Key = tuple[object, ...]
 
@@ -127,6 +130,8 @@ def _in_order(
 ) -> list[Instance]:
     """One group's collectives. The rank with most of them leads; the others' are paired with its, and with each
     other where they captured what it did not."""
+    if len(by_rank) == 1:
+        return [_alone(Member(rank=rank, position=p)) for rank, places in by_rank.items() for p in places]
     leader = min(by_rank, key=lambda r: (-len(by_rank[r]), r))
     codes = _Codes()
     lead = codes.line(look[leader], by_rank[leader], shifts[leader])
@@ -135,6 +140,8 @@ def _in_order(
     methods: dict[object, str] = {}
     place_of: dict[Place, int] = {}
     leftover: list[Instance] = []
+    from stepscope.traces.step_matching import places, step_shift  # a trace of one rank does not need it
+
     for rank in sorted(set(by_rank) - {leader}):
         line = codes.line(look[rank], by_rank[rank], shifts[rank])
         one_clock = hosts[rank] is not None and hosts[rank] == hosts[leader]

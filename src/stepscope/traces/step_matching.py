@@ -52,7 +52,8 @@ def places(line: RankOrder) -> list[Place]:
 
 
 def step_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> StepShift | None:
-    """How the steps of two ranks lie to each other; None where steps are not marked, or their calls do not agree."""
+    """How the steps of two ranks lie to each other; None where steps are not marked, or their calls do not agree. Ranks
+    that recorded different steps have none in common: nothing of them is joined."""
     if not len(reference) or not len(other):
         return None
     if min((reference.step >= 0).mean(), (other.step >= 0).mean()) < _KNOWN:
@@ -61,6 +62,9 @@ def step_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> St
     here = places(other)
     numbers = set(distinct(reference.step).tolist())
     mine = distinct(other.step).tolist()
+    disjoint = numbers.isdisjoint(mine)
+    if disjoint and not one_clock:
+        return StepShift(steps=0, confidence=_UNSEEN)
     apart = [min(numbers) - min(mine), max(numbers) - max(mine)]
     tried = sorted({*range(-_FURTHEST, _FURTHEST + 1), *apart}, key=lambda d: (abs(d), d))
     found: list[_Joined] = []
@@ -72,13 +76,13 @@ def step_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> St
             found.append(joined)
     best = max((f.alike for f in found), default=0.0)
     if best < _ALIKE:
-        return None
+        return StepShift(steps=0, confidence=_UNSEEN) if disjoint else None
     alike = [f for f in found if f.alike >= best - 1e-9]
     chosen = alike[0]
     if one_clock and chosen.impossible > _IMPOSSIBLE:
         chosen = min(alike, key=lambda f: (f.impossible, f.apart_ns))
         if chosen.impossible > _IMPOSSIBLE:
-            return None
+            return StepShift(steps=0, confidence=_UNSEEN) if disjoint else None
     if chosen.steps:
         return StepShift(steps=chosen.steps, confidence=_MOVED)
     return StepShift(steps=0, confidence=COUNTED if one_clock else _UNSEEN)

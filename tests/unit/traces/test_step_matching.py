@@ -11,6 +11,8 @@ from tests.communications import Met, collective, job, rank
 from stepscope.records.trace_collectives import RankCommunication
 from stepscope.traces.alignment import align_clocks
 from stepscope.traces.matching import match_collectives
+from stepscope.traces.stragglers import find_stragglers
+from stepscope.traces.waiting import job_collectives
 
 MS = 1_000_000
 STEP = 30 * MS
@@ -101,3 +103,21 @@ def test_an_offset_of_a_whole_step_is_no_clock() -> None:
     for steps_apart in (1, 2):
         ranks = hosted([first, later(second, steps_apart * STEP + 40_000)], "a", "b")
         assert align_clocks(ranks, match_collectives(ranks)).fits[1].status == "unknown"
+
+
+@pytest.mark.parametrize("hosts", [("a", "a"), ("a", "b")])
+def test_ranks_without_a_common_step_are_not_compared(hosts: tuple[str, str]) -> None:
+    ranks = hosted([job(steps(range(3)))[0], job(steps(range(3, 6)))[1]], *hosts)
+    assert joined(ranks) == []
+    found = job_collectives(ranks)
+    assert all(i.waiting_ns is None for i in found.instances)
+    assert find_stragglers(ranks, found).stragglers == ()
+
+
+def test_only_common_steps_name_a_straggler() -> None:
+    """Rank 1 is late in steps 6 and 7, which rank 0 did not record, and in time in the others."""
+    late = [replace(m, starts={0: m.starts[0], 1: m.starts[0] + 3 * MS * ((m.step or 0) > 5)}) for m in steps(range(8))]
+    ranks = hosted([job(late[:18])[0], job(late)[1]], "a", "a")
+    found = job_collectives(ranks)
+    assert {i.step for i in found.instances if len(i.ranks) == 2} == set(range(6))
+    assert find_stragglers(ranks, found).stragglers == ()
