@@ -234,7 +234,9 @@ def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
             ),
         ),
         "pp": (
-            Advice(text="use more micro-batches a step or an interleaved schedule: stages then wait less for each other"),
+            Advice(
+                text="use more micro-batches a step or an interleaved schedule: stages then wait less for each other"
+            ),
         ),
         "ep": (
             AdviceFor(text=f"keep an expert-parallel group {where}", applies_to=("several hosts",)),
@@ -273,8 +275,15 @@ RULE = Rule(
     protocol=2,
     thresholds={"small": SMALL, **SHARES},
     explained_by=(
-        "exposed-tail-bucket", "fsdp-no-prefetch", "fsdp-regathers", "fsdp-root-unit", "fsdp-small-units",
-        "gradient-sync-each-micro-step", "naive-synchronisation", "pipeline-bubble", "pipeline-imbalance",
+        "exposed-tail-bucket",
+        "fsdp-no-prefetch",
+        "fsdp-regathers",
+        "fsdp-root-unit",
+        "fsdp-small-units",
+        "gradient-sync-each-micro-step",
+        "naive-synchronisation",
+        "pipeline-bubble",
+        "pipeline-imbalance",
         "tensor-parallel-slow-link",
     ),
 )
