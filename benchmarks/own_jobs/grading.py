@@ -17,15 +17,24 @@ ACCUSING_RULES = ("straggler", "clock-skew", "pipeline-imbalance", "expert-skew"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaidCost:
+    """A cost of the verdict: its share of the step or the wall time, the ranks that cause it, what goes with it."""
+
+    kind: str
+    share: float
+    ranks: tuple[int, ...] = ()
+    stake: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What was said. kind: None where no verdict was found. costs: kind and share. findings: rule and title of warnings and
-    problems. text: everything a person reads, advice in particular."""
+    """What was said. kind: None where no verdict was found. findings: rule and title of warnings and problems."""
 
     kind: str | None
     ranks: tuple[int, ...] = ()
     stake: float | None = None
     headline: str = ""
-    costs: tuple[tuple[str, float], ...] = ()
+    costs: tuple[SaidCost, ...] = ()
     findings: tuple[tuple[str, str], ...] = ()
     advice: tuple[str, ...] = ()
     steps_timed: int = 0
@@ -59,21 +68,28 @@ def read_said(verdict: dict[str, Any] | None, diagnosis: dict[str, Any]) -> Said
     return Said(
         kind=verdict["kind"], ranks=tuple(verdict.get("ranks") or ()), stake=verdict.get("stake_fraction"),
         headline=verdict["headline"], steps_timed=verdict.get("steps_timed", 0), findings=named,
-        costs=tuple((cost["kind"], cost["share"]["value"]) for cost in verdict.get("costs", ())),
+        costs=tuple(
+            SaidCost(
+                kind=cost["kind"], share=cost["share"]["value"], ranks=tuple(cost.get("ranks") or ()),
+                stake=cost.get("stake_fraction"),
+            )
+            for cost in verdict.get("costs", ())
+        ),
         advice=(*(a["text"] for a in verdict.get("advice", ())), *advice),
     )  # fmt: skip
 
 
 def grade(job: Planted, truth: Truth, said: Said, *, code: int | None, out: str, contended: bool) -> Grade:
-    """contended: something else keeps a core busy, so a contended machine may lead; what is planted then comes next."""
-    follows = said.costs[1][0] if len(said.costs) > 1 else "compute-bound"
-    led = said.kind == "contended-machine" and contended
-    right = (follows if led else said.kind) in job.verdicts and (
-        led or not job.ranks or set(said.ranks) == set(job.ranks)
-    )
+    """contended: something else uses the cores, so a contended machine may lead; what is planted then comes next."""
+    kind, ranks, stake = said.kind, said.ranks, said.stake
+    if led := contended and kind == "contended-machine":
+        after = [cost for cost in said.costs if cost.kind != "contended-machine"]
+        kind, ranks, stake = (after[0].kind, after[0].ranks, after[0].stake) if after else ("compute-bound", (), None)
+    right = kind in job.verdicts and (not job.ranks or set(ranks) == set(job.ranks))
+    if led and job.clean:
+        right = not _accuses(said)
     return Grade(
-        right=right, stake_ok=stake_ok(truth, said.stake) if not led else None,
-        false=tuple(false_statements(job, said, contended=contended)),
+        right=right, stake_ok=stake_ok(truth, stake), false=tuple(false_statements(job, said, contended=contended)),
         accused=job.clean and _accuses(said),
         job_equal=code == truth.code and sorted(out.splitlines()) == sorted(truth.out.splitlines()),
     )  # fmt: skip
@@ -93,10 +109,11 @@ def false_statements(job: Planted, said: Said, *, contended: bool) -> Iterator[s
     allowed = {*job.verdicts, *job.may_cost, "undecided", "compute-bound"} | (
         {"contended-machine"} if contended else set()
     )
-    for kind in dict.fromkeys([said.kind or "", *(kind for kind, _ in said.costs)]):
-        if kind and kind not in allowed:
-            share = dict(said.costs).get(kind)
-            yield f"{kind}{'' if share is None else f' {share:.0%}'}"
+    if said.kind is not None and said.kind not in {*allowed, *(cost.kind for cost in said.costs)}:
+        yield said.kind
+    for cost in said.costs:
+        if cost.kind not in allowed:
+            yield f"{cost.kind} {cost.share:.0%}"
     for rule, title in said.findings:
         if rule not in job.may_say and not (contended and rule == "oversubscription"):
             yield f"{rule}: {title}"
@@ -111,7 +128,7 @@ def false_statements(job: Planted, said: Said, *, contended: bool) -> Iterator[s
 
 
 def _accuses(said: Said) -> bool:
-    kinds = {said.kind, *(kind for kind, _ in said.costs)}
+    kinds = {said.kind, *(cost.kind for cost in said.costs)}
     return bool(kinds & set(ACCUSING_KINDS)) or any(rule in ACCUSING_RULES for rule, _ in said.findings)
 
 

@@ -26,7 +26,7 @@ HIDING = (r"overlap(ping)? (could|can) hide", r"bucket_cap_mb", r"find_unused_pa
 class Planted:
     """A job with a known truth.
 
-    script: stem of its file in jobs/. torchrun: ranks that torchrun starts; 0: plain python.
+    script, arguments: stem of its file in jobs/, and what it is given. torchrun: ranks that it starts; 0: plain python.
     shape: how it trains. verdicts: kinds that are right as the first; ranks: those that the first verdict has to name.
     of: what the stake is a share of. without: arguments that take the fault out, each one honest way to say what it costs
     (the truth reaches from the least to the most of them); none: no stake is graded.
@@ -38,6 +38,7 @@ class Planted:
     shape: str
     verdicts: tuple[VerdictKind, ...]
     script: str = ""
+    arguments: tuple[str, ...] = ()
     torchrun: int = 2
     ranks: tuple[int, ...] = ()
     of: Literal["step", "wall"] = "step"
@@ -56,7 +57,7 @@ class Planted:
             if self.torchrun
             else [sys.executable]
         )
-        return [*start, str(JOBS / f"{self.script or self.name}.py"), *arguments]
+        return [*start, str(JOBS / f"{self.script or self.name}.py"), *self.arguments, *arguments]
 
     @property
     def clean(self) -> bool:
@@ -97,6 +98,7 @@ PLANTED: tuple[Planted, ...] = (
         may_say=("data-loading", "long-gap", "python-overhead"), must_not_say=(r"num_workers=\d", r"persistent_workers"),
     ),
     # A late rank.
+    Planted(name="late_rank", shape="DDP", verdicts=LATE, ranks=(1,), without=("--clean",), may_say=STRAGGLER),
     Planted(name="slow_rank_of_2", shape="DDP", verdicts=LATE, ranks=(1,), without=("--clean",), may_say=STRAGGLER),
     Planted(
         name="slow_rank_of_4", shape="DDP, 4 ranks", torchrun=4, verdicts=LATE, ranks=(2,), without=("--clean",),
@@ -108,6 +110,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(name="clean_single", shape="single", torchrun=0, verdicts=BASE),
     Planted(name="clean_ddp", shape="DDP", verdicts=BASE),
     Planted(name="clean_ddp_4", shape="DDP, 4 ranks", torchrun=4, verdicts=BASE, may_say=("oversubscription",)),
+    Planted(name="clean_waiting", script="late_rank", arguments=("--clean",), shape="DDP", verdicts=BASE),
     Planted(name="clean_fsdp2", shape="FSDP2", verdicts=(*BASE, "communication-bound"), must_not_say=HIDING),
     Planted(
         name="clean_tp", shape="tensor parallel", verdicts=(*BASE, "communication-bound", "host-bound"),

@@ -1,0 +1,45 @@
+"""DDP, 2 ranks that wait for their devices in every layer; that of rank 1 takes three times as long. --clean: as long."""
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from _clock import tick
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Net(nn.Module):
+    def __init__(self, seconds):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+        self.seconds = seconds
+
+    def forward(self, x):
+        for layer in self.layers:
+            time.sleep(self.seconds)
+            x = torch.relu(layer(x))
+        return x
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    late = dist.get_rank() == 1 and "--clean" not in sys.argv
+    model = DistributedDataParallel(Net(seconds=0.012 if late else 0.004))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs = torch.randn(64, 64)
+    for _ in range(80):
+        optimizer.zero_grad()
+        loss = model(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        tick()
+    if dist.get_rank() == 0:
+        print(f"loss {loss.item():.6f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
