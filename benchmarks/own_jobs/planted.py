@@ -110,7 +110,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(name="clean_single", shape="single", torchrun=0, verdicts=BASE),
     Planted(name="clean_ddp", shape="DDP", verdicts=BASE),
     Planted(name="clean_ddp_4", shape="DDP, 4 ranks", torchrun=4, verdicts=BASE, may_say=("oversubscription",)),
-    Planted(name="clean_waiting", script="late_rank", arguments=("--clean",), shape="DDP", verdicts=BASE),
+    Planted(name="clean_fixed", script="late_rank", arguments=("--clean",), shape="DDP", verdicts=BASE),
     Planted(name="clean_fsdp2", shape="FSDP2", verdicts=(*BASE, "communication-bound"), must_not_say=HIDING),
     Planted(
         name="clean_tp", shape="tensor parallel", verdicts=(*BASE, "communication-bound", "host-bound"),

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ class Run:
 def run(arguments: Sequence[str]) -> None:
     """The suite with these options."""
     options = _options(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # then what was started is ended too
     jobs = _chosen(options.only)
     heading(
         f"own jobs: {len(jobs)} planted jobs, {options.repeat} times each{', one core busy' if options.busy else ''}"
@@ -95,7 +97,7 @@ def profiled(job: Planted, truth: Truth, *, folder: Path, extra: dict[str, str],
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.own_jobs", description=__doc__)
     parser.add_argument("--repeat", type=int, default=1, help="profiled runs of each job")
-    parser.add_argument("--truths", type=int, default=2, help="rounds of A/B, without stepscope")
+    parser.add_argument("--truths", type=int, default=2, help="rounds of A/B, without stepscope; 0: none")
     parser.add_argument("--only", help="names of jobs, with commas")
     parser.add_argument("--busy", action="store_true", help="keep one core busy meanwhile")
     parser.add_argument(

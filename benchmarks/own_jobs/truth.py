@@ -37,12 +37,12 @@ def measure(job: Planted, *, rounds: int, folder: Path, extra: Mapping[str, str]
     shares: dict[str, list[float]] = {way: [] for way in job.without}
     alone: Ended | None = None
     steps = []
-    for number in range(rounds if job.without else 1):
+    for number in range(max(rounds, 1) if job.without else 1):
         alone, step_s = _once(job, (), folder / f"alone-{number}", extra)
         if step_s is None:
             break
         steps.append(step_s)
-        for way in job.without:
+        for way in job.without if rounds else ():
             _, without_s = _once(job, (way,), folder / f"alone-{number}{way}", extra)
             if without_s is not None:
                 shares[way].append(1.0 - without_s / step_s)

@@ -23,8 +23,8 @@ def _run(name: str, truth: Truth, folder: Path) -> Run:
 
 
 @pytest.mark.timeout(240)
-def test_a_rank_that_is_three_times_as_late_is_named(tmp_path: Path) -> None:
-    said = _run("late_rank", Truth(code=0, out="loss 0.003530\n", step_s=None), tmp_path).said
+def test_a_rank_with_four_times_the_work_is_named(tmp_path: Path) -> None:
+    said = _run("late_rank", Truth(code=0, out="loss 0.004259\n", step_s=None), tmp_path).said
     assert any(cost.kind in LATE and cost.ranks == (1,) for cost in said.costs), said
 
 
@@ -36,7 +36,7 @@ def test_an_exception_of_one_rank_is_the_verdict(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(240)
 def test_a_clean_job_accuses_no_rank(tmp_path: Path) -> None:
-    run = _run("clean_waiting", Truth(code=0, out="loss 0.003530\n", step_s=None), tmp_path)
+    run = _run("clean_fixed", Truth(code=0, out="loss 0.004259\n", step_s=None), tmp_path)
     assert not run.grade.accused, run.said
     assert run.said.kind not in (None, "crash", "killed", "hang", "no-steps")
 
