@@ -33,26 +33,33 @@ class Truth:
 
 
 def measure(job: Planted, *, rounds: int, folder: Path, extra: Mapping[str, str]) -> Truth:
-    """Run it alone, with and without its fault, in turns. Where no stake is graded, one run is enough."""
-    shares: dict[str, list[float]] = {way: [] for way in job.without}
+    """Run it alone, with and without its fault, in turns (A B, B A, ...). Where no stake is graded, one run is enough."""
+    planted: tuple[str, ...] = ()
+    ways = [planted, *((way,) for way in job.without if rounds)]
+    seconds: dict[tuple[str, ...], list[float]] = {way: [] for way in ways}
     alone: Ended | None = None
-    steps = []
     for number in range(max(rounds, 1) if job.without else 1):
-        alone, step_s = _once(job, (), folder / f"alone-{number}", extra)
-        if step_s is None:
-            break
-        steps.append(step_s)
-        for way in job.without if rounds else ():
-            _, without_s = _once(job, (way,), folder / f"alone-{number}{way}", extra)
-            if without_s is not None:
-                shares[way].append(1.0 - without_s / step_s)
+        for way in ways if number % 2 == 0 else reversed(ways):
+            ended, step_s = _once(job, way, folder / f"alone-{number}{''.join(way)}", extra)
+            if step_s is not None:
+                seconds[way].append(step_s)
+            if way == planted:
+                alone = ended
     assert alone is not None
-    medians = [statistics.median(values) for values in shares.values() if values]
-    spreads = [abs(each - statistics.median(values)) for values in shares.values() if values for each in values]
+    shares = [_shares(seconds[planted], seconds[way]) for way in ways[1:]]
+    medians = [statistics.median(each) for each in shares if each]
+    spreads = [abs(value - statistics.median(each)) for each in shares for value in each]
     return Truth(
-        code=alone.code, out=alone.out, step_s=statistics.median(steps) if steps else None,
+        code=alone.code, out=alone.out, step_s=statistics.median(seconds[planted]) if seconds[planted] else None,
         low=min(medians, default=None), high=max(medians, default=None), spread=max(spreads, default=None),
     )  # fmt: skip
+
+
+def _shares(planted_s: list[float], without_s: list[float]) -> list[float]:
+    """Of each round; none where a run has no steps to time."""
+    if len(planted_s) != len(without_s):
+        return []
+    return [1.0 - without / planted for planted, without in zip(planted_s, without_s, strict=True)]
 
 
 def _once(

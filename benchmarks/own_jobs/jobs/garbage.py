@@ -21,8 +21,8 @@ def main():
     cache = [{"name": [number]} for number in range(100_000)] if dist.get_rank() == 1 else []
     gc.disable()
     dist.barrier()
-    for step in range(1, 351):
-        inputs = torch.randn(1024, 128)
+    for step in range(1, 301):
+        inputs = torch.randn(2048, 128)
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()

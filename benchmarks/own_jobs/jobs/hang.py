@@ -22,7 +22,7 @@ def main():
     model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(1, 301):
-        inputs = torch.randn(1024, 128)
+        inputs = torch.randn(2048, 128)
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         if step == 120 and dist.get_rank() == 1:
