@@ -187,6 +187,7 @@ PLANTED: tuple[Planted, ...] = (
     ),
     Planted(
         name="forgot_ddp", shape="2 ranks, no group", verdicts=("independent-processes",),
+        must_not_say=(r"no_sync", r"the capture covers"),
         may_say=("no-communication",),
     ),
     Planted(
