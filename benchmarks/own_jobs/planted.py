@@ -163,7 +163,7 @@ PLANTED: tuple[Planted, ...] = (
     ),
     # Host and memory.
     Planted(
-        name="python_bound", shape="single", torchrun=0, verdicts=("host-bound",),
+        name="python_bound", shape="single", torchrun=0, verdicts=("host-bound",), may_cost=("garbage-collection",),
         may_say=("python-overhead", "small-kernels", "launch-bound"),
     ),
     Planted(

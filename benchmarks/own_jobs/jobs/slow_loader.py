@@ -13,7 +13,7 @@ CLEAN = "--clean" in sys.argv
 def decode(index):
     generator = torch.Generator().manual_seed(index % 32)
     image = torch.randn(3, 48, 48, generator=generator)
-    for _ in range(3):
+    for _ in range(6):
         image = torch.nn.functional.avg_pool2d(image[None], 3, stride=1, padding=1)[0]
     return image.flatten()[:1024]
 
@@ -37,7 +37,7 @@ def main():
     for pictures, labels in DataLoader(Pictures(), batch_size=16):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(pictures), labels)
-        for _ in range(3):
+        for _ in range(6):
             loss = loss + (head @ head).mean() * 0
         loss.backward()
         optimizer.step()
