@@ -107,7 +107,7 @@ class Diary:
         """ns of finished steps by themselves, without what is outside."""
         self.first_ns = 0
         """Of the first step, without data."""
-        self.compiled = False
+        self.profiled = False
         self.held = None
         self.on_device = False
         """Whether the model is on a GPU, whose waiting the host does not see."""
@@ -392,6 +392,14 @@ class Diary:
         self.since = now
         self.flags |= WINDOW
         self.event("trace_written", began[0], ns, what=what)
+
+    @guarded
+    def own_profiler(self):
+        """The job's own profiler is on as a step ends."""
+        self.flags |= OWN_PROFILER
+        if not self.profiled:
+            self.profiled = True
+            self.event("own_profiler", self.start[0], 0, inside=True)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 

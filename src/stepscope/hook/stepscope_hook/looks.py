@@ -121,7 +121,6 @@ class Compiling:
         diary = self.diary
         if self.depth == 0 and diary.phase is not None and diary.mine():
             ns = perf_counter_ns() - self.began
-            diary.compiled = True
             diary.event("compilation", self.began, ns, "", 1, True)
 
 

@@ -6,6 +6,7 @@ such a rank is missing, begins there, too.
 """
 
 import os
+import sys
 import time
 
 from stepscope_hook.bounds import WINDOW_S
@@ -141,8 +142,9 @@ class Plans:
 
     def long_first(self, count):
         """Whether the first step was so long that there may be only a few of them: not where it compiled."""
-        diary = self.steps.diary
-        return count == 1 and diary.first_ns > LONG_FIRST_NS and not diary.compiled
+        counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+        compiled = counters is not None and bool(counters["stats"])
+        return count == 1 and self.steps.diary.first_ns > LONG_FIRST_NS and not compiled
 
     def begin(self, plan, count):
         wanted = plan.request.get("ranks")
