@@ -147,8 +147,9 @@ def test_the_time_without_a_processor_is_a_share_of_the_step_without_data(rig: R
     rig.backward(4)
     look = rig.diary.data_begins()
     rig.clock.delay += MS
-    rig.clock.passes(0)
+    rig.clock.passes(1)
     rig.diary.data_ends(look, False)
+    rig.clock.passes(-1)
     rig.optimize(1)
     assert rig.read().delay[1] == pytest.approx(0.25, abs=1e-4)
 

@@ -26,6 +26,8 @@ PHASES = {DATA: "data", BEFORE: "before", FORWARD: "forward", BACKWARD: "backwar
           COMM: "comm", OUTSIDE: "outside", OTHER: "other"}  # fmt: skip
 NO_DELAY = 65535
 PROFILED, WINDOW, DEVICE_CLOCK, OWN_PROFILER, FIRST = 1, 2, 4, 8, 16
+SHORT_NS = 100000
+"""A wait for data below this holds no delay that matters."""
 KEPT = 64
 """Step times kept in memory, for the choice of a window."""
 NAN = math.nan
@@ -35,9 +37,9 @@ def guarded(method):
     """The method, after whose first exception the diary is off."""
 
     @functools.wraps(method)
-    def never_raises(self, *args, **more):
+    def never_raises(self, *args):
         try:
-            return method(self, *args, **more)
+            return method(self, *args)
         except Exception as error:  # the job goes on whatever happens here
             self.off("{} in {}: {}".format(type(error).__name__, method.__name__, error))
 
@@ -85,6 +87,7 @@ class Diary:
         """What was there before data that nobody has used yet: a forward pass tells whether it is training data."""
         self.inner_ns = 0
         self.resume = BEFORE
+        self.short_data = False
         self.depth = 0
         self.backwards = 0
         """Depth of calls of backward."""
@@ -155,6 +158,12 @@ class Diary:
         """The part that time belongs to after a pass."""
         return OPTIMIZER if self.optimizers else OTHER
 
+    def look_at_data(self):
+        """A look; without the delay where the last wait for data was too short for one that matters."""
+        now, cpu = perf_counter_ns(), thread_time_ns()
+        queue = self.queue
+        return now, cpu, None if self.short_data or queue.file is None else queue.delay_ns()
+
     # -- data ---------------------------------------------------------------------------------------------------------
 
     @guarded
@@ -164,7 +173,7 @@ class Diary:
             self.begin()
         if self.phase in (DATA, COMM) or self.backwards or self.saving:
             return None
-        look = self.look()
+        look = self.look() if self.evaluation is not None else self.look_at_data()
         if self.evaluation is not None:
             if self.evaluation.fetched is None:
                 self.evaluation.fetched = [look, 0, 0, 0]
@@ -191,7 +200,11 @@ class Diary:
                 for at, used in enumerate((now - look[0], cpu - look[1], delay - look[2])):
                     evaluation.fetched[at + 1] += used
             return
-        now = self.leave(look)
+        now, cpu, delay = self.look_at_data()
+        self.not_ours[0] += cpu - look[1]
+        if delay is not None and look[2] is not None:
+            self.not_ours[1] += delay - look[2]
+        self.short_data = now - look[0] < SHORT_NS
         self.acc[DATA] += now - self.since
         self.since = now
         self.phase = self.resume
@@ -242,6 +255,8 @@ class Diary:
             self.acc[:] = acc
             self.not_ours[:] = not_ours
             self.since = begin[0]
+            if begin[2] is None:
+                begin = (begin[0], begin[1], look[2])
             evaluation = Evaluation(begin, resume)
             evaluation.inner_ns = self.inner_ns
         else:
@@ -511,6 +526,10 @@ class Diary:
         self.pages.open(self.rank, header)
 
     @guarded
+    def happened(self, kind, began_ns, ns, what):
+        """Inside a step, seen by torch's or Python's own callbacks."""
+        self.event(kind, began_ns, ns, what, inside=True)
+
     def event(self, kind, began_ns, ns, what="", count=1, inside=False):
         document = {"kind": kind, "step": self.number + 1, "at_ns": max(began_ns - self.start_ns, 0), "ns": max(ns, 0)}
         if inside:
