@@ -7,13 +7,14 @@ import time
 import weakref
 
 from stepscope_hook.control import identity, say
-from stepscope_hook.diary import PROFILED, WINDOW, Diary
+from stepscope_hook.diary import Diary
 from stepscope_hook.ends import restart, tell_uncaught, write_end
 from stepscope_hook.facts import Objects, model_facts, parameters_of
 from stepscope_hook.gradients import LastGradient, LastGradientOnDevice
 from stepscope_hook.looks import Looks
 from stepscope_hook.pages import Pages
 from stepscope_hook.plans import Plans
+from stepscope_hook.record import PROFILED, WINDOW
 from stepscope_hook.roots import Roots
 from stepscope_hook.stacks import Stacks
 
