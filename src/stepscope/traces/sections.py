@@ -172,13 +172,19 @@ def _details(
 
         result = replace(result, memory=known("memory", memory_timeline(trace, phases=phases)) or ())
     if "path" in asked:
+        from stepscope.traces.cpu_legs import cpu_legs
         from stepscope.traces.critical_path import Walk, critical_path, rank_legs
 
         walk = Walk(trace.events, activity, launches)
         result = replace(
             result,
             path=known("path", critical_path(trace, activity, launches, walk=walk)),
-            legs=known("job_path", rank_legs(trace, activity, launches, walk=walk)),
+            legs=known(
+                "job_path",
+                rank_legs(trace, activity, launches, walk=walk)
+                if activity.source == "device"
+                else cpu_legs(trace.rank, activity, result.communication.collectives if result.communication else ()),
+            ),
         )
     if "profile" in asked:
         from stepscope.traces.diff import work_profile
