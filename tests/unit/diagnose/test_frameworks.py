@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.hand_events import mark, trace
 
 from stepscope.diagnose.frameworks import NAMES, OPTIONS, SOURCES, in_words_of
@@ -24,9 +25,36 @@ def test_the_frameworks_of_the_job_come_first_and_others_stand_in_for_none() -> 
     assert [a.text.split(":")[0] for a in in_words_of("keep gathered", (), otherwise=("fsdp2", "ddp"))] == ["FSDP2"]
 
 
-def test_frameworks_are_recognised_by_imports_wrappers_and_annotations() -> None:
+def test_frameworks_are_recognised_by_objects_wrappers_and_annotations() -> None:
     made = trace(mark("FSDP::pre_forward (layers.0)", 0, 10), mark("step", 0, 20))
     assert frameworks_of(made.events, made.meta) == ("fsdp2",)
-    model = {"frameworks": {"deepspeed": "0.15", "pytorch_lightning": None, "ray": "2"}, "ddp": {"count": 1}}
+    model = {
+        "objects": ["deepspeed.DeepSpeedEngine", "pytorch_lightning.Trainer"],
+        "ddp": {"count": 1},
+    }
     meta = replace(made.meta, stepscope={"model": model})
     assert frameworks_of(made.events, meta) == ("ddp", "deepspeed", "fsdp2", "lightning")
+
+
+@pytest.mark.parametrize(
+    ("used", "found"),
+    [
+        (("lightning", "transformers", "accelerate"), ("lightning",)),
+        (("transformers", "accelerate"), ("transformers",)),
+        (("accelerate",), ("accelerate",)),
+    ],
+)
+def test_one_framework_wins_where_it_wraps_others(used: tuple[str, ...], found: tuple[str, ...]) -> None:
+    made = trace(mark("step", 0, 20))
+    model = {"objects": [f"{name}.Trainer" for name in used]}
+    assert frameworks_of(made.events, replace(made.meta, stepscope={"model": model})) == found
+
+
+def test_what_is_merely_imported_is_not_in_use() -> None:
+    made = trace(mark("step", 0, 20))
+    for model in (
+        {"frameworks": {"transformers": "4.5", "lightning": "2.5"}},
+        {"imported": ["transformers", "lightning"], "objects": []},
+        {"objects": ["transformers.PreTrainedModel"]},
+    ):
+        assert frameworks_of(made.events, replace(made.meta, stepscope={"model": model})) == ()
