@@ -15,6 +15,7 @@ from tests.wrong_advice import Case, case
 from stepscope.records.job_setup import JobSetup, LoaderSetup
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_conformance import ConformanceCheck
+from stepscope.records.trace_rules import StepWork
 from stepscope.records.trace_utilisation import Utilisation
 from stepscope.results.evidence import Evidence
 
@@ -412,6 +413,20 @@ def a_thread_in_the_background_may_wait(_: Path) -> Case:
         advice=".item()",
         instead="the device idles 0% after the host waited for it",
     )
+
+
+@case("straggler")
+def a_rank_with_longer_batches_has_no_slow_machine(tmp_path: Path) -> Case:
+    (job,) = generated(tmp_path, world=4, steps=6, late={2: 900_000}, late_kind="compute").traces
+
+    def computes(share: float) -> Evidence:
+        work = {
+            p.facts.rank: StepWork(flop=1e9 * (share if p.facts.rank == 2 else 1), operators=9)
+            for p in job.summary.ranks
+        }
+        return traced(replace(job.summary, ranks=tuple(replace(p, work=work[p.facts.rank]) for p in job.summary.ranks)))
+
+    return Case(right=computes(1.0), wrong=computes(1.4), advice="check its clocks", instead="batches of equal lengths")
 
 
 @case("straggler")

@@ -35,6 +35,7 @@ METRICS, Stragglers; FORMATS, Trace JSON. D / (T + D) = 50 / (15 + 50): loss of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
@@ -45,6 +46,7 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_stragglers import Straggler, StragglerReport
+from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.cell_facts import TimedCell, by_model, others, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.slow_ranks import (
@@ -91,9 +93,25 @@ SURE_WAITING = Threshold(
 NEGLIGIBLE = 0.01
 """Of the window: a late rank that costs less, because the others compute until it comes, is not worth a finding."""
 
+_WHAT = {
+    "launch-bound": "launches late",
+    "more compute": "computes longer",
+    "more work": "does more work",
+    "same work": "is slower at the same work",
+    "data": "waits for data",
+    "sync": "waits for its device",
+    "memory copies": "copies more",
+}
+
+SAME_WORK = Threshold(
+    value=0.02, unit="of the others' FLOP a step", source="stepscope's choice, 2026-11: padding of a batch changes more"
+)
+
 _CAUSE_ADVICE = {
     "launch-bound": "its host launches late: check this host's CPU (other jobs, governor, pinning, Python work)",
     "more compute": "it computes longer: rebalance data or shards, or check for a slower (throttled) device",
+    "more work": "it is given more to compute: give every rank as much (batches of equal lengths, even shards)",
+    "same work": "it is slower at the same work: check its clocks, its cores, and other processes beside it",
     "data": "its data loader is slower: check storage, worker count and CPU of this host",
     "sync": "its host waits for the device and then launches late: check for .item(), logging or checkpoints only here",
     "memory copies": "it copies more: check for logging, checkpoints or pageable memory on this rank only",
@@ -274,24 +292,46 @@ def _look(job: TraceEvidence) -> Statement:
     return f"{report.text}; waiting takes {format_percent(waiting)} of the time"
 
 
+def _of_work(summary: TraceSummary, each: Straggler) -> tuple[str, tuple[str, ...]]:
+    """The cause, where the rank computes longer by what it was given to compute; and the figures that decide it."""
+    work = {p.facts.rank: p.work.flop for p in summary.ranks if p.work is not None and p.work.flop > 0}
+    others = [flop for rank, flop in work.items() if rank != each.rank]
+    if each.cause not in ("more compute", "unknown") or each.rank not in work or not others:
+        return each.cause, ()
+    ratio = work[each.rank] / median(others)
+    if ratio > 1 + SAME_WORK.value:
+        return "more work", (f"it is given {ratio:.2f}x the FLOP of the others, by recorded shapes",)
+    if each.cause == "more compute" and ratio > 1 - SAME_WORK.value:
+        return "same work", ("it is given as many FLOP a step as the others, by recorded shapes",)
+    return each.cause, ()
+
+
 def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
     host = next((p.facts.host for p in job.summary.ranks if p.facts.rank == each.rank), None)
     place = f"rank {each.rank}" + (f" on {host}" if host else "")
+    cause, work = _of_work(job.summary, each)
     advice = [
         Advice(
-            text=_CAUSE_ADVICE.get(each.cause, "compare its kernels and host activity with another rank's"),
+            text=_CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
             command=trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
         )
     ]
-    if each.kind == "chronic" and host is not None and len({p.facts.host for p in job.summary.ranks}) > 1:
+    if (
+        each.kind == "chronic"
+        and cause != "more work"
+        and host is not None
+        and len({p.facts.host for p in job.summary.ranks}) > 1
+    ):
         advice.append(Advice(text=f"if it is late in every run without a known cause, exclude {host} from the job"))
     advice.append(Advice(text="a faster network does not help: this time is waiting, not transfer"))
     stake = min(1.0, each.saved_ns / window_ns) if window_ns else None
     return Finding(
         severity="warning" if stake is not None and stake < MIN_STAKE else "problem",
-        title=f"{place} is a straggler: the others wait for it ({each.cause})",
+        title=f"straggler: {place} {_WHAT.get(cause, 'comes last')}"
+        + (f", which costs {format_percent(stake)} of the time" if stake is not None else ""),
         evidence=(
             f"{each.kind}: {each.evidence}",
+            *work,
             f"matching the second-slowest rank would save up to {format_duration(each.saved_ns)} of this capture's "
             f"{format_duration(window_ns)}",
         ),
@@ -395,6 +435,7 @@ RULE = Rule(
         "outlier": OUTLIER,
         "share of skew": Threshold(value=0.20, unit="share of all skew", source="FORMATS, Trace JSON"),
         "p": Threshold(value=0.05, unit="probability, Bonferroni over ranks", source="FORMATS, Trace JSON"),
+        "same work": SAME_WORK,
         "waiting of few steps": SURE_WAITING,
         "waiting": Threshold(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
     },

@@ -17,6 +17,7 @@ from stepscope.diagnose.engine import check, diagnose
 from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.diagnose.rules.straggler import RULE
 from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.records.trace_rules import StepWork
 from stepscope.records.trace_stragglers import StragglerReport
 from stepscope.report.views import stragglers
 from stepscope.results.evidence import Evidence
@@ -47,7 +48,7 @@ def test_a_chronic_one_on_a_named_host_can_be_left_out(tmp_path: Path) -> None:
     summary = generated(tmp_path, world=4, steps=6, late={2: 900_000}).traces[0].summary
     named = tuple(replace(p, facts=replace(p.facts, host=f"node{p.facts.rank}")) for p in summary.ranks)
     finding = found(RULE, traced(replace(summary, ranks=named)))
-    assert finding.title.startswith("rank 2 on node2 is a straggler")
+    assert finding.title.startswith("straggler: rank 2 on node2 ")
     assert any("exclude node2 from the job" in a.text for a in finding.advice)
     here = tuple(replace(p, facts=replace(p.facts, host="node0")) for p in summary.ranks)
     finding = found(RULE, traced(replace(summary, ranks=here)))
@@ -144,7 +145,7 @@ def test_each_of_several_jobs_is_named_as_the_subject(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real traces are not beside this checkout")
 def test_rank_7_of_the_real_dlrm_job_is_the_straggler() -> None:
     finding = found(RULE, traced(analyse_job(SHARED / "dlrm-v100-8rank")))
-    assert finding.title.startswith("rank 7 is a straggler")
+    assert finding.title.startswith("straggler: rank 7 ")
     assert "82%" in finding.evidence[0]
 
 
@@ -270,3 +271,25 @@ def test_the_chart_shows_the_excess_of_the_finding() -> None:
     (chart,) = stragglers.prepare(case.cells)
     (finding,) = RULE.check(case)
     assert f"{format_percent(max(chart.medians))} slower" in finding.title
+
+
+def given(folder: Path, *flop: float) -> Evidence:
+    """Rank 2 of 4 computes longer in every step; the ranks' FLOP a step."""
+    (job,) = generated(folder, world=4, steps=6, late={2: 900_000}, late_kind="compute").traces
+    ranks = tuple(replace(p, work=StepWork(flop=n, operators=10)) for p, n in zip(job.summary.ranks, flop, strict=True))
+    return traced(replace(job.summary, ranks=ranks))
+
+
+@pytest.mark.parametrize(
+    ("flop", "what", "advice"),
+    [
+        ((1e9, 1e9, 1.4e9, 1e9), "does more work", "equal lengths"),
+        ((1e9, 1e9, 1.01e9, 1e9), "is slower at the same work", "its clocks, its cores"),
+        ((1e9, 1e9, 0.7e9, 1e9), "computes longer", "rebalance"),
+        ((0, 0, 0, 0), "computes longer", "rebalance"),
+    ],
+)
+def test_more_work_is_told_from_a_slow_machine(flop: tuple[float, ...], what: str, advice: str, tmp_path: Path) -> None:
+    finding = found(RULE, given(tmp_path, *flop))
+    assert what in finding.title
+    assert advice in finding.advice[0].text
