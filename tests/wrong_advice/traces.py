@@ -15,7 +15,6 @@ from tests.wrong_advice import Case, case
 from stepscope.records.job_setup import JobSetup, LoaderSetup
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_conformance import ConformanceCheck
-from stepscope.records.trace_rules import StepWork
 from stepscope.records.trace_utilisation import Utilisation
 from stepscope.results.evidence import Evidence
 
@@ -420,11 +419,9 @@ def a_rank_with_longer_batches_has_no_slow_machine(tmp_path: Path) -> Case:
     (job,) = generated(tmp_path, world=4, steps=6, late={2: 900_000}, late_kind="compute").traces
 
     def computes(share: float) -> Evidence:
-        work = {
-            p.facts.rank: StepWork(flop=1e9 * (share if p.facts.rank == 2 else 1), operators=9)
-            for p in job.summary.ranks
-        }
-        return traced(replace(job.summary, ranks=tuple(replace(p, work=work[p.facts.rank]) for p in job.summary.ranks)))
+        flop = {p.facts.rank: 1e9 * (share if p.facts.rank == 2 else 1) for p in job.summary.ranks}
+        ranks = tuple(replace(p, step_flop=flop[p.facts.rank]) for p in job.summary.ranks)
+        return traced(replace(job.summary, ranks=ranks))
 
     return Case(right=computes(1.0), wrong=computes(1.4), advice="check its clocks", instead="batches of equal lengths")
 

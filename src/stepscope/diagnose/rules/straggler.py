@@ -294,7 +294,7 @@ def _look(job: TraceEvidence) -> Statement:
 
 def _of_work(summary: TraceSummary, each: Straggler) -> tuple[str, tuple[str, ...]]:
     """The cause, where the rank computes longer by what it was given to compute; and the figures that decide it."""
-    work = {p.facts.rank: p.work.flop for p in summary.ranks if p.work is not None and p.work.flop > 0}
+    work = {p.facts.rank: p.step_flop for p in summary.ranks if p.step_flop}
     others = [flop for rank, flop in work.items() if rank != each.rank]
     if each.cause not in ("more compute", "unknown") or each.rank not in work or not others:
         return each.cause, ()
@@ -316,12 +316,8 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
             command=trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
         )
     ]
-    if (
-        each.kind == "chronic"
-        and cause != "more work"
-        and host is not None
-        and len({p.facts.host for p in job.summary.ranks}) > 1
-    ):
+    several = len({p.facts.host for p in job.summary.ranks}) > 1
+    if each.kind == "chronic" and cause != "more work" and host is not None and several:
         advice.append(Advice(text=f"if it is late in every run without a known cause, exclude {host} from the job"))
     advice.append(Advice(text="a faster network does not help: this time is waiting, not transfer"))
     stake = min(1.0, each.saved_ns / window_ns) if window_ns else None
