@@ -164,13 +164,15 @@ def _of_cell(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, r
 
 def _title(slow: Slow) -> str:
     if slow.kind == "rotating":
-        return f"the last rank rotates: {format_duration(slow.excess_ns)} of waiting in a typical step"
+        return (
+            f"stragglers in turn: the last rank rotates, {format_duration(slow.excess_ns)} of waiting in a typical step"
+        )
     where = f"rank {slow.rank} on {slow.host}"
     if slow.kind == "one-off":
         return (
             f"{where} was {format_duration(slow.excess_ns)} late in {counted(slow.late_steps, 'step')} of {slow.steps}"
         )
-    return f"{where} is {format_percent(slow.excess_ns / slow.others_ns)} slower than the others, who wait for it"
+    return f"straggler: {where} takes {1 + slow.excess_ns / slow.others_ns:.2f}x the others' time, who wait for it"
 
 
 def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:

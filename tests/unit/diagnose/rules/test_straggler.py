@@ -12,7 +12,6 @@ from tests.bench_evidence import bench, environment, made
 from tests.trace_builder import build, write_job
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
-from stepscope.core.units import format_percent
 from stepscope.diagnose.engine import check, diagnose
 from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.diagnose.rules.straggler import RULE
@@ -164,7 +163,7 @@ def findings(*cells) -> tuple[Finding, ...]:
 def test_a_rank_that_computes_longer_in_every_step_is_named_with_its_host_and_what_it_costs() -> None:
     cell = made("c", world_size=4, own=slower(2, 1.5), hosts=("a", "a", "b", "b"))
     (found,) = findings(cell)
-    assert found.title == "rank 2 on b is 31% slower than the others, who wait for it"
+    assert found.title == "straggler: rank 2 on b takes 1.31x the others' time, who wait for it"
     assert found.stake_fraction == pytest.approx(30 / 130, abs=0.01)
     assert found.severity == "problem"
     text = " ".join(found.evidence)
@@ -268,7 +267,7 @@ def test_the_chart_shows_the_excess_of_the_finding() -> None:
     case = bench(made("c", world_size=2, steps=40, jitter=0, own=own))
     (chart,) = stragglers.prepare(case.cells)
     (finding,) = RULE.check(case)
-    assert f"{format_percent(max(chart.medians))} slower" in finding.title
+    assert f"{1 + max(chart.medians):.2f}x" in finding.title
 
 
 def given(folder: Path, *flop: float) -> Evidence:
