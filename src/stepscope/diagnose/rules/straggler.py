@@ -9,8 +9,8 @@ the rule tests the lead of the last rank of each step against 10% (rotating) and
 its usual by more than 6 MAD over steps (one-off).
 Traces: for each collective that all ranks leave together, after clock alignment, which rank came last. A rank is named
 if, over fewer than 20 steps, the collectives in which it came last carry at least 20% of all skew and it was last more
-often than chance allows (binomial, Bonferroni over ranks, p < 0.05); over 20 steps or more, as in `bench`. If no rank is
-named and waiting takes a tenth of the time, the skew rotates; over fewer than 20 steps that is an observation, unless
+often than chance allows (binomial, Bonferroni over ranks, p < 0.05), and so by whole steps, of which the collectives are no
+independent trials; over 20 steps or more, as in `bench`. If no rank is named and waiting takes a tenth of the time, the skew rotates; over fewer than 20 steps that is an observation, unless
 waiting takes three tenths.
 
 Why
@@ -34,7 +34,9 @@ METRICS, Stragglers; FORMATS, Trace JSON. D / (T + D) = 50 / (15 + 50): loss of 
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
@@ -60,7 +62,7 @@ from stepscope.results.slow_ranks import (
     slow_ranks,
 )
 from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS
-from stepscope.traces.stragglers import CLEAR_WAITS, MAX_P
+from stepscope.traces.stragglers import CLEAR_LEAD, CLEAR_WAITS, MAX_P, binomial_tail
 from stepscope.traces.waits import exposed_waiting, waits_of
 
 STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
@@ -278,6 +280,10 @@ def _look(job: TraceEvidence) -> Statement:
         return unread(job.summary, "no collective was recorded")
     if not report.instances:
         return unread(job.summary, "no collective appears on two ranks: give the traces of all ranks")
+    if report.stragglers and report.steps < LEAST_STEPS:
+        sure = tuple(each for each in report.stragglers if _late_by_steps(job, each.rank))
+        pattern = report.pattern if sure else "undecided"
+        report = replace(report, stragglers=sure, pattern=pattern)
     windows = [p.budget.parts.window_ns for p in job.summary.ranks if p.budget is not None]
     waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
     if report.stragglers:
@@ -292,6 +298,27 @@ def _look(job: TraceEvidence) -> Statement:
     if waiting >= MIN_STAKE and (why := _cannot_name(job, report)):
         return Skipped(reason=why)
     return f"{report.text}; waiting takes {format_percent(waiting)} of the time"
+
+
+def _late_by_steps(job: TraceEvidence, rank: int) -> bool:
+    """Whether a rank is the late one in more steps than chance allows, or in all of at least three with a clear lead.
+
+    The collectives of a step are no independent trials: whatever makes a rank late makes it late in several of them. Where
+    steps are not marked, the test over collectives stands.
+    """
+    instances = job.summary.collectives.instances if job.summary.collectives is not None else ()
+    late: dict[int, Counter[int]] = defaultdict(Counter)
+    ranks: set[int] = set()
+    for each in instances:
+        if each.step is not None and each.skew_ns is not None and len(each.ranks) > 1:
+            late[each.step][each.last_rank if each.last_rank is not None else -1] += each.skew_ns
+            ranks |= {one.rank for one in each.ranks}
+    leads = [own[rank] - max((ns for other, ns in own.items() if other != rank), default=0) for own in late.values()]
+    if not leads:
+        return True
+    p = len(ranks) * binomial_tail(sum(lead > 0 for lead in leads), [1 / len(ranks)] * len(leads))
+    clear = len(leads) >= CLEAR_WAITS and min(leads) >= CLEAR_LEAD * (max(leads) - min(leads))
+    return p < MAX_P or (clear and min(leads) > 0)
 
 
 def _of_work(summary: TraceSummary, each: Straggler) -> tuple[str, tuple[str, ...]]:

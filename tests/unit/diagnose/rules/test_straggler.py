@@ -290,3 +290,18 @@ def test_more_work_is_told_from_a_slow_machine(flop: tuple[float, ...], what: st
     finding = found(RULE, given(tmp_path, *flop))
     assert what in finding.title
     assert advice in finding.advice[0].text
+
+
+@pytest.mark.parametrize(("late_steps", "named"), [(6, True), (5, False)])
+def test_collectives_of_one_step_are_no_independent_trials(late_steps: int, named: bool, tmp_path: Path) -> None:
+    """Rank 1 of 2 is last in all collectives of six steps (p = 0.03 by steps), or of five, rank 0 in those of the sixth."""
+    (job,) = generated(tmp_path, world=2, steps=6, late={1: 900_000}, late_kind="compute").traces
+    found_there = job.summary.collectives
+    assert found_there is not None
+    steps = sorted({i.step for i in found_there.instances if i.step is not None})
+    assert len(steps) == 6
+    swapped = tuple(
+        replace(i, last_rank=0, last_ranks=(0,)) if i.step in steps[late_steps:] else i for i in found_there.instances
+    )
+    said = check(RULE, traced(replace(job.summary, collectives=replace(found_there, instances=swapped))))
+    assert (isinstance(said, tuple) and said[0].subject == "rank 1") == named
