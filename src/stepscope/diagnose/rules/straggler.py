@@ -9,9 +9,9 @@ the rule tests the lead of the last rank of each step against 10% (rotating) and
 its usual by more than 6 MAD over steps (one-off).
 Traces: for each collective that all ranks leave together, after clock alignment, which rank came last. A rank is named
 if, over fewer than 20 steps, the collectives in which it came last carry at least 20% of all skew and it was last more
-often than chance allows (binomial, Bonferroni over ranks, p < 0.05), and so by whole steps, of which the collectives are no
-independent trials; over 20 steps or more, as in `bench`. If no rank is named and waiting takes a tenth of the time, the skew rotates; over fewer than 20 steps that is an observation, unless
-waiting takes three tenths.
+often than chance allows (binomial, Bonferroni over ranks, p < 0.05), and so by whole steps, of which the collectives are
+not independent; over 20 steps or more, as in `bench`. If no rank is named and waiting takes a tenth of the time, the skew
+rotates; over fewer than 20 steps that is an observation, unless waiting takes three tenths.
 
 Why
 ---
@@ -303,8 +303,8 @@ def _look(job: TraceEvidence) -> Statement:
 def _late_by_steps(job: TraceEvidence, rank: int) -> bool:
     """Whether a rank is the late one in more steps than chance allows, or in all of at least three with a clear lead.
 
-    The collectives of a step are no independent trials: whatever makes a rank late makes it late in several of them. Where
-    steps are not marked, the test over collectives stands.
+    The collectives of a step are not independent: whatever makes a rank late makes it late in several of them. Without
+    marked steps the test over collectives decides.
     """
     instances = job.summary.collectives.instances if job.summary.collectives is not None else ()
     late: dict[int, Counter[int]] = defaultdict(Counter)
