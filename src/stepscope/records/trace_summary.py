@@ -89,7 +89,10 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPass:
-    """Everything found in one rank's trace alone. A section that was not asked for is None or empty."""
+    """Everything found in one rank's trace alone. A section that was not asked for is None or empty.
+
+    step_flop: of the products in a step whose FLOP or shapes were recorded, as executed.
+    """
 
     facts: RankFacts
     notes: tuple[FileNote, ...]
@@ -108,6 +111,7 @@ class RankPass:
     gradient_sync: GradientSync | None = None
     backward_passes: BackwardPasses | None = None
     stage_waits: StageWaits | None = None
+    step_flop: float | None = None
     operators: OperatorTable | None = None
     kernels: KernelTable | None = None
     launches: LaunchStatistics | None = None

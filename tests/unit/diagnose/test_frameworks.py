@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 from tests.hand_events import mark, trace
+from tests.trace_evidence import by_hand, with_setup
 
-from stepscope.diagnose.frameworks import NAMES, OPTIONS, SOURCES, in_words_of
+from stepscope.diagnose.frameworks import NAMES, OPTIONS, SOURCES, in_words_of, speaks, used_in
+from stepscope.records.job_setup import JobSetup
 from stepscope.traces.frameworks_seen import frameworks_of
 
 
@@ -23,6 +25,24 @@ def test_the_frameworks_of_the_job_come_first_and_others_stand_in_for_none() -> 
     ]
     assert in_words_of("bucket size", {"fsdp2"}) == ()
     assert [a.text.split(":")[0] for a in in_words_of("keep gathered", (), otherwise=("fsdp2", "ddp"))] == ["FSDP2"]
+
+
+@pytest.mark.parametrize(
+    ("objects", "used"),
+    [(("transformers.PreTrainedModel",), set()), (("transformers.Trainer",), {"transformers"}), ((), {"transformers"})],
+)
+def test_a_model_of_a_library_is_not_its_trainer(objects: tuple[str, ...], used: set[str]) -> None:
+    (job,) = with_setup(by_hand(mark("step", 0, 20)), JobSetup(objects=objects)).traces
+    (each,) = job.summary.ranks
+    shown = replace(each, facts=replace(each.facts, frameworks=("transformers",)))
+    assert used_in(replace(job.summary, ranks=(shown,))) == used
+
+
+def test_options_of_the_first_fsdp_are_not_named_for_the_second() -> None:
+    assert speaks("forward prefetch", {"transformers", "fsdp2"}) == "fsdp2"
+    assert speaks("forward prefetch", {"transformers", "fsdp1"}) == "transformers"
+    assert speaks("bucket size", {"transformers", "deepspeed"}) == "deepspeed"
+    assert speaks("loader workers", {"transformers", "deepspeed", "accelerate"}) == "transformers"
 
 
 def test_frameworks_are_recognised_by_objects_wrappers_and_annotations() -> None:
