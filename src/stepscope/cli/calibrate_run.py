@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,18 +10,21 @@ from typing import TYPE_CHECKING
 from stepscope.cli.blocks import show_table
 from stepscope.cli.console import log, print_json
 from stepscope.core.errors import DataError, UsageError
+from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.predict.calibration import calibrate, machine_of
+from stepscope.predict.line_fit import MIN_SIZES, MIN_SPAN
 from stepscope.predict.published.measured_rows import fit_rows
 from stepscope.predict.step.measured_machine import fit_machine
 from stepscope.records import codec
 from stepscope.records.calibration import CalibratedMachine, Calibration
+from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.figures import draw_charts
 from stepscope.report.table import Table
 from stepscope.report.views.calibration import build, build_steps
 from stepscope.results.comm_rows import read_comm_rows
-from stepscope.store.layout import RunLayout
+from stepscope.store.layout import ProfileLayout, RunLayout
 from stepscope.store.reader import read_if_there
 from stepscope.store.writer import write_bytes
 
@@ -39,11 +43,13 @@ def run(options: Calibrate) -> int:
         raise DataError(
             f"{run} is not a run folder",
             why="there is no such folder" if not run.exists() else "it is a file",
-            fix="pass the folder that `stepscope comm` printed, or a csv of training runs; traces and runs of jobs scale by "
-            "themselves: stepscope predict --from",
+            fix="pass the folder that `stepscope comm` or `stepscope profile` printed, or a csv of training runs",
         )
-    rows = read_comm_rows(run)
-    calibration = calibrate(rows, run=str(run), machine=_machine(run))
+    if ProfileLayout(run).record.is_file():
+        rows, calibration = _of_profile(run)
+    else:
+        rows = read_comm_rows(run)
+        calibration = calibrate(rows, run=str(run), machine=_machine(run))
     steps, unused = fit_machine(calibration)
     calibration = replace(calibration, steps=steps, skipped=(*calibration.skipped, *unused))
     tables = (build(calibration), *((build_steps(calibration),) if steps else ()))
@@ -52,6 +58,36 @@ def run(options: Calibrate) -> int:
         draw_charts(rows, RunLayout(run).report, calibration)
     log(f"{counted(len(calibration.fits), 'fit')} in {target}")
     return 0
+
+
+def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
+    """What the collectives of a profiled job cost it. Raises DataError, UsageError with the sizes that are missing."""
+    from stepscope.cli.trace_files import traces_of
+    from stepscope.results.traced_costs import OF_A_JOB, SECTIONS, machine_of_traces, rows_of_traces
+    from stepscope.traces.job import analyse_job
+    from stepscope.traces.rank_pass import Wanted
+
+    (folder,) = traces_of(str(run), None)
+    summary = analyse_job(Path(folder), wanted=Wanted(sections=SECTIONS))
+    rows = rows_of_traces(summary, name=str(run))
+    try:
+        found = calibrate(rows, run=str(run), machine=machine_of_traces(summary))
+    except UsageError as error:
+        sizes = "; ".join(f"{op} of {', '.join(map(format_size, each))}" for op, each in _sizes(rows).items())
+        raise UsageError(
+            f"{run}: {error.what}",
+            why=f"this job sends {sizes}: a latency and a rate need {MIN_SIZES} sizes over a factor of {MIN_SPAN}",
+            fix="stepscope predict --from uses what there is; stepscope comm -o COMM measures the network itself",
+        ) from error
+    fits = tuple(replace(fit, notes=(*fit.notes, OF_A_JOB)) for fit in found.fits)
+    return rows, replace(found, fits=fits)
+
+
+def _sizes(rows: Sequence[CommRow]) -> dict[str, list[int]]:
+    found: dict[str, set[int]] = {}
+    for row in rows:
+        found.setdefault(row.op, set()).add(row.size_bytes or 0)
+    return {op: sorted(sizes) for op, sizes in found.items()}
 
 
 def _write(options: Calibrate, calibration: Calibration, target: Path, tables: tuple[Table, ...]) -> Path:

@@ -76,16 +76,28 @@ def _read(options: Compare) -> list[Side]:
     from stepscope.cli.evidence import read_each
     from stepscope.cli.evidence_options import EvidenceOptions
     from stepscope.results.comparing import Side
+    from stepscope.results.evidence import Evidence
+    from stepscope.results.evidence import Source as Place
+    from stepscope.store.diary import read_diaries
+    from stepscope.store.layout import ProfileLayout
 
+    names = telling_names(options.paths)
+    timed = {path: read_diaries(ProfileLayout(path)) for path in options.paths}
+    untraced = {path for path, diaries in timed.items() if diaries and not ProfileLayout(path).windows()}
     given = EvidenceOptions(
-        paths=options.paths,
+        paths=tuple(path for path in options.paths if path not in untraced),
         world_size=options.world_size,
         scaling=options.scaling,
         columns=options.columns,
         drop_epochs=options.drop_epochs,
     )
-    names = telling_names(options.paths)
-    return [Side(name=name, rounds=(evidence,)) for name, evidence in zip(names, read_each(given), strict=True)]
+    read = dict(zip(given.paths, read_each(given), strict=True)) if given.paths else {}
+    for path in untraced:
+        read[path] = Evidence(sources=(Place(path=path, kind="trace"),))
+    return [
+        Side(name=name, rounds=(read[path],), diaries=timed[path])
+        for name, path in zip(names, options.paths, strict=True)
+    ]
 
 
 def _measured(options: Compare) -> tuple[list[Side], int]:
@@ -168,16 +180,21 @@ def _show(comparison: Comparison) -> None:
 
 
 def _show_verdict(comparison: Comparison) -> None:
-    """A line for each side: how many tested figures differ beyond noise, and the one that changed most."""
-    from stepscope.report.views.comparison import METRIC_NAMES, signed_percent
+    """A line for each side: of two profiled jobs how the step changed; else how many figures differ, and the largest."""
+    from stepscope.report.views.comparison import METRIC_NAMES, signed_percent, step_sentence
+    from stepscope.results.compared_diaries import STEP_METRIC
 
     for side in comparison.sides[1:]:
         tested = [f for f in comparison.figures if f.side == side and f.verdict != "not tested"]
         clear = [f for f in tested if f.verdict in ("better", "worse")]
+        step = next((f for f in comparison.figures if f.side == side and f.metric == STEP_METRIC), None)
         text = (
             f"no significant difference in {counted(len(tested), 'tested figure')}" if tested else "nothing was tested"
         )
-        if clear:
+        if step is not None:
+            parts = [f"{METRIC_NAMES[f.metric]} {signed_percent(f.change)}" for f in clear if f is not step]
+            text = "; ".join((step_sentence(step), *parts))
+        elif clear:
             most = max(clear, key=lambda f: abs(f.change))
             counts = ", ".join(f"{n} {k}" for k in ("better", "worse") if (n := sum(f.verdict == k for f in clear)))
             name = METRIC_NAMES.get(most.metric, most.metric)

@@ -59,19 +59,22 @@ def _require_epochs(evidence: Evidence, options: EvidenceOptions) -> None:
 
 def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
     """As ``read_evidence``, every path by itself; what the user states may be of a run at any of them."""
+    from stepscope.core.places import telling_names
     from stepscope.core.signals import stop_signals_raise
+    from stepscope.results.joining import join
     from stepscope.results.missing import require_columns, require_stated
-    from stepscope.store.stated import require_known
+    from stepscope.store.stated import require_known, stated_of_source
 
     stated = _stated(options)
+    names = telling_names(options.paths)
     found = []
     with stop_signals_raise(_STOPPED):
-        for path in options.paths:
-            evidence = _load((path,), options, stated)
+        for path, name in zip(options.paths, names, strict=True):
+            evidence = _load((path,), options, stated_of_source(stated, name, names))
             require_stated(evidence)
             _require_epochs(evidence, options)
             found.append(evidence)
-    require_known([run for evidence in found for run in evidence.runs], stated)
+    require_known(join(found, names).runs, stated)
     require_columns([source for evidence in found for source in evidence.sources], stated)
     return tuple(found)
 

@@ -54,7 +54,7 @@ def read(kind: type[T], words: Sequence[str]) -> T | None:
     coming = iter(words)
     for word in coming:
         spelled, equals, text = word.partition("=") if word.startswith("-") else ("", "=", word)
-        name = options.get(spelled) if spelled else places[0]
+        name = options.get(spelled) if spelled else next(iter(places), None)
         if name is None:
             return None
         annotation, said = hints[name]

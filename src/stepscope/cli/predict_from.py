@@ -24,7 +24,7 @@ from stepscope.records.scale_prediction import ScalePrediction
 from stepscope.report.render import terminal
 from stepscope.report.views import scaled_steps
 from stepscope.store.files import require_there
-from stepscope.store.layout import RunLayout
+from stepscope.store.layout import ProfileLayout, RunLayout
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
@@ -34,14 +34,16 @@ SCALINGS = ("weak", "strong")
 
 
 OBEYED = (
-    "from_", "cell", "gpus", "gpus_per_node", "network", "adapters", "what_if", "scaling", "calib", "chart", "json",
+    "run", "from_", "cell", "gpus", "gpus_per_node", "network", "adapters", "what_if", "scaling", "calib", "chart", "json",
 )  # fmt: skip
 
 
 def run(options: Predict) -> int:
     """Predict and print; the exit code. Raises StepscopeError."""
     require_only(options, "--from", OBEYED)
-    path = options.from_
+    if options.from_ is not None and options.run is not None:
+        raise UsageError("predict starts from one job, and --from and RUN name two", fix="leave one of them out")
+    path = options.from_ or options.run
     assert path is not None
     scaling = options.scaling or "weak"
     if scaling not in SCALINGS:
@@ -88,13 +90,15 @@ def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
     require_there(path)
     layout = RunLayout(path)
     if not layout.run.is_file():
-        if cell_id is not None:
+        if cell_id is not None and not ProfileLayout(path).record.is_file():
             raise UsageError(f"--cell {cell_id}: {path} is not a run folder of stepscope bench", fix="remove --cell")
+        from stepscope.cli.trace_files import traces_of
         from stepscope.results.traced_job import SECTIONS, job_of_traces
         from stepscope.traces.job import analyse_job
         from stepscope.traces.rank_pass import Wanted
 
-        return job_of_traces(analyse_job(path, wanted=Wanted(sections=SECTIONS)), name=str(path))
+        (traces,) = traces_of(str(path), cell_id)
+        return job_of_traces(analyse_job(Path(traces), wanted=Wanted(sections=SECTIONS)), name=str(path))
     from stepscope.results.cell_job import choose_cell, job_of_cell
     from stepscope.store.reader import read_cell, read_run
 

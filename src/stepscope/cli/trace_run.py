@@ -35,9 +35,15 @@ EARLY_FROM_BYTES = 100 << 20
 FINDINGS_SHOWN = 3
 
 
-def run(options: Trace, *, also: Sequence[str] = (), read: Mapping[str, TraceSummary] | None = None) -> int:
+def run(
+    options: Trace,
+    *,
+    also: Sequence[str] = (),
+    read: Mapping[str, TraceSummary] | None = None,
+    told: Diagnosis | None = None,
+) -> int:
     """Analyse and show; returns the exit code. also: sections beside the usual ones. read: the captures, where they are
-    analysed already. Raises StepscopeError."""
+    analysed already; told: the findings, where somebody judged them already. Raises StepscopeError."""
     _import_numpy_alone()
     from stepscope.traces.rank_pass import DEVICE_ONLY, Wanted
 
@@ -103,7 +109,7 @@ def run(options: Trace, *, also: Sequence[str] = (), read: Mapping[str, TraceSum
     for name, summary in found.items():
         if options.merge is not None:
             _merge(summary, options.merge)
-        diagnosis = _diagnosed(summary, name or _name(paths), rules_asked=rules_asked)
+        diagnosis = told or _diagnosed(summary, name or _name(paths), rules_asked=rules_asked)
         shown = _selected(summary, ranks=ranks, steps=steps)
         if options.csv is not None:
             _write_csv(shown, options.csv, sections if options.show else trace_sections.SECTIONS)

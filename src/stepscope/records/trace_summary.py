@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 
 if TYPE_CHECKING:  # a trace is read for some of them at a time
+    from stepscope.records.job_setup import JobSetup
     from stepscope.records.replay import RankStep
     from stepscope.records.trace_buckets import BucketRow
     from stepscope.records.trace_budget import (
@@ -54,6 +56,7 @@ class RankFacts:
     """Where one rank's events came from. ``recorded`` facts are None where the file is silent.
 
     unix_ns: first start and last end of its events since 1970. frameworks: keys of ``diagnose.frameworks``, as recognised.
+    setup: what the job's own process recorded of it.
     """
 
     rank: int
@@ -66,6 +69,7 @@ class RankFacts:
     host: str | None
     unix_ns: tuple[int, int] | None = None
     frameworks: tuple[str, ...] = ()
+    setup: JobSetup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +134,12 @@ LOSSES = ("truncated", "skipped", "missing", "dropped", "unread")
 """Kinds of notes that say what was not looked at."""
 
 
+def common_steps(ranks: Iterable[RankPass]) -> tuple[int, ...] | None:
+    """Numbers of the steps that every rank with marked steps recorded, ascending; None where no rank has any."""
+    recorded = [{s.step for s in each.steps} for each in ranks if each.steps]
+    return tuple(sorted(set.intersection(*recorded))) if recorded else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
     """The whole job, over the ranks whose traces were given."""
@@ -142,6 +152,11 @@ class TraceSummary:
     stragglers: StragglerReport | None = None
     path: CrossRankPath | None = None
     path_unavailable: str | None = None
+
+    @property
+    def common_steps(self) -> tuple[int, ...] | None:
+        """What may be compared between ranks; None where no rank marked its steps, empty where none is common."""
+        return common_steps(self.ranks)
 
     @property
     def losses(self) -> tuple[FileNote, ...]:

@@ -105,7 +105,7 @@ _OF_CELL = (
 )  # fmt: skip
 """Fields of a row that are its cell's."""
 
-_UNMEASURED: Mapping[str, Any] = dict.fromkeys((
+UNMEASURED: Mapping[str, Any] = dict.fromkeys((
     "size_bytes", "asked_bytes", "numel", "iterations", "warmup", "stop_reason", "time_ns_median", "time_ns_low",
     "time_ns_high", "time_ns_mean", "time_ns_min", "time_ns_p90", "time_ns_p99", "time_ns_max", "rank_spread",
     "slowest_rank", "algbw_bytes_per_s", "busbw_bytes_per_s", "link_peak_bytes_per_s", "link_fraction", "correct",
@@ -124,7 +124,7 @@ def _empty_row(cell: CommSpec, status: CellStatus | None, ranks: _Ranks) -> Comm
         **{name: getattr(cell, name) for name in _OF_CELL},
         hosts=hosts_of(cell.network, cell.world_size) or len(hosts) or None,
         env=dict(cell.env),
-        **_UNMEASURED,
+        **UNMEASURED,
         scheduler_policy=policies.pop() if len(policies) == 1 else None,
         notes=notes,
         rank_hosts=_rank_hosts(cell, ranks),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from stepscope.records.comparison import ComparedFigure, ComparisonVerdict, Replicates
 from stepscope.records.training import Measured
-from stepscope.stats.compare import Change, change
+from stepscope.stats.compare import SIGNIFICANT, Change, change
 
 
 def figure(
@@ -19,12 +21,19 @@ def figure(
     second: Measured,
     replicates: tuple[Replicates, Replicates] | None,
     paired: bool = False,
+    between: float | None = None,
+    tests: int = 1,
 ) -> ComparedFigure:
-    """Both figures and the second's ratio to the first. paired: replicates are rounds that took turns.
+    """Both figures and the second's ratio to the first. paired: replicates are rounds that took turns. between, tests: of
+    :func:`stepscope.stats.compare.change`.
 
     With replicates the figures are the medians over them, as the ratio is; without, the two as given.
     """
-    found = None if replicates is None else change(*(each.values for each in replicates), paired=paired)
+    found = (
+        None
+        if replicates is None
+        else change(*(each.values for each in replicates), paired=paired, between=between, tests=tests)
+    )
     if replicates is not None and found is not None:
         first, second = (Measured(value=float(np.median(r.values)), n=len(r.values)) for r in replicates)
     else:
@@ -58,7 +67,16 @@ def _verdict(found: Change, *, higher_is_better: bool) -> ComparisonVerdict:
     """Different only where the test and the interval agree; without a test, where intervals do not overlap."""
     if found.low is None or found.high is None:
         return "not tested"
-    apart = found.low > 1.0 or found.high < 1.0
-    if not (apart if found.p_value is None else found.differs):
+    if not (found.apart if found.p_value is None else found.differs):
         return "no significant difference"
     return "better" if (found.ratio > 1.0) == higher_is_better else "worse"
+
+
+def lacking(compared: ComparedFigure) -> Literal["test", "interval"] | None:
+    """Which of the two keeps a tested figure from being different, where the other one says that it is; else None."""
+    if compared.verdict != "no significant difference" or compared.p_value is None or compared.low is None:
+        return None
+    apart = compared.low > 1.0 or (compared.high is not None and compared.high < 1.0)
+    if apart:
+        return "test"
+    return "interval" if compared.p_value < SIGNIFICANT else None

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.core.errors import Unavailable
 from stepscope.core.grouping import grouped
-from stepscope.core.units import format_size
+from stepscope.core.units import format_percent, format_size
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Comparison, Replicates
 from stepscope.records.training import Measured, Scaling, TrainingRun
 from stepscope.results.comm_pairs import SweepPair, sweep_pairs
+from stepscope.results.compared_diaries import BUSY, DIARY_METRICS, diary_figures, timed_steps
 from stepscope.results.compared_figure import figure
 from stepscope.results.differences import conditions_of
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, derived
@@ -21,15 +23,17 @@ from stepscope.results.figures import epoch_time, steady_times, train_loss
 from stepscope.results.joining import as_given
 from stepscope.stats.compare import MIN_REPLICATES, MOST_BLOCKS, SIGNIFICANT, block_medians, step_blocks
 from stepscope.stats.measured import common_steps, slowest
+from stepscope.store.diary import RankDiary
 from stepscope.traces.diff import CAUTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of a comparison: a run, or all rounds of it (then a replicate is a round)."""
+    """One side of a comparison: a run, or all rounds of it (then a replicate is a round). diaries: of a profiled job."""
 
     name: str
     rounds: tuple[Evidence, ...]
+    diaries: tuple[RankDiary, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ COMM_METRIC = "comm_time_ns"
 TRACE_METRICS = ("trace_step_ns", "trace_exposed_comm_ns", "trace_idle_ns")
 """Of a traced step: its length, exposed communication and idle time, of the slowest rank."""
 
-METRIC_KEYS = (*(metric.key for metric in METRICS), COMM_METRIC, *TRACE_METRICS)
+METRIC_KEYS = (*(metric.key for metric in METRICS), COMM_METRIC, *TRACE_METRICS, *DIARY_METRICS)
 
 
 def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | None = None) -> Comparison:
@@ -76,6 +80,7 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
     figures: list[ComparedFigure] = []
     unmatched: list[str] = []
     partners: list[list[tuple[Any, Any]]] = []
+    notes: list[str] = []
     for side in sides[1:]:
         runs, alone = _matched(first, _runs(side))
         sweeps, sweeps_alone = sweep_pairs(sides[0].rounds[0].comm, side.rounds[0].comm)
@@ -93,11 +98,13 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
             figures += _figures(before, after, sides[0], side, drop_epochs)
         for sweep in sweeps:
             figures += _comm_figures(sweep, side.name)
-        for traced in traces:
+        notes += _contended(sides[0], side)
+        told = _diary_figures(sides[0], side)
+        figures += told
+        for traced in traces if not told else ():  # a window of profiled steps says nothing beside all steps
             figures += _trace_figures(*traced, side.name)
         partners.append([*runs, *traces, *((a, b) for s in sweeps for a, b in [(_any(s.first), _any(s.second))])])
     tested = sum(figure.p_value is not None for figure in figures)
-    notes = []
     if tested >= 1 / SIGNIFICANT:
         notes.append(f"{tested} tests at 5%: about {tested * SIGNIFICANT:.0f} will differ by chance alone")
     if any(figure.p_value is not None and figure.metric in TRACE_METRICS for figure in figures):
@@ -116,6 +123,27 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
         notes=(*notes, *(note for note in together.remarks if note.startswith("no scaling verdict"))),
         scaling=together.scaling_budgets,
     )
+
+
+def _diary_figures(first: Side, second: Side) -> list[ComparedFigure]:
+    """All steps of both; empty where a side has no timed ones."""
+    before, after = timed_steps(first.diaries), timed_steps(second.diaries)
+    if isinstance(before, Unavailable) or isinstance(after, Unavailable):
+        return []
+    return list(diary_figures(before, after, side=second.name))
+
+
+def _contended(first: Side, second: Side) -> list[str]:
+    """That the machine had more to do, of each side where that widens the interval."""
+    found = []
+    for side in (first, second):
+        steps = timed_steps(side.diaries)
+        if not isinstance(steps, Unavailable) and steps.contended > BUSY:
+            share = format_percent(steps.contended, digits=0)
+            found.append(
+                f"{side.name}: training threads had no processor for {share} of the time; the intervals hold that"
+            )
+    return found
 
 
 def _any(rows: Mapping[int, CommRow]) -> CommRow:

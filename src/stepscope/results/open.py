@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
+from stepscope.core.places import telling_names
 from stepscope.core.words import counted
 from stepscope.environment.topology import Topology, parse_topology
 from stepscope.records.calibration import Calibration
@@ -27,11 +28,13 @@ from stepscope.results.comm_rows import read_comm_rows
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
 from stepscope.results.job_folder import Readers, read_folder
 from stepscope.results.joining import as_given, join
+from stepscope.results.profiled_job import read_profiled_job
 from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
 from stepscope.store.layout import RunLayout, profiled_job
 from stepscope.store.reader import read_bytes, read_cell, read_created, read_if_there, read_run
+from stepscope.store.stated import stated_of_source
 
 if TYPE_CHECKING:
     from stepscope.traces.rank_pass import Wanted
@@ -120,8 +123,17 @@ def _sources(paths: Sequence[Path], how: Reading) -> list[Evidence]:
     found = []
     for place, members in groups.items():
         job = _one_job(place, members, how) if len(members) > 1 and place not in members else None
-        found += [job] if job is not None else [load_source(path, how) for path in members]
+        found += [job] if job is not None else [load_source(path, _of_source(how, path, paths)) for path in members]
     return found
+
+
+def _of_source(how: Reading, path: Path, paths: Sequence[Path]) -> Reading:
+    """With what the user states of that path's runs alone."""
+    if len(paths) < 2 or not how.stated.world_size:
+        return how
+    names = telling_names(list(dict.fromkeys(paths)))
+    own = names[list(dict.fromkeys(paths)).index(path)]
+    return replace(how, stated=stated_of_source(how.stated, own, names))
 
 
 def _is_trace_file(path: Path) -> bool:
@@ -162,7 +174,7 @@ def load_source(path: Path, how: Reading) -> Evidence:
     if path.is_dir():
         again = partial(load_source, how=how)
         readers = Readers(load=again, traces=how.captures, trace_notes=_trace_notes, imported=_imported)
-        return read_folder(path, stated=how.stated, readers=readers)
+        return _profiled(path, lambda: read_folder(path, stated=how.stated, readers=readers))
     if (rows := _results_file(path)) is not None:
         return rows
     if _is_calibration(path):
@@ -171,6 +183,20 @@ def load_source(path: Path, how: Reading) -> Evidence:
     if found is not None:
         return _imported(path, found[1].read(path, how.stated))
     return _traced(path, how)
+
+
+def _profiled(path: Path, read: Callable[[], Evidence]) -> Evidence:
+    """What ``read`` finds in a folder, and the diaries of its steps where `profile` or `run` made it."""
+    job = read_profiled_job(path)
+    if job is None:
+        return read()
+    try:
+        found = read()
+    except DataError:
+        if job.steps is None:
+            raise
+        return Evidence(sources=(Source(path=path, kind="profile"),), profiled=(job,))
+    return replace(found, profiled=(*found.profiled, job))
 
 
 def _traced(path: Path, how: Reading) -> Evidence:

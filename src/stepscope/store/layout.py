@@ -141,6 +141,11 @@ class ProfileLayout:
         return self.root / "profile.json"
 
     @property
+    def verdict(self) -> Path:
+        """What the first screen says, as numbers (records/verdict.py); derived."""
+        return self.root / "verdict.json"
+
+    @property
     def control(self) -> Path:
         return self.root / ".stepscope"
 

@@ -16,11 +16,17 @@ _FIX = "write NAME=RANKS, several with commas: --world-size exp021=4,exp044=4"
 
 
 def parse_world_sizes(text: str) -> dict[str, int]:
-    """Ranks by name from ``exp021=4,exp044=4``. Raises UsageError: no NAME=RANKS, no rank at all, a name twice."""
+    """Ranks by name from ``exp021=4,exp044=4``; of ``8`` by itself the empty name, which every run has.
+
+    Raises UsageError: no NAME=RANKS, no rank at all, a name twice.
+    """
     found: dict[str, int] = {}
+    bare = text.strip().isascii() and text.strip().isdecimal()
+    if bare:
+        text = f"={text.strip()}"
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.strip().rpartition("="))
-        if not equals or not name:
+        if not equals or not (name or bare):
             reason = f"{part.strip()!r} is not NAME=RANKS" if part.strip() else "nothing between two commas"
             raise UsageError(f"--world-size {text!r}: {reason if text.strip() else 'it is empty'}", fix=_FIX)
         if not (number.isascii() and number.isdigit()) or int(number) < 1:
@@ -34,6 +40,21 @@ def parse_world_sizes(text: str) -> dict[str, int]:
                 f"--world-size gives {name} twice: {found[name]} and {number}", fix="leave one of them out"
             )
     return found
+
+
+def stated_of_source(stated: Stated, name: str, names: Sequence[str]) -> Stated:
+    """What the user states of the runs of one of several sources: ``x/run/log=8`` is of ``log`` in ``x/run`` alone.
+
+    names: of all sources, as :func:`stepscope.core.places.telling_names` gives them and runs of one name are told apart.
+    The name of the source itself, with a slash after it, is of its only run where it is no run's own name.
+    """
+    others = [other for other in names if other != name]
+    mine = {
+        f"{own}/" if own == name else own.removeprefix(f"{name}/"): ranks
+        for own, ranks in stated.world_size.items()
+        if not any(own == other or own.startswith(f"{other}/") for other in others)
+    }
+    return replace(stated, world_size=mine)
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -60,9 +81,12 @@ def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> di
     for name, ranks in stated.world_size.items():
         fitting = _fitting(name, names)
         if len(fitting) > 1:
+            typed = f"{name}={ranks}" if name else f"{ranks}"
             raise UsageError(
-                f"--world-size {name}={ranks} fits {len(fitting)} runs: {listed(fitting, at_most=_LISTED)}",
-                why="a part of a name is enough if no other run has it",
+                f"--world-size {typed} fits {len(fitting)} runs: {listed(fitting, at_most=_LISTED)}",
+                why="a part of a name is enough if no other run has it"
+                if name
+                else "which of them it is of is not said",
                 fix=f"name each run: --world-size {','.join(f'{run}={ranks}' for run in fitting[:_LISTED])}",
             )
         for run_id in fitting:
@@ -141,10 +165,13 @@ def _names(run: TrainingRun) -> tuple[str, ...]:
 
 def _fitting(name: str, names: Mapping[str, Sequence[str]]) -> list[str]:
     """Ids of the runs that a stated name fits: the exact ones if there are any, else those that have it as a part."""
-    if name in names:
-        return [name]
-    exact = [run_id for run_id, others in names.items() if name in others]
+    bare = name.removesuffix("/")
+    if bare in names:
+        return [bare]
+    exact = [run_id for run_id, others in names.items() if bare in others]
     if exact:
         return exact
+    if bare != name:
+        return list(names)
     part = name.casefold()
     return [run_id for run_id, others in names.items() if any(part in each.casefold() for each in (run_id, *others))]

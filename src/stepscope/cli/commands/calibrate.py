@@ -13,14 +13,14 @@ from stepscope.cli.command import Command, Options
 class Calibrate(Options):
     """Fit what collectives cost on this machine: latency, rate, and a curve where no straight line holds.
 
-    Of a table of measured training runs (csv): what corrects the step model on that GPU. The result, calib.json, is what
-    predictions of collectives and steps are made from.
+    Of a profiled job: of its own collectives, where they have four sizes. Of a table of measured training runs (csv): what
+    corrects the step model on that GPU. The result, calib.json, is what predictions of collectives and steps are made from.
     """
 
     run: Annotated[
         Path,
         typer.Argument(
-            help="Run folder of `stepscope comm`, or a table of training runs (csv).",
+            help="Run folder of `stepscope comm` or of `stepscope profile`, or a table of training runs (csv).",
             metavar="RUN|CSV",
             show_default=False,
         ),

@@ -6,15 +6,21 @@ from pathlib import Path
 from typing import Annotated
 
 from stepscope.cli.command import Command, Options
-from stepscope.cli.plain import Option
+from stepscope.cli.plain import Argument, Option
 
 
 class Plan(Options):
     """Search the layouts of a model on some GPUs: those that fit, fastest first, and why the others lose.
 
-    Nothing is measured. Constraints drop most layouts before they are priced as `stepscope predict --model` does.
+    Nothing is measured. Constraints drop most layouts before they are priced as `stepscope predict --model` does. --from
+    takes the model from a profiled job, as far as its traces show its dimensions.
     """
 
+    run: Annotated[Path | None, Argument(help="The same as --from RUN.", metavar="RUN", show_default=False)] = None
+    from_: Annotated[
+        Path | None,
+        Option("--from", help="The model of a profiled job, instead of --model.", metavar="RUN|TRACE"),
+    ] = None
     model: Annotated[
         str | None,
         Option(help="A named model (llama3-8b), or its dimensions: FILE.yaml, config.json.", metavar="MODEL"),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from stepscope.cli.command import Command, Options
-from stepscope.cli.plain import Option
+from stepscope.cli.plain import Argument, Option
 
 
 class Predict(Options):
@@ -17,6 +17,7 @@ class Predict(Options):
     would choose and why. Each with an 80% interval.
     """
 
+    run: Annotated[Path | None, Argument(help="The same as --from RUN.", metavar="RUN", show_default=False)] = None
     from_: Annotated[
         Path | None,
         Option(
@@ -114,7 +115,7 @@ class Predict(Options):
 
 def _where(options: Predict) -> str:
     """The module of the mode, so that only what it needs is imported."""
-    if options.from_ is not None:
+    if options.from_ is not None or options.run is not None:
         return "stepscope.cli.predict_from"
     return "stepscope.cli.predict_run" if options.model is None else "stepscope.cli.predict_step"
 

@@ -9,6 +9,8 @@ from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.training import Measured
 from stepscope.report.table import Column, Table, Tone, Value, figure, p_value, said, tabled, unknown, whole
 from stepscope.report.view import View
+from stepscope.results.compared_diaries import STEP_METRIC
+from stepscope.results.compared_figure import lacking
 from stepscope.results.differences import Conditions
 
 METRIC_NAMES = {
@@ -23,7 +25,20 @@ METRIC_NAMES = {
     "trace_step_ns": "step",
     "trace_exposed_comm_ns": "exposed communication",
     "trace_idle_ns": "idle",
+    "diary_step_ns": "step",
+    "diary_data_ns": "waiting for data",
+    "diary_forward_ns": "forward",
+    "diary_backward_ns": "backward",
+    "diary_optimizer_ns": "optimizer",
+    "diary_comm_ns": "communication",
+    "diary_outside_ns": "outside the steps",
 }
+
+LACKING = {
+    "test": "the interval leaves out no change, the test does not (p 0.05 or more)",
+    "interval": "the test tells the replicates apart, the interval holds no change",
+}
+"""What keeps a figure from being different."""
 
 MOST_NAMED = 8
 """Facts that all sides share, named in one line."""
@@ -40,6 +55,11 @@ def build(comparison: Comparison) -> Table:
     if kinds:
         named = ", ".join(k for k in kinds if k)
         footnotes.append(f"p: Mann-Whitney U, two-sided; tested figures are medians over replicates: {named}")
+    footnotes += [
+        f"({key}): {text}" for key, text in LACKING.items() if any(lacking(f) == key for f in comparison.figures)
+    ]
+    if any(f.metric == STEP_METRIC for f in comparison.figures):
+        footnotes.append(OF_RUNS)
     reasons = dict.fromkeys(f.untested for f in comparison.figures if f.untested and f.replicate)
     footnotes += [f"not tested: {reason}" for reason in reasons if reason]
     return tabled(
@@ -60,12 +80,34 @@ def build(comparison: Comparison) -> Table:
             Column("change", "change", lambda f: said(signed_percent(f.change), f.change, tone=_tone(f)), figure),
             Column("interval", "95% interval", _interval, whole, drop=3),
             Column("p_value", "p", lambda f: f.p_value, p_value, drop=2),
-            Column("verdict", "verdict", lambda f: said(f.verdict, tone=_TONES.get(f.verdict, "dim"))),
+            Column("verdict", "verdict", lambda f: said(_verdict(f), f.verdict, tone=_TONES.get(f.verdict, "dim"))),
         ),
         comparison.figures,
         footnotes=tuple(footnotes),
         notes=comparison.notes,
     )
+
+
+def _verdict(compared: ComparedFigure) -> str:
+    """The verdict, and in brackets which of test and interval it lacks."""
+    missing = lacking(compared)
+    return compared.verdict if missing is None else f"{compared.verdict} ({missing})"
+
+
+def step_sentence(compared: ComparedFigure) -> str:
+    """Of all steps of two jobs: what came out, and what it rests on."""
+    if compared.p_value is None:
+        return f"step {signed_percent(compared.change)}, not tested: {compared.untested}"
+    change = f"{signed_percent(compared.change)} (95% interval {_interval(compared)}, p {compared.p_value:.2g})"
+    if compared.verdict != "no significant difference":
+        slower = "slower" if compared.ratio > 1 else "faster"
+        return f"steps are {slower}: {change}"
+    missing = lacking(compared)
+    if missing == "interval":
+        return f"no significant difference: blocks of steps differ, but two runs of one command may differ so: {change}"
+    if missing == "test":
+        return f"no significant difference: the blocks of steps are too few, or too alike, to tell: {change}"
+    return f"no significant difference: step {change}"
 
 
 def build_differences(comparison: Comparison) -> Table:
@@ -117,6 +159,8 @@ def _short(text: str, *, most: int = 60) -> str:
     line = text.splitlines()[0] if text else ""
     return line if len(line) <= most and line == text else f"{line[: most - 3]}..."
 
+
+OF_RUNS = "intervals hold what two runs of one command differ by (0.9% each, and more where the machine had other work)"
 
 _OWN = ("step", "call")
 """Replicates of which a run's own figure is the median too."""

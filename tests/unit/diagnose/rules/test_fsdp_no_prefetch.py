@@ -38,7 +38,7 @@ def test_the_words_are_those_of_the_framework_that_wraps_the_model(tmp_path: Pat
     assert {a.text.split(":")[0] for a in found(RULE, unnamed).advice[:-1]} >= {"FSDP2", "FSDP1", "DeepSpeed"}
     trainer = used_by(unnamed, frameworks=("fsdp1", "transformers"))
     texts = [a.text for a in found(RULE, trainer).advice]
-    assert "FSDP1: FullyShardedDataParallel(forward_prefetch=True)" in texts
+    assert not any(text.startswith("FSDP1:") for text in texts)
     assert 'HF Trainer: fsdp_config={"forward_prefetch": true} (FSDP1 only)' in texts
 
 
@@ -51,4 +51,4 @@ def test_borderline_half_of_the_gathers(tmp_path: Path) -> None:
 
 def test_without_sharding_and_on_cpus_it_is_skipped(tmp_path: Path) -> None:
     assert "no sharded parameters" in skipped(RULE, generated(tmp_path, world=2))
-    assert "on CPUs" in skipped(RULE, traces_of(fsdp(device="gloo"), tmp_path / "gloo"))
+    assert "prefetch hides none" in skipped(RULE, traces_of(fsdp(device="gloo"), tmp_path / "gloo"))

@@ -7,7 +7,7 @@ from tests.evidence import run
 
 from stepscope.core.errors import UsageError
 from stepscope.records.imported import Stated
-from stepscope.store.stated import parse_world_sizes, require_known, with_stated
+from stepscope.store.stated import parse_world_sizes, require_known, stated_of_source, with_stated
 
 FOLDERS = {
     "exp020": "exp020_imdb_single",
@@ -27,13 +27,32 @@ def test_several_and_names_with_equal_signs() -> None:
     assert parse_world_sizes("exp021=4, exp044=16") == {"exp021": 4, "exp044": 16}
     assert parse_world_sizes("lr=0.1=2") == {"lr=0.1": 2}
     assert parse_world_sizes("a=2,a=2") == {"a": 2}
+    assert parse_world_sizes(" 8 ") == {"": 8}
+
+
+def test_a_number_alone_is_of_the_only_run() -> None:
+    (found,) = with_stated(runs()[:1], Stated(world_size={"": 8}))
+    assert found.world_size == 8
+    with pytest.raises(UsageError, match="--world-size 8 fits 3 runs") as caught:
+        with_stated(runs(), Stated(world_size={"": 8}))
+    assert "which of them" in (caught.value.why or "")
+
+
+def test_a_name_with_its_source_is_of_that_source_alone() -> None:
+    names = ["x/run", "y/run"]
+    stated = Stated(world_size={"x/run/log": 8, "y/run": 16, "other": 2})
+    assert stated_of_source(stated, "x/run", names).world_size == {"log": 8, "other": 2}
+    assert stated_of_source(stated, "y/run", names).world_size == {"y/run/": 16, "other": 2}
+    (found,) = with_stated(runs()[:1], stated_of_source(stated, "y/run", names))
+    assert found.world_size == 16
 
 
 @pytest.mark.parametrize(
     ("text", "what"),
     [
         ("", "it is empty"),
-        ("4", "'4' is not NAME=RANKS"),
+        ("4,2", "'4' is not NAME=RANKS"),
+        ("0", "'0' is not a number of ranks"),
         ("exp021", "'exp021' is not NAME=RANKS"),
         ("exp021=4,", "nothing between two commas"),
         ("=4", "'=4' is not NAME=RANKS"),

@@ -1,0 +1,56 @@
+"""What to do about the first cost: the window's own advice where a rule explains it, else what holds for every job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.verdict_kinds import KIND_OF_RULE
+from stepscope.records.finding import Advice, Diagnosis
+from stepscope.records.verdict import Verdict, VerdictKind
+from stepscope.results.profiled_job import ProfiledJob
+
+MOST_WORKERS = 4
+"""Advised at first: a look at the next profile says whether they keep up."""
+
+_PLAIN: Mapping[VerdictKind, str] = {
+    "straggler": "compare its work and its host with another rank's: samples, clocks, other jobs",
+    "uneven-work": "give ranks batches of equal work: sort or bucket samples by length",
+    "evaluation": "evaluate less often, on a part of the data, or in a job of its own",
+    "checkpointing": "save less often, or in the background: torch.distributed.checkpoint.async_save",
+    "garbage-collection": "gc.freeze() after set-up and gc.disable(); collect at the same step on all ranks",
+    "compilation": "find what changes: TORCH_LOGS=recompiles; mark_dynamic() for shapes that vary",
+    "periodic-pause": "look at what the loop does at those steps: logging, saving, validation",
+    "contended-machine": "find what else runs here; no more processes x threads than cores: OMP_NUM_THREADS=1",
+    "optimizer-bound": "a fused optimizer: AdamW(..., fused=True), or fewer parameters that change in a step",
+    "pipeline-bubble": "more micro-batches a step, or an interleaved schedule",
+    "independent-processes": "start them with torchrun, and call torch.distributed.init_process_group() before training",
+    "compute-bound": "to be faster: more ranks, lower precision, or less work",
+}
+
+
+def advice_for(verdict: Verdict, *, job: ProfiledJob, diagnosis: Diagnosis) -> tuple[Advice, ...]:
+    """At most two: of the finding that explains the first cost, or the general one."""
+    if verdict.kind == "input-bound":
+        return (_loader(job),)
+    explained = [f for f in diagnosis.findings if KIND_OF_RULE.get(f.rule) == verdict.kind and f.advice]
+    if explained:
+        return explained[0].advice[:1]
+    plain = _PLAIN.get(verdict.kind)
+    return () if plain is None else (Advice(text=plain),)
+
+
+def _loader(job: ProfiledJob) -> Advice:
+    """Workers where there are none, more where cores are left, else cheaper loading."""
+    loaders = job.facts.get("loaders") or {}
+    if not loaders and job.facts:
+        return Advice(text="prepare batches in other processes: a DataLoader with num_workers")
+    workers = (loaders.get("first") or {}).get("num_workers") or 0
+    free = job.cores_a_rank or MOST_WORKERS
+    if workers and workers >= free:
+        return Advice(text=f"make loading cheaper: {workers} workers a rank use all cores; store decoded samples")
+    wanted = min(MOST_WORKERS, free) if not workers else min(2 * workers, free)
+    keep = "" if (loaders.get("first") or {}).get("persistent_workers") else ", persistent_workers=True"
+    plain = f"DataLoader(num_workers={wanted}{keep})"
+    named = option("loader workers", job.facts.get("frameworks") or {}, plain=plain).replace("...", str(wanted))
+    return Advice(text=named)
