@@ -138,11 +138,12 @@ def judge_end(facts: EndFacts) -> JobEnd:
 
 def _step(first: _Fate | None, facts: EndFacts) -> int | None:
     """The step in which a rank failed. A killed one has not written its last steps: others got no further than it."""
-    if first is None or not _stepped(first, facts):
+    if first is None or not facts.diaries:
         return None
-    of_last = _last_of_each(facts.diaries)
-    silent = any((d.host, d.pid) == first.process and d.end is None for d in of_last)
-    steps = max([first.steps, *(max(d.steps, d.end.steps if d.end else 0) for d in of_last)]) if silent else first.steps
+    last = _last_of_each(facts.diaries)
+    silent = first.exception is None and not any((d.host, d.pid) == first.process and d.end is not None for d in last)
+    others = max(max(d.steps, d.end.steps if d.end else 0) for d in last) if silent and first.rank is not None else 0
+    steps = max(first.steps, others)
     return steps + 1 if steps else None
 
 
