@@ -47,6 +47,8 @@ FIXED_STEP = 20
 """Where ranks begin that do not see the output folder, and by when step times count as settled."""
 AFTER_POLL_S = 0.5
 """Between looks at a job whose window is over; its end is seen at once."""
+WENT_WELL = ("ok", "short", "no-steps", "interrupted")
+"""Ends that are nobody's fault."""
 EARLY_S = 60.0
 """From the window to an early verdict on a job that still runs."""
 
@@ -86,7 +88,7 @@ def run(options: Profile) -> int:
     with _job_outlasts():
         _show_out_of_memory(layout, options)
     if not shown:
-        reason, fix = missing(layout, state, options.command or [], end)
+        reason, fix = missing(layout, state, options.command or [], end, timed=options.duration is not None)
         hooked_job.make_room(layout)
         with _job_outlasts():
             log(f"no trace: {reason}\n  fix: {fix}", "yellow")
@@ -332,8 +334,8 @@ def _verdict(
     with results_at(checked_place(options.verdict)):
         captures = _captures(layout, number, state, reading, options)
         judged = show_profiled(layout, captures)
-        if judged is None and end is not None and (end.kind != "ok" or end.independent):
-            say(end_sentence(end), "bold")
+        if judged is None and end is not None and (end.kind != "ok" or end.independent or state is None):
+            say(end_sentence(end), "bold" if end.kind in WENT_WELL else "bold red")
         if state is not None:
             _show(layout, number, state, captures, options, told=None if judged is None else judged.diagnosis)
         sys.stdout.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from stepscope.core.forks import usable_cores
 from stepscope.core.grouping import grouped
 from stepscope.core.pool import get_ready, side_by_side
 from stepscope.core.words import counted
+from stepscope.store.layout import profiled_job, shown_as
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.report import Report
@@ -53,7 +55,7 @@ def run(options: Report) -> int:
         evidence = on_datasets(evidence, datasets, drop_epochs=options.drop_epochs)
         if drawers > 1:  # only now: a refused name starts no process
             get_ready(DRAWING_MODULES)
-    folder = options.output or default_folder(evidence)
+    folder = _place(options, evidence)
     with (
         _naming_what_is_written(folder),
         _drawing(evidence, formats, drawers, drop_epochs=options.drop_epochs) as drawing,
@@ -71,12 +73,36 @@ def run(options: Report) -> int:
     return 0
 
 
+def _place(options: Report, evidence: Evidence) -> Path:
+    """The folder of the report. No other results' report lies there, unless --force says that it may go.
+
+    Raises UsageError.
+    """
+    from stepscope.report.former import is_of_others
+
+    of = _reported(options)
+    folder = options.output or default_folder(evidence)
+    if options.force or not is_of_others(folder, of):
+        return folder
+    if options.output is not None:
+        raise UsageError(
+            f"{folder} holds the report of other results",
+            fix="choose another folder with -o DIR, or add --force to replace it",
+        )
+    further = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(each for each in further if not is_of_others(each, of))
+
+
+def _reported(options: Report) -> list[str]:
+    """What a report is of."""
+    selection = [f"--cell {options.cell}"] if options.cell is not None else []
+    return [*sorted(str(path.resolve()) for path in options.paths), *selection, *sorted(options.datasets)]
+
+
 def _replace_former(folder: Path, files: tuple[Path, ...], options: Report, formats: frozenset[str]) -> None:
     from stepscope.report.former import replace_former
 
-    selection = [f"--cell {options.cell}"] if options.cell is not None else []
-    of = [*sorted(str(path.resolve()) for path in options.paths), *selection, *sorted(options.datasets)]
-    if removed := replace_former(folder, files, of=of, formats=formats):
+    if removed := replace_former(folder, files, of=_reported(options), formats=formats):
         log(f"{folder}: {counted(len(removed), 'file')} of the former report removed")
 
 
@@ -163,8 +189,11 @@ def default_folder(evidence: Evidence) -> Path:
     first = evidence.sources[0]
     if len(evidence.sources) == 1 and first.kind in ("bench", "comm"):
         return first.path / "report"
-    name = first.path.resolve().name or "results"
-    return Path("stepscope-report") / name.split(".")[0]
+    path, job = shown_as(first.path).resolve(), profiled_job(first.path)
+    name = path.name or "results"
+    if job is not None and path != job.resolve():  # one window of several, or all of them
+        name = f"{job.resolve().name}-{name}" if len(evidence.sources) == 1 else job.resolve().name
+    return Path("stepscope-report") / (name if path.is_dir() else name.split(".")[0])
 
 
 def _title(paths: Sequence[Path]) -> str:
