@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -169,8 +169,14 @@ def _pipeline(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
 
 
 def truth_of(spans: list[Span]) -> Truth:
-    """Walk over every start and end of the work, counting what runs in between."""
+    """Walk over every start and end of the work, counting what runs in between; on gloo within the steps' marks."""
     work = [s for s in spans if s.work]
+    marks = [s for s in spans if s.name.startswith("ProfilerStep#")]
+    if marks and not any(s.cat in DEVICE_CATS for s in spans):
+        low, high = min(s.start for s in marks), max(s.end for s in marks)
+        clipped = [(s, max(s.start, low), min(s.end, high)) for s in work]
+        work = [replace(s, start=start, end=end) for s, start, end in clipped if start < end]
+        work += [Span(cat="", name="", start=at, end=at, tid=0, args={}, step=0, work="window") for at in (low, high)]
     changes = sorted([(s.start, 1, s) for s in work] + [(s.end, -1, s) for s in work], key=lambda c: c[:2])
     running: Counter[str] = Counter()
     sums: Counter[str] = Counter()
@@ -179,7 +185,7 @@ def truth_of(spans: list[Span]) -> Truth:
     gap = 0
     for time, change, span in changes:
         length = time - previous
-        on = frozenset(k for k, n in running.items() if n)
+        on = frozenset(k for k, n in running.items() if n and k != "window")
         for kind in on:
             sums[kind] += length
         sums["busy"] += length if on else 0

@@ -18,6 +18,7 @@ from tests.trace_builder import build, write_job
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.records.job_setup import JobSetup
 from stepscope.records.trace_budget import IdleCause
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import Evidence, Source, TraceEvidence
@@ -96,6 +97,11 @@ def with_parts(evidence: Evidence, **parts: int) -> Evidence:
 def with_ranks(evidence: Evidence, **fields: Any) -> Evidence:
     """The same with these fields on every rank."""
     return _each(evidence, lambda each: replace(each, **fields))
+
+
+def with_setup(evidence: Evidence, setup: JobSetup, *, host: str = "a") -> Evidence:
+    """The same job on one host, with what its process recorded of it."""
+    return _each(evidence, lambda each: replace(each, facts=replace(each.facts, setup=setup, host=host)))
 
 
 def findings(rule: Rule, evidence: Evidence) -> tuple[Finding, ...]:

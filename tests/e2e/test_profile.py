@@ -22,6 +22,7 @@ pytestmark = pytest.mark.e2e
 JOB = Path(__file__).parent / "hooked_job.py"
 FAKE_TORCH = Path(__file__).parents[1] / "fake_torch"
 PYTHON = sys.executable
+THREE = ["profile", "--steps", "3"]
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_ranks_that_a_launcher_forks_are_profiled(
     stepscope: Cli, tmp_path: Path, environment: Mapping[str, str], mode: str, code: int
 ) -> None:
     out = tmp_path / "p"
-    line = ["profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "fork ranks", "2", mode]
+    line = [*THREE, "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "fork ranks", "2", mode]
     done = stepscope(*line, **environment)
     assert done.code == code, done.err
     assert len(_ranks_agree(out, 2)) == (3 if mode == "plain" else 2)  # the second is unfinished
@@ -78,7 +79,7 @@ def test_ranks_chosen_are_profiled_and_no_other(stepscope: Cli, tmp_path: Path, 
 
 def test_steps_begin_where_wait_says(stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]) -> None:
     out = tmp_path / "p"
-    line = ["profile", "--wait", "12", "--warmup", "2", "-o", str(out), "--", PYTHON, str(JOB), "plain"]
+    line = [*THREE, "--wait", "12", "--warmup", "2", "-o", str(out), "--", PYTHON, str(JOB), "plain"]
     assert stepscope(*line, **environment).code == 0
     assert _steps(out / "window-1" / "rank-00000.json.gz") == [f"ProfilerStep#{n}" for n in (14, 15, 16)]
 
@@ -96,7 +97,7 @@ def test_steps_begin_where_wait_says(stepscope: Cli, tmp_path: Path, environment
 def test_a_job_that_cannot_be_profiled_ends_as_without_us(
     stepscope: Cli, tmp_path: Path, environment: Mapping[str, str], mode: str, code: int, said: str
 ) -> None:
-    done = stepscope("profile", "--wait", "9", "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB), mode, **environment)
+    done = stepscope(*THREE, "--wait", "9", "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB), mode, **environment)
     assert done.code == code, done.err
     assert said in done.err
     assert ("trained" in done.out) == (code == 0)
@@ -107,7 +108,7 @@ def test_a_job_that_exits_inside_the_window_keeps_its_code_and_its_whole_steps(
     stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
 ) -> None:
     out = tmp_path / "p"
-    done = stepscope("profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "exits", **environment)
+    done = stepscope(*THREE, "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "exits", **environment)
     assert done.code == 7
     assert "profiled: steps 11 to 11 of 1 rank" in done.out
     assert _steps(out / "window-1" / "rank-00000.json.gz") == ["ProfilerStep#10", "unfinished step"]
@@ -117,7 +118,21 @@ def test_a_rank_killed_inside_the_window_is_named(
     stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
 ) -> None:
     out = tmp_path / "p"
-    line = ["profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "launch", "2", "rank 1 killed"]
+    line = [
+        "profile",
+        "--steps",
+        "3",
+        "--wait",
+        "9",
+        "-o",
+        str(out),
+        "--",
+        PYTHON,
+        str(JOB),
+        "launch",
+        "2",
+        "rank 1 killed",
+    ]
     done = stepscope(*line, **environment)
     assert "! rank 1 (" in done.out
     assert "the rank ended inside the window" in done.out
@@ -129,7 +144,20 @@ def test_steps_are_those_of_the_first_optimizer_and_of_another_where_asked(
 ) -> None:
     for number in ("1", "2"):
         out = tmp_path / number
-        line = ["profile", "--step-optimizer", number, "--wait", "5", "-o", str(out), "--", PYTHON, str(JOB)]
+        line = [
+            "profile",
+            "--steps",
+            "3",
+            "--step-optimizer",
+            number,
+            "--wait",
+            "5",
+            "-o",
+            str(out),
+            "--",
+            PYTHON,
+            str(JOB),
+        ]
         assert stepscope(*line, "two optimizers", **environment).code == 0
         assert _steps(out / "window-1" / "rank-00000.json.gz") == [f"ProfilerStep#{n}" for n in (6, 7, 8)]
     missing = stepscope(
@@ -141,7 +169,7 @@ def test_steps_are_those_of_the_first_optimizer_and_of_another_where_asked(
 
 def test_steps_of_a_fork_do_not_count(stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]) -> None:
     out = tmp_path / "p"
-    done = stepscope("profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "forks", **environment)
+    done = stepscope(*THREE, "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "forks", **environment)
     assert done.code == 0
     assert _steps(out / "window-1" / "rank-00000.json.gz") == [f"ProfilerStep#{n}" for n in (10, 11, 12)]
 
@@ -189,7 +217,7 @@ def test_a_job_outlasts_the_reader_of_its_results(
     stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
 ) -> None:
     """``profile ... | head -1``: the job is waited for, whoever reads what stepscope shows."""
-    line = ["profile", "--wait", "9", "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB), "exits"]
+    line = [*THREE, "--wait", "9", "-o", str(tmp_path / "p"), "--", PYTHON, str(JOB), "exits"]
     process = stepscope.start(*line, **environment)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -217,7 +245,7 @@ def test_an_interrupted_profile_blames_no_optimizer_and_leaves_room_for_the_next
     stepscope: Cli, tmp_path: Path, environment: Mapping[str, str], signum: int, code: int
 ) -> None:
     out = tmp_path / "p"
-    line = ["profile", "--wait", "99999", "-o", str(out), "--", PYTHON, str(JOB), "plain"]
+    line = [*THREE, "--wait", "99999", "-o", str(out), "--", PYTHON, str(JOB), "plain"]
     process = stepscope.start(*line, **environment, STEPS="100000")
     wait_for((out / ".stepscope" / "rank-00000.json").exists, process)
     process.send_signal(signum)
@@ -225,7 +253,7 @@ def test_an_interrupted_profile_blames_no_optimizer_and_leaves_room_for_the_next
     assert process.returncode == code, err
     assert "no trace: interrupted before the window" in err
     assert "optimizer" not in err
-    line[2] = "9"
+    line[4] = "9"
     assert stepscope(*line, **environment).code == 0
     assert len(_ranks_agree(out, 1)) == 3
 
@@ -236,7 +264,7 @@ def test_a_job_that_left_nothing_does_not_block_its_folder(
     out = tmp_path / "p"
     failed = stepscope("profile", "-o", str(out), "--", PYTHON, "-c", "raise SystemExit(4)")
     assert (failed.code, list(out.iterdir())) == (4, [])
-    again = stepscope("profile", "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "plain", **environment)
+    again = stepscope(*THREE, "--wait", "9", "-o", str(out), "--", PYTHON, str(JOB), "plain", **environment)
     assert again.code == 0, again.err
     kept = stepscope("profile", "-o", str(out), "--", PYTHON, "-c", "raise SystemExit(4)")
     assert (kept.code, "not an empty folder" in kept.err) == (2, True)
@@ -348,7 +376,7 @@ def test_a_job_out_of_memory_leaves_snapshots_and_their_verdict(
     stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
 ) -> None:
     out = tmp_path / "p"
-    line = ["profile", "--memory", "--wait", "5", "-o", str(out), "--", PYTHON, str(JOB), "launch", "2"]
+    line = ["profile", "--memory", "--steps", "3", "--wait", "5", "-o", str(out), "--", PYTHON, str(JOB), "launch", "2"]
     done = stepscope(*line, "out of memory", **environment, FAKE_GPU="1")
     assert done.code == 1
     assert "stepscope_hook" not in done.err

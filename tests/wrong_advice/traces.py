@@ -9,9 +9,10 @@ from typing import Any
 from tests.hand_events import Row, call, copy, kernel, launch, mark, op
 from tests.sharded_jobs import experts, fsdp, on_hosts, pipeline, tensor, traces_of
 from tests.trace_builder import Clock
-from tests.trace_evidence import by_hand, generated, kernels, traced, with_idle, with_parts, with_ranks
+from tests.trace_evidence import by_hand, generated, kernels, traced, with_idle, with_parts, with_ranks, with_setup
 from tests.wrong_advice import Case, case
 
+from stepscope.records.job_setup import JobSetup, LoaderSetup
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_conformance import ConformanceCheck
 from stepscope.records.trace_utilisation import Utilisation
@@ -36,8 +37,55 @@ def one_slow_loader_needs_no_more_workers_everywhere(tmp_path: Path) -> Case:
     job = generated(tmp_path, world=4)
     every, none = with_idle(job, data=0.4).traces[0].summary, with_idle(job, data=0.0).traces[0].summary
     one = replace(none, ranks=(*none.ranks[:3], with_idle(job, data=0.8).traces[0].summary.ranks[3]))
+    return Case(right=traced(every), wrong=traced(one), advice="num_workers=...", instead="only rank 3 of 4 waits")
+
+
+def _waits_for_data(device: str | None = None, **loader: Any) -> Evidence:
+    """Two ranks of one host with four cores, which wait half of the time for this loader."""
+    rows = kernels(("ampere_sgemm", 500)) if device else [op("aten::mm", 0, 1_000_000)]
+    job = with_idle(by_hand(*rows, device=device), data=0.5)
+    setup = JobSetup(device="cuda" if device else "cpu", cores=4, loader=LoaderSetup(**loader))
+    (rank,) = job.traces[0].summary.ranks
+    return with_setup(traced(replace(job.traces[0].summary, ranks=(rank, rank), world_size=2)), setup)
+
+
+@case("data_loading")
+def four_cores_are_not_given_eight_workers(_: Path) -> Case:
     return Case(
-        right=traced(every), wrong=traced(one), advice="more DataLoader workers", instead="only rank 3 of 4 waits"
+        right=_waits_for_data(A100, workers=1),
+        wrong=_waits_for_data(A100, workers=4),
+        advice="loader workers instead of",
+        instead="make a batch cheaper",
+    )
+
+
+@case("data_loading")
+def batches_that_are_pinned_are_not_pinned_again(_: Path) -> Case:
+    return Case(
+        right=_waits_for_data(A100, workers=1, pinned=False),
+        wrong=_waits_for_data(A100, workers=1, pinned=True),
+        advice="pin_memory",
+        instead="loader workers instead of 1",
+    )
+
+
+@case("data_loading")
+def a_cpu_job_has_no_device(_: Path) -> Case:
+    return Case(
+        right=_waits_for_data(A100, workers=1),
+        wrong=_waits_for_data(workers=1),
+        advice="augment on the device",
+        instead="make a batch cheaper",
+    )
+
+
+@case("data_loading")
+def workers_that_stay_are_not_kept(_: Path) -> Case:
+    return Case(
+        right=_waits_for_data(A100, workers=1, persistent=False),
+        wrong=_waits_for_data(A100, workers=1, persistent=True),
+        advice="persistent_workers",
+        instead="loader workers instead of 1",
     )
 
 
@@ -62,13 +110,74 @@ def reductions_of_the_forward_pass_cannot_hide(tmp_path: Path) -> Case:
     )
 
 
+def _divided(folder: Path, *hosts: str, split: bool = False) -> Evidence:
+    """A tensor-parallel job on these hosts; split: its groups gather and scatter, as sequence parallelism does."""
+    plan = {"world": 2, "steps": 4, "transfer_ns": 300_000, "backward_ns": 600_000, "shape": "tensor", "device": "gloo"}
+    made = on_hosts(generated(folder, **plan), *hosts)
+    if not split:
+        return made
+
+    def scattered(calls: Any) -> Any:
+        return tuple(replace(c, op=("all_gather", "reduce_scatter")[n % 2]) for n, c in enumerate(calls))
+
+    (job,) = made.traces
+    ranks = tuple(
+        replace(p, communication=replace(p.communication, collectives=scattered(p.communication.collectives)))
+        for p in job.summary.ranks
+        if p.communication is not None
+    )
+    return traced(replace(job.summary, ranks=ranks))
+
+
+@case("exposed_communication")
+def a_group_on_one_host_is_not_told_to_be_there(tmp_path: Path) -> Case:
+    return Case(
+        right=_divided(tmp_path / "two", "a", "b"),
+        wrong=_divided(tmp_path / "one", "a", "a"),
+        advice="keep a tensor-parallel group on one host",
+        instead="make the tensor-parallel group smaller",
+    )
+
+
+@case("exposed_communication")
+def a_sequence_that_is_split_is_not_split_again(tmp_path: Path) -> Case:
+    return Case(
+        right=_divided(tmp_path / "whole", "a", "a"),
+        wrong=_divided(tmp_path / "split", "a", "a", split=True),
+        advice="(sequence parallel)",
+        instead="make the tensor-parallel group smaller",
+    )
+
+
+@case("exposed_communication")
+def one_small_message_a_step_cannot_become_fewer(tmp_path: Path) -> Case:
+    plan = {"world": 2, "steps": 4, "transfer_ns": 600_000, "overlap": False, "elements": 21}
+    return Case(
+        right=generated(tmp_path / "many", layers=4, **plan),
+        wrong=generated(tmp_path / "one", layers=1, **plan),
+        advice="send fewer, larger messages",
+        instead="synchronise less often",
+    )
+
+
+@case("exposed_communication")
+def stages_that_wait_have_nothing_to_overlap(tmp_path: Path) -> Case:
+    plan = {"world": 2, "steps": 4, "transfer_ns": 300_000, "overlap": False}
+    return Case(
+        right=generated(tmp_path / "ddp", forward_ns=400_000, backward_ns=900_000, **plan),
+        wrong=generated(tmp_path / "pp", shape="pipeline", forward_ns=400_000, backward_ns=900_000, **plan),
+        advice="overlap could hide nearly all",
+        instead="interleaved schedule",
+    )
+
+
 @case("exposed_communication")
 def gradients_of_16_bits_are_not_halved_again(tmp_path: Path) -> Case:
     plan = {"world": 2, "steps": 4, "transfer_ns": 300_000, "overlap": False}
     return Case(
         right=generated(tmp_path / "fp32", **plan),
         wrong=generated(tmp_path / "bf16", dtype="BFloat16", **plan),
-        advice="a bf16 hook",
+        advice="bf16_compress_hook",
         instead="the messages have 16 bits already",
     )
 
@@ -110,19 +219,21 @@ def copies_within_the_device_are_not_pinned(_: Path) -> Case:
     )
 
 
-def _buckets(folder: Path, *, size: int = 8 << 20, members: tuple[str, ...] | None = None) -> Evidence:
-    """Steps of 1 ms whose second and last bucket exposes 190 us."""
+def _buckets(
+    folder: Path, *, size: int = 8 << 20, tail_ns: int = 190_000, members: tuple[str, ...] | None = None
+) -> Evidence:
+    """Steps of 1 ms: a bucket of 1 MiB that takes 20 us hides, a last one of this size exposes ``tail_ns``."""
     summary = generated(folder, world=2, steps=3).traces[0].summary
     ranks = []
     for each in summary.ranks:
         rows = tuple(
             BucketRow(
-                rank=each.facts.rank, step=s.step, index=i, wrapper="ddp", op="all_reduce", dtype="Float", size_bytes=size,
-                members=members, members_source=None, members_unavailable=None, ready_ns=0, launch_ns=i, start_ns=i,
-                end_ns=i + ns, waited_ns=0, exposed_ns=ns,
+                rank=each.facts.rank, step=s.step, index=i, wrapper="ddp", op="all_reduce", dtype="Float",
+                size_bytes=large, members=members, members_source=None, members_unavailable=None, ready_ns=400_000 * i,
+                launch_ns=400_000 * i, start_ns=400_000 * i, end_ns=400_000 * i + ns, waited_ns=0, exposed_ns=ns * i,
             )
             for s in each.steps
-            for i, ns in enumerate((10_000, 190_000))
+            for i, (ns, large) in enumerate(((20_000, 1 << 20), (tail_ns, size)))
         )  # fmt: skip
         timed = tuple(replace(s, parts=replace(s.parts, window_ns=1_000_000)) for s in each.steps)
         ranks.append(replace(each, buckets=rows, steps=timed))
@@ -145,7 +256,7 @@ def a_small_bucket_is_latency_and_not_too_large(tmp_path: Path) -> Case:
         right=_buckets(tmp_path / "large"),
         wrong=_buckets(tmp_path / "small", size=64 << 10),
         advice="use a smaller last bucket",
-        instead="use larger buckets",
+        instead="a smaller one returns 0",
     )
 
 
@@ -235,6 +346,31 @@ def _waits(name: str, *, python_ns: int = 0, thread: str = "main") -> Evidence:
             call(name, at + 5_000, at + 70_000, thread=thread), op("aten::work", at - 40_000, at + 4_500),
         ]  # fmt: skip
     return by_hand(*rows)
+
+
+@case("gradient_sync_each_micro_step")
+def equal_buckets_of_one_pass_are_no_micro_steps(tmp_path: Path) -> Case:
+    """Four reductions of 2 MiB: of a model of 2 MiB in four passes, or of one of 8 MiB in one."""
+
+    def reduces(name: str, elements: int) -> Evidence:
+        return with_setup(_equal_buckets(tmp_path / name), JobSetup(parameters=elements))
+
+    return Case(
+        right=reduces("four", (2 << 20) // 4),
+        wrong=reduces("one", (8 << 20) // 4),
+        advice="no_sync",
+        instead="one backward pass a step",
+    )
+
+
+def _equal_buckets(folder: Path) -> Evidence:
+    (job,) = _buckets(folder).traces
+    ranks = []
+    for each in job.summary.ranks:
+        first = [row for row in each.buckets if row.index == 1]
+        rows = tuple(replace(row, index=i, launch_ns=i, size_bytes=2 << 20) for row in first for i in range(4))
+        ranks.append(replace(each, buckets=rows, annotations=()))
+    return traced(replace(job.summary, ranks=tuple(ranks), collectives=None))
 
 
 @case("host_sync")

@@ -9,6 +9,7 @@ from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, say
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict, say_unchecked
+from stepscope.cli.verdict_screen import show_verdict
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
@@ -28,6 +29,7 @@ NOTES = 12
 def run(options: Diagnose) -> int:
     """Diagnose and show; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.engine import all_rules, diagnose
+    from stepscope.diagnose.verdict import judge
     from stepscope.report.conditions import parse_condition, refuse_failed
     from stepscope.report.diagnose_document import METRICS, document, metrics, rules_document
 
@@ -55,11 +57,17 @@ def run(options: Diagnose) -> int:
     _require_asked(conditions, chosen)
     evidence = read_evidence(options)
     diagnosis = diagnose(evidence, rules=chosen)
+    judged = judge(evidence, diagnosis) if options.rules is None else None
+    if judged is not None:
+        diagnosis = judged.diagnosis
     if options.json:
-        print_document(document(evidence, diagnosis))
+        print_document(document(evidence, diagnosis, None if judged is None else judged.verdict))
     elif options.protocol:
         _show_protocol(evidence, diagnosis)
     else:
+        if judged is not None:
+            show_verdict(judged.verdict)
+            out().print()
         _show(evidence, diagnosis, everything=options.everything or options.rules is not None)
     values = metrics(evidence, diagnosis)
     say_unchecked(conditions, values, diagnosis)

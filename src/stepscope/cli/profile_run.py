@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import socket
@@ -11,21 +12,29 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stepscope.cli.command import require_only
 from stepscope.cli.console import ReaderGone, err, log, out, say, typed
+from stepscope.cli.profile_words import missing, no_such_rank, notes
 from stepscope.cli.ranges import parse_ranges
+from stepscope.cli.verdict_place import checked_place, results_at
 from stepscope.core.errors import DataError, StepscopeError, UsageError
-from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
 from stepscope.launch import hooked_job
-from stepscope.launch.hooked_job import WindowState
-from stepscope.matrix.run_place import default_run_dir
+from stepscope.launch.end_facts import diary_facts, failures, processes, windows
+from stepscope.launch.hang_watch import HangWatch
+from stepscope.launch.job_end import EndFacts, judge_end
+from stepscope.launch.job_window import POLL_S, WindowState, WindowWait, is_gone, wait_for_window
+from stepscope.launch.rank_watch import RankWatch
+from stepscope.launch.window_reading import WindowReading
+from stepscope.matrix.run_place import default_run_dir, name_of_command
+from stepscope.records.job_end import Hang, JobEnd
 from stepscope.records.profile import ProfileRecord, WindowOfRank, WindowRequest
+from stepscope.results.job_end import end_sentence, hang_words
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
-from stepscope.store.writer import make_dir, writing
+from stepscope.store.writer import make_dir, write_record, writing
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.profile import Profile, Window
@@ -33,6 +42,11 @@ if TYPE_CHECKING:
 
 FIXED_STEP = 20
 """Where ranks begin that do not see the output folder, and by when step times count as settled."""
+AUTO_STEPS = 8
+AFTER_POLL_S = 0.5
+"""Between looks at a job whose window is over; its end is seen at once."""
+EARLY_S = 60.0
+"""From the window to an early verdict on a job that still runs."""
 
 
 def run(options: Profile) -> int:
@@ -49,36 +63,129 @@ def run(options: Profile) -> int:
         )
     require_only(options, *_mode(options))
     request = _request(options, running=options.attach is not None)
+    _seconds(options.hang_after)
+    checked_place(options.verdict)
     if options.attach is not None:
         return _attach(options, request)
-    layout = ProfileLayout(options.output or default_run_dir("profile"))
     command = options.command or []
+    layout = ProfileLayout(options.output or default_run_dir(f"profile-{name_of_command(command)}"))
     if options.nsys:
         command = _around_ranks(command, layout)
     child = _start(layout, command, request, options)
-    with hooked_job.signals_passed_on(child) as signals:
-        state = hooked_job.wait_for_window(layout, 1, request, child)
-        shown = not options.nsys and _left_traces(layout, 1, state, options)
-        if shown:
-            with _job_outlasts():
-                _show(layout, 1, state, options)
-        if child.poll() is None:
-            with _job_outlasts():
-                if state.expected == ():  # it is said now: the job may run for days
-                    log(f"! {_no_such_rank(state)}", "yellow")
-                err().print("the job runs on; stepscope waits for it", style="dim")
+    with RankWatch(layout, child.pid) as watch, hooked_job.signals_passed_on(child) as signals:
+        followed = _Followed(layout, request, options)
+        followed.until_the_end(child, watch)
         code = hooked_job.exit_code(child.wait())
+        end = _ended(layout, code, child, watch, signals, followed.hang.hang)
+    state = followed.window.state
+    shown = _left_traces(layout, 1, state, options)
     with _job_outlasts():
-        if options.nsys and (shown := _left_traces(layout, 1, state, options)):  # nsys writes as the ranks end
-            _show(layout, 1, state, options)
+        _verdict(layout, end, state=state if shown else None, reading=followed.reading, options=options)
     with _job_outlasts():
         _show_out_of_memory(layout, options)
     if not shown:
-        reason, fix = _missing(layout, state, options.command or [], code=code, interrupted=bool(signals))
+        reason, fix = missing(layout, state, options.command or [], end)
         hooked_job.make_room(layout)
         with _job_outlasts():
             log(f"no trace: {reason}\n  fix: {fix}", "yellow")
     return code
+
+
+class _Followed:
+    """What is seen, and said, of a job while it runs."""
+
+    def __init__(self, layout: ProfileLayout, request: WindowRequest, options: Profile) -> None:
+        self.window = WindowWait(layout, 1, request)
+        self.hang = HangWatch(layout, _seconds(options.hang_after))
+        self.reading: WindowReading | None = None
+        self._layout = layout
+        self._options = options
+        self._show_at: float | None = None
+
+    def until_the_end(self, child: subprocess.Popen[bytes], watch: RankWatch) -> None:
+        while child.poll() is None:
+            watch.wait(AFTER_POLL_S if self.window.over else POLL_S)
+            with _job_outlasts():
+                self._look()
+        with _job_outlasts():
+            self.window.look()
+
+    def _look(self) -> None:
+        if not self.window.over and self.window.look():
+            self._window_is_over()
+        if self._show_at is not None and time.monotonic() > self._show_at:
+            self._show_at = None
+            state, reading, self.reading = self.window.state, self.reading, None
+            _verdict(self._layout, None, state=state, reading=reading, options=self._options)
+        _tell(self.hang.look())
+
+    def _window_is_over(self) -> None:
+        state = self.window.state
+        if state.expected == ():  # it is said now: the job may run for days
+            log(f"! {no_such_rank(state)}", "yellow")
+        if not state.written or self._options.nsys:
+            return
+        steps = max(len(report.profiled_ns) for report in state.written)
+        log(
+            f"window of {counted(steps, 'step')} recorded; the verdict follows when the job ends; "
+            f"now: stepscope diagnose {shlex.quote(str(self._layout.root))}"
+        )
+        self.reading = WindowReading(self._layout.traces(1))
+        self._show_at = time.monotonic() + EARLY_S
+
+
+def _tell(hang: Hang | None) -> None:
+    """On stderr, while the job stands still."""
+    if hang is not None:
+        words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, hang.place)
+        log(f"! the job stands still: {words}; Ctrl-C ends it with this verdict", "yellow")
+
+
+def _ended(
+    layout: ProfileLayout,
+    code: int,
+    child: subprocess.Popen[bytes],
+    watch: RankWatch,
+    signals: Sequence[tuple[int, int]],
+    hang: Hang | None,
+) -> JobEnd:
+    """The judgement of the end, which is also written into the folder."""
+    end = judge_end(
+        EndFacts(
+            code=code,
+            ended_ns=time.time_ns(),
+            host=socket.gethostname(),
+            child=child.pid,
+            signals=signals,
+            diaries=diary_facts(layout),
+            processes=processes(layout),
+            failures=failures(layout),
+            windows=windows(layout, 1),
+            gone_ns=watch.gone_ns,
+            oom_kills=watch.oom_kills,
+            memory_low=watch.memory_low,
+            hang=hang,
+        )
+    )
+    if layout.control.is_dir():  # the job may have removed its folder
+        with _job_outlasts():
+            write_record(layout.end, end)
+    return end
+
+
+def _seconds(given: str) -> float | None:
+    """Of --hang-after; None: auto. Raises UsageError."""
+    if given == "auto":
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < math.inf:
+        raise UsageError(
+            f"--hang-after {given!r}: expected auto or seconds above 0", fix="for example --hang-after 120"
+        )
+    return seconds
 
 
 @contextmanager
@@ -100,7 +207,7 @@ def _mode(options: Profile) -> tuple[str, Collection[str]]:
     """What is profiled, and the options that say how."""
     every = vars(options).keys()
     if options.attach is not None:  # `stepscope run` has chosen these
-        return "--attach", every - {"output", "nccl_debug", "step_optimizer", "duration", "after", "nsys"}
+        return "--attach", every - {"output", "nccl_debug", "step_optimizer", "duration", "after", "nsys", "hang_after"}
     if options.nsys:
         torchs_own = {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration"}
         return "--nsys", every - torchs_own
@@ -111,12 +218,22 @@ def _mode(options: Profile) -> tuple[str, Collection[str]]:
 
 def run_asleep(options: Run) -> int:
     """Run the command with the hook asleep; the job's own exit code."""
-    layout = ProfileLayout(options.output or default_run_dir("run"))
+    after_s = _seconds(options.hang_after)
+    layout = ProfileLayout(options.output or default_run_dir(f"run-{name_of_command(options.command)}"))
     child = _start(layout, options.command, None, options)
-    with hooked_job.signals_passed_on(child):
+    with RankWatch(layout, child.pid) as watch, hooked_job.signals_passed_on(child) as signals:
         with _job_outlasts():
             log(f"to profile it: stepscope profile --attach {layout.root}")
+        hang = HangWatch(layout, after_s)
+        while child.poll() is None:
+            watch.wait(AFTER_POLL_S)
+            with _job_outlasts():
+                _tell(hang.look())
         code = hooked_job.exit_code(child.wait())
+        end = _ended(layout, code, child, watch, signals, hang.hang)
+    if end.kind not in ("ok", "short", "no-steps"):
+        with _job_outlasts():
+            log(end_sentence(end), "yellow")
     with _job_outlasts():
         _show_out_of_memory(layout, options)
     return code
@@ -147,25 +264,22 @@ def _around_ranks(command: Sequence[str], layout: ProfileLayout) -> list[str]:
 def _attach(options: Profile, request: WindowRequest) -> int:
     assert options.attach is not None
     layout = ProfileLayout(options.attach)
-    if hooked_job.is_gone(layout):
+    if is_gone(layout):
         raise DataError(f"{options.attach}: this job has ended", fix="start it again with `stepscope run`")
     number = hooked_job.wake(layout, request)
     if not layout.ranks():
         err().print("no rank has made a step yet: waiting", style="dim")
-    state = hooked_job.wait_for_window(layout, number, request, None)
+    state = wait_for_window(layout, number, request)
     if not _left_traces(layout, number, state, options):
-        reason, fix = _missing(layout, state, read_record(layout.record, ProfileRecord).command)
+        reason, fix = missing(layout, state, read_record(layout.record, ProfileRecord).command, None)
         raise DataError(f"no trace: {reason}", fix=fix)
-    _show(layout, number, state, options)
+    _verdict(layout, None, state=state, reading=None, options=options, number=number)
     return 0
 
 
 def _request(options: Window, *, running: bool) -> WindowRequest:
-    wait: int | str = options.wait
-    if wait != "auto":
-        if not str(wait).isdigit():
-            raise UsageError(f"--wait {wait!r}: expected auto or a number of steps", fix="for example --wait 50")
-        wait = int(wait)
+    wait = _number_or_auto(options.wait, "--wait", least=0)
+    steps = _number_or_auto(options.steps, "--steps", least=1)
     if options.duration is not None and options.duration <= 0:
         raise UsageError("--duration must be above 0 s", fix="for example --duration 10")
     nsys = getattr(options, "nsys", False)
@@ -173,8 +287,8 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
     collect = [name for name in kinds if getattr(options, name)]
     timed = options.duration is not None
     return WindowRequest(
-        steps=10**9 if timed else options.steps,
-        wait=1 if timed else wait,  # type: ignore[arg-type]
+        steps=10**9 if timed else AUTO_STEPS if steps == "auto" else steps,
+        wait=1 if timed else wait,
         warmup=options.warmup,
         fixed_step=None if running else (FIXED_STEP if isinstance(wait, str) else max(wait, 1)),
         collect=tuple(collect),
@@ -185,11 +299,45 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
     )
 
 
+def _number_or_auto(given: str, option: str, *, least: int) -> int | Literal["auto"]:
+    if given == "auto":
+        return "auto"
+    if not given.isdigit() or int(given) < least:
+        raise UsageError(f"{option} {given!r}: expected auto or a number of steps", fix=f"for example {option} 50")
+    return int(given)
+
+
 def _left_traces(layout: ProfileLayout, number: int, state: WindowState, options: Profile) -> bool:
     return bool(state.written) and (not options.nsys or any(layout.traces(number).glob("*")))
 
 
-def _show(layout: ProfileLayout, number: int, state: WindowState, options: Profile) -> None:
+def _verdict(
+    layout: ProfileLayout,
+    end: JobEnd | None,
+    *,
+    state: WindowState | None,
+    reading: WindowReading | None,
+    options: Profile,
+    number: int = 1,
+) -> None:
+    """Print what the job's end and the traces of window ``number`` say, where --verdict wants it.
+
+    end: None while the job runs: an early verdict. state: of the window; None where no rank wrote a trace.
+    reading: of its traces, where one has begun.
+    """
+    with results_at(checked_place(options.verdict)):
+        if end is not None and end.kind != "ok":
+            say(end_sentence(end), "bold red" if end.kind not in ("short", "no-steps", "interrupted") else "bold")
+        elif end is not None and end.independent:
+            say(end_sentence(end), "bold")
+        if state is not None:
+            _show(layout, number, state, reading, options)
+        sys.stdout.flush()
+
+
+def _show(
+    layout: ProfileLayout, number: int, state: WindowState, reading: WindowReading | None, options: Profile
+) -> None:
     """Print what the window's traces say."""
     if options.tensorboard is not None:
         _copy_for_tensorboard(state.written, options.tensorboard)
@@ -198,19 +346,22 @@ def _show(layout: ProfileLayout, number: int, state: WindowState, options: Profi
     console.rule(f"stepscope: window {number}")
     from stepscope.cli.commands.trace import Trace
     from stepscope.cli.trace_run import run as run_trace
+    from stepscope.traces.rank_pass import Wanted
 
     try:
+        read = None if reading is None else reading.result(Wanted())
         run_trace(
-            Trace(paths=(str(layout.traces(number)),)), also=("utilisation", *(("memory",) if options.memory else ()))
+            Trace(paths=(str(layout.traces(number)),)),
+            also=("utilisation", *(("memory",) if options.memory else ())),
+            read=read,
         )
     except ReaderGone:
         raise
     except StepscopeError as error:
         log(f"error: {error}", "red")
-    for line in _notes(layout, state):
+    for line in notes(layout, state):
         say(line)
     console.rule()
-    sys.stdout.flush()
 
 
 def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
@@ -244,98 +395,6 @@ def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
     say(f"next: stepscope report {named}")
     console.rule()
     sys.stdout.flush()
-
-
-def _notes(layout: ProfileLayout, state: WindowState) -> list[str]:
-    """What the profiler cost, what is missing, where the files are."""
-    written = state.written
-    lines = []
-    if state.step_ns is not None:
-        before, inside = state.step_ns
-        lines.append(
-            f"step time without the profiler: {before / 1e6:,.1f} ms; in the profiled steps {inside / 1e6:,.1f} ms "
-            f"({100 * (inside / before - 1):+.0f}%)"
-        )
-    ranges = {(r.first_step, r.last_step) for r in written}
-    for first, last in sorted(ranges):
-        lines.append(f"profiled: steps {first + 1} to {last} of {counted(len(written), 'rank')}")
-    for report in state.reports:
-        if report.status != "written":
-            lines.append(f"! rank {report.rank} ({report.host}): no trace: {report.reason}")
-    reported = {report.rank for report in state.reports}
-    registered = {int(path.stem.partition("-")[2]) for path in layout.ranks()}
-    if state.unknown:
-        lines.append(f"! {_no_such_rank(state)}")
-    unseen = [rank for rank in state.silent if rank not in reported]
-    if late := [rank for rank in unseen if rank in registered]:
-        lines.append(f"! no report from {_ranks(late)}: it ended before the window, or hangs")
-    if absent := [rank for rank in unseen if rank not in registered]:
-        place = layout.traces(state.reports[0].window)
-        lines.append(
-            f"! {_ranks(absent)} left nothing in {layout.root}: the hook did not reach it, or its host does not see this "
-            f"folder; then its trace of the same steps is in {place} on its host: copy it here, and run stepscope trace"
-        )
-    if any(r.file is not None for r in written):
-        size = format_bytes(sum(r.size_bytes for r in written))
-        pause = max(r.paused_s for r in written)
-        lines.append(f"{layout.root}: {size} of traces; writing them paused the job for {pause:.1f} s")
-    lines.append(
-        f"next: stepscope diagnose {shlex.quote(str(layout.root))}; stepscope report {shlex.quote(str(layout.root))}"
-    )
-    return lines
-
-
-def _no_such_rank(state: WindowState) -> str:
-    world = state.world_size or 1
-    return f"there is no {_ranks(state.unknown)}: the job has {'only rank 0' if world == 1 else f'ranks 0-{world - 1}'}"
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - 16} more" if len(numbers) > 16 else ""
-    return f"rank {', '.join(str(number) for number in numbers[:16])}{more}"
-
-
-def _missing(
-    layout: ProfileLayout, state: WindowState, command: Sequence[str], *, code: int = 0, interrupted: bool = False
-) -> tuple[str, str]:
-    """(reason, what to do) where no rank wrote a trace. code: the job's own, 0 where it is not known.
-
-    interrupted: stepscope was sent a signal, which went to the job.
-    """
-    if state.expected == ():
-        return _no_such_rank(state), "choose other --ranks"
-    if interrupted and all(r.status in ("open", "ended") for r in state.reports):
-        return (
-            f"interrupted {'in' if state.reports else 'before'} the window",
-            "let the job run until its window has passed, or start the window earlier",
-        )
-    if state.written:
-        return (
-            f"the window passed, and nsys left no report in {layout.traces(1)}",
-            "see what nsys said above, and run its line by hand",
-        )
-    if state.reports:
-        reasons = dict.fromkeys(f"rank {r.rank}: {r.reason}" for r in state.reports)
-        if code and all(r.status in ("open", "ended") for r in state.reports):
-            return "; ".join(list(reasons)[:4]), f"see why the job itself failed (exit code {code})"
-        return "; ".join(list(reasons)[:4]), _FIXES[state.reports[0].status]
-    if layout.ranks():
-        return (
-            "the job ended before the window began",
-            "start the window earlier, for example with --wait 2, or train for more steps",
-        )
-    return hooked_job.why_no_rank(layout, command)
-
-
-_FIXES = {
-    "open": "check how the job itself ended, and what its ranks said on stderr",
-    "ended": "start the window earlier with --wait N, or profile fewer steps with --steps N",
-    "stepped_back": "choose steps that the job does not profile itself, with --wait N",
-    "missed": "ranks must make the same number of optimizer steps, and see the output folder without delay: another "
-    "--step-optimizer, another folder, or --wait N",
-    "failed": "fix the cause and run again",
-}
-"""By what happened to a window."""
 
 
 def _copy_for_tensorboard(reports: Sequence[WindowOfRank], folder: Path) -> None:

@@ -35,8 +35,15 @@ EARLY_FROM_BYTES = 100 << 20
 FINDINGS_SHOWN = 3
 
 
-def run(options: Trace, *, also: Sequence[str] = ()) -> int:
-    """Analyse and show; returns the exit code. also: sections beside the usual ones. Raises StepscopeError."""
+def run(
+    options: Trace,
+    *,
+    also: Sequence[str] = (),
+    read: Mapping[str, TraceSummary] | None = None,
+    told: Diagnosis | None = None,
+) -> int:
+    """Analyse and show; returns the exit code. also: sections beside the usual ones. read: the captures, where they are
+    analysed already; told: the findings, where somebody judged them already. Raises StepscopeError."""
     _import_numpy_alone()
     from stepscope.traces.rank_pass import DEVICE_ONLY, Wanted
 
@@ -87,9 +94,9 @@ def run(options: Trace, *, also: Sequence[str] = ()) -> int:
         hardware_flop=options.hardware_flop,
         regions=_regions(options.region),
     )
-    early = _shows_early(paths, options)
+    early = read is None and _shows_early(paths, options)
     get_ready = partial(_get_ready, sections, options, rules=rules_asked or not wanted.device_only)
-    found = analyse(paths, replace(wanted, scan=early), get_ready)
+    found = analyse(paths, replace(wanted, scan=early), get_ready) if read is None else read
     if early and (early := len(found) == 1 and any(p.partial for p in _one(found).ranks)):
         _show_early(_selected(_one(found), ranks=ranks, steps=None), limit=options.limit)
     if early or (any(p.partial for summary in found.values() for p in summary.ranks) and not wanted.device_only):
@@ -102,7 +109,7 @@ def run(options: Trace, *, also: Sequence[str] = ()) -> int:
     for name, summary in found.items():
         if options.merge is not None:
             _merge(summary, options.merge)
-        diagnosis = _diagnosed(summary, name or _name(paths), rules_asked=rules_asked)
+        diagnosis = told or _diagnosed(summary, name or _name(paths), rules_asked=rules_asked)
         shown = _selected(summary, ranks=ranks, steps=steps)
         if options.csv is not None:
             _write_csv(shown, options.csv, sections if options.show else trace_sections.SECTIONS)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
+from stepscope.diagnose.applies import applicable
 from stepscope.diagnose.commands import concrete
 from stepscope.diagnose.outcome import Outcome
 from stepscope.diagnose.rule import Rule
@@ -17,8 +18,11 @@ from stepscope.results.evidence import NEEDS, Evidence
 NO_MATTER_OF_TIME = 0.2
 """Rank of a problem without a stake among shares of the step: a full device matters more than 4% of the time."""
 
-SAME_TIME = 0.8
-"""From this share of a symptom's stake on, the stake of its cause is the same time."""
+SAME_TIME = 0.5
+"""From this share of a symptom's stake on, its causes explain it: it is not told beside them."""
+
+TOLD_APART = 0.005
+"""Of the step: what is left of a stake below it, after larger ones of the same job, is not told as a stake."""
 
 _PRIORITY = get_args(Priority)
 _SEVERITY = {"problem": 0, "warning": 1, "info": 2}
@@ -52,23 +56,71 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
             quiet.append(outcome)
         else:
             findings += _doubted(outcome, evidence)
-    told = []
-    for finding in findings:
-        known = (f for f in findings if f.rule in causes[finding.rule] and _same_time(f, finding))
-        cause = max(known, key=lambda f: f.stake_fraction or 0.0, default=None)
-        if cause is None:
-            told.append(finding)
-        else:
-            quiet.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: {cause.rule} names the cause"))
+    told, folded = _folded(findings, causes)
     return Diagnosis(
-        findings=tuple(sorted(told, key=_order)),
+        findings=_capped(_causes_first(sorted(told, key=_order), causes)),
         skipped=tuple(sorted(skipped, key=lambda each: each.rule)),
-        quiet=tuple(sorted(quiet, key=lambda each: each.rule)),
+        quiet=tuple(sorted((*quiet, *folded), key=lambda each: each.rule)),
     )
 
 
-def _same_time(cause: Finding, symptom: Finding) -> bool:
-    return cause.job == symptom.job and (cause.stake_fraction or 0.0) >= SAME_TIME * (symptom.stake_fraction or 1.0)
+def _folded(findings: Iterable[Finding], causes: Mapping[str, tuple[str, ...]]) -> tuple[list[Finding], list[Quiet]]:
+    """``findings`` without symptoms that their causes explain, the stake of the others less what causes have of it."""
+    told, folded = [], []
+    for finding in findings:
+        known = [f for f in findings if _explains(f, finding, causes)]
+        explained = sum(f.stake_fraction or 0.0 for f in known)
+        if not explained or (finding.stake_fraction is None and explained < SAME_TIME):
+            told.append(finding)
+        elif explained >= SAME_TIME * (finding.stake_fraction or 1.0):
+            cause = max(known, key=lambda f: f.stake_fraction or 0.0)
+            folded.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: {cause.rule} names the cause"))
+        else:
+            told.append(_less(finding, (finding.stake_fraction or 0.0) - explained))
+    return told, folded
+
+
+def _explains(cause: Finding, symptom: Finding, causes: Mapping[str, tuple[str, ...]]) -> bool:
+    return cause.rule in causes.get(symptom.rule, ()) and _of_one_job(cause, symptom) and cause.severity != "info"
+
+
+def _of_one_job(a: Finding, b: Finding) -> bool:
+    return a.job == b.job and (a.job is not None or a.subject == b.subject or None in (a.subject, b.subject))
+
+
+def _less(finding: Finding, stake: float) -> Finding:
+    """The same with a smaller stake, and no graver than that stake makes it."""
+    if finding.severity == "problem" and finding.priority == "performance" and stake < NO_MATTER_OF_TIME:
+        finding = replace(finding, severity="warning")
+    return replace(finding, stake_fraction=stake)
+
+
+def _causes_first(ranked: Sequence[Finding], causes: Mapping[str, tuple[str, ...]]) -> list[Finding]:
+    """``ranked`` with every symptom directly after those of its causes that stood behind it."""
+    left, told = list(ranked), list[Finding]()
+    while left:
+        first = left.pop(0)
+        ahead = [f for f in left if f.priority == first.priority and _explains(f, first, causes)]
+        told += [*ahead, first]
+        left = [f for f in left if f not in ahead]
+    return told
+
+
+def _capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """``findings`` of which the stakes of one traced job sum to at most its step: the first ones keep theirs."""
+    left: dict[str, float] = {}
+    told = []
+    for finding in findings:
+        stake = finding.stake_fraction
+        if stake is not None and finding.job is not None:
+            room = left.get(finding.job, 1.0)
+            if stake > room:
+                finding = (
+                    _less(finding, room) if room >= TOLD_APART else replace(_less(finding, 0.0), stake_fraction=None)
+                )
+            left[finding.job] = max(0.0, room - (finding.stake_fraction or 0.0))
+        told.append(finding)
+    return tuple(told)
 
 
 def believable(evidence: Evidence, findings: Iterable[Finding]) -> Evidence:
@@ -97,7 +149,7 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
         if lacking[0] == "traces" and cut is not None:
             reason, command = cut, None
         return concrete(Skipped(rule=rule.name, reason=reason, command=command), given)
-    return concrete(rule.check(evidence), given)
+    return concrete(applicable(rule.check(evidence), evidence), given)
 
 
 def _whole(evidence: Evidence) -> tuple[Evidence, str | None]:

@@ -25,6 +25,8 @@ SOURCES = {
 }
 """Where each framework's options are documented."""
 
+_FSDP1_ONLY = "(FSDP1 only)"
+
 OPTIONS: dict[str, dict[str, str]] = {
     "forward prefetch": {
         "fsdp2": "block.set_modules_to_forward_prefetch([next_block]) on every block",
@@ -97,8 +99,45 @@ OPTIONS: dict[str, dict[str, str]] = {
         "megatron": "--ddp-bucket-size",
     },
     "loader workers": {
-        "transformers": "dataloader_num_workers, dataloader_prefetch_factor, dataloader_pin_memory",
+        "transformers": "TrainingArguments(dataloader_num_workers=...)",
         "megatron": "--num-workers",
+    },
+    "keep workers": {
+        "transformers": "TrainingArguments(dataloader_persistent_workers=True)",
+    },
+    "pin batches": {
+        "transformers": "TrainingArguments(dataloader_pin_memory=True)",
+    },
+    "accumulate": {
+        "transformers": "TrainingArguments(gradient_accumulation_steps=...)",
+        "accelerate": "Accelerator(gradient_accumulation_steps=...) and `with accelerator.accumulate(model):`",
+        "lightning": "Trainer(accumulate_grad_batches=...)",
+        "deepspeed": "gradient_accumulation_steps",
+        "torchtitan": "training.global_batch_size above local_batch_size x data-parallel ranks",
+        "megatron": "--global-batch-size above --micro-batch-size x data-parallel ranks",
+        "ddp": "`with model.no_sync():` around all micro-steps but the last",
+        "fsdp2": "model.set_requires_gradient_sync(False) before all micro-steps but the last",
+        "fsdp1": "`with model.no_sync():` around all micro-steps but the last",
+    },
+    "smaller messages": {
+        "ddp": "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+        "accelerate": "DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BF16)",
+        "lightning": "DDPStrategy(ddp_comm_hook=default_hooks.bf16_compress_hook)",
+        "deepspeed": 'communication_data_type: "bf16"',
+    },
+    "compile": {
+        "transformers": "TrainingArguments(torch_compile=True)",
+        "accelerate": 'dynamo_backend: "INDUCTOR"',
+        "torchtitan": "compile.enable = true",
+    },
+    "micro-batches": {
+        "deepspeed": "a smaller train_micro_batch_size_per_gpu with the same train_batch_size",
+        "megatron": "a smaller --micro-batch-size with the same --global-batch-size",
+        "torchtitan": "a smaller parallelism.pipeline_parallel_microbatch_size",
+    },
+    "interleave stages": {
+        "megatron": "--num-layers-per-virtual-pipeline-stage",
+        "torchtitan": 'parallelism.pipeline_parallel_schedule = "Interleaved1F1B"',
     },
     "balance stages": {
         "deepspeed": 'PipelineModule(partition_method="parameters") or a profile of layer times',
@@ -113,13 +152,30 @@ OPTIONS: dict[str, dict[str, str]] = {
 """What is to be done -> framework -> what it is called there; ``SOURCES`` document it."""
 
 
+_OUTERMOST = ("lightning", "transformers", "torchtitan", "megatron", "accelerate", "fsdp2", "fsdp1", "ddp")
+"""Who takes the options of a job that uses several: a trainer before what it wraps the model in."""
+
+
 def used_in(summary: TraceSummary) -> frozenset[str]:
     """The frameworks that the ranks' traces show."""
     return frozenset(name for p in summary.ranks for name in p.facts.frameworks)
 
 
+def speaks(topic: str, used: Iterable[str]) -> str | None:
+    """The framework whose option a job sets: DeepSpeed, which replaces the wrapper, else the outermost that has one."""
+    options, known = OPTIONS[topic], set(used)
+    only_fsdp1 = {key for key, text in options.items() if text.endswith(_FSDP1_ONLY)} if "fsdp2" in known else set()
+    return next((key for key in ("deepspeed", *_OUTERMOST) if key in known & options.keys() - only_fsdp1), None)
+
+
+def option(topic: str, used: Iterable[str], *, plain: str) -> str:
+    """What to set, in the words of the job's framework; ``plain``: of torch itself, where no framework has an option."""
+    key = speaks(topic, used)
+    return plain if key is None else f"{NAMES[key]}: {OPTIONS[topic][key]}"
+
+
 def in_words_of(topic: str, used: Iterable[str], *, otherwise: Iterable[str] = ()) -> tuple[Advice, ...]:
-    """The options of the frameworks that a job uses, one advice each; of ``otherwise`` where none of them has one."""
-    options = OPTIONS[topic]
-    named = [key for key in NAMES if key in set(used) and key in options] or [k for k in otherwise if k in options]
-    return tuple(Advice(text=f"{NAMES[key]}: {options[key]}") for key in named)
+    """The option of the framework that takes it; those of ``otherwise``, one advice each, where none of a job's does."""
+    key = speaks(topic, used)
+    named = [key] if key is not None else [k for k in otherwise if k in OPTIONS[topic]]
+    return tuple(Advice(text=f"{NAMES[k]}: {OPTIONS[topic][k]}") for k in named)

@@ -16,7 +16,7 @@ from stepscope.results.evidence import Evidence, Source, TraceEvidence
 OWN = (
     "clock_skew", "compute_bound", "data_loading", "expert_skew", "exposed_communication", "exposed_memcpy",
     "exposed_tail_bucket", "fp32_matmul", "fsdp_no_prefetch", "fsdp_regathers", "fsdp_root_unit", "fsdp_small_units",
-    "fsdp_wait_on_copy", "host_sync", "impossible_figures", "launch_bound", "long_gap", "low_mfu",
+    "fsdp_wait_on_copy", "gradient_sync_each_micro_step", "host_sync", "impossible_figures", "launch_bound", "long_gap", "low_mfu",
     "memory_bandwidth_bound", "naive_synchronisation", "no_communication", "no_tensor_cores", "pipeline_imbalance",
     "plan_broken", "python_overhead", "queued_idle", "small_kernels", "straggler", "tensor_parallel_slow_link",
 )  # fmt: skip

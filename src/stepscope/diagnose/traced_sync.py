@@ -7,6 +7,9 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.applies import AdviceFor
+from stepscope.diagnose.job_facts import facts_of
+from stepscope.diagnose.message_costs import message_cost
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.trace_facts import WORTH, read_in_full, severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -86,24 +89,49 @@ def _finding(
         if late
         else "gradients are reduced inside backward and waited for one by one"
     )
-    remedy = (
-        "reduce during the backward pass: DistributedDataParallel, or hooks on buckets of your own"
+    stake = median(_returns(job, p, s, _transfer_ns(p, waits, s.inside, s.after)) for p, s in ranks)
+    own = (
+        "reduce buckets of gradients from hooks, during the backward pass"
         if late
-        else "start reductions with async_op=True and wait for all of them once, after backward; DistributedDataParallel "
-        "does both"
+        else "start reductions with async_op=True and wait for all of them once, after backward"
     )
+    look = trace_command(job, "--show overlap,phases,collectives")
     return Finding(
         severity=severity_of(exposed),
         title=f"{where}: {format_percent(exposed)} of the time is exposed communication",
         evidence=(
             f"{calls / steps:,.0f} reductions a step, {format_duration(each)} of it exposed, in {counted(steps, 'step')} "
             f"of {counted(len(ranks), 'rank')}",
-            f"the backward pass computes for {format_percent(backward)} of the time, the most that overlap can hide",
+            f"the backward pass computes for {format_percent(backward)} of the time; in buckets beside it, "
+            f"{format_percent(max(0.0, exposed - stake))} would stay exposed, by this job's own transfers",
         ),
-        stake_fraction=min(exposed, backward),
+        stake_fraction=stake,
         confidence="measured by launch time; overlap gains less on CPUs that also run the communication",
-        advice=(Advice(text=remedy, command=trace_command(job, "--show overlap,phases,collectives")),),
+        advice=(
+            AdviceFor(
+                text="wrap the model in DistributedDataParallel: it sends few large messages, during the backward pass",
+                command=look,
+                applies_to=("replicated",),
+            ),
+            Advice(text=own, command=None if facts_of(job.summary).replicated else look),
+        ),
     )
+
+
+def _returns(job: TraceEvidence, each: RankPass, sync: GradientSync, exposed_ns: int) -> float:
+    """Share of the window that fewer, larger messages beside the backward pass return: what is exposed, but for what the
+    best buckets of the same bytes leave. Where sizes are unknown, what the backward pass could hide."""
+    room = sum(p.compute_ns for p in each.phases if p.phase == "backward")
+    calls = each.communication.collectives if each.communication is not None else ()
+    places = [i for place in (sync.inside, sync.after) for i in place.positions if i < len(calls)]
+    sizes = [calls[i].size_bytes or 0 for i in places]
+    cost = message_cost(job.summary)
+    if cost is None or not all(sizes) or not sizes:
+        returned = float(min(exposed_ns, room))
+    else:
+        left = cost.least_exposed(sum(sizes) / sync.steps, room / sync.steps)
+        returned = max(0.0, exposed_ns - sync.steps * left)
+    return min(returned, exposed_ns) / window_ns(each)
 
 
 def _backward(each: RankPass) -> float:

@@ -1,35 +1,29 @@
-"""The user's own command under the hook: its environment, its signals, and the windows that its ranks report."""
+"""The user's own command under the hook: its folder, its environment, its signals."""
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from statistics import median
 from types import FrameType
 
 from stepscope import __version__
-from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
-from stepscope.core.words import counted
+from stepscope.launch.job_window import runs_here
 from stepscope.records import codec
-from stepscope.records.profile import HookedProcess, HookedRank, ProfileRecord, WindowOfRank, WindowRequest
+from stepscope.records.profile import HookedProcess, ProfileRecord, WindowRequest
+from stepscope.store.diary_tail import steps_in
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_if_there, read_record
 from stepscope.store.writer import make_dir, write_record, writing
 
 HOOK = Path(__file__).parents[1] / "hook"
-POLL_S = 0.05
-STRAGGLING_S = 60.0
-"""From a window's first report to the end of the wait for the ranks that have not reported."""
 
 
 def prepare(
@@ -74,13 +68,17 @@ def prepare(
 def make_room(layout: ProfileLayout) -> None:
     """Empty the folder of an ended job that left nothing there but what stepscope needs, so that it can be used again.
 
-    Nothing is removed while a process of the job still runs on this host.
+    Nothing is removed while a process of the job still runs on this host, and no diary that holds a step.
     """
     with suppress(OSError):  # the job may have removed the folder itself
         there = set(layout.root.iterdir()) - {layout.record, layout.control}
         empty = [path for path in there if path.is_dir() and not any(path.iterdir())]
         processes = [read_record(path, HookedProcess) for path in layout.processes()]
-        if len(empty) < len(there) or any(_runs_here(process) for process in processes):
+        if (
+            len(empty) < len(there)
+            or any(runs_here(process) for process in processes)
+            or any(steps_in(path) for path in layout.diaries())
+        ):
             return
         for path in empty:
             path.rmdir()
@@ -99,15 +97,15 @@ def start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.
 
 
 @contextmanager
-def signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+def signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[list[tuple[int, int]]]:
     """Within the block a signal to this process is one to the job; Ctrl-C of a terminal reaches the job by itself.
 
-    Yields the signals that came, a list that grows.
+    Yields the signals that came, a list that grows: number, and when on the wall clock.
     """
-    came: list[int] = []
+    came: list[tuple[int, int]] = []
 
     def pass_on(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        came.append(signum)
+        came.append((signum, time.time_ns()))
         if child.poll() is None and not (signum == signal.SIGINT and _in_foreground()):
             child.send_signal(signum)
 
@@ -134,84 +132,6 @@ def exit_code(returncode: int) -> int:
     return returncode if returncode >= 0 else 128 - returncode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowState:
-    """What is known of a window. expected: ranks that were asked and are known to exist; None before any rank stepped.
-
-    unknown: ranks that were asked and that a job of ``world_size`` ranks does not have.
-    """
-
-    expected: tuple[int, ...] | None
-    reports: tuple[WindowOfRank, ...]
-    world_size: int | None = None
-    unknown: tuple[int, ...] = ()
-
-    @property
-    def silent(self) -> tuple[int, ...]:
-        """Ranks that have not reported an end of the window."""
-        ended = {report.rank for report in self.reports if report.status != "open"}
-        return tuple(rank for rank in self.expected or () if rank not in ended)
-
-    @property
-    def complete(self) -> bool:
-        return bool(self.expected) and not self.silent
-
-    @property
-    def written(self) -> tuple[WindowOfRank, ...]:
-        return tuple(report for report in self.reports if report.status == "written")
-
-    @property
-    def step_ns(self) -> tuple[float, float] | None:
-        """(without the profiler, in the profiled steps): medians over ranks of each rank's median; None without both."""
-        plain = [median(r.unprofiled_ns) for r in self.written if r.unprofiled_ns]
-        profiled = [median(r.profiled_ns) for r in self.written if r.profiled_ns]
-        return (median(plain), median(profiled)) if plain and profiled else None
-
-
-def window_state(layout: ProfileLayout, number: int, request: WindowRequest) -> WindowState:
-    """Of window ``number``, from the files that ranks wrote."""
-    reports = [read_record(path, WindowOfRank) for path in layout.window_ranks(number)]
-    worlds = {r.world_size for r in reports} or {read_record(p, HookedRank).world_size for p in layout.ranks()[:1]}
-    world = max(worlds, default=None)
-    expected = None if world is None else tuple(range(world))
-    unknown: tuple[int, ...] = ()
-    if expected is not None and request.ranks is not None:
-        unknown = tuple(rank for rank in request.ranks if rank not in expected)
-        expected = tuple(rank for rank in request.ranks if rank in expected)
-    ordered = tuple(sorted(reports, key=lambda r: r.rank))
-    return WindowState(expected=expected, reports=ordered, world_size=world, unknown=unknown)
-
-
-def wait_for_window(
-    layout: ProfileLayout, number: int, request: WindowRequest, child: subprocess.Popen[bytes] | None
-) -> WindowState:
-    """The window once every rank has reported, none of those asked exists, the job has ended, or STRAGGLING_S have passed.
-
-    child: None for a job of somebody else's, whose rank 0 is looked for by its process id where it runs on this host.
-    """
-    first_report = None
-    while True:
-        over = child.poll() is not None if child is not None else is_gone(layout)
-        state = window_state(layout, number, request)
-        if state.complete or over or state.expected == ():
-            return state
-        if len(state.silent) < len(state.expected or ()) and first_report is None:
-            first_report = time.monotonic()
-        if first_report is not None and time.monotonic() - first_report > STRAGGLING_S:
-            return state
-        time.sleep(POLL_S)
-
-
-def is_gone(layout: ProfileLayout) -> bool:
-    """Whether every known rank of this host has ended; False where none ran here."""
-    here = [rank for rank in (read_record(p, HookedRank) for p in layout.ranks()) if rank.host == socket.gethostname()]
-    return bool(here) and not any(map(_runs_here, here))
-
-
-def _runs_here(process: HookedProcess | HookedRank) -> bool:
-    return process.host == socket.gethostname() and Path(f"/proc/{process.pid}").exists()
-
-
 def wake(layout: ProfileLayout, request: WindowRequest) -> int:
     """Ask the ranks of a running job for a window; returns its number."""
     number = 1 + max((int(p.stem.split("-")[1]) for p in layout.control.glob("request-*.json")), default=0)
@@ -229,38 +149,3 @@ def wake(layout: ProfileLayout, request: WindowRequest) -> int:
         temporary.write_text(json.dumps(codec.to_builtins(request)), encoding="utf-8")
         temporary.replace(path)
     return number
-
-
-def why_no_rank(layout: ProfileLayout, command: Sequence[str]) -> tuple[str, str]:
-    """(reason, what to do) for a job none of whose ranks reported a step."""
-    processes = [read_record(path, HookedProcess) for path in layout.processes()]
-    if processes:
-        count = f"{counted(len(processes), 'process')} imported torch"
-        return (
-            f"{count}, but no optimizer of torch.optim made a step",
-            "a job without an optimizer: `stepscope profile --duration 10 -- ...` profiles forward passes for 10 s",
-        )
-    first, line = Path(command[0]).name, shlex.join(command)
-    passing = "PYTHONPATH,STEPSCOPE_HOOK"
-    loaded = "no process of the job loaded the hook when it imported torch"
-    if first in ("srun", "salloc", "sbatch"):
-        return (
-            loaded,
-            f"srun must export {passing}: --export=ALL,{passing}",
-        )
-    if first in ("mpirun", "mpiexec", "orterun"):
-        return (
-            loaded,
-            f"{first} must export the environment: -x PYTHONPATH -x STEPSCOPE_HOOK (MPICH: -genvlist {passing})",
-        )
-    if first in ("docker", "podman", "singularity", "apptainer", "enroot"):
-        return (
-            loaded,
-            f"a container sees neither the environment nor the folder: pass {passing} in and mount {HOOK} and {layout.root}",
-        )
-    if " -I " in line or " -E " in line or " -S " in line:
-        return "Python ignores the environment with -I, -E and -S", "leave that option of python out"
-    return (
-        "no process of the job imported torch",
-        f"check that the command runs training, and that its launcher passes {passing} on to the ranks",
-    )

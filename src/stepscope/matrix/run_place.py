@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from stepscope.core.errors import ExitCode, UsageError
@@ -17,6 +19,9 @@ from stepscope.store.reader import read_run
 from stepscope.store.writer import WriteError
 
 RUNS = Path("stepscope-runs")
+NAME_CHARS = 40
+LAUNCHER_MODULES = ("torch.distributed.", "accelerate.", "deepspeed.launcher", "torchrun")
+"""Modules that start others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,14 @@ class RunPlace:
 def default_run_dir(name: str) -> Path:
     """``stepscope-runs/NAME-YYYYMMDD-HHMMSS`` in the current folder."""
     return RUNS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def name_of_command(command: Sequence[str]) -> str:
+    """What a training command is called: its script or module without folders, else its program."""
+    scripts = [word for word in command if word.endswith(".py")]
+    modules = [word for before, word in pairwise(command) if before == "-m" and not word.startswith(LAUNCHER_MODULES)]
+    word = Path(scripts[0]).stem if scripts else modules[0].rpartition(".")[2] if modules else Path(command[0]).name
+    return re.sub(r"[^\w.-]+", "-", word)[:NAME_CHARS].strip("-.") or "job"
 
 
 def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[str, ...]) -> RunPlace:

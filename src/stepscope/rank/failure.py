@@ -10,36 +10,12 @@ from typing import Literal
 import torch
 
 from stepscope.core.errors import StepscopeError
+from stepscope.core.failure_signs import DEVICE_OUT_OF_MEMORY, HOST_OUT_OF_MEMORY, PEER_GONE
 from stepscope.rank.heartbeat import Pulse
 from stepscope.records.samples import RankError
 
 Kind = Literal["oom", "host_oom", "victim", "error", "usage", "terminated"]
 
-# Out of device memory outside torch's own allocator: CUDA itself, library handles, NCCL's buffers.
-_DEVICE_OOM = (
-    "CUDA error: out of memory",
-    "CUDA out of memory",
-    "HIP out of memory",
-    "cudaErrorMemoryAllocation",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUSOLVER_STATUS_ALLOC_FAILED",
-    "Cuda failure 2 'out of memory'",
-)
-_HOST_OOM = ("DefaultCPUAllocator", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
-_VICTIM = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Connection refused",
-    "Broken pipe",
-    "Timed out waiting",
-    "Application timeout",
-    "wait timeout",
-    "remote process exited",
-    "Socket Timeout",
-    "NCCL communicator was aborted",
-    "failed to recv, got 0 bytes",
-)
 TRACEBACK_CHARS = 8000
 
 
@@ -52,14 +28,14 @@ def classify(error: BaseException) -> Kind:
     text = str(error)
     if isinstance(error, Terminated):
         return "terminated"
-    if isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in _DEVICE_OOM):
+    if isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in DEVICE_OUT_OF_MEMORY):
         return "oom"
-    if isinstance(error, MemoryError) or any(sign in text for sign in _HOST_OOM):
+    if isinstance(error, MemoryError) or any(sign in text for sign in HOST_OUT_OF_MEMORY):
         return "host_oom"
     if isinstance(error, StepscopeError):
         return "usage"
     store_errors = (torch.distributed.DistNetworkError, torch.distributed.DistStoreError)
-    if isinstance(error, store_errors) or any(sign in text for sign in _VICTIM):
+    if isinstance(error, store_errors) or any(sign in text for sign in PEER_GONE):
         return "victim"
     return "error"
 

@@ -19,12 +19,13 @@ import msgspec
 from stepscope import __version__
 from stepscope.core.clock import utc_now
 from stepscope.core.errors import DataError, StepscopeError
-from stepscope.records import calibration, cell, comm, plan, profile, run, samples
+from stepscope.records import calibration, cell, comm, job_end, plan, profile, run, samples
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.flight import FlightDump
 from stepscope.records.migrations import RENAMED, migrate
 from stepscope.records.report_files import ReportFiles
 from stepscope.records.training import TrainingRun
+from stepscope.records.verdict import Verdict
 
 T = TypeVar("T")
 
@@ -50,7 +51,10 @@ KINDS: dict[type, tuple[str, int]] = {
     profile.HookedProcess: ("profile_process", 1),
     profile.HookedRank: ("profile_rank", 1),
     profile.WindowOfRank: ("profile_window_rank", 1),
+    job_end.FailedProcess: ("profile_failure", 1),
+    job_end.JobEnd: ("job_end", 1),
     ReportFiles: ("report_files", 1),
+    Verdict: ("verdict", 1),
 }
 """Kind and current version of every record that has a file of its own."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.dataclass import dataclass
 
 if TYPE_CHECKING:  # a trace is read for some of them at a time
+    from stepscope.records.job_setup import JobSetup
     from stepscope.records.replay import RankStep
     from stepscope.records.trace_buckets import BucketRow
     from stepscope.records.trace_budget import (
@@ -54,6 +55,7 @@ class RankFacts:
     """Where one rank's events came from. ``recorded`` facts are None where the file is silent.
 
     unix_ns: first start and last end of its events since 1970. frameworks: keys of ``diagnose.frameworks``, as recognised.
+    setup: what the job's own process recorded of it.
     """
 
     rank: int
@@ -66,6 +68,7 @@ class RankFacts:
     host: str | None
     unix_ns: tuple[int, int] | None = None
     frameworks: tuple[str, ...] = ()
+    setup: JobSetup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

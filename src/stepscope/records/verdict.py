@@ -11,8 +11,8 @@ VerdictKind = Literal[
     "crash", "killed", "hang", "no-steps",
     "contended-machine",
     "input-bound", "communication-bound", "straggler", "uneven-work", "pipeline-bubble", "evaluation", "checkpointing",
-    "garbage-collection", "compilation", "set-up", "host-bound", "memory-bound", "optimizer-bound", "independent-processes",
-    "compute-bound", "undecided",
+    "garbage-collection", "compilation", "periodic-pause", "host-bound", "memory-bound", "optimizer-bound",
+    "independent-processes", "compute-bound", "undecided",
 ]  # fmt: skip
 
 
@@ -46,7 +46,7 @@ class Cost:
     """One thing that takes time. kind as of the verdict; of: share of the step, or of the wall time (events between steps).
 
     ranks: those that cause it. excess_ns: of a late rank, a step, beyond the others. period: steps between events.
-    rules: findings of the window that explain it.
+    rules: findings of the window that explain it. line: it in words.
     """
 
     kind: VerdictKind
@@ -58,6 +58,7 @@ class Cost:
     period: int | None = None
     event_ns: float | None = None
     rules: tuple[str, ...] = ()
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class Verdict:
     costs: all that is worth a line, the first named first. stake_fraction: of the step that goes if the first cost goes;
     the costs' stakes sum to at most 1. steps_timed: without warm-up and window, on every rank; 0: the window alone speaks.
     step_ns: median of the timed steps, of the slowest rank. profiled_step_ns: of the window. confidence as of a finding.
+    notes: what else is known of the steps: events too small for a cost, drift, what the profiler costs.
     """
 
     kind: VerdictKind
@@ -77,6 +79,7 @@ class Verdict:
     confidence: str
     headline: str
     evidence: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     advice: tuple[Advice, ...] = ()
     costs: tuple[Cost, ...] = ()
     tree: tuple[VerdictPart, ...] = ()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stepscope.records.scaling_budget import ScalingBudget
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.records.training import Scaling, ScalingRow, TrainingRun
+    from stepscope.results.profiled_job import ProfiledJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,8 @@ class Evidence:
 
     runs: training runs of all sources; run_id is unique. scaling: runs against their baselines, one-rank runs included.
     cells: those runs that `bench` measured, with their samples. environment: of the run folder, None where sources have
-    several different ones. flight: what the flight recorders of a job say of a hang; watchdog: what its log says of it.
+    several different ones. profiled: folders of `profile` and `run`, with the diaries of
+    all their steps. flight: what the flight recorders of a job say of a hang; watchdog: what its log says of it.
     files_found: of folders of mixed files,
     what was read and what was not. notes: what was not read, or is doubtful. remarks: how figures were taken, and what they
     do not allow, where all was read.
@@ -108,6 +110,7 @@ class Evidence:
     environment: EnvironmentRecord | None = None
     records: tuple[RunRecord, ...] = ()
     traces: tuple[TraceEvidence, ...] = ()
+    profiled: tuple[ProfiledJob, ...] = ()
     nccl: tuple[NcclDebug, ...] = ()
     flight: tuple[FlightFinding, ...] = ()
     watchdog: tuple[WatchdogTimeout, ...] = ()

@@ -15,7 +15,7 @@ from stepscope.results.comm_labels import ORIGIN_MARK
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 
 _JOINED = (
-    "sources", "runs", "cells", "comm", "records", "traces", "nccl", "flight", "watchdog", "memory", "hardware",
+    "sources", "runs", "cells", "comm", "records", "traces", "profiled", "nccl", "flight", "watchdog", "memory", "hardware",
     "files_found", "notes", "remarks",
 )  # fmt: skip
 

@@ -28,6 +28,7 @@ from stepscope.results.comm_rows import read_comm_rows
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
 from stepscope.results.job_folder import Readers, read_folder
 from stepscope.results.joining import as_given, join
+from stepscope.results.profiled_job import read_profiled_job
 from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
@@ -173,7 +174,7 @@ def load_source(path: Path, how: Reading) -> Evidence:
     if path.is_dir():
         again = partial(load_source, how=how)
         readers = Readers(load=again, traces=how.captures, trace_notes=_trace_notes, imported=_imported)
-        return read_folder(path, stated=how.stated, readers=readers)
+        return _profiled(path, lambda: read_folder(path, stated=how.stated, readers=readers))
     if (rows := _results_file(path)) is not None:
         return rows
     if _is_calibration(path):
@@ -182,6 +183,20 @@ def load_source(path: Path, how: Reading) -> Evidence:
     if found is not None:
         return _imported(path, found[1].read(path, how.stated))
     return _traced(path, how)
+
+
+def _profiled(path: Path, read: Callable[[], Evidence]) -> Evidence:
+    """What ``read`` finds in a folder, and the diaries of its steps where `profile` or `run` made it."""
+    job = read_profiled_job(path)
+    if job is None:
+        return read()
+    try:
+        found = read()
+    except DataError:
+        if job.steps is None:
+            raise
+        return Evidence(sources=(Source(path=path, kind="profile"),), profiled=(job,))
+    return replace(found, profiled=(*found.profiled, job))
 
 
 def _traced(path: Path, how: Reading) -> Evidence:

@@ -29,6 +29,9 @@ TRACE, RUN, ROWS, CALIBRATION = "trace", "run", "rows", "calibration"
 OUR_REPORT = "performance_report.txt"
 """A folder with it is a report of ours: its tables are no measurements of their own."""
 
+OF_A_PROFILE = ("profile.json", "verdict.json")
+"""What `profile` writes beside its traces: no measurement by itself."""
+
 _NEVER = (".git", ".hg", ".svn", "__pycache__", "node_modules", "site-packages", ".venv", "venv")
 
 _LINK = "links to folders are not followed: name the folder itself"
@@ -204,7 +207,7 @@ def _kind_of(path: Path, stated: Stated) -> tuple[str | None, str]:
         return None, "empty files"
     if (ours := _ours(path)) is not None:
         return ours, ""
-    if path.name == "profile.json" and b'"stepscope.profile/' in Candidate(path).head[:200]:
+    if path.name in OF_A_PROFILE and b'"stepscope.' in Candidate(path).head[:200]:
         return None, _SETTINGS_REASON
     known = detect(path, stated)
     if known is not None:

@@ -94,6 +94,35 @@ def ratio_of_means(numerator: Samples, denominator: Samples, *, rng: np.random.G
     return Ratio(ratio=ratio, low=interval.low, high=interval.high)
 
 
+def share_interval(
+    part: Samples, whole: Samples, *, rng: np.random.Generator, block: int | None = None
+) -> tuple[float, float] | None:
+    """95% interval of sum(part) / sum(whole), the two of the same steps [n]; None below 6 steps.
+
+    Block bootstrap: blocks of steps are drawn with both their figures, so that what they have in common cancels.
+    """
+    top, bottom = as_array(part), as_array(whole)
+    n = int(top.size)
+    if n < MIN_INTERVAL_SAMPLES:
+        return None
+    beyond = top - top.sum() / bottom.sum() * bottom  # what decides the ratio's error
+    length = max(block_length(beyond), math.ceil(n**0.5)) if block is None else max(1, min(block, n))
+    blocks = -(-n // length)
+    sums = []
+    for values in (top, bottom):  # a block's sum, circular, for every start
+        turned = np.concatenate([values, values[: length - 1]])
+        cumulated = np.concatenate([[0.0], np.cumsum(turned)])
+        sums.append(cumulated[length:] - cumulated[:-length])
+    starts = rng.integers(0, n, size=(RESAMPLES, blocks)) if n * blocks < _CHUNK_ELEMENTS else None
+    if starts is None:  # a long series: as many blocks, drawn a resample at a time
+        drawn = [rng.integers(0, n, size=blocks) for _ in range(RESAMPLES)]
+        ratios = np.array([sums[0][each].sum() / sums[1][each].sum() for each in drawn])
+    else:
+        ratios = sums[0][starts].sum(axis=1) / sums[1][starts].sum(axis=1)
+    interval = percentile_interval(ratios)
+    return interval.low, interval.high
+
+
 def rounds_median_interval(rounds: Sequence[Samples], *, rng: np.random.Generator) -> Interval | None:
     """Interval of the median over all samples of several rounds (>= 2), each round a block of its own.
 

@@ -141,6 +141,11 @@ class ProfileLayout:
         return self.root / "profile.json"
 
     @property
+    def verdict(self) -> Path:
+        """What the first screen says, as numbers (records/verdict.py); derived."""
+        return self.root / "verdict.json"
+
+    @property
     def control(self) -> Path:
         return self.root / ".stepscope"
 
@@ -171,6 +176,26 @@ class ProfileLayout:
     def diaries(self) -> tuple[Path, ...]:
         """Step diaries, one a process that stepped (records/diary.py)."""
         return tuple(sorted(self.control.glob("diary-*.bin")))
+
+    def failures(self) -> tuple[Path, ...]:
+        """Exceptions that nobody caught, one a process (records/job_end.py)."""
+        return tuple(sorted(self.control.glob("failure-*.json")))
+
+    @property
+    def end(self) -> Path:
+        """How the job ended."""
+        return self.control / "job-end.json"
+
+    @property
+    def stack_request(self) -> Path:
+        """Ranks of a job that stands still leave their stacks and flight recorders where this file is there."""
+        return self.control / "stack-request.json"
+
+    def stacks(self) -> tuple[Path, ...]:
+        return tuple(sorted(self.control.glob("stack-*.txt")))
+
+    def flights(self) -> tuple[Path, ...]:
+        return tuple(sorted(self.control.glob("flight-*.json")))
 
     def windows(self) -> tuple[int, ...]:
         """Numbers of the windows that left traces."""

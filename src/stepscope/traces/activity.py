@@ -3,8 +3,6 @@ did."""
 
 from __future__ import annotations
 
-from operator import methodcaller
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,22 +11,9 @@ from stepscope.records.trace_budget import Parts, RankBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.classify import Work, work_of
-from stepscope.traces.events import Category, Events, RankTrace
+from stepscope.traces.events import Events, RankTrace
 
 Ints = NDArray[np.int64]
-
-_COMM_LAUNCHES = (
-    "c10d::", "_c10d_functional::", "c10d_functional::", "gloo:", "record_param_comms", "nccl:", "mpi:", "ucc:",
-)  # fmt: skip
-"""Operators that call a collective or wait for one. On a CPU trace they, and whatever they are nested in, compute nothing
-while they run."""
-
-
-DATA_MARKS = (
-    "stepscope.data", "enumerate(DataLoader)", "enumerate(DataPipe)", "DataLoader", "## data",
-    "[pl][profile][_TrainingEpochLoop].train_dataloader_next", "[pl][profile]get_train_batch",
-)  # fmt: skip
-"""How the names of annotations and operators begin inside which data is loaded: torch's, Lightning's, stepscope's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +26,7 @@ class Activity:
     memory: Spans
     indices: Ints
     work: NDArray[np.int8]  # class of events[indices]
+    window: tuple[int, int] | None = None  # what the rank's budget is of; None without busy events
 
     @property
     def busy(self) -> Spans:
@@ -48,11 +34,18 @@ class Activity:
 
 
 def activity_of(events: Events) -> Activity:
-    """Classify and unite the device events; without any, gloo spans against the other operators of the CPU."""
-    work = work_of(events)
-    source = "device"
-    if not events.is_device.any():
-        work, source = _cpu_work(events), "cpu_spans"
+    """Classify and unite the device events; without any, what the threads of the CPU did (``cpu_work``).
+
+    The window of a CPU rank is that of its step marks, loading before the first operator included; without marks, and on a
+    device, it is from the first start to the last end of the busy events.
+    """
+    if events.is_device.any():
+        work, on_cpu = work_of(events), None
+    else:
+        from stepscope.traces.cpu_work import cpu_work
+
+        on_cpu = cpu_work(events)
+        work = on_cpu.work
     chosen = np.flatnonzero(work != Work.NOT_DEVICE)
     chosen = chosen[np.argsort(events.ts_ns[chosen], kind="stable")]
     kinds = work[chosen]
@@ -62,77 +55,18 @@ def activity_of(events: Events) -> Activity:
         mine = kinds == kind
         return spans.union(starts[mine], ends[mine])
 
-    compute = united(Work.COMPUTE) if source == "device" else _computing(events, chosen[kinds == Work.COMPUTE])
+    window = (int(starts[0]), int(ends.max())) if len(chosen) else None
+    if on_cpu is not None and window is not None:
+        window = on_cpu.marked or window
     return Activity(
-        source=source,
-        compute=compute,
-        comm=united(Work.COMMUNICATION),
+        source="device" if on_cpu is None else "cpu_spans",
+        compute=united(Work.COMPUTE) if on_cpu is None else on_cpu.compute,
+        comm=united(Work.COMMUNICATION) if on_cpu is None else on_cpu.comm,
         memory=united(Work.MEMORY),
         indices=chosen,
         work=kinds,
+        window=window,
     )
-
-
-def _cpu_work(events: Events) -> NDArray[np.int8]:
-    """Communication = spans of the library's own threads (``gloo:*``); compute = operators that are not its calls and
-    not inside the data loader on the same thread: collation and augmentation are data time."""
-    names = np.zeros(len(events.names), dtype=np.int8)
-    for code, name in enumerate(events.names):
-        names[code] = 2 if name.startswith("gloo:") else 1 if name.startswith(_COMM_LAUNCHES) else 0
-    kind = names[events.name]
-    work = np.zeros(len(events), dtype=np.int8)
-    operators = np.flatnonzero((events.category == Category.CPU_OP) & (kind == 0))
-    work[operators[~_inside_loader(events, operators)]] = Work.COMPUTE
-    work[(kind == 2) & np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))] = Work.COMMUNICATION
-    return work
-
-
-def comm_calls(events: Events) -> Ints:
-    """Operators of the host that call a collective or wait for one, in order of their start."""
-    calls = events.named(lambda n: n.startswith(_COMM_LAUNCHES) and not n.startswith("gloo:"))
-    found = np.flatnonzero((events.category == Category.CPU_OP) & calls)
-    return found[np.argsort(events.ts_ns[found], kind="stable")]
-
-
-def _computing(events: Events, operators: Ints) -> Spans:
-    """When any thread of the CPU is in an operator and not, inside it, in a call of a collective or a wait for one."""
-    calls = comm_calls(events)
-    if not len(calls):
-        return spans.union(events.ts_ns[operators], events.end_ns[operators])
-    from stepscope.stats.by_sorting import distinct  # traces of devices do not need it
-
-    parts = []
-    for thread in distinct(events.thread[operators]).tolist():
-        mine, held = operators[events.thread[operators] == thread], calls[events.thread[calls] == thread]
-        parts.append(
-            spans.subtract(
-                spans.union(events.ts_ns[mine], events.end_ns[mine]),
-                spans.union(events.ts_ns[held], events.end_ns[held]),
-            )
-        )
-    return spans.join(*parts) if parts else spans.EMPTY
-
-
-def loading_marks(events: Events) -> NDArray[np.bool_]:
-    """The annotations and operators that mark data loading, shape (len(events),)."""
-    host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
-    return host & events.named(methodcaller("startswith", DATA_MARKS))
-
-
-def _inside_loader(events: Events, operators: Ints) -> NDArray[np.bool_]:
-    """Which of these operators begin while their own thread loads data."""
-    from stepscope.stats.by_sorting import distinct  # traces of devices do not need it
-
-    marks = np.flatnonzero(loading_marks(events))
-    inside = np.zeros(len(operators), dtype=bool)
-    for thread in distinct(events.thread[marks]).tolist():
-        mine = marks[events.thread[marks] == thread]
-        loading = spans.union(events.ts_ns[mine], events.end_ns[mine])
-        here = np.flatnonzero(events.thread[operators] == thread)
-        starts = events.ts_ns[operators[here]]
-        at = np.searchsorted(loading.starts, starts, side="right") - 1
-        inside[here] = (at >= 0) & (starts < loading.ends[np.maximum(at, 0)])
-    return inside
 
 
 def parts_within(activity: Activity, *, low: int, high: int) -> Parts:
@@ -157,22 +91,14 @@ def parts_within(activity: Activity, *, low: int, high: int) -> Parts:
     )
 
 
-def window_of(activity: Activity, events: Events) -> tuple[int, int] | None:
-    """First start and last end of the busy events; None when there are none."""
-    if not len(activity.indices):
-        return None
-    return int(events.ts_ns[activity.indices[0]]), int(events.end_ns[activity.indices].max())
-
-
 def rank_budget(trace: RankTrace, activity: Activity) -> RankBudget | None:
-    """Compute, communication, copies and idle time from the first to the last busy event; None without any.
+    """Compute, communication, copies and idle time of the window; None without busy events.
 
-    Nothing is dropped: the last step, work launched before the capture and kernels below 1 us count.
+    On a device nothing is dropped: the last step, work launched before the capture and kernels below 1 us count.
     """
-    window = window_of(activity, trace.events)
-    if window is None:
+    if activity.window is None:
         return None
-    low, high = window
+    low, high = activity.window
     return RankBudget(
         rank=trace.rank,
         source=activity.source,

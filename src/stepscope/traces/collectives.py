@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from stepscope.records.trace_collectives import HiddenUnder, RankCollective, RankCommunication
 from stepscope.stats import spans
 from stepscope.stats.by_sorting import distinct
-from stepscope.traces.activity import Activity, activity_of, window_of
+from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.classify import Work
 from stepscope.traces.collective_calls import identities
 from stepscope.traces.events import NONE, Events, RankTrace
@@ -61,7 +61,7 @@ def communication(
     exposed = ends - starts - spans.measure_within(activity.compute, starts, ends)
     hidden = _hidden_under(events, activity, starts, ends)
     steps = _steps(windows, starts, launched)
-    own = own_times(events, activity, gaps, starts, ends)
+    own = own_times(activity, gaps, starts, ends)
     found = tuple(
         RankCollective(
             op=what.op,
@@ -94,7 +94,7 @@ def communication(
         world_size=trace.meta.world_size,
         source=activity.source,
         base_time_ns=trace.meta.base_time_ns,
-        window_ns=window_of(activity, events),
+        window_ns=activity.window,
         collectives=found,
         exposed=exact(spans.subtract(activity.comm, activity.compute)),
     )

@@ -18,7 +18,7 @@ from stepscope.records.trace_conformance import ConformanceCheck
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import Category, Events, RankTrace
-from stepscope.traces.steps import step_marks
+from stepscope.traces.host_marks import step_marks
 
 _MESSAGES = ("send", "recv")
 """A trace calls both ends ``send_recv``, and a schedule decides when they are called."""

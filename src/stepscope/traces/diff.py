@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.records.trace_diff import DiffRow, StepSeries, TraceDiff, WorkProfile
 from stepscope.stats.compare import MOST_BLOCKS, SIGNIFICANT, Change, block_medians, change, row_p_values, step_blocks
-from stepscope.traces.activity import Activity, parts_within, window_of
+from stepscope.traces.activity import Activity, parts_within
 from stepscope.traces.events import Category, Events, RankTrace
 from stepscope.traces.nesting import nest
 from stepscope.traces.steps import StepWindows
@@ -38,7 +38,7 @@ def work_profile(
     """
     events = trace.events
     marks, edges = windows.marks, windows.edges
-    window = window_of(activity, events)
+    window = activity.window
     if window is None:
         return Unavailable("nothing ran on the device, and no operator on the host")
     marked = len(edges) > 0

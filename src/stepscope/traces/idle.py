@@ -14,7 +14,7 @@ from stepscope.records.trace_collectives import IDLE_CAUSES
 from stepscope.stats import spans
 from stepscope.stats.by_sorting import distinct
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity, window_of
+from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Category, Events
 from stepscope.traces.links import Launches
 from stepscope.traces.phases import AUTOGRAD
@@ -73,7 +73,7 @@ def idle_causes(gaps: IdleGaps, *, rank: int, source: str) -> tuple[IdleCause, .
 
 def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: dict[str, Spans]) -> IdleGaps:
     """The gaps of one rank; ``phases``: its ``phase_spans``. None without busy events."""
-    window = window_of(activity, events)
+    window = activity.window
     if window is None:
         return IdleGaps(holes=spans.EMPTY, by_cause={})
     holes = spans.gaps(activity.busy, low=window[0], high=window[1])

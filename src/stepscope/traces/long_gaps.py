@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from stepscope.records.trace_budget import LongGap
 from stepscope.traces.events import Category, Events
+from stepscope.traces.host_marks import Marks
 from stepscope.traces.idle import IdleGaps
-from stepscope.traces.steps import Marks
 
 Ints = NDArray[np.int64]
 

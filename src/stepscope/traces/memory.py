@@ -12,7 +12,7 @@ from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, PhaseMemory
 from stepscope.stats.by_sorting import distinct
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import Category, Events, MemoryInstants, RankTrace
-from stepscope.traces.steps import Marks, step_marks
+from stepscope.traces.host_marks import Marks, step_marks
 
 Ints = NDArray[np.int64]
 

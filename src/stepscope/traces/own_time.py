@@ -7,19 +7,18 @@ from numpy.typing import NDArray
 
 from stepscope.records.trace_collectives import IDLE_CAUSES, OwnTime
 from stepscope.stats import spans
-from stepscope.traces.activity import Activity, window_of
-from stepscope.traces.events import Events
+from stepscope.traces.activity import Activity
 from stepscope.traces.idle import IdleGaps
 
 Ints = NDArray[np.int64]
 
 
-def own_times(events: Events, activity: Activity, gaps: IdleGaps, starts: Ints, ends: Ints) -> list[OwnTime]:
+def own_times(activity: Activity, gaps: IdleGaps, starts: Ints, ends: Ints) -> list[OwnTime]:
     """For each collective [starts[i], ends[i]), ascending by start: the time since the rank left the one before.
 
     That is since the latest end of those that started earlier; 0 when one of them is still running.
     """
-    window = window_of(activity, events)
+    window = activity.window
     if window is None or not len(starts):
         return []
     left = np.maximum.accumulate(np.concatenate([np.array([window[0]], dtype=np.int64), ends]))[:-1]

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from stepscope.records.trace_budget import PhaseBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import DATA_MARKS, Activity, comm_calls, window_of
+from stepscope.traces.activity import Activity
 from stepscope.traces.classify import Work
 from stepscope.traces.events import Category, Events, RankTrace
+from stepscope.traces.host_marks import DATA_MARKS, comm_calls
 from stepscope.traces.links import Launches
 
 Ints = NDArray[np.int64]
@@ -138,7 +139,7 @@ def phase_budgets(
     ``host``: the rank's ``phase_spans``.
     """
     events = trace.events
-    window = window_of(activity, events)
+    window = activity.window
     if window is None:
         return ()
     low, high = window
@@ -146,13 +147,21 @@ def phase_budgets(
     starts, ends = events.ts_ns[activity.indices], events.end_ns[activity.indices]
 
     def split(kind: Work, free: Spans) -> list[Spans]:
-        """The free time of one class by phase: where two phases overlap, the earlier phase has it."""
+        """The free time of one class by phase: where two phases overlap, the earlier phase has it. What no event covers (a
+        rank of the CPU blocked on a collective that has not begun, or waking up) is the last one's that began by its end."""
+        free = spans.clip(free, low=low, high=high)
         result = []
         for number in range(len(PHASES)):
             mine = (of_event == number) & (activity.work == kind)
             part = spans.intersect(spans.union(starts[mine], ends[mine]), free)
             result.append(part)
             free = spans.subtract(free, part)
+        if len(free):
+            mine = activity.work == kind
+            owner = of_event[mine][np.maximum(np.searchsorted(starts[mine], free.ends, side="right") - 1, 0)]
+            for number in range(len(PHASES)):
+                here = owner == number
+                result[number] = spans.join(result[number], Spans(free.starts[here], free.ends[here]))
         return result
 
     exposed_comm = spans.subtract(activity.comm, activity.compute)
@@ -173,7 +182,7 @@ def phase_budgets(
                 exposed_comm_ns=comm[number].measure,
                 exposed_memory_ns=memory[number].measure,
                 idle_ns=int(idle[number]),
-                comm_ns=spans.union(starts[mine], ends[mine]).measure,
+                comm_ns=spans.clip(spans.union(starts[mine], ends[mine]), low=low, high=high).measure,
                 host_ns=on_host,
             )
         )

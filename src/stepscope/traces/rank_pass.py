@@ -11,6 +11,7 @@ from stepscope.core.errors import MissingError
 from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import activity_of, rank_budget
 from stepscope.traces.events import Events, RankTrace
+from stepscope.traces.job_setup import setup_of
 from stepscope.traces.load import Advanced, load_file, rank_of
 
 DEVICE_ONLY = frozenset({"budget", "overlap"})
@@ -87,6 +88,7 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
         device_name=meta.device_names[0] if meta.device_names else None,
         host=meta.host,
         unix_ns=_unix(events, meta.base_time_ns),
+        setup=setup_of(meta),
     )
     activity = activity_of(events)
     notes = [(n.kind, n.text) for n in trace.notes]

@@ -12,11 +12,11 @@ from stepscope.records.trace_rules import GradientSync, HostLateness, KernelKind
 from stepscope.stats import spans
 from stepscope.traces.classify import Work, work_of
 from stepscope.traces.events import Category, Events, RankTrace
+from stepscope.traces.host_marks import Marks, step_marks
 from stepscope.traces.idle import IdleGaps
 from stepscope.traces.kernel_names import kernel_kind
 from stepscope.traces.nesting import sums
 from stepscope.traces.phases import AUTOGRAD
-from stepscope.traces.steps import Marks, step_marks
 
 Ints = NDArray[np.int64]
 

@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_budget import OutsideWork, StepBudget
 from stepscope.stats import spans
-from stepscope.traces.activity import Activity, parts_within, window_of
+from stepscope.traces.activity import Activity, parts_within
 from stepscope.traces.classify import Work
-from stepscope.traces.events import NONE, Category, Events, RankTrace
+from stepscope.traces.events import NONE, Events, RankTrace
+from stepscope.traces.host_marks import Marks, step_marks
 from stepscope.traces.links import Launches
 
 Ints = NDArray[np.int64]
-
-_STEP = re.compile(r"ProfilerStep#(\d+)$")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
-    """The step annotations of one rank in order of time."""
-
-    numbers: Ints
-    starts: Ints
-    ends: Ints
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-
-def step_marks(events: Events) -> Marks:
-    """Every ``ProfilerStep#N`` annotation of the host."""
-    numbers = np.full(len(events.names), NONE, dtype=np.int64)
-    for code, name in enumerate(events.names):
-        if name.startswith("ProfilerStep") and (found := _STEP.match(name)):
-            numbers[code] = int(found[1])
-    marks = np.flatnonzero((numbers[events.name] != NONE) & (events.category == Category.USER_ANNOTATION))
-    marks = marks[np.argsort(events.ts_ns[marks], kind="stable")]
-    return Marks(numbers=numbers[events.name[marks]], starts=events.ts_ns[marks], ends=events.end_ns[marks])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +39,7 @@ def step_windows(events: Events, activity: Activity, launches: Launches) -> Step
     on that stream: what was launched before the first step is in none of them.
     """
     marks = step_marks(events)
-    window = window_of(activity, events)
+    window = activity.window
     if window is None or not len(marks):
         return StepWindows(marks=marks, boundary="host", edges=np.empty(0, dtype=np.int64))
     if activity.source == "device" and launches.known.any():
@@ -133,7 +107,7 @@ def step_budgets(trace: RankTrace, activity: Activity, windows: StepWindows) -> 
 def outside_work(trace: RankTrace, activity: Activity, launches: Launches, windows: StepWindows) -> OutsideWork | None:
     """Device work outside the recorded steps, so that nothing is dropped silently; None without steps."""
     edges = windows.edges
-    window = window_of(activity, trace.events)
+    window = activity.window
     if not len(edges) or window is None:
         return None
     starts = trace.events.ts_ns[activity.indices]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stepscope.records.trace_timeline import KINDS, WAITING, IdleSpan, KindSpans, NamedSpan, RankSpans
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, union
-from stepscope.traces.activity import Activity, window_of
+from stepscope.traces.activity import Activity
 from stepscope.traces.events import Events
 from stepscope.traces.idle import IdleGaps
 from stepscope.traces.packed_spans import pack, unpack
@@ -43,11 +43,13 @@ def timeline_spans(
     The kinds are the budget's: their totals are those of ``activity.parts_within`` over the whole window. gaps: idle
     time with its causes; without them no gap has one.
     """
-    window = window_of(activity, events)
+    window = activity.window
     if window is None or window[1] <= window[0]:
         return None
     low, high = window
-    compute, comm, memory = activity.compute, activity.comm, activity.memory
+    compute, comm, memory = (
+        spans.clip(each, low=low, high=high) for each in (activity.compute, activity.comm, activity.memory)
+    )
     exposed = spans.subtract(comm, compute)
     by_kind = {
         "compute": compute,

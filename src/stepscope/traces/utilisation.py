@@ -17,11 +17,11 @@ from stepscope.records.trace_utilisation import StepUtilisation, Utilisation
 from stepscope.stats import spans
 from stepscope.traces.events import NONE, Category, Events, RankTrace, Shapes
 from stepscope.traces.flop import MATRIX_PRODUCTS, flop_by_event, uncounted_products
+from stepscope.traces.host_marks import step_marks
 from stepscope.traces.kernel_names import MATRIX, kernel_dtype, kernel_kind
 from stepscope.traces.links import launches_of
 from stepscope.traces.operators import OperatorLinks, operator_links
 from stepscope.traces.phases import AUTOGRAD
-from stepscope.traces.steps import step_marks
 
 Ints = NDArray[np.int64]
 

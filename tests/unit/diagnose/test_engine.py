@@ -39,7 +39,7 @@ def test_wrong_results_come_first_then_failures_then_stakes() -> None:
     assert [f.rule for f in diagnose(evidence(), rules=rules).findings] == ["wrong", "fail", "half", "news"]
 
 
-@pytest.mark.parametrize(("at_stake", "shown"), [(0.3, ["cause"]), (0.1, ["symptom", "cause"])])
+@pytest.mark.parametrize(("at_stake", "shown"), [(0.3, ["cause"]), (0.15, ["cause"]), (0.1, ["cause", "symptom"])])
 def test_a_symptom_is_not_told_again_where_its_cause_has_as_much_at_stake(at_stake: float, shown: list[str]) -> None:
     symptom = replace(rule("symptom", stake=0.3, priority="performance"), explained_by=("cause",))
     said = diagnose(evidence(), rules=(symptom, rule("cause", stake=at_stake, priority="performance")))

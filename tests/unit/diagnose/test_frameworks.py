@@ -18,7 +18,6 @@ def test_every_framework_has_a_name_and_a_source() -> None:
 
 def test_the_frameworks_of_the_job_come_first_and_others_stand_in_for_none() -> None:
     assert [a.text for a in in_words_of("bucket size", {"transformers", "ddp"})] == [
-        "DDP: DistributedDataParallel(bucket_cap_mb=...)",
         "HF Trainer: ddp_bucket_cap_mb",
     ]
     assert in_words_of("bucket size", {"fsdp2"}) == ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.launch.hooked_job import WindowState, wait_for_window
+from stepscope.launch.job_window import WindowState, WindowWait
 from stepscope.records.profile import HookedRank, WindowRequest
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.writer import write_record
@@ -36,7 +36,7 @@ def test_ranks_that_are_asked_and_that_the_job_does_not_have_are_not_waited_for(
     )
     write_record(layout.control / "rank-00000.json", rank)
     request = WindowRequest(steps=3, wait=9, warmup=1, fixed_step=9, collect=(), ranks=asked)
-    ended: Any = SimpleNamespace(poll=lambda: 0)
-    running: Any = SimpleNamespace(poll=lambda: None)
-    found = wait_for_window(layout, 1, request, ended if expected else running)
+    wait = WindowWait(layout, 1, request)
+    assert wait.look() == (expected == ()), "no rank is left to wait for"
+    found = wait.state
     assert (found.expected, found.unknown, found.world_size) == (expected, unknown, 2)

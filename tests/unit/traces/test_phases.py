@@ -6,7 +6,7 @@ import pytest
 from tests.hand_events import mark, op, trace
 
 from stepscope.records.trace_budget import PhaseBudget
-from stepscope.traces.activity import activity_of, parts_within, window_of
+from stepscope.traces.activity import activity_of, parts_within
 from stepscope.traces.events import RankTrace
 from stepscope.traces.links import launches_of
 from stepscope.traces.phases import phase_budgets, phase_spans
@@ -31,7 +31,7 @@ NAIVE = (
 
 def test_reductions_after_backward_are_a_phase_of_their_own() -> None:
     rows = _phases(trace(*NAIVE))
-    assert rows["communication"].exposed_comm_ns == 260
+    assert rows["communication"].exposed_comm_ns == 280  # from the end of each call on, when gloo has not begun yet
     assert {name: rows[name].comm_ns for name in ("forward", "backward", "optimizer")} == {
         "forward": 0, "backward": 0, "optimizer": 0,
     }  # fmt: skip
@@ -41,7 +41,7 @@ def test_reductions_after_backward_are_a_phase_of_their_own() -> None:
 def test_the_same_holds_where_no_range_marks_them() -> None:
     bare = [row for row in NAIVE if not row.name.startswith(("forward", "backward", "allreduce", "optimizer"))]
     rows = _phases(trace(*bare))
-    assert rows["communication"].exposed_comm_ns == 260
+    assert rows["communication"].exposed_comm_ns == 280  # from the end of each call on, when gloo has not begun yet
     assert rows["backward"].comm_ns == rows["forward"].comm_ns == 0
 
 
@@ -76,7 +76,7 @@ def test_an_operator_that_waits_for_a_collective_computes_nothing(waiting: str) 
         mark("gloo:all_reduce", 60, 135, thread="gloo"),
     )
     activity = activity_of(made.events)
-    window = window_of(activity, made.events)
+    window = activity.window
     assert window == (0, 150)
     parts = parts_within(activity, low=0, high=150)
     assert (parts.compute_ns, parts.exposed_comm_ns, parts.overlap_ns, parts.idle_ns) == (70, 75, 0, 5)

@@ -13,7 +13,10 @@ from stepscope.cli.command import Command, Options
 class Window(Options):
     """What a window of profiled steps holds: of ``profile``, with a command or attached."""
 
-    steps: Annotated[int, typer.Option(help="Steps to profile.", min=1)] = 3
+    steps: Annotated[
+        str,
+        typer.Option(help="Steps to profile; auto: 8 to 32, by how much step times spread.", metavar="auto|N"),
+    ] = "auto"
     wait: Annotated[
         str, typer.Option(help="Steps before the window; auto: until step times settle.", metavar="auto|N")
     ] = "auto"
@@ -39,10 +42,17 @@ class Window(Options):
     modules: Annotated[bool, typer.Option("--modules", help="Mark the model's modules (adds time to each call).")] = (
         False
     )
+    verdict: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the verdict goes: stdout, stderr or a file; without it where the terminal is, else stdout.",
+            metavar="stdout|stderr|FILE",
+        ),
+    ] = None
 
 
 class Profile(Window):
-    """Profile a few steps of any training command, unmodified, and show where their time goes.
+    """Time every step of any training command, unmodified, profile a few, and show where their time goes.
 
     stepscope profile -- torchrun --nproc-per-node 8 train.py
     """
@@ -58,6 +68,13 @@ class Profile(Window):
     step_optimizer: Annotated[
         int, typer.Option(help="Optimizer whose steps count, numbered by first step.", min=1, metavar="N")
     ] = 1
+    hang_after: Annotated[
+        str,
+        typer.Option(
+            help="Without a step for so long, ranks are asked where they are; auto: 60 s, or longer for long steps.",
+            metavar="auto|SECONDS",
+        ),
+    ] = "auto"
     nccl_debug: Annotated[bool, typer.Option("--nccl-debug", help="Keep NCCL's own log (NCCL_DEBUG=INFO).")] = False
     nsys: Annotated[
         bool, typer.Option("--nsys", help="Record with Nsight Systems, around each rank, in place of torch's profiler.")

@@ -23,6 +23,13 @@ class Run(Options):
     step_optimizer: Annotated[
         int, typer.Option(help="Optimizer whose steps count, numbered by first step.", min=1, metavar="N")
     ] = 1
+    hang_after: Annotated[
+        str,
+        typer.Option(
+            help="Without a step for so long, ranks are asked where they are; auto: 60 s, or longer for long steps.",
+            metavar="auto|SECONDS",
+        ),
+    ] = "auto"
     memory: Annotated[
         bool,
         typer.Option("--memory", help="Keep the GPU allocator's history, and a snapshot at an out-of-memory error."),

@@ -27,9 +27,11 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, in_words, plural
+from stepscope.diagnose.applies import AdviceFor
 from stepscope.diagnose.cell_shares import over_share
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.frameworks import in_words_of, used_in
+from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.job_facts import JobFacts, facts_of
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, read_in_full, trace_command, unread
@@ -123,12 +125,12 @@ def _look(job: TraceEvidence) -> Statement:
         return unread(job.summary, "no rank has measurable events")
     part = Part([idle_share(p, "data") for p in ranks])
     on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in ranks)
-    idles = "no operator runs" if on_cpu else "the device idles"
     if part.share < WORTH:
-        return f"{idles} {part} while the host loads data, limit {format_percent(WORTH)}"
+        return f"{part} of the time waits for data, limit {format_percent(WORTH)}"
+    idles = "no operator runs" if on_cpu else "the device idles"
     return part.finding(
-        f"{idles} {part} of the time while the host loads data",
-        () if part.spread else ("idle time inside the data loader's annotation",),
+        f"input-bound: {part} of the time waits for data",
+        (f"{idles} while the host is in the data loader", *_recorded(facts_of(job.summary))),
         confidence="measured from operators" if on_cpu else "measured from launches and their kernels",
         advice=_of_loader(job, [p.facts.rank for p in ranks if idle_share(p, "data") >= WORTH], len(ranks)),
     )
@@ -143,13 +145,44 @@ def _of_loader(job: TraceEvidence, waiting: list[int], ranks: int) -> tuple[Advi
             f"only {who} of {ranks} wait{'s' * (len(waiting) == 1)}: check storage, cores and share of the data there"
         )
         return (Advice(text=text, command=look),)
+    facts = facts_of(job.summary)
     return (
-        Advice(
-            text="use more DataLoader workers, persistent_workers=True, pin_memory=True, prefetch_factor", command=look
+        AdviceFor(text=_workers(facts), command=look, applies_to=("room for workers",)),
+        AdviceFor(
+            text=option("keep workers", facts.frameworks, plain="keep workers between epochs: persistent_workers=True"),
+            applies_to=("workers that end",),
         ),
-        *in_words_of("loader workers", used_in(job.summary)),
-        Advice(text="decode and augment in advance, or on the device"),
+        AdviceFor(
+            text=option("pin batches", facts.frameworks, plain="copy from pinned memory: DataLoader(pin_memory=True)"),
+            applies_to=("pageable batches",),
+        ),
+        Advice(text="make a batch cheaper: decode and augment in advance, store arrays, read from a local disk"),
+        AdviceFor(text="augment on the device", applies_to=("gpu",)),
     )
+
+
+def _recorded(facts: JobFacts) -> tuple[str, ...]:
+    """The loader's settings, as the job recorded them."""
+    loader = facts.loader
+    if loader is None or loader.workers is None:
+        return ()
+    cores = (
+        ""
+        if facts.cores is None
+        else f", {counted(facts.cores, 'core')} for {counted(facts.ranks_a_host or 1, 'rank')}"
+    )
+    return (f"the loader has num_workers={loader.workers}{cores}",)
+
+
+def _workers(facts: JobFacts) -> str:
+    """More workers than there are, as many as have cores."""
+    now = facts.loader.workers if facts.loader is not None else None
+    text = option("loader workers", facts.frameworks, plain="DataLoader(num_workers=...)")
+    if now is None:
+        return f"load batches in advance in worker processes: {text}"
+    if now == 0:
+        return f"load batches in advance in worker processes, none does now: {text}"
+    return f"use {2 * now} loader workers instead of {now}: {text}"
 
 
 RULE = Rule(

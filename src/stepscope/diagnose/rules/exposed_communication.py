@@ -2,8 +2,8 @@
 
 What
 ----
-Measure(union of communication minus union of computation) / window, median over ranks (METRICS, A step). Waiting for
-late ranks is subtracted from the stake; ``straggler`` reports it.
+Measure(union of communication minus union of computation) / window, median over ranks (METRICS, A step), less what of
+it is waiting for late ranks, which ``straggler`` reports.
 
 Why
 ---
@@ -29,6 +29,9 @@ from collections import Counter
 from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
+from stepscope.diagnose.applies import AdviceFor
+from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
@@ -80,25 +83,30 @@ def _look(job: TraceEvidence) -> Statement:
     waiting = waiting_share(job.summary)
     net = exposed_transfer(job.summary)
     transfer = share if net is None else min(share, net)
-    if transfer < WORTH and job.summary.stragglers and job.summary.stragglers.stragglers:
+    if transfer < WORTH:
+        named = job.summary.stragglers is not None and job.summary.stragglers.stragglers
         return (
-            f"{format_percent(share)} of the time is exposed communication, nearly all of it waiting for a straggler: "
-            f"{format_percent(transfer)} is transfer, limit {format_percent(WORTH)}"
+            f"{format_percent(share)} of the time is exposed communication, most of it waiting for "
+            f"{'a straggler' if named else 'other ranks'}: {format_percent(transfer)} is transfer, limit "
+            f"{format_percent(WORTH)}"
         )
     forward = _forward_share(job.summary)
-    evidence = [_hidden(parts), _room(job.summary) if forward <= FORWARD else _critical(forward)]
+    kind = "tp" if forward > FORWARD else _size_or_kind(job.summary)
+    evidence = [_hidden(parts)]
+    if kind != "pp":  # a stage waits for its neighbour: nothing of the same micro-batch could run meanwhile
+        evidence.append(_room(job.summary) if forward <= FORWARD else _critical(forward))
     if waiting is not None:
         evidence.append(_waiting(job.summary, waiting))
     return Finding(
-        severity=severity_of(share),
-        title=f"{format_percent(share)} of the time is exposed communication"
+        severity=severity_of(transfer),
+        title=f"exposed communication: {format_percent(transfer)} of the time"
         + (" (median rank)" if len(parts) > 1 else ""),
         evidence=tuple(evidence),
         stake_fraction=transfer,
         ranks=(most.facts.rank,),
         at_ns=_worst_step(most),
         confidence="measured" if waiting is not None else "measured; includes waiting for late ranks",
-        advice=_advice(job, waiting, kind="tp" if forward > FORWARD else _size_or_kind(job.summary)),
+        advice=_advice(job, waiting, kind=kind),
     )
 
 
@@ -174,8 +182,8 @@ def _kind(summary: TraceSummary) -> str:
 
 
 def _size_or_kind(summary: TraceSummary) -> str:
-    """As ``_kind``; of gradients and what is unknown ``small`` where most of the exposed time is of small messages, and
-    ``half``, of sharded units ``sharded half``, where it is of 16-bit types."""
+    """As ``_kind``; of gradients and what is unknown ``small`` where most of the exposed time is of small messages (``one
+    small`` of at most one a step), and ``half``, of sharded units ``sharded half``, where it is of 16-bit types."""
     kind = _kind(summary)
     calls = [c for p in summary.ranks if p.communication is not None for c in p.communication.collectives]
     exposed = sum(c.exposed_ns for c in calls)
@@ -184,29 +192,62 @@ def _size_or_kind(summary: TraceSummary) -> str:
     small = sum(c.exposed_ns for c in calls if c.size_bytes is not None and c.size_bytes < SMALL.value)
     half = sum(c.exposed_ns for c in calls if (c.dtype or "").lower() in _HALF)
     if small > exposed / 2:
-        return "small"
+        steps = sum(len(p.steps) for p in summary.ranks if p.communication is not None)
+        return "one small" if kind != "sharded" and steps and len(calls) <= steps else "small"
     if half <= exposed / 2:
         return kind
     return "sharded half" if kind == "sharded" else "half"
 
 
-_SEND_LESS = {
-    "tp": "keep a tensor-parallel group within NVLink, or make it smaller; split the sequence (sequence parallel) or "
-    "the batch in two, so that one half computes during the communication of the other",
-    "pp": "use more micro-batches a step or an interleaved schedule: stages wait less for their neighbours' messages",
-    "ep": "keep an expert-parallel group within NVLink, or overlap the exchange with shared experts or another micro-batch",
-    "sharded": "gather and reduce in bf16 (mixed precision of the wrapper), keep units gathered where memory has room, or "
-    "increase the work per step (a larger micro-batch)",
-    "small": "send fewer, larger messages (a larger bucket, several layers in a unit): most of a small message's time is "
-    "latency, which a smaller type does not cut",
-    "sharded half": "keep units gathered where memory has room, or increase the work per step (a larger micro-batch): the "
-    "messages have 16 bits already",
-    "half": "synchronise less often (accumulate gradients over more micro-batches, with no_sync), or increase the work per "
-    "step (a larger micro-batch): the messages have 16 bits already",
-    "": "synchronise less often (accumulate gradients over more micro-batches, with no_sync), send fewer bytes (a bf16 "
-    "hook), or increase the work per step (a larger micro-batch)",
-}
-"""What helps, by what the exposed communication is of; "" for gradients of data parallelism and what is unknown."""
+_MORE_WORK = Advice(text="increase the work per step: a larger micro-batch")
+
+
+def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
+    """What helps, by what the exposed communication is of; of gradients and what is unknown where no kind is known."""
+    used = facts_of(summary).frameworks
+    accumulate = AdviceFor(
+        text="synchronise less often: "
+        + option("accumulate", used, plain="accumulate gradients over more micro-batches (no_sync)"),
+        applies_to=("replicated",),
+    )
+    half = AdviceFor(
+        text="send fewer bytes: " + option("smaller messages", used, plain="reduce in bf16 (a bf16 hook)"),
+        applies_to=("replicated",),
+    )
+    same = Advice(text="a smaller type cuts nothing: the messages have 16 bits already")
+    keep = Advice(
+        text="keep units gathered where memory has room: "
+        + option("keep gathered", used, plain="reshard_after_forward=False")
+    )
+    small = Advice(
+        text="send fewer, larger messages (a larger bucket, several layers in a unit): most of a small message's time is "
+        "latency, which a smaller type does not cut"
+    )
+    where = "within NVLink" if on_device(summary) else "on one host"
+    return {
+        "tp": (
+            AdviceFor(text=f"keep a tensor-parallel group {where}", applies_to=("several hosts",)),
+            AdviceFor(text="split the sequence too (sequence parallel)", applies_to=("no split sequence",)),
+            Advice(
+                text="make the tensor-parallel group smaller, or split the batch in two, so that one half computes during "
+                "the communication of the other"
+            ),
+        ),
+        "pp": (
+            Advice(
+                text="use more micro-batches a step or an interleaved schedule: stages then wait less for each other"
+            ),
+        ),
+        "ep": (
+            AdviceFor(text=f"keep an expert-parallel group {where}", applies_to=("several hosts",)),
+            Advice(text="overlap the exchange with shared experts or another micro-batch"),
+        ),
+        "sharded": (Advice(text="gather and reduce in bf16 (mixed precision of the wrapper)"), keep, _MORE_WORK),
+        "sharded half": (keep, same, _MORE_WORK),
+        "small": (small, _MORE_WORK),
+        "one small": (accumulate, _MORE_WORK),
+        "half": (accumulate, same, _MORE_WORK),
+    }.get(kind, (accumulate, half, _MORE_WORK))
 
 
 def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Advice, ...]:
@@ -224,8 +265,8 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
     look = Advice(text=text, command=trace_command(job, f"--show overlap,collectives,stragglers,{parts}"))
     if waiting is not None and waiting >= MAINLY_WAITING:
         return (look,)
-    text = _SEND_LESS.get(kind, _SEND_LESS[""])
-    return look, Advice(text=text if on_device(job.summary) else text.replace("within NVLink", "on one host"))
+    less = _send_less(job.summary, kind)
+    return (look, *less) if waiting is None else (*less, look)
 
 
 RULE = Rule(
@@ -233,5 +274,16 @@ RULE = Rule(
     look_at_job=_look,
     protocol=2,
     thresholds={"small": SMALL, **SHARES},
-    explained_by=("naive-synchronisation", "fsdp-no-prefetch"),
+    explained_by=(
+        "exposed-tail-bucket",
+        "fsdp-no-prefetch",
+        "fsdp-regathers",
+        "fsdp-root-unit",
+        "fsdp-small-units",
+        "gradient-sync-each-micro-step",
+        "naive-synchronisation",
+        "pipeline-bubble",
+        "pipeline-imbalance",
+        "tensor-parallel-slow-link",
+    ),
 )

@@ -107,7 +107,9 @@ def _advice(kind: str, memory: str | None) -> Advice:
     elif kind == "memset":
         text = "clear memory less often: zero_grad(set_to_none=True), torch.empty where the code overwrites everything"
     elif kind == "HtoD" and memory == "pageable":
-        text = "pin the batches and copy beside the work: DataLoader(pin_memory=True), .to(device, non_blocking=True)"
+        text = (
+            "pin what is copied, and copy beside the work: DataLoader(pin_memory=True), .to(device, non_blocking=True)"
+        )
     elif kind == "HtoD":
         text = "copy the next batch on a stream of its own while this one computes (non_blocking=True)"
     else:

@@ -2,9 +2,11 @@
 
 What
 ----
-Takes the buckets of a step in launch order and relates the last one's exposed time to that of all buckets and to the
-step time. Over several ranks the minimum of each bucket counts, which is transfer without waiting. Fires if the last
-bucket is at least half of the exposed time and 5% of the step.
+Takes the buckets of a step in launch order and relates the last one's exposed time to that of all buckets. Over several
+ranks the minimum of each bucket counts, which is transfer without waiting. What a smaller last bucket returns is its
+exposed time less the transfer of the smallest bucket worth sending (by the latency and bandwidth of this job's own
+buckets), and at most the time in which no bucket before it was under way although gradients were ready. Fires if the last
+bucket is at least half of the exposed time and that returns 5% of the step.
 
 Why
 ---
@@ -13,7 +15,8 @@ step exposes, and it grows with its size.
 
 Known problems
 --------------
-Needs at least two buckets per step. DDP never splits a parameter: a first layer (an embedding) larger than the cap is a
+Needs at least two buckets per step. Buckets of one size do not tell latency from bandwidth: all of their time counts as
+bandwidth. DDP never splits a parameter: a first layer (an embedding) larger than the cap is a
 bucket of its own. With one rank's trace, the tail includes waiting for others.
 
 References
@@ -28,7 +31,8 @@ from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.frameworks import in_words_of, used_in
+from stepscope.diagnose.frameworks import option, used_in
+from stepscope.diagnose.message_costs import fitted
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import severity_of, steps_ns, trace_command, unread
@@ -42,10 +46,6 @@ _HALF = Threshold(
 )
 _WORTH = Threshold(
     value=0.05, unit="share of the steps", source="stepscope's choice, 2026-11: a smaller cap takes one argument"
-)
-
-SMALL = Threshold(
-    value=1 << 20, unit="bytes", source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency"
 )
 
 Step = dict[int, list[BucketRow]]
@@ -62,14 +62,43 @@ def _look(job: TraceEvidence) -> Statement:
     tail = sum(_exposed(step[max(step)]) for step in several.values())
     exposed = sum(_exposed(rows) for step in several.values() for rows in step.values())
     whole = steps_ns(job.summary, several)
-    of_all, share = tail / exposed if exposed else 0.0, min(1.0, tail / whole) if whole else 0.0
+    of_all = tail / exposed if exposed else 0.0
+    share = min(1.0, _returned(list(several.values())) / whole) if whole else 0.0
     said = f"the last of {median(len(s) for s in several.values()):.0f} buckets"
     if of_all < _HALF.value or share < _WORTH.value:
         return (
-            f"{said}: {format_percent(of_all)} of the exposed time, {format_percent(share)} of the step, limits "
+            f"{said}: {format_percent(of_all)} of the exposed time, a smaller one returns {format_percent(share)} of the "
+            f"step, limits "
             f"{format_percent(_HALF.value)} and {format_percent(_WORTH.value)}"
         )
     return _finding(job, list(several.values()), of_all=of_all, share=share, said=said)
+
+
+def _returned(steps: list[Step]) -> float:
+    """Over these steps, what a last bucket of the smallest useful size returns."""
+    rows = [rows for step in steps for rows in step.values()]
+    cost = fitted((mine[0].size_bytes or 0, min(r.end_ns - r.start_ns for r in mine)) for mine in rows)
+    returned = 0.0
+    for step in steps:
+        *_, before, last = sorted(step)
+        exposed, size = _exposed(step[last]), max(row.size_bytes or 0 for row in step[last])
+        smallest = 0.0 if cost is None or not size else cost.of(min(size, cost.useful_bytes))
+        returned += max(0.0, min(exposed - smallest, _idle_before(step[before], step[last])))
+    return returned
+
+
+def _idle_before(before: list[BucketRow], last: list[BucketRow]) -> float:
+    """How long no bucket before the last was under way while gradients of the last became ready, least of the ranks."""
+    of_rank = {row.rank: row for row in before}
+    return (
+        min(
+            row.start_ns - max(earlier.end_ns, earlier.ready_ns or earlier.launch_ns)
+            for row in last
+            if (earlier := of_rank.get(row.rank)) is not None
+        )
+        if any(row.rank in of_rank for row in last)
+        else 0.0
+    )
 
 
 def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: float, said: str) -> Finding:
@@ -78,25 +107,18 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
     sizes = [row.size_bytes for rows in last for row in rows if row.size_bytes]
     size = format_bytes_binary(max(sizes)) if sizes else "unknown size"
     members = next((row.members for rows in last for row in rows if row.members is not None), None)
-    evidence = [f"{size}, {format_duration(each_ns)} of it exposed in the median of {counted(len(steps), 'step')}"]
+    evidence = [f"{said} takes {format_percent(of_all)} of the exposed time of all buckets"]
+    evidence += [f"{size}, {format_duration(each_ns)} of it exposed in the median of {counted(len(steps), 'step')}"]
     if len({p.facts.rank for p in job.summary.ranks}) == 1:
         evidence.append("only one rank's trace: this may include waiting for others")
     advice = [
         Advice(
-            text=f"use a smaller last bucket: set the cap below {size}, DistributedDataParallel(bucket_cap_mb=...)",
+            text=f"use a smaller last bucket: set the cap below {size}, "
+            + option("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
             command=trace_command(job, "--show buckets"),
         ),
-        *in_words_of("bucket size", used_in(job.summary) - {"ddp"}),
     ]
-    if sizes and max(sizes) < SMALL.value:
-        evidence.append("it is small: its time is latency, or it queues behind the buckets before it")
-        advice = [
-            Advice(
-                text="a smaller cap does not help; use larger buckets, so that fewer of them queue, or accumulation",
-                command=trace_command(job, "--show buckets,overlap"),
-            )
-        ]
-    elif members is not None and len(members) == 1:
+    if members is not None and len(members) == 1:
         evidence.append(f"the bucket is one gradient of shape {members[0]}: DDP does not split a parameter")
         advice = [
             Advice(
@@ -106,10 +128,10 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
         ]
     return Finding(
         severity=severity_of(share),
-        title=f"{said} takes {format_percent(of_all)} of the exposed bucket time: {format_percent(share)} of the step",
+        title=f"last gradient bucket: {format_percent(share)} of the step is exposed transfer that a smaller one hides",
         evidence=tuple(evidence),
         stake_fraction=share,
-        confidence="measured; a smaller bucket still costs its latency",
+        confidence="estimated by the latency and bandwidth of this job's own buckets",
         advice=tuple(advice),
     )
 
@@ -131,5 +153,5 @@ RULE = Rule(
     symptom="the last gradient bucket is most of the exposed communication",
     look_at_job=_look,
     protocol=3,
-    thresholds={"of exposed": _HALF, "of the step": _WORTH, "small": SMALL},
+    thresholds={"of exposed": _HALF, "of the step": _WORTH},
 )

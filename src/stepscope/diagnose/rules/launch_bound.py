@@ -28,6 +28,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_percent
+from stepscope.diagnose.applies import AdviceFor
+from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
@@ -79,12 +81,14 @@ def _advice(job: TraceEvidence, ranks: Sequence[RankPass]) -> tuple[Advice, ...]
             ),
             Advice(text="use a larger micro-batch, which makes every graph longer"),
         )
+    used = used_in(job.summary)
     return (
-        Advice(
-            text="use fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True), torch.compile",
-            command=look,
+        Advice(text="use fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True)", command=look),
+        AdviceFor(text=option("compile", used, plain="fuse them: torch.compile(model)"), applies_to=("eager",)),
+        AdviceFor(
+            text='if shapes are constant, use CUDA graphs: torch.compile(model, mode="reduce-overhead")',
+            applies_to=("gpu",),
         ),
-        Advice(text='if shapes are constant, use CUDA graphs: torch.compile(model, mode="reduce-overhead")'),
     )
 
 

@@ -61,12 +61,12 @@ _WORTH = Threshold(
 )
 
 _GAPS = {
-    "launch gaps": (("host_late", "launch_latency"), "use larger kernels, torch.compile, CUDA graphs"),
+    "launch gaps": (("host_late", "launch_latency"), "use larger kernels or CUDA graphs"),
     "host waits for the device": (("sync",), "remove .item(), .cpu() and prints of tensors from the step"),
-    "input": (("data",), "use more DataLoader workers"),
+    "input": (("data",), "load batches in advance: the data-loading finding says how"),
     "gaps between queued kernels": (
         ("kernel_gap", "dependency"),
-        "fuse small kernels: torch.compile, fused optimizers",
+        "fuse small kernels: fused optimizers, norms and attention",
     ),
     "single long gaps": (("long_gap",), "find what stops the host there"),
     "idle for no recorded cause": (("unknown",), "record launches: profile CPU and CUDA activities together"),
@@ -164,7 +164,7 @@ def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: 
         _Point(
             other,
             f"kernels other than matrix products, bound by memory{tail}",
-            "fuse element-wise work (torch.compile), use fused attention, norms and optimizers",
+            "fuse element-wise work: fused attention, norms and optimizers",
         )
     )
     slow, first = max(0.0, products - used), mixed[0][0]

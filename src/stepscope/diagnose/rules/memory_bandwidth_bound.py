@@ -30,6 +30,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_duration, format_percent
+from stepscope.diagnose.applies import AdviceFor
+from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import (
@@ -98,8 +100,12 @@ def _look(job: TraceEvidence) -> Statement:
         confidence="likely: inferred from kernel names; fusing recovers only a part",
         advice=(
             Advice(
-                text="fuse these kernels: torch.compile, fused optimizers (fused=True), fused norms and attention",
+                text="fuse these kernels: fused optimizers (fused=True), fused norms and attention",
                 command=trace_command(job, "--show sequences,kernels"),
+            ),
+            AdviceFor(
+                text=option("compile", used_in(job.summary), plain="torch.compile(model) fuses element-wise kernels"),
+                applies_to=("eager",),
             ),
             *_fewer_bytes([mix for _, mix in ranks], largest.largest),
         ),

@@ -25,6 +25,8 @@ overhead?".
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
+from stepscope.diagnose.applies import AdviceFor
+from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
@@ -65,8 +67,12 @@ def _look(job: TraceEvidence) -> Statement:
                 command="py-spy record --native --duration 30 -o profile.svg --pid PID",
             ),
             Advice(
-                text="move logging, metrics and hooks out of the step; use gc.freeze() after the first steps, torch.compile",
+                text="move logging, metrics and hooks out of the step; use gc.freeze() after the first steps",
                 command=trace_command(job, "--show phases,annotations,operators --sort host_self"),
+            ),
+            AdviceFor(
+                text=option("compile", used_in(job.summary), plain="torch.compile(model) runs less Python a step"),
+                applies_to=("eager",),
             ),
         ),
     )

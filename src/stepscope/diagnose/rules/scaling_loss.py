@@ -43,7 +43,7 @@ _LOOK = {
     "exposed_comm": ("hide or shrink the communication: find the exposed collectives",
                      "--show overlap,collectives,buckets"),
     "waiting": ("ranks wait for each other: find the rank that comes last, and why", "--show stragglers,collectives"),
-    "input": ("the loader is too slow: use more workers, prefetching, or a faster source", "--show idle,phases"),
+    "input": ("the loader is too slow: load in advance, or from a faster source", "--show idle,phases"),
     "copies": ("copies are exposed: find them", "--show copies"),
     "idle": ("the device waits for the host: find what the host does in the gaps", "--show idle,launches"),
 }  # fmt: skip

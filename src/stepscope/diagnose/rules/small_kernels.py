@@ -24,6 +24,8 @@ operations; document 004's checklist, "Batch size sufficient?".
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
+from stepscope.diagnose.applies import AdviceFor
+from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import (
@@ -62,8 +64,12 @@ def _look(job: TraceEvidence) -> Statement:
         confidence="measured; the gain depends on how many kernels can be fused",
         advice=(
             Advice(
-                text="find repeated sequences and fuse them: torch.compile, fused or foreach optimizers",
+                text="find repeated sequences and fuse them: fused or foreach optimizers",
                 command=trace_command(job, "--show sequences,kernels,launches"),
+            ),
+            AdviceFor(
+                text=option("compile", used_in(job.summary), plain="torch.compile(model) fuses them"),
+                applies_to=("eager",),
             ),
             Advice(text="use a larger micro-batch, which makes every kernel longer at the same number of launches"),
         ),

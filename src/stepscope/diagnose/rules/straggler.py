@@ -10,7 +10,8 @@ its usual by more than 6 MAD over steps (one-off).
 Traces: for each collective that all ranks leave together, after clock alignment, which rank came last. A rank is named
 if, over fewer than 20 steps, the collectives in which it came last carry at least 20% of all skew and it was last more
 often than chance allows (binomial, Bonferroni over ranks, p < 0.05); over 20 steps or more, as in `bench`. If no rank is
-named and waiting takes a tenth of the time, the skew rotates.
+named and waiting takes a tenth of the time, the skew rotates; over fewer than 20 steps that is an observation, unless
+waiting takes three tenths.
 
 Why
 ---
@@ -57,6 +58,7 @@ from stepscope.results.slow_ranks import (
     slow_ranks,
 )
 from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS
+from stepscope.traces.stragglers import CLEAR_WAITS, MAX_P
 from stepscope.traces.waits import exposed_waiting, waits_of
 
 STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
@@ -79,6 +81,12 @@ OUTLIER = Threshold(
 
 MIN_STAKE = 0.05
 """Of the window: a late rank that costs less is a warning."""
+
+SURE_WAITING = Threshold(
+    value=0.30,
+    unit="share of the window",
+    source="clean jobs of two ranks wait for up to 14% of three steps (2026-11): twice that is no chance",
+)
 
 NEGLIGIBLE = 0.01
 """Of the window: a late rank that costs less, because the others compute until it comes, is not worth a finding."""
@@ -261,6 +269,8 @@ def _look(job: TraceEvidence) -> Statement:
         )
     if waiting >= WORTH and report.pattern in ("rotating", "one-off", "undecided"):
         return _nobody(job, report, waiting)
+    if waiting >= MIN_STAKE and (why := _cannot_name(job, report)):
+        return Skipped(reason=why)
     return f"{report.text}; waiting takes {format_percent(waiting)} of the time"
 
 
@@ -312,17 +322,35 @@ def _latest(job: TraceEvidence, rank: int) -> tuple[int, int] | None:
 def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Finding:
     pattern = "long" if report.pattern == "undecided" and report.steps >= LEAST_STEPS else report.pattern
     when, sure, advice = _NOBODY[pattern]
+    few = report.steps < LEAST_STEPS and waiting < SURE_WAITING.value
+    unnamed = _cannot_name(job, report)
     return Finding(
-        severity="warning",
+        severity="info" if few else "warning",
         title=f"ranks wait for each other {format_percent(waiting)} of the time{when}",
         evidence=(
             report.text,
             f"{counted(report.instances, 'collective')}; waiting of all ranks that no computation covers: "
             f"{format_duration(report.waiting_ns)}",
+            *((unnamed,) if unnamed else ()),
         ),
-        stake_fraction=min(1.0, waiting),
+        stake_fraction=None if few else min(1.0, waiting),
         confidence=f"measured; {sure}",
         advice=(Advice(text=advice, command=trace_command(job, "--show collectives,stragglers")),),
+    )
+
+
+def _cannot_name(job: TraceEvidence, report: StragglerReport) -> str | None:
+    """Why no rank can be named, however late it is: too few independent waits; None where enough were recorded."""
+    ranks = max((len(i.ranks) for i in job.summary.collectives.instances), default=0) if job.summary.collectives else 0
+    if report.steps >= LEAST_STEPS or report.stragglers or ranks < 2:
+        return None
+    waits = max(report.steps, 1)  # reductions of one step overlap: a late rank is late for all of them at once
+    least = min(1.0, ranks * (1 / ranks) ** waits)
+    if least < MAX_P or waits >= CLEAR_WAITS:
+        return None
+    return (
+        f"{counted(waits, 'step')} of {counted(ranks, 'rank')} cannot reach p < {MAX_P:g} (at best {least:.2g}): no rank can "
+        "be named; record more steps"
     )
 
 
@@ -358,6 +386,7 @@ RULE = Rule(
     look=check,
     look_at_job=_look,
     protocol=2,
+    explained_by=("expert-skew", "pipeline-imbalance"),
     thresholds={
         "steps": STEPS,
         "excess": EXCESS,
@@ -366,6 +395,7 @@ RULE = Rule(
         "outlier": OUTLIER,
         "share of skew": Threshold(value=0.20, unit="share of all skew", source="FORMATS, Trace JSON"),
         "p": Threshold(value=0.05, unit="probability, Bonferroni over ranks", source="FORMATS, Trace JSON"),
+        "waiting of few steps": SURE_WAITING,
         "waiting": Threshold(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
     },
 )

@@ -38,7 +38,7 @@ def test_the_words_are_those_of_the_framework_that_wraps_the_model(tmp_path: Pat
     assert {a.text.split(":")[0] for a in found(RULE, unnamed).advice[:-1]} >= {"FSDP2", "FSDP1", "DeepSpeed"}
     trainer = used_by(unnamed, frameworks=("fsdp1", "transformers"))
     texts = [a.text for a in found(RULE, trainer).advice]
-    assert "FSDP1: FullyShardedDataParallel(forward_prefetch=True)" in texts
+    assert not any(text.startswith("FSDP1:") for text in texts)
     assert 'HF Trainer: fsdp_config={"forward_prefetch": true} (FSDP1 only)' in texts
 
 

@@ -44,16 +44,14 @@ def test_reasons_stand_in_order_of_the_time_they_take() -> None:
     assert [line.split(": ")[1].split(",")[0] for line in finding.evidence[2:]] == [
         "input", "launch gaps", "kernels other than matrix products",
     ]  # fmt: skip
-    assert finding.advice[1].text == "use more DataLoader workers"
+    assert finding.advice[1].text == "load batches in advance: the data-loading finding says how"
     assert "?" not in " ".join([finding.title, *finding.evidence, *(advice.text for advice in finding.advice)])
 
 
-def test_it_heads_the_findings_whose_reasons_it_orders() -> None:
-    evidence = with_idle(job(0.1), host_late=0.25)
-    assert [finding.rule for finding in diagnose(evidence, rules=(launch_bound.RULE, RULE)).findings] == [
-        "low-mfu",
-        "launch-bound",
-    ]
+@pytest.mark.parametrize(("late", "told"), [(0.25, ["launch-bound"]), (0.12, ["launch-bound", "low-mfu"])])
+def test_it_stands_behind_a_reason_and_is_not_told_beside_one_that_is_most_of_it(late: float, told: list[str]) -> None:
+    evidence = with_idle(job(0.1), host_late=late)
+    assert [finding.rule for finding in diagnose(evidence, rules=(launch_bound.RULE, RULE)).findings] == told
 
 
 def test_it_gives_way_to_the_rule_that_names_its_largest_reason() -> None:

@@ -58,28 +58,49 @@ def test_ranks_that_arrive_together_are_quiet(tmp_path: Path) -> None:
     assert "no straggler" in said
 
 
-@pytest.mark.parametrize(("waiting", "fires"), [(0.10, True), (0.0999, False)])
-def test_borderline_skew_that_rotates_is_worth_a_word_from_a_tenth_on(
-    tmp_path: Path, waiting: float, fires: bool
-) -> None:
-    summary = generated(tmp_path, world=4).traces[0].summary
+def waited(folder: Path, waiting: float, *, steps: int, pattern: str = "rotating", world: int = 4) -> Evidence:
+    """Ranks that wait for each other, none of them named."""
+    summary = generated(folder, world=world).traces[0].summary
     window = sum(p.budget.parts.window_ns for p in summary.ranks if p.budget)
     report = StragglerReport(
-        stragglers=(),
-        pattern="rotating",
-        skew_ns=1,
-        waiting_ns=round(waiting * window + 0.5),
-        instances=12,
-        steps=3,
-        text="no straggler over 12 collectives in 3 steps: the last rank changes",
-    )
-    evidence = traced(replace(summary, stragglers=report))
-    if fires:
-        finding = found(RULE, evidence)
-        assert finding.severity == "warning"
-        assert "each time for a different rank" in finding.title
-    else:
+        stragglers=(), pattern=pattern, skew_ns=1, waiting_ns=round(waiting * window + 0.5), instances=12, steps=steps,
+        text=f"no straggler over 12 collectives in {steps} steps",
+    )  # fmt: skip
+    return traced(replace(summary, stragglers=report))
+
+
+@pytest.mark.parametrize("pattern", ["rotating", "undecided", "one-off"])
+@pytest.mark.parametrize(
+    ("waiting", "steps", "severity"),
+    [
+        (0.10, 20, "warning"),
+        (0.10, 19, "info"),
+        (0.2999, 3, "info"),
+        (0.30, 3, "warning"),
+        (0.0999, 20, None),
+        (0.0999, 3, None),
+    ],
+)
+def test_waiting_of_few_steps_is_an_observation(
+    waiting: float, steps: int, severity: str | None, pattern: str, tmp_path: Path
+) -> None:
+    evidence = waited(tmp_path, waiting, steps=steps, pattern=pattern)
+    if severity is None:
         assert quiet(RULE, evidence)
+    else:
+        finding = found(RULE, evidence)
+        assert finding.severity == severity
+        assert (finding.stake_fraction is None) == (severity == "info")
+
+
+def test_too_few_waits_to_name_a_rank_are_no_finding_and_no_praise(tmp_path: Path) -> None:
+    assert "cannot reach p < 0.05" in skipped(RULE, waited(tmp_path / "a", 0.06, steps=2, world=2))
+    assert quiet(RULE, waited(tmp_path / "b", 0.04, steps=2, world=2))
+    assert "2 steps of 2 ranks" in found(RULE, waited(tmp_path / "c", 0.2, steps=2, world=2)).evidence[-1]
+
+
+def test_ranks_that_take_turns_in_traces_are_said_to(tmp_path: Path) -> None:
+    assert "each time for a different rank" in found(RULE, waited(tmp_path, 0.1, steps=20)).title
 
 
 def test_a_late_rank_that_costs_nothing_is_no_finding(tmp_path: Path) -> None:

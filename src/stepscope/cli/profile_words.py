@@ -1,0 +1,113 @@
+"""What ``stepscope profile`` says beside the traces: what the profiler cost, what is missing and why."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from stepscope.core.units import format_bytes
+from stepscope.core.words import counted
+from stepscope.launch.job_window import WindowState
+from stepscope.launch.no_rank import why_no_rank
+from stepscope.records.job_end import JobEnd
+from stepscope.store.layout import ProfileLayout
+
+
+def notes(layout: ProfileLayout, state: WindowState) -> list[str]:
+    """What the profiler cost, what is missing, where the files are."""
+    written = state.written
+    lines = []
+    if state.step_ns is not None:
+        before, inside = state.step_ns
+        lines.append(
+            f"step time without the profiler: {before / 1e6:,.1f} ms; in the profiled steps {inside / 1e6:,.1f} ms "
+            f"({100 * (inside / before - 1):+.0f}%)"
+        )
+    ranges = {(r.first_step, r.last_step) for r in written}
+    for first, last in sorted(ranges):
+        lines.append(f"profiled: steps {first + 1} to {last} of {counted(len(written), 'rank')}")
+    for report in state.reports:
+        if report.status != "written":
+            lines.append(f"! rank {report.rank} ({report.host}): no trace: {report.reason}")
+    reported = {report.rank for report in state.reports}
+    registered = {int(path.stem.partition("-")[2]) for path in layout.ranks()}
+    if state.unknown:
+        lines.append(f"! {no_such_rank(state)}")
+    unseen = [rank for rank in state.silent if rank not in reported]
+    if late := [rank for rank in unseen if rank in registered]:
+        lines.append(f"! no report from {_ranks(late)}: it ended before the window, or hangs")
+    if absent := [rank for rank in unseen if rank not in registered]:
+        place = layout.traces(state.reports[0].window)
+        lines.append(
+            f"! {_ranks(absent)} left nothing in {layout.root}: the hook did not reach it, or its host does not see this "
+            f"folder; then its trace of the same steps is in {place} on its host: copy it here, and run stepscope trace"
+        )
+    if any(r.file is not None for r in written):
+        size = format_bytes(sum(r.size_bytes for r in written))
+        pause = max(r.paused_s for r in written)
+        lines.append(f"{layout.root}: {size} of traces; writing them paused the job for {pause:.1f} s")
+    lines.append(
+        f"next: stepscope diagnose {shlex.quote(str(layout.root))}; stepscope report {shlex.quote(str(layout.root))}"
+    )
+    return lines
+
+
+def no_such_rank(state: WindowState) -> str:
+    world = state.world_size or 1
+    return f"there is no {_ranks(state.unknown)}: the job has {'only rank 0' if world == 1 else f'ranks 0-{world - 1}'}"
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - 16} more" if len(numbers) > 16 else ""
+    return f"rank {', '.join(str(number) for number in numbers[:16])}{more}"
+
+
+def missing(layout: ProfileLayout, state: WindowState, command: Sequence[str], end: JobEnd | None) -> tuple[str, str]:
+    """(reason, what to do) where no rank wrote a trace. end: None for a job that runs on."""
+    if state.expected == ():
+        return no_such_rank(state), "choose other --ranks"
+    failed = end is not None and end.kind not in ("ok", "short", "no-steps", "interrupted")
+    inside = all(r.status in ("open", "ended") for r in state.reports)
+    if end is not None and end.kind == "interrupted" and inside:
+        return (
+            f"interrupted {'in' if state.reports else 'before'} the window",
+            "let the job run until its window has passed, or start the window earlier",
+        )
+    if state.written:
+        return (
+            f"the window passed, and nsys left no report in {layout.traces(1)}",
+            "see what nsys said above, and run its line by hand",
+        )
+    if state.reports:
+        reasons = "; ".join(list(dict.fromkeys(f"rank {r.rank}: {r.reason}" for r in state.reports))[:4])
+        if failed and inside:
+            return reasons, f"see why the job itself failed{_code(end)}"
+        return reasons, _FIXES[state.reports[0].status]
+    if failed:
+        assert end is not None
+        if layout.ranks() or layout.processes() or layout.failures():
+            when = "before the window" if layout.ranks() else "before the first step"
+            return f"the job failed {when}", f"see why the job itself failed{_code(end)}"
+        reason, _ = why_no_rank(layout, command)
+        return f"the command itself failed{_code(end)}; {reason}", "see what it said above"
+    if layout.ranks():
+        return (
+            "the job ended before the window began",
+            "train for more steps, or begin at once: --wait 0 --warmup 0 --steps 1",
+        )
+    return why_no_rank(layout, command)
+
+
+def _code(end: JobEnd | None) -> str:
+    return "" if end is None or end.code is None else f" (exit code {end.code})"
+
+
+_FIXES = {
+    "open": "check how the job itself ended, and what its ranks said on stderr",
+    "ended": "start the window earlier with --wait N, or profile fewer steps with --steps N",
+    "stepped_back": "choose steps that the job does not profile itself, with --wait N",
+    "missed": "ranks must make the same number of optimizer steps, and see the output folder without delay: another "
+    "--step-optimizer, another folder, or --wait N",
+    "failed": "fix the cause and run again",
+}
+"""By what happened to a window."""

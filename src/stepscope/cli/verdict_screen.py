@@ -1,0 +1,62 @@
+"""The first screen: the verdict in three lines, then where a step's time goes, then what else costs time."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+
+from stepscope.cli.console import out, say
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.records.verdict import Verdict
+from stepscope.report import verdict_lines
+
+WIDEST = 100
+_GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
+
+
+def show_verdict(verdict: Verdict) -> None:
+    """Three lines, the tree, the other costs, what the figures rest on."""
+    style = "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
+    _wrapped(f"{verdict.headline}.", style)
+    say("  " + "     ".join(f"{what}  {much}" for what, much in verdict_lines.coverage(verdict)))
+    if verdict.advice:
+        first = verdict.advice[0]
+        _wrapped(first.text, "", first="  next   ", then="         ")
+        if first.command:
+            say(f"         $ {first.command}", "cyan")
+    for cost in verdict.costs[1:]:
+        _wrapped(cost.line, "", first="  also   ", then="         ")
+    out().print()
+    _tree(verdict)
+    for line in (*verdict.evidence, *verdict.notes):
+        _wrapped(line, "dim", first="  ", then="    ")
+
+
+def _tree(verdict: Verdict) -> None:
+    """The parts of a step, each under the one it is a part of."""
+    if not verdict.tree:
+        return
+    rows = [("  " * (depth + 1) + each.key, each) for depth, each in verdict_lines.rows(verdict.tree)]
+    whole = sum(each.ns for each in verdict.tree)
+    width = max(len(name) for name, _ in rows) + 2
+    say(
+        f"  {'a step':<{width}}{format_duration(whole):>9}  100%   mean of {counted(verdict.steps_timed, 'timed step')}"
+    )
+    for name, each in rows:
+        mark = "   <- " + verdict.kind if each.cause else ""
+        ranks = "" if not each.by_rank else "   " + verdict_lines.by_rank(each)
+        line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{ranks}{mark}"
+        say(line[:WIDEST], "bold" if each.cause else "")
+
+
+def next_commands(folder: str) -> str:
+    """Where to look next."""
+    where = shlex.quote(folder)
+    return f"next: stepscope diagnose {where}; stepscope report {where}"
+
+
+def _wrapped(text: str, style: str, *, first: str = "", then: str = "") -> None:
+    width = min(max(out().width, 40), WIDEST)
+    for line in textwrap.wrap(text, width, initial_indent=first, subsequent_indent=then, break_long_words=False):
+        say(line, style)

@@ -1,0 +1,104 @@
+"""Gradients are reduced in every micro-step although the optimizer steps once.
+
+What
+----
+Counts the backward passes of a step that reduce the same gradients: calls of DDP's forward a step, or reduced elements
+against the optimizer's parameters, or reductions whose sizes repeat in the same order with room for a forward pass
+between them; of sharded units, reductions of one unit a step. With k > 1 of them, k - 1 of k reductions are not needed.
+The stake is that part of what the reductions expose (the smallest over ranks, so that waiting is left out). Fires from 5%
+of the step on.
+
+Why
+---
+The optimizer uses the sum of all micro-steps: one reduction of the sum is enough. Each earlier one costs as much.
+
+Known problems
+--------------
+Sharded units that reduce once keep whole gradients on every rank until then, which takes memory. Buckets of one size
+without recorded parameters or annotations do not tell passes from buckets, and are taken for one pass.
+
+References
+----------
+Li et al., PyTorch Distributed, VLDB 2020, section 3.2.4 (no_sync); PyTorch, torch.distributed.fsdp.fully_shard,
+set_requires_gradient_sync.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.frameworks import in_words_of, used_in
+from stepscope.diagnose.micro_steps import micro_steps
+from stepscope.diagnose.outcome import Statement
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.trace_facts import exposed_transfer, severity_of, steps_ns, trace_command, unread
+from stepscope.records.finding import Advice, Finding
+from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.results.evidence import TraceEvidence
+
+WORTH = Threshold(
+    value=0.05, unit="share of the step", source="stepscope's choice, 2026-11: a setting is one argument to change"
+)
+
+
+def _look(job: TraceEvidence) -> Statement:
+    passes = micro_steps(job.summary)
+    if passes is None:
+        return unread(job.summary, "no step shows reductions by gradient hooks, or of sharded units")
+    if passes < 2:
+        return "gradients are reduced in one backward pass a step"
+    exposed, steps = _exposed(job.summary)
+    whole = steps_ns(job.summary, steps) or 1.0
+    share = min(exposed / whole, 1.0)
+    if (transfer := exposed_transfer(job.summary)) is not None:
+        share = min(share, transfer)
+    stake = share * (passes - 1) / passes
+    said = f"{passes} backward passes a step reduce the same gradients"
+    if stake < WORTH.value:
+        return f"{said}; {passes - 1} of {passes} cost {format_percent(stake)} of the step, limit {format_percent(WORTH.value)}"
+    used = used_in(job.summary) | {p.units.wrapper for p in job.summary.ranks if p.units is not None}
+    return Finding(
+        severity=severity_of(stake),
+        title=f"gradient accumulation reduces in every micro-step: {format_percent(stake)} of the step",
+        evidence=(
+            f"{said}: {passes - 1} of {passes} are not needed",
+            f"{format_duration(exposed / max(len(steps), 1))} of reductions are exposed a step "
+            f"({counted(len(steps), 'step')} recorded)",
+        ),
+        stake_fraction=stake,
+        ranks=tuple(p.facts.rank for p in job.summary.ranks[:1]),
+        confidence="measured; reductions of the same gradients, counted",
+        advice=(
+            Advice(
+                text="reduce once a step, in the last micro-step", command=trace_command(job, "--show buckets,overlap")
+            ),
+            *in_words_of("accumulate", used, otherwise=("ddp",)),
+        ),
+    )
+
+
+def _exposed(summary: TraceSummary) -> tuple[int, set[int | None]]:
+    """Exposed time of all reductions, of each the smallest over ranks; and the steps that they are of."""
+    of_call: dict[tuple[int | None, int], list[int]] = defaultdict(list)
+    for each in summary.ranks:
+        for key, exposed in _reductions(each):
+            of_call[key].append(exposed)
+    return sum(map(min, of_call.values())), {step for step, _ in of_call}
+
+
+def _reductions(each: RankPass) -> Iterable[tuple[tuple[int | None, int], int]]:
+    if each.buckets:
+        return [((row.step, row.index), row.exposed_ns) for row in each.buckets if row.step is not None]
+    calls = each.units.calls if each.units is not None else ()
+    return [((c.step, c.place), c.exposed_ns) for c in calls if c.op == "reduce_scatter" and c.step is not None]
+
+
+RULE = Rule(
+    symptom="gradients are reduced in every micro-step",
+    look_at_job=_look,
+    protocol=3,
+    thresholds={"of the step": WORTH},
+)

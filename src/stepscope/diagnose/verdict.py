@@ -1,0 +1,384 @@
+"""The verdict on one's own job: sizes from all steps of the diary, causes from the window of profiled steps.
+
+What costs time is measured on the timed steps (``results/diary.py``); rules, which read the window, say why and what to do.
+Of what only a window shows (Python, launches, memory bandwidth) the size is the window's, and the verdict says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+import numpy as np
+
+from stepscope.core.dataclass import dataclass
+from stepscope.diagnose.verdict_kinds import KIND_OF_RULE
+from stepscope.diagnose.verdict_tree import tree_of
+from stepscope.diagnose.verdict_words import worded
+from stepscope.records.finding import Diagnosis, Finding, Quiet
+from stepscope.records.verdict import Cost, Share, Verdict, VerdictKind
+from stepscope.results.diary import (
+    Between,
+    JobSteps,
+    between_steps,
+    late_ranks,
+    pauses,
+    saved_share,
+    share,
+    step_interval,
+)
+from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.job_end import end_sentence
+from stepscope.results.profiled_job import ProfiledJob
+from stepscope.results.slow_ranks import Slow
+
+WORTH = 0.1
+"""Share of the step from which on a part of it is worth a verdict: removing it gives a speed-up of 1.11 at most."""
+
+WORTH_LATE = 0.05
+"""For a rank that the others wait for: it costs this on every other rank."""
+
+WORTH_WALL = 0.05
+"""Of the wall time, for what happens between steps."""
+
+CONTENDED = 0.1
+"""Share of the step in which a rank was ready to run and had no processor."""
+
+OPTIMIZER_HEAVY = 0.3
+
+LEAST_WITH_INTERVAL = 6
+
+_BETWEEN: dict[str, VerdictKind] = {
+    "evaluation": "evaluation",
+    "checkpoint": "checkpointing",
+    "garbage_collection": "garbage-collection",
+    "compilation": "compilation",
+}
+
+_END: dict[str, VerdictKind] = {
+    "crash": "crash",
+    "exit-code": "crash",
+    "killed": "killed",
+    "out-of-memory": "killed",
+    "hang": "hang",
+    "no-steps": "no-steps",
+}
+"""Ends of a job that come before whatever its steps say."""
+
+SIZED = frozenset({"input-bound", "straggler", "communication-bound", "optimizer-bound", "uneven-work"})
+"""Kinds that the diary measures: what the window alone says of them is no finding of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The verdict, and the diagnosis without what all steps refute, with stakes of the diary where it has them."""
+
+    verdict: Verdict
+    diagnosis: Diagnosis
+
+
+def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
+    """The verdict on the only profiled job of ``evidence``; None where there is none, or more than one, or nothing known."""
+    if len(evidence.profiled) != 1:
+        return None
+    job = evidence.profiled[0]
+    failed = None if job.end is None else _END.get(job.end.kind)
+    if job.steps is None:
+        return None if failed is None else Judged(verdict=_without_steps(job, failed), diagnosis=diagnosis)
+    steps = job.steps
+    window = _window(evidence, job)
+    late = late_ranks(steps)
+    costs = _ordered(_costs(steps, job, window, diagnosis, late, pipeline=_is_pipeline(job, diagnosis)))
+    kind, ranks = _kind(steps, diagnosis, costs)
+    if failed is not None and job.end is not None:
+        kind, ranks = failed, job.end.ranks
+    middle, low, high = step_interval(steps)
+    first = costs[0] if costs and costs[0].kind == kind else None
+    verdict = Verdict(
+        kind=kind,
+        ranks=ranks,
+        share=first.share if first else None,
+        of=first.of if first else "step",
+        stake_fraction=first.stake_fraction if first else None,
+        confidence=_confidence(steps),
+        headline="",
+        costs=tuple(costs),
+        tree=tree_of(steps, cause=kind),
+        step_ns=middle,
+        step_low_ns=low,
+        step_high_ns=high,
+        profiled_step_ns=_profiled_step(job),
+        steps_timed=steps.steps,
+        steps_profiled=job.steps_profiled,
+        ranks_seen=steps.ranks,
+        world_size=steps.world_size,
+        hosts=len(set(steps.hosts)),
+        ended=None if job.end is None else job.end.kind,
+    )
+    sized = _sized(diagnosis, steps, costs, sized=_sizes_known(job, window))
+    return Judged(verdict=worded(verdict, job=job, steps=steps, late=late, diagnosis=sized), diagnosis=sized)
+
+
+def _without_steps(job: ProfiledJob, kind: VerdictKind) -> Verdict:
+    """Of a job that ended before any step."""
+    assert job.end is not None
+    return Verdict(
+        kind=kind,
+        ranks=job.end.ranks,
+        confidence="likely" if job.end.likely else "certain: the job's own end",
+        headline=end_sentence(job.end),
+        ranks_seen=len({each.rank for each in job.diaries}),
+        world_size=job.end.world_size,
+        ended=job.end.kind,
+    )
+
+
+def _window(evidence: Evidence, job: ProfiledJob) -> TraceEvidence | None:
+    return next(
+        (each for each in evidence.traces if each.job is not None and each.job.resolve() == job.folder.resolve()), None
+    )
+
+
+def _sizes_known(job: ProfiledJob, window: TraceEvidence | None) -> bool:
+    """Whether the parts of the diary are those of the step: on a GPU the host's clock shows launches, not the work."""
+    assert job.steps is not None
+    if any(each.header.clock == "device" for each in job.steps.diaries):
+        return True
+    if job.on_cpu is not None:
+        return job.on_cpu
+    return window is None or not any(p.budget and p.budget.source == "device" for p in window.summary.ranks)
+
+
+def _is_pipeline(job: ProfiledJob, diagnosis: Diagnosis) -> bool:
+    return bool(job.facts.get("pipeline")) or any(f.rule == "pipeline-bubble" for f in diagnosis.findings)
+
+
+def _costs(
+    steps: JobSteps,
+    job: ProfiledJob,
+    window: TraceEvidence | None,
+    diagnosis: Diagnosis,
+    late: Sequence[Slow],
+    *,
+    pipeline: bool,
+) -> Iterable[Cost]:
+    """Everything that takes enough to be named; stakes as they stand alone."""
+    if _sizes_known(job, window):
+        yield from _contended(steps)
+        if pipeline:
+            yield from _bubble(steps)
+        else:
+            yield from _late(steps, diagnosis, late)
+            yield from _communication(steps, window, diagnosis, late)
+        yield from _input(steps)
+        yield from _optimizer(steps)
+        yield from _seen_in_window(diagnosis, skip=SIZED | ({"pipeline-bubble"} if pipeline else set()))
+    else:
+        yield from _seen_in_window(diagnosis, skip=frozenset())
+    yield from _between(steps)
+
+
+def _named(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[Finding, ...]:
+    return tuple(f for f in diagnosis.findings if KIND_OF_RULE.get(f.rule) == kind and f.severity != "info")
+
+
+def _rules(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f.rule for f in _named(diagnosis, kind)))
+
+
+def _contended(steps: JobSteps) -> Iterable[Cost]:
+    part = share(steps.delay_ns, steps.whole_ns)
+    if part is not None and part.value >= CONTENDED:
+        yield Cost(kind="contended-machine", share=part, stake_fraction=part.value)
+
+
+def _input(steps: JobSteps) -> Iterable[Cost]:
+    """Waiting for data that every rank has, so that of the rank that waits least: more of one rank makes it late, and counts
+    there."""
+    for name in ("data", "before"):
+        every = np.nan_to_num(steps.parts_ns[name])
+        least = int(np.argmin(every.sum(axis=1)))
+        part = share(every[least], steps.whole_ns[least])
+        if part is not None and part.value >= WORTH:
+            yield Cost(kind="input-bound", share=part, stake_fraction=part.value, rules=(name,))
+            return
+
+
+def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow]) -> Iterable[Cost]:
+    chronic = [each for each in slow if each.kind == "chronic"]
+    if chronic:
+        saved = saved_share(steps, chronic)
+        if saved >= WORTH_LATE:
+            worst = chronic[0]
+            ranks = tuple(steps.diaries[each.rank].rank for each in chronic if each.rank is not None)
+            scale = saved / max(worst.excess_ns, 1.0)
+            low = None if worst.low_ns is None else worst.low_ns * scale
+            high = None if low is None else 2 * saved - low
+            yield Cost(
+                kind="straggler",
+                share=Share(value=saved, low=low, high=high),
+                stake_fraction=saved,
+                ranks=ranks,
+                excess_ns=worst.excess_ns,
+                rules=_rules(diagnosis, "straggler"),
+            )
+        return
+    waiting = share(steps.waiting_ns, steps.whole_ns) if steps.ranks > 1 else None
+    if waiting is not None and waiting.value >= WORTH and any(each.kind == "rotating" for each in slow):
+        yield Cost(kind="uneven-work", share=waiting, stake_fraction=waiting.value)
+
+
+def _communication(
+    steps: JobSteps, window: TraceEvidence | None, diagnosis: Diagnosis, late: Sequence[Slow]
+) -> Iterable[Cost]:
+    """Exposed communication net of waiting for a late rank; the stake is what the window's cause can return of it."""
+    if steps.world_size < 2 or not np.isfinite(steps.comm_ns).all():
+        return
+    settled = any(each.kind in ("chronic", "rotating") for each in late)
+    part = share(steps.transfer_ns if settled else steps.comm_ns, steps.step_ns if settled else steps.whole_ns)
+    if part is None or part.value < WORTH:
+        return
+    causes = _named(diagnosis, "communication-bound")
+    of_window = _exposed(window)
+    stakes = [f.stake_fraction for f in causes if f.stake_fraction is not None]
+    scaled = max(stakes) / of_window * part.value if stakes and of_window else part.value
+    yield Cost(
+        kind="communication-bound",
+        share=part,
+        stake_fraction=min(part.value, scaled),
+        rules=_rules(diagnosis, "communication-bound"),
+    )
+
+
+def _exposed(window: TraceEvidence | None) -> float | None:
+    """Exposed communication / window, median rank of the profiled steps."""
+    if window is None:
+        return None
+    budgets = [p.budget.parts for p in window.summary.ranks if p.budget is not None]
+    shares = [each.exposed_comm_ns / each.window_ns for each in budgets if each.window_ns]
+    return median(shares) if shares else None
+
+
+def _bubble(steps: JobSteps) -> Iterable[Cost]:
+    part = share(steps.comm_ns, steps.whole_ns)
+    if part is not None and part.value >= WORTH:
+        yield Cost(kind="pipeline-bubble", share=part, stake_fraction=part.value)
+
+
+def _optimizer(steps: JobSteps) -> Iterable[Cost]:
+    part = share(steps.parts_ns["optimizer"], steps.whole_ns)
+    if part is not None and part.value >= OPTIMIZER_HEAVY:
+        yield Cost(kind="optimizer-bound", share=part, stake_fraction=part.value)
+
+
+def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) -> Iterable[Cost]:
+    """What rules find in the window, of kinds that the diary does not measure: the largest of each kind."""
+    best: dict[VerdictKind, Finding] = {}
+    for finding in diagnosis.findings:
+        kind = KIND_OF_RULE.get(finding.rule)
+        if (
+            kind is None
+            or kind in skip
+            or kind in ("compute-bound", "independent-processes")
+            or finding.severity == "info"
+        ):
+            continue
+        if finding.stake_fraction is None or finding.stake_fraction < WORTH:
+            continue
+        if kind not in best or finding.stake_fraction > (best[kind].stake_fraction or 0.0):
+            best[kind] = finding
+    for kind, finding in best.items():
+        value = finding.stake_fraction or 0.0
+        yield Cost(
+            kind=kind,
+            share=Share(value=value),
+            stake_fraction=value,
+            ranks=finding.ranks,
+            rules=(finding.rule,),
+        )
+
+
+def _between(steps: JobSteps) -> Iterable[Cost]:
+    for each in between_steps(steps):
+        kind = _BETWEEN.get(each.kind)
+        if kind is not None and each.share.value >= WORTH_WALL:
+            yield _event_cost(kind, each)
+    found = pauses(steps)
+    if found is not None and found.share.value >= WORTH_WALL and found.period is not None:
+        yield Cost(
+            kind="periodic-pause",
+            share=found.share,
+            stake_fraction=found.share.value,
+            ranks=() if found.rank is None else (found.rank,),
+            period=found.period,
+            event_ns=found.mean_ns,
+        )
+
+
+def _event_cost(kind: VerdictKind, each: Between) -> Cost:
+    return Cost(
+        kind=kind,
+        share=each.share,
+        of="wall",
+        stake_fraction=each.share.value,
+        ranks=each.ranks,
+        period=each.period,
+        event_ns=each.mean_ns,
+    )
+
+
+def _ordered(costs: Iterable[Cost]) -> list[Cost]:
+    """The contended machine first, since it qualifies the rest; then by share. Stakes together are at most the whole."""
+    ranked = sorted(costs, key=lambda c: (c.kind != "contended-machine", -c.share.value))
+    left = 1.0
+    for at, cost in enumerate(ranked):
+        stake = min(cost.stake_fraction or 0.0, left)
+        left -= stake
+        ranked[at] = replace(cost, stake_fraction=stake)
+    return ranked
+
+
+def _kind(steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[Cost]) -> tuple[VerdictKind, tuple[int, ...]]:
+    grave = [finding for finding in diagnosis.findings if finding.severity != "info"]
+    if steps.independent or any(KIND_OF_RULE.get(f.rule) == "independent-processes" for f in grave):
+        return "independent-processes", ()
+    if costs:
+        return costs[0].kind, costs[0].ranks
+    return "compute-bound", ()
+
+
+def _confidence(steps: JobSteps) -> str:
+    if steps.steps < LEAST_WITH_INTERVAL:
+        return f"likely: {steps.steps} steps are too few for an interval"
+    return f"measured over {steps.steps} steps"
+
+
+def _profiled_step(job: ProfiledJob) -> float | None:
+    times = [median(each) for each in job.profiled_ns if each]
+    return float(fmean(times)) if times else None
+
+
+def _sized(diagnosis: Diagnosis, steps: JobSteps, costs: Sequence[Cost], *, sized: bool) -> Diagnosis:
+    """The findings of the window, with the diary's stakes; what the diary measured and found small is no finding."""
+    if not sized:
+        return diagnosis
+    by_kind = {cost.kind: cost for cost in costs}
+    kept: list[Finding] = []
+    quiet = list(diagnosis.quiet)
+    for finding in diagnosis.findings:
+        kind = KIND_OF_RULE.get(finding.rule)
+        if kind not in SIZED or finding.severity == "info":
+            kept.append(finding)
+        elif kind in by_kind:
+            most = by_kind[kind].stake_fraction
+            stake = most if finding.stake_fraction is None or most is None else min(most, finding.stake_fraction)
+            kept.append(replace(finding, stake_fraction=stake))
+        else:
+            quiet.append(
+                Quiet(
+                    rule=finding.rule,
+                    looked_at=f"{finding.title}: in the window only, not in the {steps.steps} timed steps",
+                )
+            )
+    return replace(diagnosis, findings=tuple(kept), quiet=tuple(sorted(quiet, key=lambda each: each.rule)))

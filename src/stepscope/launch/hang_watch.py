@@ -1,0 +1,214 @@
+"""A job that stands still: noticed by its diaries, explained by its ranks' stacks and flight recorders."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import DataError, StepscopeError
+from stepscope.records.flight import FlightDump
+from stepscope.records.job_end import Hang
+from stepscope.store.diary_tail import header_bytes, latest_step_ns, steps_in
+from stepscope.store.importers.flight_recorder import read_dump
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.reader import rank_of
+from stepscope.store.writer import write_bytes
+from stepscope.traces.flight import compare, culprits, summary
+
+LEAST_S = 60.0
+STEPS = 20
+"""Without a step for a minute, and for as long as 20 steps usually take: a guess that evaluations and checkpoints of most
+jobs pass, 2026-11; --hang-after states another."""
+FIRST_STEP = 10
+"""Times as long before the first step: models are loaded and compiled there."""
+ANSWER_S = 5.0
+"""How long ranks have to leave their stacks: their hook looks for the request once a second."""
+MOST_TOLD = 2
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<name>.+)')
+_FOREIGN = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|stepscope_hook")
+_WAITS = re.compile(r"[/\\]torch[/\\](?:distributed|autograd|cuda|accelerator)[/\\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    file: str
+    line: int
+    name: str
+
+    @property
+    def own(self) -> bool:
+        """Whether the file is the user's."""
+        return _FOREIGN.search(self.file) is None
+
+
+def training_stack(text: str) -> tuple[Frame, ...]:
+    """Frames of the main thread, the innermost first, of what ``faulthandler`` wrote of all threads."""
+    blocks: list[list[Frame]] = [[]]
+    for line in text.splitlines():
+        if "most recent call first" in line:
+            blocks.append([])
+        elif match := _FRAME.search(line):
+            blocks[-1].append(Frame(file=match["file"], line=int(match["line"]), name=match["name"].strip()))
+    whole = [block for block in blocks if block]
+    mains = [block for block in whole if block[-1].name == "<module>"]
+    return tuple((mains or whole or [[]])[-1])
+
+
+def place_of(stack: Sequence[Frame]) -> str | None:
+    """``file:line in function: code`` of the innermost frame of the user's own; None without any."""
+    own = next((frame for frame in stack if frame.own), None)
+    if own is None:
+        return None
+    code = linecache.getline(own.file, own.line).strip()
+    here = f"{Path.cwd()}/"
+    return f"{own.file.removeprefix(here)}:{own.line} in {own.name}" + (f": {code}" if code else "")
+
+
+def explain(
+    *,
+    steps: Mapping[int, int],
+    dumps: Sequence[FlightDump],
+    stacks: Mapping[int, Sequence[Frame]],
+    world_size: int,
+    silent_s: float,
+    hosts: Mapping[int, str],
+) -> Hang:
+    """Which ranks hold the others up: those that the flight recorders blame, else those that are steps behind, else those
+    that wait for nobody by their stacks. steps: that each rank has ended. hosts: of each rank, where known."""
+    findings = compare(dumps, world_size=world_size) if dumps else ()
+    blamed, said = culprits(findings), summary(findings)
+    if not blamed and len(set(steps.values())) > 1:
+        blamed = tuple(sorted(rank for rank, ended in steps.items() if ended == min(steps.values())))
+    if not blamed:
+        busy = {rank for rank, stack in stacks.items() if stack and not _WAITS.search(stack[0].file)}
+        blamed = tuple(sorted(busy)) if 0 < len(busy) < len(stacks) else ()
+    first = blamed[0] if blamed else 0 if world_size == 1 else None
+    return Hang(
+        ranks=blamed if blamed or world_size > 1 else (0,),
+        waiting=tuple(rank for rank in range(world_size) if rank not in blamed) if blamed else (),
+        silent_s=silent_s,
+        step=min(steps.values(), default=0) + 1,
+        said=said,
+        place=None if first is None or first not in stacks else place_of(stacks[first]),
+        host=None if first is None else hosts.get(first),
+    )
+
+
+class HangWatch:
+    """after_s: without a step until ranks are asked where they are; None: by the time that steps take."""
+
+    def __init__(self, layout: ProfileLayout, after_s: float | None) -> None:
+        self._layout = layout
+        self._after_s = after_s
+        self._every_s = min(max((after_s or LEAST_S) / 50, 0.5), 5.0)
+        self._looked = self._moved = time.monotonic()
+        self._position: object = None
+        self._asked: float | None = None
+        self._told = 0
+        self._hang: Hang | None = None
+        self._headers: dict[Path, int] = {}
+
+    def look(self) -> Hang | None:
+        """What is found of a job that stands still, once it is found; at most MOST_TOLD times."""
+        now = time.monotonic()
+        if now - self._looked < self._every_s:
+            return None
+        self._looked = now
+        with suppress(OSError):  # a shared file system that is away for a moment
+            position = self._where()
+            if position != self._position:
+                self._position, self._moved, self._asked, self._hang = position, now, None, None
+                return None
+            if self._asked is None:
+                if self._told < MOST_TOLD and now - self._moved > self._limit_s() and not self._ending():
+                    self._ask(now)
+                return None
+            if self._hang is None and (self._answered() or now - self._asked > ANSWER_S):
+                self._hang = self._explained(now)
+                self._told += 1
+                return self._hang
+        return None
+
+    @property
+    def hang(self) -> Hang | None:
+        """Of a job that stands still at this moment, as far as it was asked."""
+        if self._hang is None:
+            return None
+        fields = {name: getattr(self._hang, name) for name in ("ranks", "waiting", "step", "said", "place", "host")}
+        return Hang(silent_s=time.monotonic() - self._moved, **fields)
+
+    def _where(self) -> object:
+        """What changes while ranks step, or write a window."""
+        files = (*self._layout.diaries(), *self._layout.root.glob("window-*/*"), *self._layout.root.glob("window-*/.*"))
+        sizes = []
+        for path in files:
+            with suppress(OSError):  # renamed just now
+                sizes.append((path, path.stat().st_size))
+        return sizes
+
+    def _limit_s(self) -> float:
+        diaries = self._layout.diaries()
+        if not diaries:
+            return (self._after_s or LEAST_S) * FIRST_STEP
+        if self._after_s is not None:
+            return self._after_s
+        times = [ns for path in diaries[:8] if (ns := latest_step_ns(path)) is not None]
+        return max(LEAST_S, STEPS * max(times, default=0) / 1e9)
+
+    def _ending(self) -> bool:
+        """Whether a rank is through with the training: the others may do what they do without steps."""
+        return any(path.with_name(path.name.replace("diary-", "end-")).with_suffix(".json").exists()
+                   for path in self._layout.diaries())  # fmt: skip
+
+    def _ask(self, now: float) -> None:
+        self._asked = now
+        for path in (*self._layout.stacks(), *self._layout.flights()):
+            path.unlink(missing_ok=True)
+        request = {"number": self._told + 1, "at_unix_ns": time.time_ns()}
+        with suppress(StepscopeError):
+            write_bytes(self._layout.stack_request, json.dumps(request).encode())
+
+    def _answered(self) -> bool:
+        return len(self._layout.stacks()) >= max(len(self._layout.diaries()), 1)
+
+    def _explained(self, now: float) -> Hang:
+        steps: dict[int, int] = {}
+        for path in self._layout.diaries():  # in order of attempt: the last one counts
+            steps[rank_of(path)] = steps_in(path, self._header(path))
+        dumps = {}
+        for path in self._layout.flights():
+            with suppress(DataError):
+                dumps[rank_of(path)] = read_dump(path, rank=rank_of(path))
+        texts = {rank_of(path): path.read_text(errors="replace") for path in self._layout.stacks()}
+        heads = {rank_of(path): _head(path) for path in self._layout.diaries()}
+        worlds = [head["world_size"] for head in heads.values() if isinstance(head.get("world_size"), int)]
+        return explain(
+            steps=steps,
+            dumps=list(dumps.values()),
+            stacks={rank: training_stack(text) for rank, text in texts.items()},
+            world_size=max(worlds, default=max(len(steps), 1)),
+            silent_s=now - self._moved,
+            hosts={rank: str(head["host"]) for rank, head in heads.items() if "host" in head},
+        )
+
+    def _header(self, path: Path) -> int | None:
+        if path not in self._headers and (length := header_bytes(path)) is not None:
+            self._headers[path] = length
+        return self._headers.get(path)
+
+
+def _head(path: Path) -> dict[str, object]:
+    with path.open("rb") as file:
+        line = file.readline()
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,354 @@
+"""Which rank failed first, how, and what the end of a job is called. Pure: from what ranks and launchers left behind.
+
+An out-of-memory error of any rank wins; ranks that were sent SIGTERM or SIGINT are collateral; ranks that only noticed the
+end of another are victims; of the rest the oldest failed first. torchrun's own "root cause" is only the first one *seen*.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from stepscope.core.failure_signs import DEVICE_OUT_OF_MEMORY, HOST_OUT_OF_MEMORY, PEER_GONE
+from stepscope.records.diary import RankEnd
+from stepscope.records.job_end import EndKind, FailedProcess, Hang, JobEnd
+from stepscope.records.profile import HookedProcess, WindowOfRank
+
+Process = tuple[str, int]
+"""Host and process id."""
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that launchers, schedulers and users stop a job with."""
+
+_STOPPED = ("KeyboardInterrupt", "SignalException")
+_OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
+_PEER_GONE = ("DistNetworkError", "DistStoreError")
+_LAUNCHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
+"""Exceptions by which a launcher passes on the failure of a rank."""
+
+TOGETHER_NS = 5_000_000_000
+"""Ranks that raise the same exception at the same place within this time failed side by side, none of another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiaryFacts:
+    """What the end needs of one process's diary. steps: recorded; profiled: of those, in the window or its writing."""
+
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    restart: int
+    start_unix_ns: int
+    last_unix_ns: int
+    steps: int
+    profiled: int = 0
+    end: RankEnd | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndFacts:
+    """code: of the command, None where it is not ours. signals: that were sent to stepscope: number, and when.
+
+    gone_ns: when each process of this host was seen to be gone, on the wall clock. child: process id of the command itself.
+    oom_kills: processes that the kernel killed for memory on this host while the job ran. memory_low: this host had next to
+    no memory left. hang: what was seen of a job that stood still to its end. ended_ns: when the command ended.
+    """
+
+    code: int | None
+    ended_ns: int
+    host: str = ""
+    child: int | None = None
+    signals: Sequence[tuple[int, int]] = ()
+    diaries: Sequence[DiaryFacts] = ()
+    processes: Sequence[HookedProcess] = ()
+    failures: Sequence[FailedProcess] = ()
+    windows: Sequence[WindowOfRank] = ()
+    gone_ns: Mapping[Process, int] = field(default_factory=dict)
+    oom_kills: int = 0
+    memory_low: bool = False
+    hang: Hang | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fate:
+    """How one process ended. sort: own: failed by itself; victim and stopped: through others; fine. rank: None unknown."""
+
+    rank: int | None
+    process: Process
+    sort: Literal["memory", "own", "victim", "stopped", "fine"]
+    at_ns: int
+    code: int | None = None
+    exception: str | None = None
+    message: str | None = None
+    place: str | None = None
+    phase: str | None = None
+    steps: int = 0
+
+
+def judge_end(facts: EndFacts) -> JobEnd:
+    """What the end of the job is: its kind, who failed, where, and who failed of it."""
+    fates = _fates(facts)
+    kind, culprits = _judged(facts, fates)
+    first = culprits[0] if culprits else None
+    number = None if first is None or first.code is None or first.code >= 0 else -first.code
+    if kind == "killed" and number is None:
+        number = _signal_of(facts.code)
+    if kind == "interrupted" and facts.signals:
+        number = facts.signals[0][0]
+    hang = facts.hang if kind == "hang" else None
+    blamed = hang.ranks if hang is not None else tuple(sorted({f.rank for f in culprits if f.rank is not None}))
+    at_fault = {fate.process for fate in culprits}
+    victims = (
+        set(hang.waiting)
+        if hang is not None
+        else {
+            f.rank
+            for f in fates
+            if f.rank is not None and f.process not in at_fault and f.sort in ("victim", "stopped", "own")
+        }
+    )
+    timed, profiled = _steps(facts)
+    return JobEnd(
+        kind=kind,
+        code=facts.code,
+        world_size=max((d.world_size for d in facts.diaries), default=None) or _world(facts),
+        ranks=blamed,
+        victims=tuple(sorted(victims - set(blamed))) if kind not in ("ok", "short", "no-steps", "interrupted") else (),
+        host=hang.host if hang is not None else first.process[0] or None if first is not None else None,
+        exception=None if first is None else first.exception,
+        message=None if first is None else first.message,
+        place=hang.place if hang is not None else None if first is None else first.place,
+        step=hang.step if hang is not None else first.steps + 1 if first is not None and first.steps else None,
+        phase=None if first is None else first.phase,
+        rank_code=None if first is None else first.code,
+        signal=None if number is None else _signal_name(number),
+        likely=kind == "out-of-memory" and first is not None and first.sort != "memory" and not facts.oom_kills,
+        hang=hang,
+        steps_timed=timed,
+        steps_profiled=profiled,
+        restarts=max((each.restart for each in (*facts.diaries, *facts.windows)), default=0),
+        independent=independent(facts.diaries),
+        no_window=_no_window(facts.windows),
+    )
+
+
+def _judged(facts: EndFacts, fates: Sequence[_Fate]) -> tuple[EndKind, list[_Fate]]:
+    """The kind, and the processes at fault, the first to fail before the others."""
+    own = _first_of(f for f in fates if f.sort == "own")
+    memory = _first_of(f for f in fates if f.sort == "memory")
+    if facts.code == 0:
+        ranked = [f for f in own + memory if f.rank is not None and _stepped(f, facts)]
+        if not ranked:
+            return _kind_of_success(facts), []
+    sent = min((at for _, at in facts.signals), default=None)
+    if sent is not None and all(f.at_ns > sent for f in own + memory):
+        return ("hang" if facts.hang is not None else "interrupted"), []
+    if memory:
+        return "out-of-memory", memory
+    if own:
+        return _kind_of_failure(own[0], facts), own
+    if facts.hang is not None:
+        return "hang", []
+    if facts.code is None and not any(f.sort == "victim" for f in fates):
+        return _kind_of_success(facts), []
+    if silent := _vanished(facts, fates):
+        return _kind_of_kill(facts), silent
+    if victims := _first_of(f for f in fates if f.sort == "victim"):
+        return "crash", victims[:1]
+    if _signal_of(facts.code) is not None:
+        return _kind_of_kill(facts), []
+    return "exit-code", []
+
+
+def _kind_of_failure(first: _Fate, facts: EndFacts) -> EndKind:
+    if first.exception is not None:
+        return "crash"
+    if first.code is not None and _signal_of(first.code) is not None:
+        return _kind_of_kill(facts) if _signal_of(first.code) == signal.SIGKILL else "killed"
+    return "exit-code"
+
+
+def _kind_of_kill(facts: EndFacts) -> EndKind:
+    """Of a SIGKILL: the kernel's own where it says so, or where there was no memory left."""
+    return "out-of-memory" if facts.oom_kills or facts.memory_low else "killed"
+
+
+def _kind_of_success(facts: EndFacts) -> EndKind:
+    timed, profiled = _steps(facts)
+    if not timed and not profiled and not facts.windows:
+        return "no-steps"
+    return "ok" if facts.windows else "short"
+
+
+def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
+    """Of the last process of each rank, and of processes that failed before they were any rank."""
+    launched = {
+        (failure.host, each.pid): (each, failure.at_unix_ns) for failure in facts.failures for each in failure.ranks
+    }
+    raised = {(each.host, each.pid): each for each in facts.failures if each.exception not in _LAUNCHERS}
+    found: dict[Process, _Fate] = {}
+    for diary in _last_of_each(facts.diaries):
+        process = diary.host, diary.pid
+        found[process] = _fate(diary, raised.get(process), launched.get(process, (None, 0))[0], facts)
+    last = max((each.restart for each in (*facts.diaries, *facts.failures)), default=0)
+    for process, failure in raised.items():
+        if process not in found and failure.restart == last:
+            found[process] = _classified(
+                _Fate(
+                    rank=failure.rank,
+                    process=process,
+                    sort="own",
+                    at_ns=failure.at_unix_ns,
+                    code=1,
+                    exception=failure.exception,
+                    message=failure.message,
+                    place=failure.place,
+                )
+            )
+    for process, (each, at_ns) in launched.items():
+        if process not in found:
+            at_ns = facts.gone_ns.get(process, at_ns)
+            fate = _Fate(rank=each.rank, process=process, sort="own", at_ns=at_ns, code=each.code)
+            found[process] = _classified(_of_message(fate, each.message))
+    return tuple(sorted(found.values(), key=lambda f: (f.at_ns, f.process)))
+
+
+def _fate(diary: DiaryFacts, failure: FailedProcess | None, launched: object, facts: EndFacts) -> _Fate:
+    """Of a process that stepped."""
+    process, end = (diary.host, diary.pid), diary.end
+    code = getattr(launched, "code", None)
+    if code is None and process == (facts.host, facts.child):
+        code = None if facts.code is None else facts.code if facts.code <= 128 else 128 - facts.code
+    fate = _Fate(
+        rank=diary.rank,
+        process=process,
+        sort="fine",
+        at_ns=facts.gone_ns.get(process, facts.ended_ns),
+        code=code,
+        steps=max(diary.steps, 0 if end is None else end.steps),
+        phase=None if end is None else end.phase,
+    )
+    if end is not None:
+        fate = replace(fate, at_ns=end.at_unix_ns, code=code if end.code is None else end.code)
+        if end.kind == "exception":
+            fate = replace(fate, exception=end.exception, message=end.message, place=end.place, code=code or 1)
+    elif failure is not None:
+        fate = replace(
+            fate,
+            at_ns=failure.at_unix_ns,
+            exception=failure.exception,
+            message=failure.message,
+            place=failure.place,
+            code=code or 1,
+        )
+    elif launched is not None:
+        fate = _of_message(fate, getattr(launched, "message", None))
+    return _classified(fate)
+
+
+def _of_message(fate: _Fate, message: str | None) -> _Fate:
+    """A launcher's text about a rank: a traceback ends with the exception."""
+    lines = [line for line in (message or "").splitlines() if line.strip()]
+    if not lines or "Traceback (most recent call last)" not in (message or ""):
+        return fate
+    kind, _, text = lines[-1].partition(": ")
+    return replace(fate, exception=kind.rpartition(".")[2], message=text)
+
+
+def _classified(fate: _Fate) -> _Fate:
+    text = fate.message or ""
+    if fate.exception is None:
+        number = _signal_of(fate.code)
+        if number is not None:
+            return replace(fate, sort="stopped" if number in STOPPING else "own")
+        return replace(fate, sort="own" if fate.code else "fine")
+    if fate.exception in _STOPPED:
+        return replace(fate, sort="stopped")
+    if fate.exception in _OUT_OF_MEMORY or any(sign in text for sign in (*DEVICE_OUT_OF_MEMORY, *HOST_OUT_OF_MEMORY)):
+        return replace(fate, sort="memory")
+    if fate.exception in _PEER_GONE or any(sign in text for sign in PEER_GONE):
+        return replace(fate, sort="victim")
+    return replace(fate, sort="own")
+
+
+def _last_of_each(diaries: Sequence[DiaryFacts]) -> list[DiaryFacts]:
+    """The last process of each rank; of processes that train side by side without a group, each."""
+    if independent(diaries):
+        return list(diaries)
+    last: dict[int, DiaryFacts] = {}
+    for diary in sorted(diaries, key=lambda d: (d.restart, d.start_unix_ns)):
+        last[diary.rank] = diary
+    return list(last.values())
+
+
+def independent(diaries: Sequence[DiaryFacts]) -> int:
+    """Processes that trained at the same time as rank 0 of 1 each: no process group joins them. 0: none did."""
+    alone = sorted((d for d in diaries if d.world_size == 1), key=lambda d: d.start_unix_ns)
+    together = {
+        (each.host, each.pid)
+        for at, one in enumerate(alone)
+        for other in alone[at + 1 :]
+        if (one.host, one.pid) != (other.host, other.pid) and other.start_unix_ns < one.last_unix_ns
+        for each in (one, other)
+    }
+    return len(together)
+
+
+def _first_of(fates: Iterable[_Fate]) -> list[_Fate]:
+    """The oldest of them by itself; with it those that failed of the same thing at the same time."""
+    ordered = sorted(fates, key=lambda f: (f.at_ns, f.rank is None, f.rank or 0))
+    if not ordered:
+        return []
+    first = ordered[0]
+    if first.rank is None and (ranked := [f for f in ordered if f.rank is not None]):
+        first = ranked[0]  # a launcher's own exception follows that of a rank
+    alike = [f for f in ordered if (f.exception, f.place, f.code) == (first.exception, first.place, first.code)]
+    return [first, *(f for f in alike if f is not first and f.at_ns - first.at_ns <= TOGETHER_NS)]
+
+
+def _vanished(facts: EndFacts, fates: Sequence[_Fate]) -> list[_Fate]:
+    """Ranks that left neither words nor a code, where others did: the first that was gone, or that has stopped to write."""
+    told = {f.process for f in fates if f.sort != "fine" or f.code is not None}
+    diaries = {(d.host, d.pid): d for d in _last_of_each(facts.diaries) if d.end is None}
+    silent = [f for f in fates if f.process in diaries and f.process not in told]
+    if not silent:
+        return []
+    return [min(silent, key=lambda f: (facts.gone_ns.get(f.process, facts.ended_ns), diaries[f.process].last_unix_ns))]
+
+
+def _stepped(fate: _Fate, facts: EndFacts) -> bool:
+    return any((d.host, d.pid) == fate.process for d in facts.diaries)
+
+
+def _steps(facts: EndFacts) -> tuple[int | None, int]:
+    """(timed, profiled) steps of the rank with the most."""
+    profiled = max((len(report.profiled_ns) for report in facts.windows if report.status == "written"), default=0)
+    if not facts.diaries:
+        return None, profiled
+    diaries = _last_of_each(facts.diaries)
+    return max(d.steps - d.profiled for d in diaries), max(profiled, *(d.profiled for d in diaries))
+
+
+def _world(facts: EndFacts) -> int | None:
+    stated = [int(p.world_size) for p in facts.processes if (p.world_size or "").isdigit()]
+    return max(stated, default=None)
+
+
+def _no_window(windows: Sequence[WindowOfRank]) -> str | None:
+    """The first reason, where no rank wrote a trace."""
+    if any(report.status == "written" for report in windows):
+        return None
+    return next((report.reason for report in windows if report.reason), None)
+
+
+def _signal_of(code: int | None) -> int | None:
+    """The signal that a code stands for, negative as Python gives it, or 128 more as a shell does; None: for none."""
+    number = 0 if code is None else -code if code < 0 else code - 128
+    return number if number in {int(each) for each in signal.Signals} else None
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in {int(each) for each in signal.Signals} else f"signal {number}"

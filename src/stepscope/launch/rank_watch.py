@@ -1,0 +1,126 @@
+"""When each process of a job on this host was gone, and whether this host had memory left, seen from outside."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stepscope.core.errors import DataError
+from stepscope.launch.job_end import Process
+from stepscope.records.profile import HookedProcess, HookedRank
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.reader import read_record
+
+LOOK_S = 0.5
+"""Between looks for new processes, and at the memory."""
+MEMORY_LOOKS = 20
+"""Looks at the memory that are kept: ten seconds."""
+LOW_MEMORY = 0.03
+"""Share of the host's memory; below it the kernel looks for a process to kill. By experience, 2026-11."""
+
+
+class RankWatch:
+    """The processes of a job that run on this host. Within a ``with`` block; ``wait`` is called again and again."""
+
+    def __init__(self, layout: ProfileLayout, child: int) -> None:
+        self.gone_ns: dict[Process, int] = {}
+        self._layout = layout
+        self._host = socket.gethostname()
+        self._files: set[Path] = set()
+        self._open: dict[int, Process] = {}
+        self._poll = select.poll()
+        self._looked = 0.0
+        self._memory: deque[float] = deque(maxlen=MEMORY_LOOKS)
+        self._kills = _oom_kills()
+        self._add(child)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._open.clear()
+
+    def wait(self, seconds: float) -> None:
+        """Return after ``seconds``, or as soon as a process is gone."""
+        if time.monotonic() - self._looked >= LOOK_S:
+            self._look()
+        if not self._open:
+            time.sleep(seconds)
+            return
+        for descriptor, _ in self._poll.poll(seconds * 1000):
+            self.gone_ns[self._open.pop(descriptor)] = time.time_ns()
+            self._poll.unregister(descriptor)
+            os.close(descriptor)
+
+    @property
+    def alive(self) -> int:
+        """Processes of the job that run on this host, the command's own among them."""
+        return len(self._open)
+
+    @property
+    def oom_kills(self) -> int:
+        """Processes that the kernel killed for memory on this host since the job began."""
+        return max(_oom_kills() - self._kills, 0)
+
+    @property
+    def memory_low(self) -> bool:
+        """Whether this host had next to no memory left within the last seconds."""
+        return min(self._memory, default=1.0) < LOW_MEMORY
+
+    def _look(self) -> None:
+        self._looked = time.monotonic()
+        for kind, paths in ((HookedProcess, self._layout.processes()), (HookedRank, self._layout.ranks())):
+            for path in paths:
+                if path not in self._files:
+                    self._files.add(path)
+                    with suppress(DataError):
+                        found = read_record(path, kind)
+                        if found.host == self._host:
+                            self._add(found.pid)
+        if (share := _memory_left()) is not None:
+            self._memory.append(share)
+
+    def _add(self, pid: int) -> None:
+        process = self._host, pid
+        if process in self._open.values() or process in self.gone_ns or not hasattr(os, "pidfd_open"):
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self.gone_ns[process] = time.time_ns()
+            return
+        except OSError:  # a kernel without it, or no descriptors left: the end is known without this one's time
+            return
+        self._open[descriptor] = process
+        self._poll.register(descriptor, select.POLLIN)
+
+
+def _memory_left() -> float | None:
+    """Share of the host's memory that programs can still have; None where the system does not tell."""
+    found = _numbers(Path("/proc/meminfo"))
+    total, left = found.get("MemTotal:"), found.get("MemAvailable:")
+    return None if not total or left is None else left / total
+
+
+def _oom_kills() -> int:
+    """On this host, and in this control group, since they are up."""
+    of_host = _numbers(Path("/proc/vmstat")).get("oom_kill", 0)
+    return max(of_host, _numbers(Path("/sys/fs/cgroup/memory.events")).get("oom_kill", 0))
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """First word of each line -> the number behind it."""
+    try:
+        rows = [line.split() for line in path.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}

@@ -1,0 +1,40 @@
+"""What the first screen, the page and the text report say of a verdict alike: what it rests on, and its tree row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted
+from stepscope.records.verdict import Verdict, VerdictPart
+
+MOST_RANKS = 8
+"""Ranks of a part that are named one by one."""
+
+
+def coverage(verdict: Verdict) -> tuple[tuple[str, str], ...]:
+    """(what, how much) of the second line: stake, steps, ranks."""
+    parts = []
+    if verdict.stake_fraction:
+        parts.append(("stake", f"up to {1 / max(1 - verdict.stake_fraction, 0.01):.2g}x faster"))
+    profiled = f", {verdict.steps_profiled} profiled" if verdict.steps_profiled else ""
+    parts.append(("steps", f"{verdict.steps_timed:,} timed{profiled}"))
+    world = verdict.world_size or verdict.ranks_seen
+    hosts = f" on {counted(verdict.hosts, 'host')}" if verdict.hosts > 1 else ""
+    parts.append(("ranks", f"{verdict.ranks_seen} of {world}{hosts}"))
+    return tuple(parts)
+
+
+def rows(parts: Sequence[VerdictPart], depth: int = 0) -> Iterator[tuple[int, VerdictPart]]:
+    """The parts of a tree, each with its depth, each above those that it consists of."""
+    for each in parts:
+        yield depth, each
+        yield from rows(each.parts, depth + 1)
+
+
+def by_rank(part: VerdictPart) -> str:
+    """The ranks of a part, where they differ; empty where they do not."""
+    if len(part.by_rank) > MOST_RANKS:
+        low, high = (pick(part.by_rank, key=lambda each: each[1]) for pick in (min, max))
+        return f"rank {low[0]} {format_duration(low[1])} .. rank {high[0]} {format_duration(high[1])}"
+    return ", ".join(f"rank {rank} {format_duration(ns)}" for rank, ns in part.by_rank)

@@ -1,0 +1,359 @@
+"""Figures of a step diary: where the time of the unprofiled steps goes, on every rank, and what lies between steps.
+
+Steps count from 1 on every rank alike: ranks train in lock step, so that step k of one rank is step k of all. Timed steps
+are those that all ranks have, after warm-up, without the window of profiled steps, and, where they are few, without
+steps in which something happened that is no part of a step: whoever waited for a checkpoint waited for no one's step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.grouping import grouped
+from stepscope.records.diary import NO_TIMED_STEP, EventKind
+from stepscope.records.verdict import Share
+from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
+from stepscope.stats.bootstrap import bootstrap_median_interval, share_interval
+from stepscope.stats.change_point import LevelChange, level_change
+from stepscope.stats.order import mad
+from stepscope.stats.warmup import warmup_end
+from stepscope.store.diary import RankDiary
+
+Numbers = NDArray[np.float64]
+
+PARTS = ("data", "before", "forward", "backward", "optimizer", "comm")
+"""Columns that, with what is left ("other"), make up a step without its outside events."""
+
+FEW_EVENT_STEPS = 0.5
+"""Steps with an outside event are left out where they are fewer than this share of all."""
+
+INTERRUPTION = 0.2
+"""Of the median step: what a garbage collection or a compilation takes at least, so that its step is no usual one."""
+
+LEAST_PERIODS = 3
+"""Events, so that a period can be told."""
+
+WARM_UP_AT_MOST = 20
+"""Steps: what takes longer to settle is how the job runs, and is told as a drift."""
+
+SHORT = 10
+"""Below so many steps only the first is warm-up."""
+
+PAUSE_MADS, PAUSE_FACTOR = 8.0, 2.0
+"""A step further above the median than so many MAD, and longer than so many medians, holds a pause."""
+
+_SEED = 20_261_123
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSteps:
+    """The timed steps of a job as tables [ranks, steps], ns; parts by name of ``PARTS``, NaN where nothing was seen.
+
+    diaries: one a rank, its last process. processes: all of them; independent: several that trained at the same time as the
+    same rank. numbers: [steps], of each timed step. whole_ns: without outside events. delay_ns: ready to run, without a
+    processor. own_ns: until a rank waits for others; own_clock: what it rests on. warm_up: leading steps left out.
+    """
+
+    diaries: tuple[RankDiary, ...]
+    processes: tuple[RankDiary, ...]
+    independent: bool
+    numbers: NDArray[np.int64]
+    whole_ns: Numbers
+    parts_ns: Mapping[str, Numbers]
+    delay_ns: Numbers
+    cpu_ns: Numbers
+    comm_ns: Numbers
+    own_ns: Numbers
+    own_clock: str
+    warm_up: int
+    all_steps: int
+
+    @property
+    def ranks(self) -> int:
+        return len(self.diaries)
+
+    @property
+    def steps(self) -> int:
+        return int(self.numbers.size)
+
+    @property
+    def world_size(self) -> int:
+        return max(each.header.world_size for each in self.diaries)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(each.header.host for each in self.diaries)
+
+    @property
+    def step_ns(self) -> Numbers:
+        """[steps]: of the slowest rank."""
+        return np.asarray(self.whole_ns.max(axis=0))
+
+    @property
+    def transfer_ns(self) -> Numbers:
+        """[steps]: exposed communication of the rank that came last, which waited for nobody."""
+        return np.asarray(self.comm_ns.min(axis=0))
+
+    @property
+    def waiting_ns(self) -> Numbers:
+        """[ranks, steps]: exposed communication beyond that of the last rank."""
+        return np.asarray(self.comm_ns - self.transfer_ns)
+
+
+def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
+    """The timed steps of a job; None where no diary holds a step."""
+    stepped = [each for each in diaries if each.steps]
+    if not stepped:
+        return None
+    by_rank = grouped(stepped, lambda each: each.rank)
+    independent = any(_overlap(each) for each in by_rank.values())
+    chosen = tuple(max(each, key=lambda d: (d.header.restart, d.header.start_unix_ns)) for each in by_rank.values())
+    count = min(each.steps for each in chosen)
+    flags = np.stack([each.flags[:count] for each in chosen])
+    outside = np.stack([_column(each, "outside", count) for each in chosen])
+    net = np.stack([each.whole_ns[:count] for each in chosen]) - np.nan_to_num(outside)
+    kept = np.asarray(((flags & NO_TIMED_STEP) == 0).all(axis=0))
+    eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0)) | _interrupted(chosen, net)
+    if eventful[kept].mean() < FEW_EVENT_STEPS if kept.any() else False:
+        kept &= ~eventful
+    warm_up = _warm_up(net.max(axis=0), kept)
+    kept[:warm_up] = False
+    if not kept.any():  # a job of very few steps: the first, or profiled ones, are all there is
+        kept = np.ones(count, dtype=bool)
+    whole = net[:, kept]
+    parts = {name: np.stack([_column(each, name, count)[kept] for each in chosen]) for name in PARTS}
+    cpu = np.stack([_column(each, "cpu", count)[kept] for each in chosen])
+    delay = np.stack([each.delay[:count][kept] for each in chosen]) * np.stack(
+        [each.whole_ns[:count][kept] for each in chosen]
+    )
+    comm, own, clock = _own(whole, parts, cpu, delay, alone=max(d.header.world_size for d in chosen) == 1)
+    return JobSteps(
+        diaries=chosen,
+        processes=tuple(diaries),
+        independent=independent,
+        numbers=np.flatnonzero(kept).astype(np.int64) + 1,
+        whole_ns=whole,
+        parts_ns=parts,
+        delay_ns=delay,
+        cpu_ns=cpu,
+        comm_ns=comm,
+        own_ns=own,
+        own_clock=clock,
+        warm_up=warm_up,
+        all_steps=count,
+    )
+
+
+def _interrupted(diaries: Sequence[RankDiary], net_ns: Numbers) -> NDArray[np.bool_]:
+    """[steps]: whether something known happened inside that took a good part of a usual step, on any rank."""
+    count = net_ns.shape[1]
+    taken = np.zeros(count)
+    for diary in diaries:
+        for event in diary.events:
+            if event.inside and event.step <= count:
+                taken[event.step - 1] += event.ns
+    return np.asarray(taken > INTERRUPTION * float(np.median(net_ns)))
+
+
+def _overlap(same_rank: Sequence[RankDiary]) -> bool:
+    """Whether two processes of one rank trained at the same time."""
+    spans = sorted((d.header.start_unix_ns, d.header.start_unix_ns + float(np.nansum(d.whole_ns))) for d in same_rank)
+    return any(later[0] < earlier[1] for earlier, later in pairwise(spans))
+
+
+def _column(diary: RankDiary, name: str, count: int) -> Numbers:
+    return np.asarray(diary.columns[f"{name}_ns"][:count])
+
+
+def _warm_up(step_ns: Numbers, kept: NDArray[np.bool_]) -> int:
+    """Leading steps to leave out, counted in all steps."""
+    places = np.flatnonzero(kept)
+    if places.size < SHORT:
+        return 1 if places.size > 1 and places[0] == 0 else 0
+    found = warmup_end(step_ns[places])
+    ahead = min(places.size // 4, WARM_UP_AT_MOST, places.size // 2 if found is None else found)
+    return int(places[ahead])
+
+
+def _own(
+    whole: Numbers, parts: Mapping[str, Numbers], cpu: Numbers, delay: Numbers, *, alone: bool
+) -> tuple[Numbers, Numbers, str]:
+    """(exposed communication, own time, clock of the own time), each [ranks, steps].
+
+    Where the host saw its waits for communication, own time is the rest of the step, without the run queue's delay; else it
+    is CPU time and waiting for data, and what is left of the step is communication.
+    """
+    comm = parts["comm"]
+    late = np.nan_to_num(delay)
+    if alone:
+        return np.zeros_like(whole), whole - late, "the wall clock"
+    if np.isfinite(comm).mean() > 0.5:
+        seen = np.nan_to_num(comm)
+        return seen, np.maximum(whole - seen - late, 0.0), "waits for communication"
+    if np.isfinite(cpu).all():
+        own = np.minimum(cpu + np.nan_to_num(parts["data"]), whole)
+        return np.maximum(whole - own - late, 0.0), own, "CPU time of the training thread"
+    return np.full_like(whole, np.nan), np.full_like(whole, np.nan), "not known"
+
+
+def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> Share | None:
+    """Sum of the parts / sum of the wholes over steps (and ranks), with its block-bootstrap interval; None: not known.
+
+    block: steps that belong together, such as a period.
+    """
+    part, whole = (np.atleast_2d(each) for each in (part_ns, whole_ns))
+    if not np.isfinite(part).any():
+        return None
+    top, bottom = np.nan_to_num(part).mean(axis=0), np.broadcast_to(whole, part.shape).mean(axis=0)
+    low, high = share_interval(top, bottom, rng=np.random.default_rng(_SEED), block=block) or (None, None)
+    return Share(value=float(top.sum() / bottom.sum()), low=low, high=high)
+
+
+def step_interval(steps: JobSteps) -> tuple[float, float | None, float | None]:
+    """(median ns of the slowest rank's step, low, high): block bootstrap, 95%."""
+    interval = bootstrap_median_interval(steps.step_ns, rng=np.random.default_rng(_SEED))
+    middle = float(np.median(steps.step_ns))
+    return (middle, None, None) if interval is None else (middle, interval.low, interval.high)
+
+
+def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
+    """Ranks that the others wait for, as ``slow_ranks`` of a cell says; empty where own times are not known."""
+    if steps.ranks < 2 or not np.isfinite(steps.own_ns).all():
+        return ()
+    named = {"data_wait": "data", "forward": "forward", "backward_compute": "backward", "optimizer": "optimizer"}
+    parts = [np.nan_to_num(steps.parts_ns[name]) for name in named.values()]
+    other = np.maximum(steps.own_ns - sum(parts), 0.0)
+    own = steps.own_ns
+    return slow_ranks(
+        OwnTimes(
+            hosts=steps.hosts,
+            own_ns=own,
+            exposed_ns=steps.comm_ns,
+            excess_ns=own - median_of_others(own),
+            parts_ns=np.stack([*parts, other]),
+            step_ns=steps.step_ns,
+            samples=np.ones(steps.ranks),
+        )
+    )
+
+
+def saved_share(steps: JobSteps, late: Iterable[Slow]) -> float:
+    """Share of the step that goes if these ranks took no longer than the others: each step is as long as its last rank, less
+    what that is later than the next once the excess is off."""
+    own = steps.own_ns.copy()
+    for each in late:
+        if each.rank is not None:
+            own[each.rank] = own[each.rank] - each.excess_ns
+    saved = steps.own_ns.max(axis=0) - own.max(axis=0)
+    return float(np.clip(saved, 0.0, None).sum() / steps.step_ns.sum())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """Events of one kind. share: of the wall time from the end of warm-up on, of the rank that they cost most.
+
+    ranks: on which they happen; count: of one rank; mean_ns: of one event; period: steps from one to the next, None where
+    they have none. inside: part of steps. what: the calls.
+    """
+
+    kind: EventKind
+    what: str
+    share: Share
+    ranks: tuple[int, ...]
+    count: int
+    mean_ns: float
+    period: int | None
+    inside: bool
+
+
+def between_steps(steps: JobSteps) -> tuple[Between, ...]:
+    """What happens outside of steps, or inside some of them, by kind: the costliest first."""
+    found: dict[EventKind, dict[int, list[tuple[int, float, str, bool]]]] = defaultdict(lambda: defaultdict(list))
+    for diary in steps.diaries:
+        for event in diary.events:
+            if steps.warm_up < event.step <= steps.all_steps and event.kind not in _NO_COST:
+                found[event.kind][diary.rank].append((event.step, float(event.ns), event.what, event.inside))
+    kinds = []
+    for kind, by_rank in found.items():
+        costs = {rank: sum(ns for _, ns, _, _ in events) for rank, events in by_rank.items()}
+        rank = max(costs, key=lambda each: costs[each])
+        events = by_rank[rank]
+        diary = next(each for each in steps.diaries if each.rank == rank)
+        wall = diary.whole_ns[steps.warm_up : steps.all_steps]
+        taken = np.zeros_like(wall)
+        for step, ns, _, _ in events:
+            taken[step - steps.warm_up - 1] += ns
+        costly = [each for each in costs if costs[each] >= 0.5 * costs[rank]]
+        every = period([step for step, _, _, _ in events])
+        part = share(taken, wall, block=every)
+        assert part is not None
+        kinds.append(
+            Between(
+                kind=kind,
+                what=Counter(what for _, _, what, _ in events).most_common(1)[0][0],
+                share=part,
+                ranks=tuple(sorted(costly)),
+                count=len(events),
+                mean_ns=costs[rank] / len(events),
+                period=every,
+                inside=all(inside for _, _, _, inside in events),
+            )
+        )
+    return tuple(sorted(kinds, key=lambda each: -each.share.value))
+
+
+_NO_COST = ("trace_written", "own_profiler", "dropped", "off")
+
+
+def period(numbers: Sequence[int]) -> int | None:
+    """Steps from one event to the next, where three or more come regularly: most distances are the same."""
+    distances = np.diff(np.unique(numbers))
+    if distances.size < LEAST_PERIODS - 1:
+        return None
+    middle = int(np.median(distances))
+    return middle if (np.abs(distances - middle) <= max(1, 0.1 * middle)).mean() >= 0.7 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pauses:
+    """Steps that take far longer than the others and hold no event that the hook knows. rank: whose own time they are."""
+
+    share: Share
+    count: int
+    mean_ns: float
+    period: int | None
+    rank: int | None
+
+
+def pauses(steps: JobSteps) -> Pauses | None:
+    """Single long steps together: their time beyond the median step, as a share of all; None where there are none."""
+    times = steps.step_ns
+    middle = float(np.median(times))
+    odd = (times > middle + PAUSE_MADS * mad(times)) & (times > PAUSE_FACTOR * middle)
+    if odd.sum() < LEAST_PERIODS or not middle:
+        return None
+    beyond = np.where(odd, times - middle, 0.0)
+    part = share(beyond, times)
+    assert part is not None
+    rank = None
+    if steps.ranks > 1 and np.isfinite(steps.own_ns).all():
+        last = Counter(np.argmax(steps.own_ns[:, odd], axis=0).tolist()).most_common(1)[0]
+        rank = steps.diaries[last[0]].rank if last[1] >= 0.8 * odd.sum() else None
+    return Pauses(
+        share=part,
+        count=int(odd.sum()),
+        mean_ns=float(beyond[odd].mean()),
+        period=period(steps.numbers[odd].tolist()),
+        rank=rank,
+    )
+
+
+def drift(steps: JobSteps) -> LevelChange | None:
+    """The step from which on the job runs at another level; ``at`` counts timed steps."""
+    return level_change(steps.step_ns)

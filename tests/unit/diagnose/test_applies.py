@@ -1,0 +1,123 @@
+"""Advice that cannot apply to a job is dropped once, by the facts of that job."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from tests.hand_events import op
+from tests.sharded_jobs import fsdp, traces_of
+from tests.trace_evidence import by_hand, generated, with_setup
+
+from stepscope.diagnose import rules
+from stepscope.diagnose.applies import HOLDS, AdviceFor, Condition, applies
+from stepscope.diagnose.engine import check
+from stepscope.diagnose.job_facts import JobFacts, facts_of
+from stepscope.diagnose.rule import Rule
+from stepscope.records.finding import Advice, Finding
+from stepscope.records.job_setup import JobSetup, LoaderSetup
+from stepscope.results.evidence import TraceEvidence
+
+BUSY = LoaderSetup(workers=4, pinned=True, persistent=True)
+CPU = JobFacts(device="cpu", cores=2, loader=BUSY, ranks_a_host=1, hosts=1, compiled=True)
+
+
+@pytest.mark.parametrize("condition", get_args(Condition))
+def test_what_is_unknown_excludes_no_advice(condition: Condition) -> None:
+    assert HOLDS[condition](JobFacts())
+
+
+@pytest.mark.parametrize(
+    ("condition", "job"),
+    [
+        ("gpu", CPU),
+        ("eager", CPU),
+        ("several hosts", CPU),
+        ("room for workers", CPU),
+        ("workers that end", CPU),
+        ("workers that end", replace(CPU, loader=LoaderSetup(workers=0, persistent=False))),
+        ("pageable batches", CPU),
+        ("pageable batches", replace(CPU, device="cuda")),
+        ("replicated", JobFacts(parallel=frozenset({"pp"}))),
+        ("replicated", JobFacts(parallel=frozenset({"tp", "sp"}))),
+        ("replicated", JobFacts(parallel=frozenset({"sharded"}))),
+        ("no pipeline", JobFacts(parallel=frozenset({"pp"}))),
+        ("no split sequence", JobFacts(parallel=frozenset({"tp", "sp"}))),
+    ],
+)
+def test_a_fact_that_says_otherwise_excludes_it(condition: Condition, job: JobFacts) -> None:
+    assert not applies(
+        AdviceFor(text="-", applies_to=("eager", condition)), replace(job, compiled=condition == "eager")
+    )
+
+
+def test_tensor_parallel_replicas_reduce_their_gradients_in_buckets() -> None:
+    assert JobFacts(parallel=frozenset({"ddp", "tp"})).replicated
+
+
+def test_the_engine_asks_once_and_gives_plain_advice() -> None:
+    def look(_: TraceEvidence) -> Finding:
+        return Finding(
+            severity="warning", title="-", evidence=("-",), confidence="-",
+            advice=(
+                AdviceFor(text="augment on the device", command="c", applies_to=("gpu",)),
+                AdviceFor(text="compile", applies_to=("eager",)),
+            ),
+        )  # fmt: skip
+
+    rule = Rule(name="r", symptom="-", look_at_job=look, protocol=1)
+    eager = with_setup(by_hand(op("aten::mm", 0, 1000)), JobSetup(device="cpu", compiled=False))
+    compiled = with_setup(eager, JobSetup(device="cpu", compiled=True))
+    for job, left in ((eager, (Advice(text="compile"),)), (compiled, ())):
+        (finding,) = check(rule, job)
+        assert finding.advice == left
+        assert not any(isinstance(each, AdviceFor) for each in finding.advice)
+
+
+GUARDED = {
+    "pin_memory": "pageable batches",
+    "torch.compile": "eager",
+    "use CUDA graphs": "gpu",
+    "on the device": "gpu",
+    "persistent_workers=True": "workers that end",
+}
+"""Words of trace rules' advice -> the condition without which nobody may give it."""
+
+_KNOWN = {
+    ("data_loading", "pin_memory"),  # of a cell, whose spec says whether it is on
+    ("exposed_memcpy", "pin_memory"),  # fires on copies that the trace shows to be of pageable memory
+    ("host_sync", "on the device"),  # fires on devices alone
+    ("long_gap", "persistent_workers=True"),  # fires on a loader that restarts
+}
+
+
+def test_advice_with_such_words_carries_its_condition() -> None:
+    free = set()
+    for path in Path(rules.__path__[0]).glob("*.py"):
+        tree = ast.parse(path.read_text())
+        for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Advice"):
+            said = " ".join(n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+            free |= {(path.stem, word) for word in GUARDED if word in said}
+    assert free - _KNOWN == set()
+
+
+def test_facts_of_a_cpu_job_of_one_host(tmp_path: Path) -> None:
+    made = generated(tmp_path, world=2, device="gloo").traces[0].summary
+    facts = facts_of(made)
+    assert (facts.device, facts.ranks, facts.on_cpu) == ("cpu", 2, True)
+    there = replace(made, ranks=tuple(replace(p, facts=replace(p.facts, host="a")) for p in made.ranks), world_size=2)
+    assert (facts_of(there).hosts, facts_of(there).ranks_a_host) == (1, 2)
+    assert facts_of(replace(there, world_size=8)).hosts is None
+
+
+def test_facts_of_kinds_of_parallelism(tmp_path: Path) -> None:
+    ddp = facts_of(generated(tmp_path / "ddp", world=2).traces[0].summary)
+    tp = facts_of(generated(tmp_path / "tp", world=2, shape="tensor").traces[0].summary)
+    sharded = facts_of(traces_of(fsdp(), tmp_path / "fsdp").traces[0].summary)
+    pp = facts_of(generated(tmp_path / "pp", world=2, shape="pipeline").traces[0].summary)
+    assert [job.replicated for job in (ddp, tp, sharded, pp)] == [True, False, False, False]
+    assert "tp" in tp.parallel
+    assert "pp" in pp.parallel

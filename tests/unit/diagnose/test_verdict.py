@@ -1,0 +1,123 @@
+"""The verdict on planted jobs: kind, rank, share and stake; on clean ones: none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.diaries import write_diary
+from tests.simulated_diaries import simulate
+
+from stepscope.diagnose.verdict import judge
+from stepscope.diagnose.verdict_words import percent
+from stepscope.records.finding import Diagnosis, Finding
+from stepscope.records.verdict import Share, Verdict, VerdictPart
+from stepscope.results.open import load_evidence
+
+NOTHING = Diagnosis(findings=(), skipped=(), quiet=())
+
+
+def verdict_of(folder: Path, findings: Sequence[Finding] = ()) -> Verdict:
+    record = {"command": ["train"], "folder": ".", "host": "node0", "first": None, "argv": []}
+    (folder / "profile.json").write_text(json.dumps({"schema": "stepscope.profile/1", **record}))
+    found = judge(load_evidence([folder]), Diagnosis(findings=tuple(findings), skipped=(), quiet=()))
+    assert found is not None
+    return found.verdict
+
+
+PLANTED: Sequence[tuple[str, Mapping[str, Any], float]] = (
+    ("input-bound", {"data_ms": 8.0}, 8 / 21.5),
+    ("communication-bound", {"transfer_ms": 6.0}, 6 / 19.2),
+    ("optimizer-bound", {"optimizer_ms": 9.0}, 9 / 21.7),
+    ("straggler", {"slow": {1: 1.25}}, 3 / 16.7),
+    ("contended-machine", {"delay": 0.3}, 0.3),
+    ("compute-bound", {}, 0.0),
+)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("kind", "planted", "stake"), PLANTED, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_planted_cause_is_the_verdict(
+    tmp_path: Path, kind: str, planted: Mapping[str, Any], stake: float, ranks: int
+) -> None:
+    for seed in range(3):
+        folder = tmp_path / str(seed)
+        simulate(folder, ranks=ranks, steps=150, seed=seed, **planted)
+        found = verdict_of(folder)
+        assert found.kind == kind
+        assert found.ranks == ((1,) if kind == "straggler" else ())
+        if kind != "compute-bound":
+            assert found.stake_fraction == pytest.approx(stake, rel=0.2)
+
+
+def test_clean_jobs_are_compute_bound(tmp_path: Path) -> None:
+    wrong = []
+    for seed in range(60):
+        folder = tmp_path / str(seed)
+        simulate(folder, ranks=(1, 2, 4)[seed % 3], steps=80, seed=1000 + seed, noise=0.05)
+        found = verdict_of(folder)
+        wrong += [(seed, cost.kind) for cost in found.costs]
+    assert not wrong
+
+
+def test_parts_of_the_tree_sum_to_the_step_and_stakes_to_at_most_it(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=2, steps=100, seed=4, data_ms=9.0, transfer_ms=6.0, slow={0: 1.5}, delay=0.4)
+    found = verdict_of(tmp_path)
+
+    def sums(part: VerdictPart) -> None:
+        if part.parts:
+            assert sum(each.ns for each in part.parts) == pytest.approx(part.ns, rel=1e-6)
+            for each in part.parts:
+                sums(each)
+
+    for part in found.tree:
+        sums(part)
+    assert sum(part.share for part in found.tree) == pytest.approx(1.0, abs=1e-6)
+    assert len(found.costs) >= 3
+    assert sum(cost.stake_fraction or 0.0 for cost in found.costs) <= 1.0 + 1e-9
+
+
+def test_slow_loader_of_one_rank_is_a_straggler_and_no_input_bound_job(tmp_path: Path) -> None:
+    for rank in range(2):
+        wait = 6.0 * rank
+        columns = {"data": [0.2 + wait] * 60, "forward": [8.0] * 60, "comm": [7.0 - wait] * 60, "cpu": [8.0] * 60}
+        write_diary(tmp_path, columns, rank=rank, world_size=2, delay=0.0)
+    found = verdict_of(tmp_path)
+    assert (found.kind, found.ranks) == ("straggler", (1,))
+    assert [cost.kind for cost in found.costs].count("input-bound") == 0
+
+
+def test_what_all_steps_refute_is_no_finding(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=2, steps=100, seed=7)
+    record = {"command": ["train"], "folder": ".", "host": "node0", "first": None, "argv": []}
+    (tmp_path / "profile.json").write_text(json.dumps({"schema": "stepscope.profile/1", **record}))
+    window = Finding(
+        rule="straggler", severity="problem", title="rank 0 is late", evidence=(), stake_fraction=0.3, confidence="x"
+    )
+    found = judge(load_evidence([tmp_path]), Diagnosis(findings=(window,), skipped=(), quiet=()))
+    assert found is not None
+    assert found.verdict.kind == "compute-bound"
+    assert found.diagnosis.findings == ()
+    assert [each.rule for each in found.diagnosis.quiet] == ["straggler"]
+
+
+def test_a_stake_of_the_window_is_sized_by_all_steps(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=1, steps=100, seed=2, data_ms=8.0)
+    record = {"command": ["train"], "folder": ".", "host": "node0", "first": None, "argv": []}
+    (tmp_path / "profile.json").write_text(json.dumps({"schema": "stepscope.profile/1", **record}))
+    window = Finding(
+        rule="data-loading", severity="problem", title="t", evidence=(), stake_fraction=0.6, confidence="x"
+    )
+    found = judge(load_evidence([tmp_path]), Diagnosis(findings=(window,), skipped=(), quiet=()))
+    assert found is not None
+    assert found.diagnosis.findings[0].stake_fraction == pytest.approx(8 / 21, rel=0.05)
+
+
+def test_percentages_carry_their_half_width() -> None:
+    assert percent(Share(value=0.38, low=0.36, high=0.4)) == "38% (±2)"
+    assert percent(Share(value=0.38)) == "38%"

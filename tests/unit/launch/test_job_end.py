@@ -1,0 +1,184 @@
+"""Who failed first: a table of endings made by hand."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from stepscope.launch.job_end import DiaryFacts, EndFacts, independent, judge_end
+from stepscope.records.diary import RankEnd
+from stepscope.records.job_end import FailedProcess, Hang, JobEnd, LaunchedRank
+from stepscope.records.profile import WindowOfRank
+from stepscope.results.job_end import end_sentence
+
+S = 1_000_000_000
+T0 = 1_763_000_000 * S
+
+
+def diary(rank: int, *, steps: int = 3, end: RankEnd | None = None, world: int = 2, **more: Any) -> DiaryFacts:
+    given = {"start_unix_ns": T0, "last_unix_ns": T0 + 5 * S, "restart": 0, "host": "n0", "pid": 100 + rank, **more}
+    return DiaryFacts(rank=rank, world_size=world, steps=steps, end=end, **given)
+
+
+def left(rank: int, *, at: float = 5, code: int | None = None, steps: int = 3, **more: Any) -> RankEnd:
+    given = {"kind": "exception" if "exception" in more else "exit", "restart": 0, **more}
+    return RankEnd(
+        rank=rank, world_size=2, host="n0", pid=100 + rank, steps=steps, at_unix_ns=T0 + int(at * S), code=code, **given
+    )
+
+
+def raised(rank: int, exception: str = "ValueError", message: str = "bad batch", **more: Any) -> DiaryFacts:
+    end = left(rank, exception=exception, message=message, place="train.py:31 in train: raise", **more)
+    return diary(rank, end=end, restart=more.get("restart", 0))
+
+
+def failed(*ranks: tuple[int, int], exception: str = "ChildFailedError", **more: Any) -> FailedProcess:
+    given = {"host": "n0", "pid": 99, "rank": None, "world_size": None, "restart": 0, "message": "", **more}
+    launched = tuple(LaunchedRank(rank=rank, pid=100 + rank, code=code) for rank, code in ranks)
+    return FailedProcess(exception=exception, at_unix_ns=T0 + 9 * S, ranks=launched, **given)
+
+
+def window(status: str = "written", reason: str | None = None) -> WindowOfRank:
+    return WindowOfRank(
+        window=1, rank=0, world_size=2, host="n0", status=status, reason=reason, restart=0, first_step=10,  # type: ignore[arg-type]
+        last_step=18, unprofiled_ns=(), profiled_ns=(1,) * 8,
+    )  # fmt: skip
+
+
+def end(*diaries: DiaryFacts, code: int | None = 1, **more: Any) -> JobEnd:
+    return judge_end(EndFacts(code=code, ended_ns=T0 + 10 * S, diaries=diaries, **more))
+
+
+CLOSED = "[pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "ranks", "victims"),
+    [
+        # torchrun's SIGTERM is collateral, whoever it lists first
+        (end(diary(0), raised(1), failures=[failed((0, -15), (1, 1))]), "crash", (1,), (0,)),
+        # the peer's end is noticed later or, by another clock, earlier than it is written
+        (end(raised(0, "RuntimeError", CLOSED, at=4), raised(1, at=5)), "crash", (1,), (0,)),
+        # out of memory wins over an older exception
+        (end(raised(0, "KeyError", "x", at=1), raised(1, "OutOfMemoryError", "tried", at=3)), "out-of-memory", (1,), (0,)),
+        (end(diary(0), raised(1, "RuntimeError", "DefaultCPUAllocator: can't allocate")), "out-of-memory", (1,), ()),
+        # all ranks fail alike
+        (end(raised(0), raised(1, at=5.5)), "crash", (0, 1), ()),
+        # the same exception much later follows from the first
+        (end(raised(0), raised(1, at=60)), "crash", (0,), (1,)),
+        # of two different ones the oldest
+        (end(raised(0, "TypeError", "late", at=9), raised(1, at=5)), "crash", (1,), (0,)),
+        # every rank a victim: the oldest, for want of a better one
+        (end(raised(0, "RuntimeError", CLOSED, at=6), raised(1, "RuntimeError", CLOSED, at=5)), "crash", (1,), (0,)),
+        # sys.exit, os._exit
+        (end(diary(0), diary(1, end=left(1, code=7)), failures=[failed((0, -15), (1, 7))]), "exit-code", (1,), (0,)),
+        (end(diary(0), diary(1), failures=[failed((0, -15), (1, 7))]), "exit-code", (1,), (0,)),
+        # signals
+        (end(diary(0), diary(1), failures=[failed((0, -15), (1, -9))]), "killed", (1,), (0,)),
+        (end(diary(0), diary(1), failures=[failed((0, -15), (1, -11))]), "killed", (1,), (0,)),
+        (end(diary(0), diary(1), failures=[failed((1, -9))], oom_kills=1), "out-of-memory", (1,), ()),
+        (end(diary(0), diary(1), failures=[failed((1, -9))], memory_low=True), "out-of-memory", (1,), ()),
+        (end(diary(0), diary(1), failures=[failed((1, -11))], memory_low=True), "killed", (1,), ()),
+        # a rank that torchrun had to kill was not the first to fail
+        (
+            end(diary(0), raised(1), failures=[failed((0, -9), (1, 1))], gone_ns={("n0", 100): T0 + 9 * S}),
+            "crash", (1,), (0,),
+        ),
+        # no launcher tells: one left no word, the other lost its peer
+        (end(raised(0, "RuntimeError", CLOSED), diary(1), gone_ns={("n0", 101): T0 + 4 * S}), "killed", (1,), (0,)),
+        # one process, our own child
+        (end(diary(0, world=1), code=137, host="n0", child=100), "killed", (0,), ()),
+        (end(diary(0, world=1), code=143, host="n0", child=100), "killed", (), (0,)),
+        # before any step
+        (end(failures=[failed((0, 2), (1, 2))]), "exit-code", (0, 1), ()),
+        (end(failures=[failed(exception="ModuleNotFoundError", torch=False)]), "crash", (), ()),
+        (end(failures=[failed(exception="FileNotFoundError", rank=1, pid=101), failed((1, 1))]), "crash", (1,), ()),
+        (end(code=2), "exit-code", (), ()),
+        (end(code=139), "killed", (), ()),
+        # a restart that went well, and one that did not
+        (end(raised(0), diary(0, restart=1, pid=200), code=0, windows=[window()]), "ok", (), ()),
+        (end(raised(0, "KeyError", "x"), raised(0, restart=1)), "crash", (0,), ()),
+        # code 0
+        (end(diary(0), diary(1), code=0), "short", (), ()),
+        (end(code=0), "no-steps", (), ()),
+        (end(diary(0), diary(1), code=0, windows=[window()]), "ok", (), ()),
+        (end(diary(0), diary(1), code=0, windows=[window("stepped_back", "its own")]), "ok", (), ()),
+        (end(raised(0), diary(1), code=0), "crash", (0,), ()),
+        (end(diary(0), code=0, failures=[failed(exception="OSError", pid=7)]), "short", (), ()),
+        # Ctrl-C
+        (end(diary(0), code=130, signals=[(signal.SIGINT, T0 + 2 * S)]), "interrupted", (), ()),
+        (end(raised(0, "KeyboardInterrupt", ""), code=1, signals=[(signal.SIGINT, T0 + 2 * S)]), "interrupted", (), ()),
+        (end(raised(0, at=5), code=1, signals=[(signal.SIGINT, T0 + 6 * S)]), "crash", (0,), ()),
+    ],
+)  # fmt: skip
+def test_the_kind_the_ranks_at_fault_and_their_victims(
+    found: JobEnd, kind: str, ranks: tuple[int, ...], victims: tuple[int, ...]
+) -> None:
+    assert (found.kind, found.ranks, found.victims) == (kind, ranks, victims)
+    assert end_sentence(found)
+
+
+def test_a_crash_is_told_with_its_step_place_and_exception() -> None:
+    found = end(diary(0), raised(1), failures=[failed((0, -15), (1, 1))])
+    assert (found.exception, found.message, found.host, found.step) == ("ValueError", "bad batch", "n0", 4)
+    assert (found.code, found.rank_code, found.signal, found.place) == (1, 1, None, "train.py:31 in train: raise")
+    assert (found.steps_timed, found.steps_profiled, found.world_size) == (3, 0, 2)
+    assert end_sentence(found) == (
+        "Crash: rank 1 raised ValueError: bad batch in step 4 (train.py:31 in train: raise); rank 0 was stopped by it; "
+        "exit code 1. 3 steps timed, 0 profiled"
+    )
+
+
+def test_a_kill_is_told_with_its_signal_and_likely_is_said_where_the_kernel_does_not_tell() -> None:
+    assert end(diary(1), failures=[failed((1, -9))]).signal == "SIGKILL"
+    assert end(code=139).signal == "SIGSEGV"
+    assert end(diary(1), failures=[failed((1, -9))], memory_low=True).likely
+    assert not end(diary(1), failures=[failed((1, -9))], oom_kills=1).likely
+    assert not end(raised(1, "MemoryError", "")).likely
+
+
+HANG = Hang(ranks=(1,), waiting=(0,), silent_s=63, step=4, said="rank 1 has not called all_reduce #9", place="t.py:3")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        end(diary(0), diary(1), code=130, signals=[(signal.SIGINT, T0 + 9 * S)], hang=HANG),
+        end(raised(0, "RuntimeError", "Timed out waiting 1800000ms for recv"), diary(1), hang=HANG),
+    ],
+)
+def test_a_hang_that_is_interrupted_or_times_out_is_one(found: JobEnd) -> None:
+    assert (found.kind, found.ranks, found.victims, found.step) == ("hang", (1,), (0,), 4)
+    assert (found.place, found.hang) == ("t.py:3", HANG)
+
+
+def test_a_rank_that_raises_after_all_is_a_crash_and_a_job_that_goes_on_no_hang() -> None:
+    assert end(diary(0), raised(1), hang=HANG).kind == "crash"
+    assert end(diary(0), diary(1), code=0, windows=[window()], hang=HANG).kind == "ok"
+
+
+def test_what_a_spawning_parent_was_told_names_the_exception_of_its_rank() -> None:
+    text = "\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n  x\nKeyError: 'a'\n"
+    parent = FailedProcess(
+        host="n0", pid=99, rank=None, world_size=None, restart=0, at_unix_ns=T0, exception="ProcessRaisedException",
+        message=text, ranks=(LaunchedRank(rank=1, pid=101, code=1, message=text),),
+    )  # fmt: skip
+    found = end(diary(0), diary(1), failures=[parent])
+    assert (found.kind, found.ranks, found.exception, found.message) == ("crash", (1,), "KeyError", "'a'")
+
+
+def test_processes_without_a_group_are_counted_and_a_job_that_executes_itself_again_is_not_two() -> None:
+    alone = [diary(0, world=1, pid=pid) for pid in (1, 2)]
+    assert independent(alone) == 2
+    assert end(*alone, code=0, windows=[window()]).independent == 2
+    again = [diary(0, world=1, pid=1, last_unix_ns=T0 + S), diary(0, world=1, pid=2, start_unix_ns=T0 + 2 * S)]
+    assert independent(again) == 0
+    assert independent([diary(0, world=1), diary(0, world=1)]) == 0, "the same process"
+    assert independent([diary(0), diary(1)]) == 0
+
+
+def test_why_there_is_no_window_is_kept() -> None:
+    assert end(code=0, windows=[window("stepped_back", "its own profiler")]).no_window == "its own profiler"
+    assert end(code=0, windows=[window("missed", "late"), window()]).no_window is None

@@ -1,0 +1,170 @@
+"""Figures of step diaries made by hand: what is planted is found, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.diaries import START_UNIX_NS, write_diary
+from tests.simulated_diaries import simulate
+
+from stepscope.records.diary import FIRST, PROFILED
+from stepscope.results.diary import JobSteps, between_steps, drift, job_steps, late_ranks, pauses, saved_share, share
+from stepscope.store.diary import read_diaries
+from stepscope.store.layout import ProfileLayout
+
+
+def steps_of(folder: Path) -> JobSteps:
+    found = job_steps(read_diaries(ProfileLayout(folder)))
+    assert found is not None
+    return found
+
+
+def test_share_of_data_is_that_of_the_timed_steps(tmp_path: Path) -> None:
+    marks = [FIRST] + [0] * 49 + [PROFILED] * 10
+    waits = [90.0] + [4.0] * 49 + [50.0] * 10
+    write_diary(tmp_path, {"data": waits, "forward": [6.0] * 60}, flags=marks)
+    steps = steps_of(tmp_path)
+    part = share(steps.parts_ns["data"], steps.whole_ns)
+    assert part is not None
+    assert part.value == pytest.approx(0.4)
+    assert part.low == pytest.approx(0.4)
+    assert not set(steps.numbers.tolist()) & {1, *range(51, 61)}
+
+
+def test_interval_of_a_share_holds_the_planted_one(tmp_path: Path) -> None:
+    held = 0
+    for seed in range(40):
+        folder = tmp_path / str(seed)
+        simulate(folder, ranks=1, steps=300, seed=seed, data_ms=6.0, forward_ms=4.0, backward_ms=8.0, noise=0.1)
+        steps = steps_of(folder)
+        part = share(steps.parts_ns["data"], steps.whole_ns)
+        assert part is not None
+        assert part.low is not None
+        assert part.high is not None
+        held += part.low <= 6.0 / (6.0 + 4.0 + 8.0 + 1.0) <= part.high
+    assert held >= 34
+
+
+def test_a_profiled_window_on_one_rank_leaves_its_steps_out_on_all(tmp_path: Path) -> None:
+    for rank in range(2):
+        marks = [PROFILED if rank == 1 and at >= 30 else 0 for at in range(40)]
+        write_diary(tmp_path, {"forward": [5.0] * 40, "comm": [1.0] * 40}, rank=rank, world_size=2, flags=marks)
+    assert int(steps_of(tmp_path).numbers.max()) == 30
+
+
+@pytest.mark.parametrize(("ranks", "late"), [(2, 1.25), (4, 1.4)])
+def test_slow_rank_is_named_and_no_other(tmp_path: Path, ranks: int, late: float) -> None:
+    for seed in range(10):
+        folder = tmp_path / str(seed)
+        simulate(folder, ranks=ranks, steps=200, seed=seed, slow={ranks - 1: late}, noise=0.03)
+        steps = steps_of(folder)
+        slow = [each for each in late_ranks(steps) if each.kind == "chronic"]
+        assert [each.rank for each in slow] == [ranks - 1]
+        excess = (late - 1) * 12.0
+        assert slow[0].excess_ns == pytest.approx(excess * 1e6, rel=0.1)
+        truth = excess / float(np.median(steps.step_ns) / 1e6)
+        assert saved_share(steps, slow) == pytest.approx(truth, rel=0.2)
+
+
+def test_slow_rank_is_named_by_cpu_time_where_waits_are_not_seen(tmp_path: Path) -> None:
+    for rank in range(2):
+        own = 16.0 + 6.6 * rank
+        n = 100
+        columns = {"forward": [12.0] * n, "backward": [20.0] * n, "cpu": [own] * n}
+        write_diary(tmp_path, columns, rank=rank, world_size=2, delay=0.0)
+    steps = steps_of(tmp_path)
+    assert [each.rank for each in late_ranks(steps)] == [1]
+    assert float(steps.transfer_ns.mean()) == pytest.approx(32e6 - 22.6e6, rel=0.01)
+
+
+def test_clean_ranks_have_no_straggler(tmp_path: Path) -> None:
+    found = 0
+    for seed in range(100):
+        folder = tmp_path / str(seed)
+        simulate(folder, ranks=2 + 2 * (seed % 2), steps=60, seed=seed, noise=0.05)
+        found += any(each.kind == "chronic" for each in late_ranks(steps_of(folder)))
+    assert found <= 1
+
+
+def test_evaluation_has_its_share_of_the_wall_time_and_its_period(tmp_path: Path) -> None:
+    every = [{"kind": "evaluation", "step": s, "at_ns": 0, "ns": 100_000_000} for s in range(20, 201, 20)]
+    outside = [100.0 if s % 20 == 0 else 0.0 for s in range(1, 201)]
+    write_diary(tmp_path, {"forward": [10.0] * 200, "outside": outside}, events=every)
+    (found,) = between_steps(steps_of(tmp_path))
+    assert (found.kind, found.period) == ("evaluation", 20)
+    assert found.mean_ns == 1e8
+    assert found.share.value == pytest.approx(100 / 300, rel=0.06)
+
+
+def test_who_waits_for_a_checkpoint_waits_for_no_step(tmp_path: Path) -> None:
+    saves = [{"kind": "checkpoint", "step": s, "at_ns": 0, "ns": 400_000_000} for s in range(20, 201, 20)]
+    for rank in range(2):
+        at = [s % 20 == 0 for s in range(1, 201)]
+        columns = {
+            "forward": [10.0] * 200,
+            "comm": [401.0 if each and rank else 1.0 for each in at],
+            "outside": [400.0 if each and not rank else 0.0 for each in at],
+        }
+        write_diary(tmp_path, columns, rank=rank, world_size=2, events=saves if rank == 0 else ())
+    steps = steps_of(tmp_path)
+    assert float(steps.comm_ns.max()) == 1e6
+    (found,) = between_steps(steps)
+    assert (found.kind, found.ranks, found.period) == ("checkpoint", (0,), 20)
+    assert found.share.value == pytest.approx(400 / 620, rel=0.05)
+
+
+def test_regular_long_steps_without_a_known_event_are_pauses(tmp_path: Path) -> None:
+    times = [10.0 if s % 15 else 500.0 for s in range(1, 151)]
+    write_diary(tmp_path, {"forward": times})
+    found = pauses(steps_of(tmp_path))
+    assert found is not None
+    assert found.period == 15
+    assert found.mean_ns == pytest.approx(490e6)
+
+
+def test_drift_is_found_where_it_begins(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    write_diary(tmp_path, {"forward": np.r_[rng.normal(10, 0.2, 300), rng.normal(10.9, 0.2, 300)].tolist()})
+    steps = steps_of(tmp_path)
+    found = drift(steps)
+    assert found is not None
+    assert steps.numbers[found.at] == pytest.approx(301, abs=5)
+
+
+def test_two_processes_of_one_rank_at_the_same_time_are_independent(tmp_path: Path) -> None:
+    for attempt in range(2):
+        write_diary(tmp_path, {"forward": [10.0] * 40}, attempt=attempt, pid=100 + attempt)
+    assert steps_of(tmp_path).independent
+
+
+def test_a_restarted_rank_counts_with_its_last_process(tmp_path: Path) -> None:
+    write_diary(tmp_path, {"forward": [10.0] * 40}, restart=0)
+    write_diary(tmp_path, {"forward": [20.0] * 30}, attempt=1, restart=1, start_unix_ns=START_UNIX_NS + 10_000_000_000)
+    steps = steps_of(tmp_path)
+    assert not steps.independent
+    assert steps.all_steps == 30
+
+
+def test_three_steps_are_enough_for_shares(tmp_path: Path) -> None:
+    write_diary(tmp_path, {"data": [5.0, 4.0, 4.0], "forward": [5.0, 6.0, 6.0]}, flags=[FIRST, 0, 0])
+    steps = steps_of(tmp_path)
+    part = share(steps.parts_ns["data"], steps.whole_ns)
+    assert part is not None
+    assert (part.value, part.low) == (pytest.approx(0.4), None)
+
+
+def test_garbage_collections_are_events_and_their_steps_no_usual_ones(tmp_path: Path) -> None:
+    events = [
+        {"kind": "garbage_collection", "step": s, "at_ns": 0, "ns": 500_000_000, "inside": True}
+        for s in range(15, 151, 15)
+    ]
+    times = [10.0 if s % 15 else 510.0 for s in range(1, 151)]
+    write_diary(tmp_path, {"forward": times}, events=events)
+    steps = steps_of(tmp_path)
+    assert float(steps.whole_ns.max()) == pytest.approx(10e6)
+    (found,) = between_steps(steps)
+    assert (found.kind, found.period, found.inside) == ("garbage_collection", 15, True)
+    assert found.share.value == pytest.approx(500 / 650, rel=0.05)
+    assert pauses(steps) is None
