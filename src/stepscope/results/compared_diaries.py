@@ -53,8 +53,8 @@ DIARY_METRICS = (STEP_METRIC, *(f"diary_{part}_ns" for part in PARTS))
 class TimedSteps:
     """The timed steps of a job that all its ranks have, warm-up left out. Times in ns.
 
-    step: [steps] of each step's slowest rank, without what is outside; by_rank: of each. parts: [steps] mean of the ranks, those
-    that were seen.
+    step: [steps] of each step's slowest rank, without what is outside; by_rank: of each. parts: [steps] mean of the
+    ranks, those that were seen.
     outside: mean of all steps after the first. contended: largest share of a rank's time without processor.
     """
 
@@ -135,7 +135,7 @@ def _figure(
     what: str, metric: str, side: str, before: Numbers, after: Numbers, *, between: float, of: Of, tests: int = 1
 ) -> ComparedFigure:
     first, second = (Measured(value=float(of(values)), n=values.size) for values in (before, after))
-    told = between <= MOST_DOUBT
+    told = metric == STEP_METRIC or between <= MOST_DOUBT
     return figure(
         what=what, metric=metric, side=side, higher_is_better=False, first=first, second=second,
         replicates=(_blocks(before, of), _blocks(after, of)) if told else None, between=between, tests=tests,
