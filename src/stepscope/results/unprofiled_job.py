@@ -11,6 +11,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.predict.job import JobCall, MeasuredJob, replayed, stretched
+from stepscope.predict.prices import Links, own_prices
 from stepscope.records.diary import PROFILED
 from stepscope.results.diary import JobSteps
 from stepscope.stats.order import deviation_within
@@ -57,6 +58,7 @@ def unprofiled(job: MeasuredJob, steps: JobSteps | None) -> MeasuredJob | Unavai
         compute_ns=compute,
         copies_ns=min(job.copies_ns * factor, own - loading - compute),
         input_ns=loading,
+        cores=_cores(job, steps),
         spread_ns=spread,
         spread_from=values,
         spread_of=of,
@@ -70,6 +72,11 @@ def unprofiled(job: MeasuredJob, steps: JobSteps | None) -> MeasuredJob | Unavai
     if slower is not None and abs(slower - 1) > 0.05:
         note += f", their collectives {1 / slower:.2g} times as long as in those"
     return replace(found, notes=(note, *found.notes))
+
+
+def _cores(job: MeasuredJob, steps: JobSteps) -> int | None:
+    known = {diary.header.cores for diary in steps.diaries}
+    return min(known - {None}, default=None) if job.device == "CPU" and len(set(steps.hosts)) == 1 else None  # type: ignore[type-var]
 
 
 def _own_ns(steps: JobSteps, timed: NDArray[np.bool_]) -> float | None:
@@ -105,12 +112,12 @@ def _spread(steps: JobSteps, timed: NDArray[np.bool_], job: MeasuredJob) -> tupl
 
 def _as_long_as_timed(job: MeasuredJob) -> tuple[float | None, MeasuredJob]:
     """The factor on the times of its collectives at which the replay takes the measured step, and the job with it."""
-    if not job.calls or any(call.time_ns is None for call in job.calls):
+    if not job.calls or job.ranks < 2 or any(call.time_ns is None for call in job.calls):
         return None, job
-    seen = {(call.op, call.size_bytes): float(call.time_ns or 0.0) for call in job.calls}
+    prices = own_prices(job, Links())
 
     def step(factor: float) -> float:
-        return replayed(job, lambda op, size, _: factor * _time(seen, op, size)).step_ns
+        return replayed(job, lambda *call: factor * prices.of(*call).time_ns).step_ns
 
     low, high = 1 / MOST_FACTOR, MOST_FACTOR
     if step(low) >= job.step_ns or step(high) <= job.step_ns:
@@ -123,14 +130,6 @@ def _as_long_as_timed(job: MeasuredJob) -> tuple[float | None, MeasuredJob]:
             low, high = (middle, high) if step(middle) < job.step_ns else (low, middle)
         factor = (low * high) ** 0.5
     return factor, replace(job, calls=tuple(_slower(call, factor) for call in job.calls))
-
-
-def _time(seen: dict[tuple[str, int], float], op: str, size: int) -> float:
-    """As measured; of a size that no call has (start-up), by its bytes."""
-    if (op, size) in seen:
-        return seen[op, size]
-    most = max((each for each in seen if each[0] == op), key=lambda each: each[1])
-    return seen[most] * size / most[1]
 
 
 def _slower(call: JobCall, factor: float) -> JobCall:

@@ -54,8 +54,8 @@ def timed(
         slow = [2.0 if first <= at < first + profiled else 1.0 for at in range(steps)]
         more = late if rank else 0.0
         columns = {
-            "data": [6.0 * s for s in slow], "forward": [20.0 * s + more for s in slow], "backward": [35.0 * s for s in slow],
-            "optimizer": [5.0 * s for s in slow],
+            "data": [6.0 * s for s in slow], "forward": [20.0 * s + more for s in slow],
+            "backward": [35.0 * s for s in slow], "optimizer": [5.0 * s for s in slow],
         }  # fmt: skip
         if comm is not None:
             columns["comm"] = [(comm - more) * s for s in slow]
