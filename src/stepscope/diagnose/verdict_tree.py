@@ -12,6 +12,9 @@ from stepscope.results.diary import JobSteps, Numbers
 RANKS_DIFFER = 0.02
 """Of the step: parts whose ranks are further apart show each rank's."""
 
+ROUNDING = 1e-6
+"""Of the step: what is left of it by the rounding of records is no part."""
+
 _CAUSES: Mapping[VerdictKind, str] = {
     "input-bound": "data",
     "communication-bound": "communication",
@@ -26,7 +29,7 @@ _CAUSES: Mapping[VerdictKind, str] = {
 
 
 LEAVES = ("data", "before", "forward", "backward", "optimizer", "transfer", "waiting", "other")
-"""Keys of the tree's ends, in the order of a step; before to optimizer are computation, transfer and waiting communication."""
+"""Keys of the tree's ends, in the order of a step: before to optimizer are computation, the next two communication."""
 
 
 def parts_of(steps: JobSteps) -> dict[str, Numbers]:
@@ -76,4 +79,4 @@ def tree_of(steps: JobSteps, *, cause: VerdictKind, every_rank: bool = False) ->
     if steps.world_size > 1:
         tree.append(group("communication", LEAVES[5:7], leave_out=False))
     tree.append(part("other", ends["other"]))
-    return tuple(each for each in tree if each.ns > 0)
+    return tuple(each for each in tree if each.share > ROUNDING)

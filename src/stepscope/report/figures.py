@@ -95,6 +95,7 @@ def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
         "scaling": tuple(row for row in evidence.scaling if row.run_id in kept) or None,
         "cells": tuple(cell for cell in evidence.cells if cell.run.run_id in kept) or None,
         "traces": evidence.traces or None,
+        "profiled": evidence.profiled or None,
         "memory": evidence.memory or None,
         "history": past,
         "drop_epochs": drop_epochs,

@@ -1,0 +1,410 @@
+"""All steps of a profiled job on every rank: how long each took, which were profiled, and what happened between them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from math import ceil, floor, log10
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted, listed, plural
+from stepscope.records.diary import OWN_PROFILER, PROFILED, WINDOW, DiaryEvent, EventKind
+from stepscope.report.names import file_part
+from stepscope.report.table import Column, Table, duration, number, percent, said, tabled
+from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, log_axis, number_axis, sig, whole_axis
+from stepscope.report.view import Figures, View, distinct
+from stepscope.report.views._runs import time_unit
+from stepscope.report.views._step_axis import Numbers, drawn_steps, extremes, middles
+from stepscope.results.diary import Between, JobSteps, between_steps
+from stepscope.results.profiled_job import ProfiledJob
+from stepscope.store.diary import RankDiary
+
+POINTS = 2_000
+"""Of all lines together."""
+
+MOST_LINES = 4
+"""Ranks with a line of their own; more are a band from the fastest to the slowest."""
+
+MARKS = 120
+"""Of one kind of event: those that lie closer together are one mark."""
+
+HIGH, LANE = 130, 9
+"""Points: of the step times, and of each row of events above them."""
+
+FAR = 5.0
+"""Highest / median step from which on times are drawn on a logarithmic axis."""
+
+EVENTS: dict[EventKind, tuple[str, str]] = {
+    "evaluation": ("evaluation", color("k-late")),
+    "checkpoint": ("checkpoint", color("c4")),
+    "garbage_collection": ("garbage collection", color("k-wait")),
+    "compilation": ("compilation", color("c6")),
+}
+"""Kinds that take time of their own: name and colour, from the lowest row up."""
+
+_LINES = tuple(color(name) for name in ("c0", "c1", "c2", "c5"))
+_SHADES = {"warm-up": color("k-idle"), "profiled": color("k-forward"), "the job's own profiler": color("k-other")}
+_SHADE_OPACITY = {"warm-up": 1.0, "profiled": 0.45, "the job's own profiler": 0.3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine:
+    """Step times of a rank, or of all of them (``band``: from the fastest to the slowest). points: (step, ns), of a band
+    (step, ns, ns). middles: medians of runs of steps, where points are the extremes of more steps than can be drawn.
+    """
+
+    name: str
+    points: tuple[tuple[float, ...], ...]
+    median_ns: float
+    highest: tuple[int, float]
+    middles: tuple[tuple[float, float], ...] = ()
+    band: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLane:
+    """Events of one kind. name: with their period. marks: (first step, last step, events, ns), of all ranks together."""
+
+    name: str
+    kind: EventKind
+    marks: tuple[tuple[int, int, int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shade:
+    """Steps from ``first`` to ``last`` that are not timed. name: why."""
+
+    name: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diary:
+    """One job. steps: of the rank that made most; timed: what figures rest on."""
+
+    key: str
+    title: str
+    steps: int
+    timed: int
+    ranks: int
+    lines: tuple[StepLine, ...]
+    lanes: tuple[EventLane, ...]
+    shades: tuple[Shade, ...]
+    between: tuple[Between, ...]
+    set_up_ns: int | None
+
+
+def prepare(profiled: Sequence[ProfiledJob]) -> tuple[Diary, ...]:
+    """One chart a job of which more than one step is known."""
+    return distinct(_diary(job, job.steps) for job in profiled if job.steps is not None and drawn_steps(job.steps) > 1)
+
+
+def _diary(job: ProfiledJob, steps: JobSteps) -> Diary:
+    between = between_steps(steps)
+    return Diary(
+        key=file_part(job.name),
+        title=job.name,
+        steps=drawn_steps(steps),
+        timed=steps.steps,
+        ranks=steps.ranks,
+        lines=_lines(steps),
+        lanes=_lanes(steps, between),
+        shades=_shades(steps),
+        between=between,
+        set_up_ns=max((d.header.set_up_ns for d in steps.diaries if d.header.set_up_ns is not None), default=None),
+    )
+
+
+def _net(diary: RankDiary) -> Numbers:
+    """[steps]: ns of each step without what lies between steps."""
+    return np.asarray(diary.whole_ns - np.nan_to_num(diary.columns["outside_ns"]))
+
+
+def _lines(steps: JobSteps) -> tuple[StepLine, ...]:
+    if steps.ranks > MOST_LINES:
+        return _band(steps)
+    return tuple(_line(f"rank {each.rank}", _net(each), POINTS // steps.ranks) for each in steps.diaries)
+
+
+def _line(name: str, net: Numbers, most: int) -> StepLine:
+    """At most so many points."""
+    buckets = most // 3
+    kept = extremes(net, buckets)
+    few = kept.size == np.isfinite(net).sum()
+    return StepLine(
+        name=name,
+        points=tuple((int(at) + 1, float(net[at])) for at in kept),
+        median_ns=float(np.nanmedian(net)),
+        highest=_highest(net),
+        middles=() if few else tuple(zip(*middles(net, buckets), strict=True)),
+    )
+
+
+def _band(steps: JobSteps) -> tuple[StepLine, ...]:
+    """From the fastest to the slowest rank, and the median rank."""
+    count = steps.all_steps
+    net = np.stack([_net(each)[:count] for each in steps.diaries])
+    low, high = net.min(axis=0), net.max(axis=0)
+    kept = np.unique(np.concatenate([extremes(low, POINTS // 8), extremes(high, POINTS // 8)]))
+    return (
+        StepLine(
+            name="fastest to slowest rank",
+            points=tuple((int(at) + 1, float(low[at]), float(high[at])) for at in kept),
+            median_ns=float(np.median(high)),
+            highest=_highest(high),
+            band=True,
+        ),
+        _line("median rank", np.median(net, axis=0), POINTS // 2),
+    )
+
+
+def _highest(net: Numbers) -> tuple[int, float]:
+    at = int(np.nanargmax(net))
+    return at + 1, float(net[at])
+
+
+def _lanes(steps: JobSteps, between: Sequence[Between]) -> tuple[EventLane, ...]:
+    """Kinds that happened, the costliest lowest; those of the warm-up alone come last."""
+    by_kind: dict[EventKind, list[DiaryEvent]] = defaultdict(list)
+    for diary in steps.diaries:
+        for event in diary.events:
+            if event.kind in EVENTS:
+                by_kind[event.kind].append(event)
+    known = {each.kind: each for each in between}
+    order = [*(kind for kind in known if kind in by_kind), *(kind for kind in EVENTS if kind in by_kind)]
+    total = drawn_steps(steps)
+    return tuple(
+        EventLane(name=_named(kind, known.get(kind)), kind=kind, marks=_marks(by_kind[kind], total))
+        for kind in dict.fromkeys(order)
+    )
+
+
+def _named(kind: EventKind, found: Between | None) -> str:
+    name = EVENTS[kind][0]
+    return name if found is None or found.period is None else f"{name} every {found.period:,} steps"
+
+
+def _marks(events: Iterable[DiaryEvent], steps: int) -> tuple[tuple[int, int, int, float], ...]:
+    """Events of a stretch of steps too short to be told apart as one mark."""
+    stretch = max(1, ceil(steps / MARKS))
+    together: dict[int, list[DiaryEvent]] = defaultdict(list)
+    for event in events:
+        together[(event.step - 1) // stretch].append(event)
+    return tuple(
+        (min(e.step for e in each), max(e.step for e in each), len(each), float(sum(e.ns for e in each)))
+        for _, each in sorted(together.items())
+    )
+
+
+def _shades(steps: JobSteps) -> tuple[Shade, ...]:
+    total = drawn_steps(steps)
+
+    def flagged(mask: int) -> NDArray[np.bool_]:
+        found = np.zeros(total, dtype=bool)
+        for diary in steps.diaries:
+            found[: diary.steps] |= (diary.flags & mask) != 0
+        return found
+
+    warm = [Shade(name="warm-up", first=1, last=steps.warm_up)] if steps.warm_up else []
+    marked = [
+        Shade(name=name, first=first, last=last)
+        for name, mask in (("profiled", PROFILED | WINDOW), ("the job's own profiler", OWN_PROFILER))
+        for first, last in _runs(flagged(mask))
+    ]
+    return (*warm, *marked[:MARKS])
+
+
+def _runs(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """(first, last) step of each stretch of flagged steps."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    return [(int(first) + 1, int(last)) for first, last in edges.reshape(-1, 2)]
+
+
+def step_chart(data: Diary) -> Spec:
+    """Lines of step times, shades of what is not timed behind them, a row of marks for each kind of event above them."""
+    values = [ns for line in data.lines for point in line.points for ns in point[1:]]
+    highest, lowest = max(values), min(value for value in values if value > 0)
+    scale, unit = time_unit(highest)
+    far = highest > FAR * max(line.median_ns for line in data.lines)
+    height = HIGH + LANE * len(data.lanes) + (2 if data.lanes else 0)
+    names = [*(line.name for line in data.lines), *(lane.name for lane in data.lanes)]
+    colors = [*_LINES[: len(data.lines)], *(EVENTS[lane.kind][1] for lane in data.lanes)]
+    for name in dict.fromkeys(shade.name for shade in data.shades):
+        names.append(name)
+        colors.append(_SHADES[name])
+    hue = by_series(names, colors, width=PAGE)
+    axis = f"step time ({unit})"
+    return chart(
+        data.title,
+        [
+            *_shaded(data.shades, hue),
+            *(
+                drawn
+                for at, line in enumerate(data.lines)
+                for drawn in _drawn(line, hue, scale, under=len(data.lines) - 1 - at)
+            ),
+            *(_lane(lane, hue, y=4 + LANE * (len(data.lanes) - 1 - at)) for at, lane in enumerate(data.lanes)),
+        ],
+        width=PAGE,
+        height=height,
+        x=whole_axis("x", "step", [1, data.steps]),
+        y=_log(axis, lowest * scale, highest * scale, height) if far else _linear(axis, highest * scale, height),
+    )
+
+
+def _linear(title: str, top: float, height: int) -> Spec:
+    """From 0, with ``HIGH`` points for what is measured and the rest for events."""
+    raw = top / 5
+    size = 10 ** floor(log10(raw))
+    step = next(size * each for each in (1, 2, 5, 10) if size * each >= raw)
+    ticks = [sig(step * n) for n in range(int(top * 1.02 / step) + 1)]
+    return number_axis("y", title, low=0.0, top=1.04 * top * height / HIGH, values=ticks)
+
+
+def _log(title: str, low: float, high: float, height: int) -> Spec:
+    axis = log_axis("y", title, [low, high])
+    bottom, top = axis["scale"]["domain"]
+    axis["scale"]["domain"] = [bottom, sig(bottom * (top / bottom) ** (height / HIGH))]
+    return axis
+
+
+def _shaded(shades: Sequence[Shade], hue: Spec) -> list[Spec]:
+    """A layer for each kind, for each has its own strength; one step of a million is as wide as its edge."""
+    layers = []
+    for name in dict.fromkeys(shade.name for shade in shades):
+        rects = [
+            {"x": each.first - 0.5, "end": each.last + 0.5, "series": name, "said": _shade_said(each)}
+            for each in shades
+            if each.name == name
+        ]
+        place = {"x2": {"field": "end"}, "y": {"value": 0}, "y2": {"value": "height"}, "color": hue, "stroke": hue}
+        how = {"opacity": _SHADE_OPACITY[name], "strokeWidth": 0.8}
+        layers.append(layer("rect", rects, place, **how))
+    return layers
+
+
+def _shade_said(shade: Shade) -> str:
+    steps = f"step {shade.first:,}" if shade.first == shade.last else f"steps {shade.first:,} to {shade.last:,}"
+    return f"{shade.name}: {steps}"
+
+
+def _drawn(line: StepLine, hue: Spec, scale: float, *, under: int) -> list[Spec]:
+    """under: lines above this one, which is wider than they, so that equal ones all show."""
+    said = {"said": _line_said(line)}
+    if line.band:
+        values: list[dict[str, float | str]] = [
+            {"x": step, "y": sig(low * scale), "high": sig(high * scale), "series": line.name}
+            for step, low, high in line.points
+        ]
+        values[0] |= said
+        return [layer("area", values, {"y2": {"field": "high"}, "color": hue}, opacity=0.45)]
+    wide = 0.7 + 0.7 * under
+
+    def points(of: Iterable[tuple[float, ...]]) -> list[dict[str, float | str]]:
+        return [{"x": sig(step), "y": sig(ns * scale), "series": line.name} for step, ns in of]
+
+    every = points(line.points)
+    if not line.middles:
+        every[0] |= said
+        return [layer("line", every, {"color": hue}, strokeWidth=wide, strokeJoin="round")]
+    middle = points(line.middles)
+    middle[0] |= said
+    return [
+        layer("line", every, {"color": hue}, strokeWidth=0.7, strokeJoin="round", opacity=0.4),
+        layer("line", middle, {"color": hue}, strokeWidth=wide + 0.3, strokeJoin="round"),
+    ]
+
+
+def _line_said(line: StepLine) -> str:
+    step, ns = line.highest
+    return f"{line.name}: median {format_duration(line.median_ns)}, longest {format_duration(ns)} in step {step:,}"
+
+
+def _lane(lane: EventLane, hue: Spec, *, y: int) -> Spec:
+    name = EVENTS[lane.kind][0]
+    values = []
+    for first, last, count, ns in lane.marks:
+        where = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+        times = "" if count == 1 else f"{counted(count, 'time')}, "
+        values.append(
+            {"x": (first + last) / 2, "series": lane.name, "said": f"{where}: {name}, {times}{format_duration(ns)}"}
+        )
+    return layer(
+        "tick", values, {"y": {"value": y}, "color": hue}, orient="vertical", size=LANE - 2, thickness=1.6, opacity=1
+    )
+
+
+def caption(data: Diary) -> str:
+    """What is seen, in sentences."""
+    first = data.lines[0]
+    ranks = "" if data.ranks == 1 else f" on {counted(data.ranks, 'rank')}"
+    said = [
+        f"The time of all {data.steps:,} steps{ranks}, without what lies between steps; {data.timed:,} of them are timed."
+        f" {_line_said(first).capitalize()}."
+    ]
+    shades = [_shade_said(shade) for shade in data.shades]
+    if shades:
+        said.append(f"Shaded, not timed: {listed(shades, at_most=4, between='; ')}.")
+    events = [
+        f"{EVENTS[each.kind][0]} {_how_often(each)}, {format_percent(each.share.value)} of the wall time"
+        for each in data.between
+        if each.kind in EVENTS
+    ]
+    if events:
+        said.append(f"Above: {'; '.join(events)}.")
+    if data.set_up_ns is not None:
+        said.append(f"Before the first step the process took {format_duration(data.set_up_ns)}.")
+    return " ".join(said)
+
+
+def _how_often(each: Between) -> str:
+    every = "" if each.period is None else f" every {each.period:,} steps,"
+    return f"{each.count:,} {plural(each.count, 'time')},{every} {format_duration(each.mean_ns)} each"
+
+
+def build(profiled: Sequence[ProfiledJob]) -> Table:
+    """One row a kind of event."""
+    rows = [(job, job.steps, each) for job in profiled if job.steps is not None for each in between_steps(job.steps)]
+    return tabled(
+        "events",
+        "Between steps and within them",
+        (
+            Column("job", "job", lambda row: row[0].name, role="group"),
+            Column("event", "event", lambda row: row[2].kind.replace("_", " "), role="identity", lead=True),
+            Column("what", "call", lambda row: row[2].what or None),
+            Column("count", "times", lambda row: row[2].count, number),
+            Column("period_steps", "every", lambda row: _period(row[2])),
+            Column("mean", "each", lambda row: row[2].mean_ns, duration),
+            Column("wall_share", "of wall time", lambda row: row[2].share.value, percent),
+            Column(
+                "inside", "where", lambda row: said("in steps" if row[2].inside else "between steps", row[2].inside)
+            ),
+            Column("ranks", "ranks", lambda row: said(_ranks(row[1], row[2]), " ".join(map(str, row[2].ranks)))),
+        ),
+        rows,
+        footnotes=("times: on one rank; of the wall time from the end of warm-up on, of the rank that they cost most",),
+    )
+
+
+def _period(each: Between) -> object:
+    return said(None if each.period is None else f"{each.period:,} steps", each.period)
+
+
+def _ranks(steps: JobSteps, each: Between) -> str:
+    if len(each.ranks) == steps.ranks and steps.ranks > 1:
+        return f"all {steps.ranks}"
+    return listed(list(map(str, each.ranks)), at_most=8)
+
+
+VIEW = View(
+    key="diary",
+    title="All steps",
+    needs=("profiled",),
+    table=build,
+    figures=Figures(needs=("profiled",), prepare=prepare, chart=step_chart, caption=caption),
+)
