@@ -127,7 +127,7 @@ def _step(
     # What the replay of the measured step lacks, or has too much, is neither computation nor its collectives.
     unexplained = job.step_ns - checked.step_ns
     step = max(middle.step_ns + unexplained, moved.length_ns)
-    doubt = (LEAST_REACH * step, _straggling_doubt(job, grown))
+    doubt = (LEAST_REACH * step, _straggling_doubt(job, grown), job.doubt * step if ranks != job.ranks else 0.0)
     # It may be communication that the prices lack: then it grows with it.
     more = max(1.0, middle.comm_ns / checked.comm_ns) if checked.comm_ns else 1.0
     above = math.hypot(at("high_ns").step_ns - middle.step_ns, high - usual, abs(unexplained) * more, *doubt)

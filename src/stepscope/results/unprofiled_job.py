@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,10 @@ Numbers = NDArray[np.float64]
 
 LEAST_STEPS = 4
 """Timed steps; of fewer the traced steps stay."""
+
+OTHER_RANKS = 0.03
+"""80% half-width of what a rank computes beside more or fewer others on a CPU: steps of one command differ by as much
+between runs, and gloo's own threads take some of what the ranks compute on."""
 
 MOST_FACTOR = 5.0
 """By which the time of collectives is scaled at most: more is no cost of a profiler, and stays unexplained."""
@@ -59,6 +64,7 @@ def unprofiled(job: MeasuredJob, steps: JobSteps | None) -> MeasuredJob | Unavai
         copies_ns=min(job.copies_ns * factor, own - loading - compute),
         input_ns=loading,
         cores=_cores(job, steps),
+        doubt=_doubt(job, steps),
         spread_ns=spread,
         spread_from=values,
         spread_of=of,
@@ -77,6 +83,14 @@ def unprofiled(job: MeasuredJob, steps: JobSteps | None) -> MeasuredJob | Unavai
 def _cores(job: MeasuredJob, steps: JobSteps) -> int | None:
     known = {diary.header.cores for diary in steps.diaries}
     return min(known - {None}, default=None) if job.device == "CPU" and len(set(steps.hosts)) == 1 else None  # type: ignore[type-var]
+
+
+def _doubt(job: MeasuredJob, steps: JobSteps) -> float:
+    """More where training threads waited for a processor: other ranks, or other work, took it."""
+    if job.device != "CPU":
+        return 0.0
+    waited = float((np.nan_to_num(steps.delay_ns).sum(axis=1) / steps.whole_ns.sum(axis=1)).max())
+    return math.hypot(OTHER_RANKS, min(0.5, waited))
 
 
 def _own_ns(steps: JobSteps, timed: NDArray[np.bool_]) -> float | None:

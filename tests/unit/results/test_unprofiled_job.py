@@ -126,3 +126,12 @@ def test_without_timed_steps_the_traced_ones_stay(tmp_path: Path) -> None:
 def test_a_profile_without_a_diary_is_predicted_from_its_traces(tmp_path: Path) -> None:
     job = profile_folder(tmp_path / "run")
     assert job_steps(read_diaries(ProfileLayout(job))) is None
+
+
+def test_ranks_without_a_processor_make_other_numbers_of_ranks_doubtful(tmp_path: Path) -> None:
+    for rank in range(2):
+        columns = {"forward": [10.0] * 60, "backward": [20.0] * 60, "comm": [5.0] * 60}
+        write_diary(tmp_path, columns, rank=rank, world_size=2, delay=0.2, cores=2)
+    job = unprofiled(traced(), job_steps(read_diaries(ProfileLayout(tmp_path))))
+    assert isinstance(job, MeasuredJob)
+    assert (job.cores, job.doubt) == (2, pytest.approx((0.2**2 + 0.03**2) ** 0.5, rel=0.01))
