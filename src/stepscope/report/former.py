@@ -27,7 +27,7 @@ def replace_former(
     """
     former = _former(folder)
     names = {path.name for path in written}
-    same = hashlib.sha256("\0".join(of).encode(errors="surrogateescape")).hexdigest()
+    same = _results(of)
     stale = {
         name
         for name in former.files
@@ -43,10 +43,20 @@ def replace_former(
     return tuple(removed)
 
 
+def is_of_others(folder: Path, of: Sequence[str]) -> bool:
+    """Whether a report of other results lies in ``folder``, all or a part of it. One that was stopped is in nobody's way."""
+    former = _former(folder)
+    return former.of not in ("", _results(of)) and any((folder / name).is_file() for name in former.files)
+
+
 def remember(folder: Path, written: Iterable[Path]) -> None:
     """Note the files of a report that was stopped, so that the next one takes their place. Raises WriteError."""
     former = _former(folder)
     write_record(folder / LIST, ReportFiles(of="", files={**former.files, **_digests(written)}))
+
+
+def _results(of: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(of).encode(errors="surrogateescape")).hexdigest()
 
 
 def _former(folder: Path) -> ReportFiles:

@@ -8,10 +8,13 @@ from stepscope import __version__
 from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
+from stepscope.records.verdict import Verdict
 from stepscope.report import files_found
-from stepscope.report.page.tables import memory_tables
+from stepscope.report.page.tables import memory_tables, step_tables
+from stepscope.report.page.verdict import findings_title, worth_saying
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
+from stepscope.report.verdict_lines import also, coverage
 from stepscope.report.views import runs, scaling
 from stepscope.results.evidence import Evidence
 
@@ -19,15 +22,19 @@ MAX_RUNS = 60
 """Lines of the table of runs; more stand in ``comprehensive_summary.csv``."""
 
 
-def performance_report(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1) -> str:
-    """The whole text: ASCII, lines of 100 characters where words and commands allow."""
+def performance_report(
+    evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, verdict: Verdict | None = None
+) -> str:
+    """The whole text: ASCII, lines of 100 characters where words and commands allow. verdict: of a profiled job."""
     sections = [
         _title(evidence),
-        _findings(diagnosis.findings),
+        "" if verdict is None else _verdict(verdict),
+        *(f"{_heading(table.title)}\n{render(table)}" for table in step_tables(evidence)),
+        _findings(diagnosis.findings, findings_title(verdict)) if verdict is None or diagnosis.findings else "",
         _scaling(evidence, drop_epochs),
         _runs(evidence, drop_epochs),
         *(f"{_heading(table.title)}\n{render(table)}" for table in memory_tables(evidence)),
-        _skipped(diagnosis.skipped),
+        _skipped(worth_saying(diagnosis) if evidence.profiled else diagnosis.skipped),
         _quiet(diagnosis),
         _machine(evidence),
         _sources(evidence),
@@ -48,8 +55,23 @@ def _title(evidence: Evidence) -> str:
     return "\n".join([*lines, ""])
 
 
-def _findings(found: Sequence[Finding]) -> str:
-    lines = [_heading("Findings")]
+def _verdict(verdict: Verdict) -> str:
+    """The first screen without its tree, which is the table below."""
+    lines = [
+        paragraph(f"{verdict.headline}."),
+        f"  {'     '.join(f'{what}  {much}' for what, much in coverage(verdict))}",
+    ]
+    for advice in verdict.advice[:1]:
+        lines.append(paragraph(advice.text, indent="         ", first="  next   "))
+        if advice.command:
+            lines.append(f"         $ {_command(advice.command)}")
+    lines += [paragraph(line, indent="         ", first="  also   ") for line in also(verdict)]
+    lines += [paragraph(line, indent="    ", first="  ") for line in (*verdict.evidence, *verdict.notes)]
+    return "\n".join([_heading("Verdict"), *lines, ""])
+
+
+def _findings(found: Sequence[Finding], title: str) -> str:
+    lines = [_heading(title)]
     if not found:
         lines += ["No rule found anything. The checks that were skipped are listed below.", ""]
     for number, finding in enumerate(found, start=1):

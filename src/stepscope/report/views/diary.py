@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed, plural
-from stepscope.records.diary import OWN_PROFILER, PROFILED, WINDOW, DiaryEvent, EventKind
+from stepscope.records.diary import FIRST, OWN_PROFILER, PROFILED, WINDOW, DiaryEvent, EventKind
 from stepscope.report.names import file_part
 from stepscope.report.table import Column, Table, duration, number, percent, said, tabled
 from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, log_axis, number_axis, sig, whole_axis
@@ -210,7 +210,8 @@ def _shades(steps: JobSteps) -> tuple[Shade, ...]:
             found[: diary.steps] |= (diary.flags & mask) != 0
         return found
 
-    warm = [Shade(name="warm-up", first=1, last=steps.warm_up)] if steps.warm_up else []
+    warm_up = max(steps.warm_up, *(int((each.flags[:1] & FIRST).any()) for each in steps.diaries))
+    warm = [Shade(name="warm-up", first=1, last=warm_up)] if warm_up else []
     marked = [
         Shade(name=name, first=first, last=last)
         for name, mask in (("profiled", PROFILED | WINDOW), ("the job's own profiler", OWN_PROFILER))
