@@ -11,12 +11,13 @@ from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.records.verdict import Verdict
 from stepscope.report import files_found
 from stepscope.report.page.tables import memory_tables, step_tables
-from stepscope.report.page.verdict import findings_title, worth_saying
+from stepscope.report.page.verdict import findings_title, profiled_machine, worth_saying
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
 from stepscope.report.verdict_lines import also, coverage
 from stepscope.report.views import runs, scaling
 from stepscope.results.evidence import Evidence
+from stepscope.store.layout import profiled_job
 
 MAX_RUNS = 60
 """Lines of the table of runs; more stand in ``comprehensive_summary.csv``."""
@@ -47,7 +48,8 @@ def _heading(text: str, mark: str = "-") -> str:
 
 
 def _title(evidence: Evidence) -> str:
-    names = ", ".join(source.path.resolve().name for source in evidence.sources)
+    paths = dict.fromkeys(profiled_job(source.path) or source.path for source in evidence.sources)
+    names = ", ".join(path.resolve().name for path in paths)
     lines = [
         _heading("Performance report", "="),
         paragraph(f"Of {names or 'nothing'}, by stepscope {__version__}."),
@@ -159,8 +161,10 @@ def _machine(evidence: Evidence) -> str:
         lines += [
             paragraph(line, indent="  ", first="- ") for line in environment_lines(evidence.environment, rows, ranks)
         ]
-    elif not evidence.hardware and not any(run.hardware for run in evidence.runs):
+    elif not evidence.hardware and not evidence.profiled and not any(run.hardware for run in evidence.runs):
         lines.append("Not recorded.")
+    for each in evidence.profiled:
+        lines += [paragraph(line, indent="  ", first="- ") for line in profiled_machine(each)]
     names = dict.fromkeys((*evidence.hardware, *(run.hardware for run in evidence.runs if run.hardware)))
     if evidence.environment is None:
         lines += [paragraph(f"ran on {name}", indent="  ", first="- ") for name in names]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stepscope.core.dataclass import dataclass
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, plural
 from stepscope.records.finding import Advice, Diagnosis, Skipped
 from stepscope.records.verdict import Verdict, VerdictPart
 from stepscope.report.verdict_lines import also, by_rank, coverage, rows
 from stepscope.report.views.step_parts import PARTS
 from stepscope.results.evidence import NEEDS
+from stepscope.results.profiled_job import ProfiledJob
 
 _GROUPS = {"computation": "computation", "communication": "exposed communication"}
 """Parts that consist of others, which the bar shows."""
@@ -63,7 +67,7 @@ def shown_verdict(verdict: Verdict) -> ShownVerdict:
         next=verdict.advice[0] if verdict.advice else None,
         also=also(verdict),
         whole=format_duration(sum(part.ns for part in verdict.tree)),
-        over=f"mean of {counted(verdict.steps_timed, 'timed step')}",
+        over=f"mean of {verdict.steps_timed:,} timed {plural(verdict.steps_timed, 'step')}",
         rows=tuple(_row(depth, part, verdict) for depth, part in rows(verdict.tree)),
         bar=_bar(verdict),
         below=(*verdict.evidence, *verdict.notes),
@@ -117,6 +121,27 @@ def _bar(verdict: Verdict) -> tuple[BarPart, ...]:
         )
         at += width
     return tuple(found)
+
+
+def profiled_machine(job: ProfiledJob) -> tuple[str, ...]:
+    """What is known of each host of a profiled job; the command's where no rank made a step."""
+    hosts = grouped(job.steps.diaries if job.steps is not None else (), lambda each: each.header.host)
+    lines = []
+    for host, diaries in hosts.items():
+        said = [counted(len(diaries), "rank")]
+        said += [
+            f"{threads} intra-op {plural(threads, 'thread')} each"
+            for threads in _one(d.header.threads for d in diaries)
+        ]
+        said += [f"{counted(cores, 'core')} usable" for cores in _one(d.header.cores for d in diaries)]
+        lines.append(f"{host}: {', '.join(said)}")
+    return tuple(lines) or (job.record.host,)
+
+
+def _one(values: Iterable[int | None]) -> list[int]:
+    """The value that all share; empty where there is none."""
+    found = set(values)
+    return [value for value in found if value is not None] if len(found) == 1 else []
 
 
 def worth_saying(diagnosis: Diagnosis) -> tuple[Skipped, ...]:
