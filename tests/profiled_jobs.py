@@ -12,7 +12,7 @@ from stepscope.records.diary import FIRST, PROFILED
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
 
 MS = 1e6
-EVERY, EVALUATION_MS = 25, 200.0
+EVERY, EVALUATION_MS = 25, 100.0
 WINDOW = (41, 48)
 """First and last profiled step."""
 

@@ -35,7 +35,7 @@ def performance_report(
         _scaling(evidence, drop_epochs),
         _runs(evidence, drop_epochs),
         *(f"{_heading(table.title)}\n{render(table)}" for table in memory_tables(evidence)),
-        _skipped(worth_saying(diagnosis) if evidence.profiled else diagnosis.skipped),
+        _skipped(_worth_saying(evidence, diagnosis)),
         _quiet(diagnosis),
         _machine(evidence),
         _sources(evidence),
@@ -132,6 +132,13 @@ def _runs(evidence: Evidence, drop_epochs: int) -> str:
     if len(shown) < len(evidence.runs):
         lines.append(f"The first {MAX_RUNS} of {len(evidence.runs)} runs; all: comprehensive_summary.csv.\n")
     return "\n".join(lines)
+
+
+def _worth_saying(evidence: Evidence, diagnosis: Diagnosis) -> Sequence[Skipped]:
+    """Of a profile without traces no rule could look."""
+    if not evidence.profiled:
+        return diagnosis.skipped
+    return worth_saying(diagnosis) if diagnosis.findings or diagnosis.quiet else ()
 
 
 def _skipped(skipped: Sequence[Skipped]) -> str:

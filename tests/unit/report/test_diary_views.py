@@ -110,7 +110,7 @@ def test_a_table_of_events_has_their_period_cost_and_share(tmp_path: Path) -> No
     found = dict(zip([c.key for c in diary.build([]).columns], [v.raw for v in row.values], strict=True))
     assert (found["event"], found["period_steps"], found["ranks"]) == ("evaluation", 25, "0 1")
     assert found["mean"] == EVALUATION_MS * MS
-    assert found["wall_share"] == pytest.approx(200 / (200 + 25 * 36), rel=0.1)
+    assert found["wall_share"] == pytest.approx(100 / (100 + 25 * 36), rel=0.1)
 
 
 def test_parts_add_up_to_the_step_on_every_rank(tmp_path: Path) -> None:
