@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from stepscope.cli.command import require_only
 from stepscope.cli.console import ReaderGone, err, log, out, say, typed
 from stepscope.cli.profile_words import missing, no_such_rank, notes
+from stepscope.cli.profiled_verdict import show_profiled
 from stepscope.cli.ranges import parse_ranges
 from stepscope.cli.verdict_place import checked_place, results_at
 from stepscope.core.errors import DataError, StepscopeError, UsageError
@@ -39,10 +40,11 @@ from stepscope.store.writer import make_dir, write_record, writing
 if TYPE_CHECKING:
     from stepscope.cli.commands.profile import Profile, Window
     from stepscope.cli.commands.run import Run
+    from stepscope.records.finding import Diagnosis
+    from stepscope.records.trace_summary import TraceSummary
 
 FIXED_STEP = 20
 """Where ranks begin that do not see the output folder, and by when step times count as settled."""
-AUTO_STEPS = 8
 AFTER_POLL_S = 0.5
 """Between looks at a job whose window is over; its end is seen at once."""
 EARLY_S = 60.0
@@ -137,7 +139,8 @@ class _Followed:
 def _tell(hang: Hang | None) -> None:
     """On stderr, while the job stands still."""
     if hang is not None:
-        words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, hang.place)
+        place = None if hang.place is None else hang.place.removeprefix(f"{Path.cwd()}/")
+        words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, place)
         log(f"! the job stands still: {words}; Ctrl-C ends it with this verdict", "yellow")
 
 
@@ -155,6 +158,7 @@ def _ended(
             code=code,
             ended_ns=time.time_ns(),
             host=socket.gethostname(),
+            folder=str(Path.cwd()),
             child=child.pid,
             signals=signals,
             diaries=diary_facts(layout),
@@ -287,7 +291,7 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
     collect = [name for name in kinds if getattr(options, name)]
     timed = options.duration is not None
     return WindowRequest(
-        steps=10**9 if timed else AUTO_STEPS if steps == "auto" else steps,
+        steps=10**9 if timed else steps,
         wait=1 if timed else wait,
         warmup=options.warmup,
         fixed_step=None if running else (FIXED_STEP if isinstance(wait, str) else max(wait, 1)),
@@ -326,19 +330,41 @@ def _verdict(
     reading: of its traces, where one has begun.
     """
     with results_at(checked_place(options.verdict)):
-        if end is not None and end.kind != "ok":
-            say(end_sentence(end), "bold red" if end.kind not in ("short", "no-steps", "interrupted") else "bold")
-        elif end is not None and end.independent:
+        captures = _captures(layout, number, state, reading, options)
+        judged = show_profiled(layout, captures)
+        if judged is None and end is not None and (end.kind != "ok" or end.independent):
             say(end_sentence(end), "bold")
         if state is not None:
-            _show(layout, number, state, reading, options)
+            _show(layout, number, state, captures, options, told=None if judged is None else judged.diagnosis)
         sys.stdout.flush()
 
 
+def _captures(
+    layout: ProfileLayout, number: int, state: WindowState | None, reading: WindowReading | None, options: Profile
+) -> Mapping[str, TraceSummary]:
+    """What the window's traces say; nothing where there are none, or none that is read."""
+    if state is None or options.nsys:
+        return {}
+    from stepscope.traces.job import analyse_captures
+    from stepscope.traces.rank_pass import Wanted
+
+    try:
+        return analyse_captures(layout.traces(number)) if reading is None else reading.result(Wanted())
+    except StepscopeError as error:
+        log(f"error: {error}", "red")
+        return {}
+
+
 def _show(
-    layout: ProfileLayout, number: int, state: WindowState, reading: WindowReading | None, options: Profile
+    layout: ProfileLayout,
+    number: int,
+    state: WindowState,
+    captures: Mapping[str, TraceSummary],
+    options: Profile,
+    *,
+    told: Diagnosis | None,
 ) -> None:
-    """Print what the window's traces say."""
+    """Print what the window's traces say. told: its findings, judged by all steps."""
     if options.tensorboard is not None:
         _copy_for_tensorboard(state.written, options.tensorboard)
     console = out()
@@ -346,15 +372,15 @@ def _show(
     console.rule(f"stepscope: window {number}")
     from stepscope.cli.commands.trace import Trace
     from stepscope.cli.trace_run import run as run_trace
-    from stepscope.traces.rank_pass import Wanted
 
     try:
-        read = None if reading is None else reading.result(Wanted())
-        run_trace(
-            Trace(paths=(str(layout.traces(number)),)),
-            also=("utilisation", *(("memory",) if options.memory else ())),
-            read=read,
-        )
+        if captures or options.nsys:
+            run_trace(
+                Trace(paths=(str(layout.traces(number)),)),
+                also=("utilisation", *(("memory",) if options.memory else ())),
+                read=captures or None,
+                told=told,
+            )
     except ReaderGone:
         raise
     except StepscopeError as error:

@@ -26,6 +26,8 @@ def notes(layout: ProfileLayout, state: WindowState) -> list[str]:
     ranges = {(r.first_step, r.last_step) for r in written}
     for first, last in sorted(ranges):
         lines.append(f"profiled: steps {first + 1} to {last} of {counted(len(written), 'rank')}")
+    for reason in dict.fromkeys(r.bounded for r in written if r.bounded):
+        lines.append(f"! the window has fewer steps than it needs: {reason}")
     for report in state.reports:
         if report.status != "written":
             lines.append(f"! rank {report.rank} ({report.host}): no trace: {report.reason}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,8 @@ def run(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
     found = paired(before, after, names=names, ranks=parse_ranges(options.rank, "--rank"), steps=options.diff_steps)
     told = None if before is after else trace_conditions(before, after)
     diffs = [diff_profiles(a, b, limit=options.limit or None) for a, b in found.pairs]
+    if options.diff is not None and options.diff_steps is None:
+        diffs = _by_all_steps(diffs, Path(options.diff), Path(options.paths[0]))
     if options.csv is not None:
         _write_csv(diffs, options.csv)
     if options.json:
@@ -67,6 +69,32 @@ def run(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
         say_not_checked(condition, f"{names[0]} has no time there")
     refuse_changed(conditions, diff_document.changes(diffs))
     return 0
+
+
+def _by_all_steps(diffs: Sequence[TraceDiff], before: Path, after: Path) -> list[TraceDiff]:
+    """With the verdict of all timed steps, where both are profiled jobs whose hook timed them; parts stay the windows'."""
+    from stepscope.core.errors import Unavailable
+    from stepscope.results.compared_diaries import step_change, timed_steps
+    from stepscope.store.diary import read_diaries
+    from stepscope.store.layout import ProfileLayout
+    from stepscope.traces.diff import step_verdict
+
+    old, new = (timed_steps(read_diaries(ProfileLayout(path))) for path in (before, after))
+    if isinstance(old, Unavailable) or isinstance(new, Unavailable):
+        return list(diffs)
+    found = []
+    for diff in diffs:
+        told = step_change(old, new, (diff.rank_before, diff.rank_after))
+        if told is not None:
+            change, kind = told
+            steps = f"{old.step.size:,} + {new.step.size:,} timed steps of the whole job, replicate: {kind}"
+            verdict, why = step_verdict(change, f"over {steps}")
+            diff = replace(
+                diff, verdict=verdict, why=f"{why}; the tables are of the profiled steps", ratio=change.ratio,
+                ratio_low=change.low, ratio_high=change.high, p_value=change.p_value,
+            )  # fmt: skip
+        found.append(diff)
+    return found
 
 
 def _names(options: Trace) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from functools import wraps
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import in_words_of, used_in
+from stepscope.diagnose.message_costs import MessageCost, fitted
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Threshold
 from stepscope.diagnose.trace_facts import read_in_full, severity_of, steps_ns, trace_command, unread
@@ -46,6 +47,14 @@ class Units:
     def share(self, calls: Iterable[Call], exposed: Callable[[Call], int] = min_exposed_ns) -> float:
         """Of the steps, what these calls expose."""
         return min(1.0, sum(map(exposed, calls)) / self.step_ns)
+
+    @property
+    def on_cpus(self) -> bool:
+        return all(rank.source != "device" for rank in self.ranks)
+
+    def cost(self) -> MessageCost | None:
+        """Of a gather or a reduction, by these calls; None where their sizes are unknown."""
+        return fitted((mine[0].size_bytes or 0, min(c.end_ns - c.start_ns for c in mine)) for mine in self.calls)
 
     @property
     def fullest(self) -> tuple[int, int] | None:
@@ -88,30 +97,38 @@ class Units:
         return (*said, Advice(text="see every unit", command=trace_command(self.job, "--show units,overlap")))
 
 
-def on_units(judge: Callable[[Units], Statement]) -> Callable[[TraceEvidence], Statement]:
-    """``judge`` as a rule's ``look_at_job``; skipped where a job has no units that can be judged."""
+def on_units(
+    not_on_cpus: str | None = None,
+) -> Callable[[Callable[[Units], Statement]], Callable[[TraceEvidence], Statement]]:
+    """A function of units as a rule's ``look_at_job``; skipped where a job has no units that can be judged.
 
-    @wraps(judge)
-    def look(job: TraceEvidence) -> Statement:
-        ranks = _judged(job.summary)
-        if isinstance(ranks, Skipped):
-            return ranks
-        calls = _matched(ranks)
-        whole = steps_ns(job.summary, {mine[0].step for mine in calls}) or 1.0
-        return judge(Units(job=job, ranks=ranks, calls=calls, step_ns=whole, sizes=_sizes(calls)))
+    not_on_cpus: why units on CPUs cannot be; None: they can.
+    """
 
-    return look
+    def judging(judge: Callable[[Units], Statement]) -> Callable[[TraceEvidence], Statement]:
+        @wraps(judge)
+        def look(job: TraceEvidence) -> Statement:
+            ranks = _judged(job.summary, not_on_cpus)
+            if isinstance(ranks, Skipped):
+                return ranks
+            calls = _matched(ranks)
+            whole = steps_ns(job.summary, {mine[0].step for mine in calls}) or 1.0
+            return judge(Units(job=job, ranks=ranks, calls=calls, step_ns=whole, sizes=_sizes(calls)))
+
+        return look
+
+    return judging
 
 
-def _judged(summary: TraceSummary) -> list[ShardedUnits] | Skipped:
-    """The ranks whose units can be judged: on GPUs, since on CPUs every gather is waited for where it is called."""
+def _judged(summary: TraceSummary, not_on_cpus: str | None) -> list[ShardedUnits] | Skipped:
+    """The ranks whose units can be judged: those on devices; all, where none is."""
     if not read_in_full(summary):
         return unread(summary, "no rank was read in full")
     found = [p.units for p in summary.ranks if p.units is not None]
     if not found:
         return Skipped(reason="no sharded parameters in these traces (or --show left units out)")
     on_device = [u for u in found if u.source == "device"]
-    return on_device or Skipped(reason="sharded on CPUs, where a gather is waited for where it is called")
+    return on_device or (found if not_on_cpus is None else Skipped(reason=not_on_cpus))
 
 
 def _matched(sharded: Sequence[ShardedUnits]) -> list[Call]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.verdict_kinds import KIND_OF_RULE
 from stepscope.records.finding import Advice, Diagnosis
 from stepscope.records.verdict import Verdict, VerdictKind
 from stepscope.results.profiled_job import ProfiledJob
+
+MOST_WORKERS = 4
+"""Advised at first: a look at the next profile says whether they keep up."""
 
 _PLAIN: Mapping[VerdictKind, str] = {
     "straggler": "compare its work and its host with another rank's: samples, clocks, other jobs",
@@ -29,7 +32,7 @@ _PLAIN: Mapping[VerdictKind, str] = {
 def advice_for(verdict: Verdict, *, job: ProfiledJob, diagnosis: Diagnosis) -> tuple[Advice, ...]:
     """At most two: of the finding that explains the first cost, or the general one."""
     if verdict.kind == "input-bound":
-        return (_loader(job.facts),)
+        return (_loader(job),)
     explained = [f for f in diagnosis.findings if KIND_OF_RULE.get(f.rule) == verdict.kind and f.advice]
     if explained:
         return explained[0].advice[:1]
@@ -37,18 +40,17 @@ def advice_for(verdict: Verdict, *, job: ProfiledJob, diagnosis: Diagnosis) -> t
     return () if plain is None else (Advice(text=plain),)
 
 
-def _loader(facts: Mapping[str, Any]) -> Advice:
-    loaders = facts.get("loaders") or {}
-    first = loaders.get("first") or {}
-    cores = facts.get("cores")
-    workers = first.get("num_workers")
-    if not loaders:
+def _loader(job: ProfiledJob) -> Advice:
+    """Workers where there are none, more where cores are left, else cheaper loading."""
+    loaders = job.facts.get("loaders") or {}
+    if not loaders and job.facts:
         return Advice(text="prepare batches in other processes: a DataLoader with num_workers")
-    if workers in (None, 0):
-        most = max(1, min(4, cores or 4))
-        return Advice(text=f"DataLoader(num_workers={most}, persistent_workers=True)")
-    if cores is not None and workers >= cores:
-        return Advice(
-            text=f"make loading cheaper: {workers} workers already use all {cores} cores; store decoded samples"
-        )
-    return Advice(text=f"DataLoader(num_workers={2 * workers}): {workers} do not keep up; or store decoded samples")
+    workers = (loaders.get("first") or {}).get("num_workers") or 0
+    free = job.cores_a_rank or MOST_WORKERS
+    if workers and workers >= free:
+        return Advice(text=f"make loading cheaper: {workers} workers a rank use all cores; store decoded samples")
+    wanted = min(MOST_WORKERS, free) if not workers else min(2 * workers, free)
+    keep = "" if (loaders.get("first") or {}).get("persistent_workers") else ", persistent_workers=True"
+    plain = f"DataLoader(num_workers={wanted}{keep})"
+    named = option("loader workers", job.facts.get("frameworks") or {}, plain=plain).replace("...", str(wanted))
+    return Advice(text=named)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import linecache
 import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from stepscope.core.dataclass import dataclass
@@ -31,44 +31,41 @@ ANSWER_S = 5.0
 """How long ranks have to leave their stacks: their hook looks for the request once a second."""
 MOST_TOLD = 2
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<name>.+)')
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)')
 _FOREIGN = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|stepscope_hook")
 _WAITS = re.compile(r"[/\\]torch[/\\](?:distributed|autograd|cuda|accelerator)[/\\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
+    """A call of a Python stack. code: the line, where it can be read."""
+
     file: str
     line: int
     name: str
+    code: str = ""
 
     @property
     def own(self) -> bool:
         """Whether the file is the user's."""
         return _FOREIGN.search(self.file) is None
 
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line} in {self.name}" + (f": {self.code}" if self.code else "")
+
 
 def training_stack(text: str) -> tuple[Frame, ...]:
-    """Frames of the main thread, the innermost first, of what ``faulthandler`` wrote of all threads."""
-    blocks: list[list[Frame]] = [[]]
+    """Calls of the main thread, the innermost first, of what the hook wrote: it comes first, the innermost call last."""
+    frames: list[Frame] = []
     for line in text.splitlines():
-        if "most recent call first" in line:
-            blocks.append([])
-        elif match := _FRAME.search(line):
-            blocks[-1].append(Frame(file=match["file"], line=int(match["line"]), name=match["name"].strip()))
-    whole = [block for block in blocks if block]
-    mains = [block for block in whole if block[-1].name == "<module>"]
-    return tuple((mains or whole or [[]])[-1])
-
-
-def place_of(stack: Sequence[Frame]) -> str | None:
-    """``file:line in function: code`` of the innermost frame of the user's own; None without any."""
-    own = next((frame for frame in stack if frame.own), None)
-    if own is None:
-        return None
-    code = linecache.getline(own.file, own.line).strip()
-    here = f"{Path.cwd()}/"
-    return f"{own.file.removeprefix(here)}:{own.line} in {own.name}" + (f": {code}" if code else "")
+        if line.startswith("thread ") and frames:
+            break
+        if match := _FRAME.match(line):
+            frames.append(Frame(file=match["file"], line=int(match["line"]), name=match["name"]))
+        elif frames and not frames[-1].code and line.startswith("    ") and line.strip(" ~^"):
+            frames[-1] = replace(frames[-1], code=line.strip())
+    return tuple(reversed(frames))
 
 
 def explain(
@@ -81,14 +78,14 @@ def explain(
     hosts: Mapping[int, str],
 ) -> Hang:
     """Which ranks hold the others up: those that the flight recorders blame, else those that are steps behind, else those
-    that wait for nobody by their stacks. steps: that each rank has ended. hosts: of each rank, where known."""
+    that wait for nobody by their stacks, or do not answer. steps: that each rank has ended. hosts: where known."""
     findings = compare(dumps, world_size=world_size) if dumps else ()
     blamed, said = culprits(findings), summary(findings)
     if not blamed and len(set(steps.values())) > 1:
         blamed = tuple(sorted(rank for rank, ended in steps.items() if ended == min(steps.values())))
     if not blamed:
-        busy = {rank for rank, stack in stacks.items() if stack and not _WAITS.search(stack[0].file)}
-        blamed = tuple(sorted(busy)) if 0 < len(busy) < len(stacks) else ()
+        busy = {rank for rank in steps if not (stack := stacks.get(rank)) or not _WAITS.search(stack[0].file)}
+        blamed = tuple(sorted(busy)) if stacks and 0 < len(busy) < len(steps) else ()
     first = blamed[0] if blamed else 0 if world_size == 1 else None
     return Hang(
         ranks=blamed if blamed or world_size > 1 else (0,),
@@ -96,7 +93,7 @@ def explain(
         silent_s=silent_s,
         step=min(steps.values(), default=0) + 1,
         said=said,
-        place=None if first is None or first not in stacks else place_of(stacks[first]),
+        place=None if first is None else next((frame.place for frame in stacks.get(first, ()) if frame.own), None),
         host=None if first is None else hosts.get(first),
     )
 
@@ -164,8 +161,9 @@ class HangWatch:
 
     def _ending(self) -> bool:
         """Whether a rank is through with the training: the others may do what they do without steps."""
-        return any(path.with_name(path.name.replace("diary-", "end-")).with_suffix(".json").exists()
-                   for path in self._layout.diaries())  # fmt: skip
+        last = {rank_of(path): path for path in self._layout.diaries()}  # in order of attempt
+        ends = [path.with_name(path.name.replace("diary-", "end-")).with_suffix(".json") for path in last.values()]
+        return any(_document(path).get("kind") == "exit" for path in ends if path.exists())
 
     def _ask(self, now: float) -> None:
         self._asked = now
@@ -176,17 +174,20 @@ class HangWatch:
             write_bytes(self._layout.stack_request, json.dumps(request).encode())
 
     def _answered(self) -> bool:
-        return len(self._layout.stacks()) >= max(len(self._layout.diaries()), 1)
+        """Of every rank that has stepped: its flight recorder comes after its stack."""
+        ranks = {rank_of(path) for path in self._layout.diaries()}
+        return bool(ranks) and ranks <= {rank_of(path) for path in self._layout.flights() if _of_rank(path)}
 
     def _explained(self, now: float) -> Hang:
         steps: dict[int, int] = {}
         for path in self._layout.diaries():  # in order of attempt: the last one counts
             steps[rank_of(path)] = steps_in(path, self._header(path))
         dumps = {}
-        for path in self._layout.flights():
+        for path in filter(_of_rank, self._layout.flights()):
             with suppress(DataError):
                 dumps[rank_of(path)] = read_dump(path, rank=rank_of(path))
-        texts = {rank_of(path): path.read_text(errors="replace") for path in self._layout.stacks()}
+        stacks = filter(_of_rank, self._layout.stacks()) if steps else self._layout.stacks()
+        texts = {rank_of(path): path.read_text(errors="replace") for path in stacks}
         heads = {rank_of(path): _head(path) for path in self._layout.diaries()}
         worlds = [head["world_size"] for head in heads.values() if isinstance(head.get("world_size"), int)]
         return explain(
@@ -206,9 +207,21 @@ class HangWatch:
 
 def _head(path: Path) -> dict[str, object]:
     with path.open("rb") as file:
-        line = file.readline()
+        return _plain(file.readline())
+
+
+def _document(path: Path) -> dict[str, object]:
+    return _plain(path.read_bytes())
+
+
+def _plain(text: bytes) -> dict[str, object]:
     try:
-        found = json.loads(line)
+        found = json.loads(text)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _of_rank(path: Path) -> bool:
+    """Whether a stack or a dump is of a process that has stepped, not of a launcher."""
+    return "-p" not in path.name

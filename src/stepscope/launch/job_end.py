@@ -50,16 +50,17 @@ class DiaryFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndFacts:
-    """code: of the command, None where it is not ours. signals: that were sent to stepscope: number, and when.
+    """code: of the command, None where it is not ours; child: its process id; folder: in which it runs; ended_ns: its end.
 
-    gone_ns: when each process of this host was seen to be gone, on the wall clock. child: process id of the command itself.
-    oom_kills: processes that the kernel killed for memory on this host while the job ran. memory_low: this host had next to
-    no memory left. hang: what was seen of a job that stood still to its end. ended_ns: when the command ended.
+    signals: that were sent to stepscope: number, and when. gone_ns: when each process of this host was seen to be gone, on
+    the wall clock. oom_kills: processes that the kernel killed for memory on this host while the job ran. memory_low: this
+    host had next to no memory left. hang: what was seen of a job that stood still to its end.
     """
 
     code: int | None
     ended_ns: int
     host: str = ""
+    folder: str = ""
     child: int | None = None
     signals: Sequence[tuple[int, int]] = ()
     diaries: Sequence[DiaryFacts] = ()
@@ -120,8 +121,8 @@ def judge_end(facts: EndFacts) -> JobEnd:
         host=hang.host if hang is not None else first.process[0] or None if first is not None else None,
         exception=None if first is None else first.exception,
         message=None if first is None else first.message,
-        place=hang.place if hang is not None else None if first is None else first.place,
-        step=hang.step if hang is not None else first.steps + 1 if first is not None and first.steps else None,
+        place=_below(hang.place if hang is not None else None if first is None else first.place, facts.folder),
+        step=hang.step if hang is not None else _step(first, facts),
         phase=None if first is None else first.phase,
         rank_code=None if first is None else first.code,
         signal=None if number is None else _signal_name(number),
@@ -133,6 +134,16 @@ def judge_end(facts: EndFacts) -> JobEnd:
         independent=independent(facts.diaries),
         no_window=_no_window(facts.windows),
     )
+
+
+def _step(first: _Fate | None, facts: EndFacts) -> int | None:
+    """The step in which a rank failed. A killed one has not written its last steps: others got no further than it."""
+    if first is None or not _stepped(first, facts):
+        return None
+    of_last = _last_of_each(facts.diaries)
+    silent = any((d.host, d.pid) == first.process and d.end is None for d in of_last)
+    steps = max([first.steps, *(max(d.steps, d.end.steps if d.end else 0) for d in of_last)]) if silent else first.steps
+    return steps + 1 if steps else None
 
 
 def _judged(facts: EndFacts, fates: Sequence[_Fate]) -> tuple[EndKind, list[_Fate]]:
@@ -188,7 +199,7 @@ def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
     launched = {
         (failure.host, each.pid): (each, failure.at_unix_ns) for failure in facts.failures for each in failure.ranks
     }
-    raised = {(each.host, each.pid): each for each in facts.failures if each.exception not in _LAUNCHERS}
+    raised = {(each.host, each.pid): each for each in facts.failures if _name(each.exception) not in _LAUNCHERS}
     found: dict[Process, _Fate] = {}
     for diary in _last_of_each(facts.diaries):
         process = diary.host, diary.pid
@@ -255,7 +266,12 @@ def _of_message(fate: _Fate, message: str | None) -> _Fate:
     if not lines or "Traceback (most recent call last)" not in (message or ""):
         return fate
     kind, _, text = lines[-1].partition(": ")
-    return replace(fate, exception=kind.rpartition(".")[2], message=text)
+    return replace(fate, exception=_name(kind), message=text)
+
+
+def _name(exception: str) -> str:
+    """Of a class, without its module."""
+    return exception.rpartition(".")[2]
 
 
 def _classified(fate: _Fate) -> _Fate:
@@ -265,11 +281,12 @@ def _classified(fate: _Fate) -> _Fate:
         if number is not None:
             return replace(fate, sort="stopped" if number in STOPPING else "own")
         return replace(fate, sort="own" if fate.code else "fine")
-    if fate.exception in _STOPPED:
+    name = _name(fate.exception)
+    if name in _STOPPED:
         return replace(fate, sort="stopped")
-    if fate.exception in _OUT_OF_MEMORY or any(sign in text for sign in (*DEVICE_OUT_OF_MEMORY, *HOST_OUT_OF_MEMORY)):
+    if name in _OUT_OF_MEMORY or any(sign in text for sign in (*DEVICE_OUT_OF_MEMORY, *HOST_OUT_OF_MEMORY)):
         return replace(fate, sort="memory")
-    if fate.exception in _PEER_GONE or any(sign in text for sign in PEER_GONE):
+    if name in _PEER_GONE or any(sign in text for sign in PEER_GONE):
         return replace(fate, sort="victim")
     return replace(fate, sort="own")
 
@@ -324,10 +341,10 @@ def _stepped(fate: _Fate, facts: EndFacts) -> bool:
 
 
 def _steps(facts: EndFacts) -> tuple[int | None, int]:
-    """(timed, profiled) steps of the rank with the most."""
+    """(timed, profiled) steps of the rank with the most; timed None: no process told of itself."""
     profiled = max((len(report.profiled_ns) for report in facts.windows if report.status == "written"), default=0)
     if not facts.diaries:
-        return None, profiled
+        return 0 if (facts.processes or facts.failures) and not facts.windows else None, profiled
     diaries = _last_of_each(facts.diaries)
     return max(d.steps - d.profiled for d in diaries), max(profiled, *(d.profiled for d in diaries))
 
@@ -342,6 +359,11 @@ def _no_window(windows: Sequence[WindowOfRank]) -> str | None:
     if any(report.status == "written" for report in windows):
         return None
     return next((report.reason for report in windows if report.reason), None)
+
+
+def _below(place: str | None, folder: str) -> str | None:
+    """A place with its file by the path from the job's folder."""
+    return place.removeprefix(f"{folder}/") if place and folder else place
 
 
 def _signal_of(code: int | None) -> int | None:

@@ -69,7 +69,7 @@ class PhaseBudget:
     """
 
     rank: int
-    phase: str  # data | forward | backward | optimizer | other
+    phase: str  # data | forward | backward | communication | optimizer | evaluation | other
     compute_ns: int
     exposed_comm_ns: int
     exposed_memory_ns: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
@@ -133,6 +134,12 @@ LOSSES = ("truncated", "skipped", "missing", "dropped", "unread")
 """Kinds of notes that say what was not looked at."""
 
 
+def common_steps(ranks: Iterable[RankPass]) -> tuple[int, ...] | None:
+    """Numbers of the steps that every rank with marked steps recorded, ascending; None where no rank has any."""
+    recorded = [{s.step for s in each.steps} for each in ranks if each.steps]
+    return tuple(sorted(set.intersection(*recorded))) if recorded else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSummary:
     """The whole job, over the ranks whose traces were given."""
@@ -145,6 +152,11 @@ class TraceSummary:
     stragglers: StragglerReport | None = None
     path: CrossRankPath | None = None
     path_unavailable: str | None = None
+
+    @property
+    def common_steps(self) -> tuple[int, ...] | None:
+        """What may be compared between ranks; None where no rank marked its steps, empty where none is common."""
+        return common_steps(self.ranks)
 
     @property
     def losses(self) -> tuple[FileNote, ...]:

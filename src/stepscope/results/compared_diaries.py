@@ -16,7 +16,7 @@ from stepscope.core.words import counted
 from stepscope.records.comparison import ComparedFigure, Replicates
 from stepscope.records.training import Measured
 from stepscope.results.compared_figure import figure
-from stepscope.stats.compare import MIN_REPLICATES, block_medians, step_blocks
+from stepscope.stats.compare import MIN_REPLICATES, Change, block_medians, change, step_blocks
 from stepscope.stats.warmup import MIN_WARMUP_STEPS, warmup_end
 from stepscope.store.diary import RankDiary
 
@@ -32,6 +32,9 @@ OF_STEP = 0.01
 
 CONTENDED = 0.5
 """Of the share of the time in which training threads had no processor, what the step may differ by beside."""
+
+MOST_DOUBT = 0.3
+"""Of what two runs of one command differ by (of log): where it is more nothing could be told, and nothing is tested."""
 
 BUSY = 0.03
 """From this share of the time without processor on it is said."""
@@ -49,11 +52,13 @@ DIARY_METRICS = (STEP_METRIC, *(f"diary_{part}_ns" for part in PARTS))
 class TimedSteps:
     """The timed steps of a job that all its ranks have, warm-up left out. Times in ns.
 
-    step: [steps] of the slowest rank, without what is outside. parts: [steps] mean of the ranks, without those not seen.
+    step: [steps] of the slowest rank, without what is outside; by_rank: of each. parts: [steps] mean of the ranks, those
+    that were seen.
     outside: mean of all steps, timed or not, after the first. contended: largest share of a rank's time without processor.
     """
 
     step: Numbers
+    by_rank: Mapping[int, Numbers]
     parts: Mapping[str, Numbers]
     outside: float | None
     ranks: int
@@ -70,11 +75,11 @@ def timed_steps(diaries: Sequence[RankDiary]) -> TimedSteps | Unavailable:
     outside = {d.rank: np.nan_to_num(d.columns["outside_ns"][:steps]) for d in last}
     own = {d.rank: d.whole_ns[:steps] - outside[d.rank] for d in last}
     timed &= np.logical_and.reduce([np.isfinite(values) & (values > 0) for values in own.values()])
-    slowest = max(own, key=lambda rank: float(np.median(own[rank][timed])) if timed.any() else 0.0)
+    if not timed.any():
+        return Unavailable(f"no timed step in {counted(steps, 'step')} of {counted(len(last), 'rank')}")
+    slowest = max(own, key=lambda rank: float(np.median(own[rank][timed])))
     chosen = np.flatnonzero(timed)
     chosen = chosen[min(warmup_end(own[slowest][chosen]) or MIN_WARMUP_STEPS, chosen.size // 2) :]
-    if not chosen.size:
-        return Unavailable(f"no timed step in {counted(steps, 'step')} of {counted(len(last), 'rank')}")
     parts = {}
     for part in PARTS[:-1]:
         values = np.mean([diary.columns[f"{part}_ns"][:steps][chosen] for diary in last], axis=0)
@@ -84,6 +89,7 @@ def timed_steps(diaries: Sequence[RankDiary]) -> TimedSteps | Unavailable:
     seen = [values[1:] for values in outside.values() if values.size > 1]
     return TimedSteps(
         step=own[slowest][chosen],
+        by_rank={rank: values[chosen] for rank, values in own.items()},
         parts=parts,
         outside=float(np.mean(seen)) if seen else None,
         ranks=len(last),
@@ -101,6 +107,19 @@ def between_runs(*sides: TimedSteps) -> float:
     return math.hypot(math.sqrt(2) * BETWEEN_RUNS, CONTENDED * contended)
 
 
+def step_change(before: TimedSteps, after: TimedSteps, ranks: tuple[int, int]) -> tuple[Change, str] | None:
+    """A rank's step after against before, and what a replicate is; None for ranks without a diary.
+
+    ranks: that of before, and that of after.
+    """
+    first, second = before.by_rank.get(ranks[0]), after.by_rank.get(ranks[1])
+    if first is None or second is None:
+        return None
+    a, b = _blocks(first, np.median), _blocks(second, np.median)
+    found = change(a.values, b.values, between=between_runs(before, after))
+    return None if found is None else (found, a.kind)
+
+
 def diary_figures(before: TimedSteps, after: TimedSteps, *, side: str) -> Iterable[ComparedFigure]:
     """The step, then its parts: a part differs where it does so beyond 1% of the step, all of them tested at once."""
     between = between_runs(before, after)
@@ -112,8 +131,8 @@ def diary_figures(before: TimedSteps, after: TimedSteps, *, side: str) -> Iterab
         typical = max(float(a.mean()), float(b.mean()))
         if min(float(a.mean()), float(b.mean())) <= 0:
             continue
-        step = max(float(np.median(before.step)), float(np.median(after.step)))
-        doubt = math.hypot(between * step / typical, OF_STEP * step / typical)
+        share = typical / max(float(np.median(before.step)), float(np.median(after.step)))
+        doubt = math.hypot(between, OF_STEP) / share
         yield _figure(what, f"diary_{part}_ns", side, a, b, between=doubt, of=np.mean, tests=len(shared))
     if before.outside and after.outside:
         first, second = (Measured(value=mean) for mean in (before.outside, after.outside))
@@ -127,9 +146,10 @@ def _figure(
     what: str, metric: str, side: str, before: Numbers, after: Numbers, *, between: float, of: Of, tests: int = 1
 ) -> ComparedFigure:
     first, second = (Measured(value=float(of(values)), n=values.size) for values in (before, after))
+    told = between <= MOST_DOUBT
     return figure(
         what=what, metric=metric, side=side, higher_is_better=False, first=first, second=second,
-        replicates=(_blocks(before, of), _blocks(after, of)), between=between, tests=tests,
+        replicates=(_blocks(before, of), _blocks(after, of)) if told else None, between=between, tests=tests,
     )  # fmt: skip
 
 

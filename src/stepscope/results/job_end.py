@@ -26,7 +26,7 @@ def end_sentence(end: JobEnd) -> str:
         parts.append(f"{ranks_text(end.victims)} {was} stopped by it")
     if end.restarts:
         parts.append(f"after {counted(end.restarts, 'restart')}")
-    if end.code is not None:
+    if end.code is not None and (end.kind != "exit-code" or end.ranks):
         parts.append(f"exit code {end.code}")
     if end.independent:
         parts.append(
@@ -54,9 +54,11 @@ def _what(end: JobEnd) -> str:
         case "exit-code":
             code = end.code if end.rank_code is None else end.rank_code
             return f"Failed: {_who(end)} exited with code {code}{_where(end)}"
+        case "killed" if end.signal is None:
+            return f"Killed: {_who(end)} ended without a word{_where(end)}: by a signal, or by os._exit"
         case "killed":
             were = "were" if len(end.ranks) > 1 else "was"
-            return f"Killed: {_who(end)} {were} ended by {end.signal or 'a signal'}{_where(end)}"
+            return f"Killed: {_who(end)} {were} ended by {end.signal}{_where(end)}"
         case "out-of-memory" if end.exception is None:
             sure = "likely the kernel, for" if end.likely else "the kernel, for"
             return f"Out of memory: {_who(end)} was killed by {sure} want of memory{_where(end)}"
@@ -80,7 +82,7 @@ def _where(end: JobEnd) -> str:
 def _hang(end: JobEnd) -> str:
     hang = end.hang
     assert hang is not None
-    return hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, hang.place)
+    return hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, end.place)
 
 
 def hang_words(said: str | None, ranks: Sequence[int], step: int, silent_s: float, place: str | None) -> str:

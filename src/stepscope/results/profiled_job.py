@@ -38,9 +38,18 @@ class ProfiledJob:
 
     @property
     def on_cpu(self) -> bool | None:
-        """Whether the model's parameters lie on the CPU; None: not recorded."""
-        device = self.facts.get("device")
-        return None if device is None else device == "cpu"
+        """Whether all of the optimizer's parameters lie on the CPU; None: not recorded."""
+        devices = (self.facts.get("optimizer") or {}).get("devices")
+        return None if not devices else set(devices) == {"cpu"}
+
+    @property
+    def cores_a_rank(self) -> int | None:
+        """Usable cores of rank 0's host / ranks that stepped there, at least 1; None: not recorded."""
+        cores = (self.facts.get("machine") or {}).get("cores")
+        if cores is None or not self.diaries:
+            return None
+        here = {each.rank for each in self.diaries if each.header.host == self.diaries[0].header.host}
+        return max(1, int(cores) // len(here))
 
 
 def read_profiled_job(folder: Path) -> ProfiledJob | None:

@@ -69,7 +69,7 @@ def model_of_calls(calls: LayerCalls, parameters: int | None, *, name: str) -> T
     if abs(best.params / parameters - 1) > OFF:
         return Unavailable(
             f"the shapes seen make {best.layers} layers of {best.hidden} with an MLP of {best.ffn}, {best.params:,} "
-            f"parameters, and the optimizer holds {parameters:,}: it is another kind of model, or its ranks hold parts of layers"
+            f"parameters, and the optimizer holds {parameters:,}: another kind of model, or ranks hold parts of layers"
         )
     return TracedModel(shape=best, parameters=parameters, sequence=sequence, batch=batch)
 

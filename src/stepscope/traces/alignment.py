@@ -32,6 +32,10 @@ AGREE_NS = 20_000
 differ by less cannot be told from that, and are left alone."""
 
 _MIN_COLLECTIVES = 3  # below, an offset is one rank's luck
+_MIN_STEPS = 3  # in which they agree on it, where steps are marked
+_OF_A_STEP = 0.05  # an offset this near a multiple of the time between steps is one of counting
+_ANY_HOST = ("localhost", "localhost.localdomain", "")
+"""Names that many machines have: ranks under them may have different clocks."""
 _MIN_FOR_DRIFT = 8
 _MAX_DRIFT = 1e-3  # quartz is off by at most some 1e-4
 _SLOPE_POINTS = 128
@@ -56,7 +60,8 @@ def align_clocks(ranks: Sequence[RankCommunication], instances: Sequence[Instanc
 
     Ranks that share no collective with the reference are reached through those that do. A clock is corrected only
     where the fit differs from the recorded one by more than AGREE_NS and three times the fit's residual, and
-    where correcting does not make more collectives impossible (left by one rank before another entered).
+    where correcting does not make more collectives impossible (left by one rank before another entered). Ranks of one host
+    have one clock, whatever their collectives say: on a busy machine one rank leaves milliseconds after another.
     Near-linear in instances times ranks. Different ``base_time_ns`` are always corrected.
     """
     look = {r.rank: r for r in sorted(ranks, key=lambda r: r.rank)}
@@ -76,7 +81,8 @@ def align_clocks(ranks: Sequence[RankCommunication], instances: Sequence[Instanc
     reference = min(counts, key=lambda r: (-counts[r], r))
     lines = _lines(usable, look, shifts, reference)
     fits_by_rank = _one_per_host(lines, look, reference)
-    decided = [_decided(rank, fits_by_rank.get(rank), look, reference) for rank in look]
+    step_ns = _between_steps(look[reference])
+    decided = [_decided(rank, fits_by_rank.get(rank), look, reference, step_ns) for rank in look]
     chosen = [_based(f, shifts, reference=reference) for f in decided]
     held = [_held(f) for f in decided]
     as_recorded = [_based(f, shifts, reference=reference) for f in held]
@@ -102,6 +108,7 @@ class _Line:
     residual: float
     count: int
     span_ns: int
+    steps: int | None = None  # in which the differences agree with it; None where steps are not marked
 
     def furthest(self) -> float:
         return abs(self.offset) + abs(self.drift) * self.span_ns / 2
@@ -172,6 +179,7 @@ def _lines(
     while waiting:
         times: dict[int, list[int]] = defaultdict(list)
         differences: dict[int, list[int]] = defaultdict(list)
+        numbers: dict[int, list[int | None]] = defaultdict(list)
         later = []
         for instance in waiting:
             ends = {m.rank: _at(m.rank, m.position, look).end_ns + shifts[m.rank] for m in instance.members}
@@ -183,20 +191,44 @@ def _lines(
                 later.append(instance)
                 continue
             common = median_low(known)
+            step = _at(instance.members[0].rank, instance.members[0].position, look).step
             for r in new:
                 times[r].append(ends[r])
                 differences[r].append(ends[r] - common)
+                numbers[r].append(step)
         if not times:
             break
         for r, values in times.items():
-            lines[r] = fit_line(np.array(values, dtype=np.int64), np.array(differences[r], dtype=np.int64))
+            line = fit_line(np.array(values, dtype=np.int64), np.array(differences[r], dtype=np.int64))
+            lines[r] = replace(line, steps=_agreeing_steps(line, values, differences[r], numbers[r]))
         waiting = later
     return lines
 
 
+def _agreeing_steps(
+    line: _Line, times: Sequence[int], differences: Sequence[int], numbers: Sequence[int | None]
+) -> int | None:
+    """In how many steps a difference lies on the line; None where the steps are not marked."""
+    if all(number is None for number in numbers):
+        return None
+    allowed = max(float(AGREE_NS), 3 * line.residual)
+    rows = zip(times, differences, numbers, strict=True)
+    return len({n for t, d, n in rows if n is not None and abs(d - line.value(t)) <= allowed})
+
+
+def _between_steps(each: RankCommunication) -> float | None:
+    """Median time between the first collectives of neighbouring steps; None where fewer than two are marked."""
+    first: dict[int, int] = {}
+    for c in each.collectives:
+        if c.step is not None:
+            first[c.step] = min(first.get(c.step, c.start_ns), c.start_ns)
+    starts = np.array([first[n] for n in sorted(first)], dtype=np.int64)
+    return median(np.diff(starts)) if len(starts) > 1 else None
+
+
 def _one_per_host(lines: dict[int, _Line], look: Mapping[int, RankCommunication], reference: int) -> dict[int, _Line]:
-    """Ranks of one host share a clock: one line for them, unless their own lines contradict that (two machines
-    of one name)."""
+    """Ranks of one host share a clock: one line for them, unless the name is one that many machines have and their own
+    lines contradict it."""
     by_host: dict[str, list[int]] = defaultdict(list)
     for rank in lines:
         host = look[rank].host
@@ -211,13 +243,15 @@ def _one_per_host(lines: dict[int, _Line], look: Mapping[int, RankCommunication]
         values = [lines[r].value(at) for r in fitted]
         middle = 0.0 if host == look[reference].host else median(values)
         for r, value in zip(fitted, values, strict=True):
-            if abs(value - middle) <= max(5 * AGREE_NS, 5 * lines[r].residual):
+            if host not in _ANY_HOST or abs(value - middle) <= max(5 * AGREE_NS, 5 * lines[r].residual):
                 drift = 0.0 if host == look[reference].host else median([lines[m].drift for m in fitted])
                 result[r] = replace(lines[r], at_ns=at, offset=middle, drift=drift)
     return result
 
 
-def _decided(rank: int, line: _Line | None, look: Mapping[int, RankCommunication], reference: int) -> ClockFit:
+def _decided(
+    rank: int, line: _Line | None, look: Mapping[int, RankCommunication], reference: int, step_ns: float | None
+) -> ClockFit:
     if rank == reference:
         return replace(_unfitted(rank, "reference rank of the comparison"), status="reference")
     if line is None:
@@ -234,12 +268,25 @@ def _decided(rank: int, line: _Line | None, look: Mapping[int, RankCommunication
     )
     host = look[rank].host
     if host is not None and host == look[reference].host and line.offset == 0.0 and line.drift == 0.0:
-        return replace(fit, status="same_host", reason=f"on {host}, as rank {reference}")
+        # What is left is how far apart the ranks woke up: no doubt about their clock.
+        residual = min(line.residual, float(AGREE_NS))
+        return replace(fit, status="same_host", residual_ns=residual, reason=f"on {host}, as rank {reference}")
     if line.count < _MIN_COLLECTIVES:
         return replace(fit, reason=f"only {line.count} collectives in common")
     allowed = max(float(AGREE_NS), 3 * line.residual)
     if line.furthest() <= allowed:
         return replace(fit, status="agrees", reason=f"within {allowed / 1000:.0f} us")
+    if line.steps is not None and line.steps < _MIN_STEPS:
+        return replace(fit, reason=f"collectives of only {line.steps} steps agree on it")
+    if (
+        step_ns
+        and round(abs(line.offset) / step_ns)
+        and abs(abs(line.offset) / step_ns % 1.0 - 0.5) >= 0.5 - _OF_A_STEP
+    ):
+        steps = round(abs(line.offset) / step_ns)
+        return replace(
+            fit, reason=f"it differs by the time of {steps} step{'s' * (steps > 1)}: the steps may be shifted"
+        )
     return replace(fit, status="corrected", reason=f"differs by up to {line.furthest() / 1000:.0f} us")
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.records.trace_diff import DiffRow, StepSeries, TraceDiff, WorkProfile
-from stepscope.stats.compare import MOST_BLOCKS, Change, block_medians, change, row_p_values, step_blocks
+from stepscope.stats.compare import MOST_BLOCKS, SIGNIFICANT, Change, block_medians, change, row_p_values, step_blocks
 from stepscope.traces.activity import Activity, parts_within
 from stepscope.traces.events import Category, Events, RankTrace
 from stepscope.traces.nesting import nest
@@ -159,12 +159,27 @@ CAUTION = "steps of one capture depend on each other: repeat both runs to confir
 def _verdict(before: int, after: int, step: Change | None) -> tuple[str, str]:
     if step is None:
         return "not tested", "a step on one side takes no time"
+    verdict, why = step_verdict(step, f"over {before} + {after} steps")
+    return (
+        (verdict, f"{why}; profile more steps")
+        if step.untested
+        else (verdict, f"{why}; {CAUTION}" if step.differs else why)
+    )
+
+
+def step_verdict(step: Change, over: str) -> tuple[str, str]:
+    """faster | slower | no significant difference | not tested, and what that rests on; a test or interval that is lacking
+    is named. over: what was tested, in words."""
     if step.untested is not None:
-        return "not tested", f"{step.untested}; profile more steps"
-    rests = f"Mann-Whitney over {before} + {after} steps, p = {step.p_value:.2g}"
-    if not step.differs:
-        return "no significant difference", rests
-    return ("faster" if step.ratio < 1 else "slower"), f"{rests}; {CAUTION}"
+        return "not tested", step.untested
+    rests = f"Mann-Whitney {over}, p = {step.p_value:.2g}"
+    if step.differs:
+        return ("faster" if step.ratio < 1 else "slower"), rests
+    if step.apart:
+        return "no significant difference", f"{rests}: the interval leaves out no change, the test does not"
+    if step.p_value is not None and step.p_value < SIGNIFICANT:
+        return "no significant difference", f"{rests}, and the interval holds no change"
+    return "no significant difference", rests
 
 
 def _rows(before: WorkProfile, after: WorkProfile, kind: str) -> list[DiffRow]:

@@ -21,8 +21,9 @@ _WORDS: tuple[tuple[str, str], ...] = (
 """Kind, and what descriptions of its groups hold in torch (``mesh_tp``), torchtitan (``mesh_dp_shard_cp``), DeepSpeed and
 Megatron (``EXPERT_DATA_PARALLEL_GROUP`` reduces gradients of experts). The earliest line that matches decides."""
 
-_IN_FORWARD = 0.25
-"""From this share of a group's all-reduces in the forward pass on, layers need them: metrics and norms are fewer."""
+_IN_EACH_PASS = 0.25
+"""From this share of a group's all-reduces in the forward pass, and in what follows it, on, layers need them: metrics and
+norms are fewer, and have none in the backward pass."""
 
 
 def kind_by_name(group: CollectiveGroup | None) -> str:
@@ -36,11 +37,11 @@ def kind_by_name(group: CollectiveGroup | None) -> str:
 
 
 def kind_by_operations(calls: Sequence[RankCollective], forward: Sequence[bool]) -> str:
-    """The same from what the group does; ``forward``: launched before the backward pass. Empty where that is unclear.
+    """The same from what the group does; ``forward``: launched in the forward pass. Empty where that is unclear.
 
     Messages alone: pipeline. Exchanges of all with all alone: experts. Gathers with reduce-scatters of the backward
-    pass alone: sharded data parallel; of both passes: tensor parallel with a split sequence. Reductions of the forward
-    pass, with or without gathers (of scores): tensor; of the backward pass alone: data.
+    pass alone: sharded data parallel; of both passes: tensor parallel with a split sequence. Reductions of both
+    passes, with or without gathers (of scores): tensor; of what follows the forward pass alone: data.
     """
     count = Counter(c.op for c in calls if c.op not in ("broadcast", "barrier"))
     ahead = Counter(c.op for c, first in zip(calls, forward, strict=True) if first)
@@ -55,5 +56,7 @@ def kind_by_operations(calls: Sequence[RankCollective], forward: Sequence[bool])
         return "tp" if ahead["reduce_scatter"] else "dp"
     if "all_reduce" in ops and ops <= {"all_reduce", "all_gather"}:
         share = ahead["all_reduce"] / count["all_reduce"]
-        return "tp" if share >= _IN_FORWARD else "dp" if not share and "all_gather" not in ops else ""
+        if _IN_EACH_PASS <= share <= 1 - _IN_EACH_PASS:
+            return "tp"
+        return "dp" if not share and "all_gather" not in ops else ""
     return ""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import DataError, MissingError, StepscopeError, Unavailable
-from stepscope.core.words import listed
+from stepscope.core.words import counted, listed
 from stepscope.records.trace_budget import BudgetVerdict
-from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary
+from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps
 from stepscope.traces.load import Advanced, one_per_rank, trace_files
 from stepscope.traces.rank_pass import Wanted, pass_file
 
@@ -178,6 +178,12 @@ def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[File
         usual = Counter(steps.values()).most_common(1)[0][0]
         odd = [f"rank {rank} {each[0]} to {each[-1]}" for rank, each in steps.items() if each != usual]
         text = f"ranks recorded different steps: most {usual[0]} to {usual[-1]}, {listed(odd, at_most=1)}"
+        common = common_steps(passes) or ()
+        text += (
+            f"; figures between ranks rest on the {counted(len(common), 'step')} of all"
+            if common
+            else "; none is common to all: nothing is said between ranks"
+        )
         yield FileNote(rank=None, kind="missing", text=text)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from stepscope.records.trace_collectives import (
 )
 from stepscope.traces.alignment import base_shifts
 from stepscope.traces.order_matching import RankOrder, pair
+
+if TYPE_CHECKING:
+    from stepscope.traces.step_matching import Place
 
 Key = tuple[object, ...]
 
@@ -126,16 +130,31 @@ def _in_order(
 ) -> list[Instance]:
     """One group's collectives. The rank with most of them leads; the others' are paired with its, and with each
     other where they captured what it did not."""
+    if len(by_rank) == 1:
+        return [_alone(Member(rank=rank, position=p)) for rank, places in by_rank.items() for p in places]
     leader = min(by_rank, key=lambda r: (-len(by_rank[r]), r))
     codes = _Codes()
     lead = codes.line(look[leader], by_rank[leader], shifts[leader])
-    found: dict[int, list[Member]] = {i: [Member(rank=leader, position=p)] for i, p in enumerate(by_rank[leader])}
-    sure: dict[int, float] = {}
-    methods: dict[int, str] = {}
+    found: dict[object, list[Member]] = {i: [Member(rank=leader, position=p)] for i, p in enumerate(by_rank[leader])}
+    sure: dict[object, float] = {}
+    methods: dict[object, str] = {}
+    place_of: dict[Place, int] = {}
     leftover: list[Instance] = []
+    from stepscope.traces.step_matching import places, step_shift  # a trace of one rank does not need it
+
     for rank in sorted(set(by_rank) - {leader}):
         line = codes.line(look[rank], by_rank[rank], shifts[rank])
         one_clock = hosts[rank] is not None and hosts[rank] == hosts[leader]
+        if (shift := step_shift(lead, line, one_clock=one_clock)) is not None:
+            place_of = place_of or {place: i for i, place in enumerate(places(lead))}
+            for i, (step, *call) in enumerate(places(line)):
+                place = (step + shift.steps, *call)
+                at = place_of.get(place, place)
+                found.setdefault(at, []).append(Member(rank=rank, position=by_rank[rank][i]))
+                sure[at] = min(sure.get(at, 1.0), shift.confidence)
+                if methods.get(at) in (None, "order"):
+                    methods[at] = "order" if at == i else "order_shifted"
+            continue
         pairing = pair(lead, line, one_clock=one_clock)
         for position, at in zip(by_rank[rank], pairing.to.tolist(), strict=True):
             member = Member(rank=rank, position=position)
@@ -147,6 +166,10 @@ def _in_order(
             if methods.get(at) in (None, "order"):
                 methods[at] = pairing.method
     return leftover + [_instance(m, methods.get(at, "alone"), sure.get(at)) for at, m in found.items()]
+
+
+def _called(c: RankCollective) -> int:
+    return c.start_ns if c.launch_ns is None else c.launch_ns
 
 
 class _Codes:
@@ -164,7 +187,9 @@ class _Codes:
                 dtype=np.int64,
             ),
             step=np.array([-1 if c.step is None else c.step for c in chosen], dtype=np.int64),
+            starts_ns=np.array([c.start_ns + shift_ns for c in chosen], dtype=np.int64),
             ends_ns=np.array([c.end_ns + shift_ns for c in chosen], dtype=np.int64),
+            called_ns=np.array([_called(c) + shift_ns for c in chosen], dtype=np.int64),
         )
 
 

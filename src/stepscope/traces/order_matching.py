@@ -35,13 +35,16 @@ _GUESSED = 0.4
 class RankOrder:
     """The collectives of one rank in one group, in order of start. All of shape (n,).
 
-    op, size: codes, 0 where unknown or where ranks may differ; both must agree between ranks unless 0.
+    op, size: codes, 0 where unknown or where ranks may differ; both must agree between ranks unless 0. called_ns: when the
+    host called it, its start where that is not recorded.
     """
 
     op: Ints
     size: Ints
     step: Ints  # number of the profiler's step, -1 where unknown
+    starts_ns: Ints
     ends_ns: Ints
+    called_ns: Ints
 
     def __len__(self) -> int:
         return len(self.op)

@@ -16,7 +16,8 @@ Ints = NDArray[np.int64]
 def own_times(activity: Activity, gaps: IdleGaps, starts: Ints, ends: Ints) -> list[OwnTime]:
     """For each collective [starts[i], ends[i]), ascending by start: the time since the rank left the one before.
 
-    That is since the latest end of those that started earlier; 0 when one of them is still running.
+    That is since the latest end of those that started earlier; 0 when one of them is still running. What a rank of the CPU
+    is blocked on a collective counts for nothing.
     """
     window = activity.window
     if window is None or not len(starts):
@@ -28,6 +29,8 @@ def own_times(activity: Activity, gaps: IdleGaps, starts: Ints, ends: Ints) -> l
     memory = spans.measure_within(copies, begins, starts)
     idle = _idle_by_cause(gaps, begins, starts)
     own = starts - begins
+    if activity.source == "cpu_spans":  # blocked on a collective that has not begun
+        own = own - spans.measure_within(spans.subtract(activity.comm, activity.compute), begins, starts)
     columns = {"own_ns": own, "compute_ns": compute, "memory_ns": memory, **{f"{c}_ns": idle[c] for c in IDLE_CAUSES}}
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [OwnTime(**dict(zip(columns, row, strict=True)), from_window_start=i == 0) for i, row in enumerate(rows)]

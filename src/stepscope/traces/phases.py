@@ -1,4 +1,5 @@
-"""Which phase of the step launched a piece of work: data, forward, backward, communication, optimizer; each one's share."""
+"""Which phase of the step launched a piece of work: data, forward, backward, communication, optimizer, evaluation; each
+one's share."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ from stepscope.traces.classify import Work
 from stepscope.traces.events import Category, Events, RankTrace
 from stepscope.traces.host_marks import DATA_MARKS, comm_calls
 from stepscope.traces.links import Launches
+from stepscope.traces.passes import AUTOGRAD, Passes, passes_of
 
 Ints = NDArray[np.int64]
 
-PHASES = ("data", "forward", "backward", "communication", "optimizer", "other")
+PHASES = ("data", "forward", "backward", "communication", "optimizer", "evaluation", "other")
 BACKWARD, FORWARD, OTHER = (PHASES.index(p) for p in ("backward", "forward", "other"))
 
 _BY_ANNOTATION: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -30,7 +32,9 @@ _BY_ANNOTATION: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("backward", (
         "stepscope.backward", "## backward", "FSDP::pre_backward", "FSDP::post_backward", "FSDP::backward_prefetch",
         "FSDP::root_post_backward", "FullyShardedDataParallel._pre_backward", "FullyShardedDataParallel._post_backward",
+        "torch.distributed.ddp.reducer::",
     )),
+    ("evaluation", ("stepscope.evaluation",)),
     ("forward", ("stepscope.forward", "stepscope.loss", "## forward", "DistributedDataParallel.forward",
                  "FullyShardedDataParallel.forward")),
 )  # fmt: skip
@@ -41,11 +45,10 @@ _BY_REGION: Mapping[str, tuple[str, ...]] = {
     "optimizer": ("optimizer", "optim_step"),
     "communication": ("allreduce", "all_reduce", "all-reduce", "communication", "comm_", "sync_grad", "gradient_sync"),
     "backward": ("backward", "bwd"),
+    "evaluation": ("evaluat", "validat", "eval_", "val_"),
     "forward": ("forward", "fwd", "loss"),
 }
 """Phase, and how the names of a job's own ranges begin that mark it, in small letters."""
-
-AUTOGRAD = "autograd::engine::evaluate_function"
 
 
 def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({})) -> dict[str, Spans]:
@@ -53,7 +56,8 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
     called outside of all these.
 
     regions: name of a range (or how it begins) -> phase, as the user states it; stated ranges win over all others.
-    Without a forward annotation, forward is what operators do inside a step and in no other phase.
+    Without a forward annotation, forward is what operators do inside a step and in no other phase, and not between a
+    backward pass and what begins next. Evaluation: ``passes``, and ranges whose names say so.
     """
     host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
     ranges = events.category == Category.USER_ANNOTATION
@@ -63,6 +67,7 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
 
     found = dict.fromkeys(PHASES[:OTHER], spans.EMPTY)
     claimed = spans.EMPTY
+    passes = Passes(evaluation=spans.EMPTY, after_backward=spans.EMPTY)
 
     def claim(phase: str, marks: NDArray[np.bool_]) -> None:
         nonlocal claimed
@@ -77,11 +82,16 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
         marks |= ranges & events.named(_begins(_BY_REGION[phase]))
         if phase == "backward":
             marks |= host & (events.named(lambda n: n.startswith(AUTOGRAD)) | (events.forward_thread > 0))
+        if phase == "evaluation":
+            passes = passes_of(events, backward=found["backward"], optimizer=found["optimizer"])
+            found[phase] = spans.subtract(passes.evaluation, claimed)
+            claimed = spans.join(claimed, passes.evaluation)
         claim(phase, marks)
     calls = np.zeros(len(events), dtype=bool)
     calls[comm_calls(events)] = True
     claim("communication", calls)
     if not len(found["forward"]):
+        claimed = spans.join(claimed, passes.after_backward)
         found["forward"] = spans.subtract(marked(events.category == Category.CPU_OP), claimed)
     return found
 

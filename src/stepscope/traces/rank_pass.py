@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import MissingError
 from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import activity_of, rank_budget
-from stepscope.traces.events import Events, RankTrace
-from stepscope.traces.job_setup import setup_of
+from stepscope.traces.events import Events, RankTrace, TraceMeta
 from stepscope.traces.load import Advanced, load_file, rank_of
+
+if TYPE_CHECKING:
+    from stepscope.records.job_setup import JobSetup
 
 DEVICE_ONLY = frozenset({"budget", "overlap"})
 """Sections that the device scan alone can answer, the overlap without its steps."""
@@ -88,7 +91,7 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
         device_name=meta.device_names[0] if meta.device_names else None,
         host=meta.host,
         unix_ns=_unix(events, meta.base_time_ns),
-        setup=setup_of(meta),
+        setup=_setup(meta),
     )
     activity = activity_of(events)
     notes = [(n.kind, n.text) for n in trace.notes]
@@ -110,6 +113,14 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
     from stepscope.traces.sections import with_sections  # not needed for the budget, and takes as long as numpy
 
     return with_sections(result, trace, activity, wanted)
+
+
+def _setup(meta: TraceMeta) -> JobSetup | None:
+    if "model" not in meta.stepscope:
+        return None
+    from stepscope.traces.job_setup import setup_of  # of traces that `stepscope profile` recorded alone
+
+    return setup_of(meta)
 
 
 _UNIX_FROM_NS = 10**18

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.diaries import write_diary
 from tests.profile_folders import profile_folder
 
 from stepscope.cli.main import main
@@ -62,3 +63,20 @@ def test_a_calibration_of_a_job_names_the_sizes_that_it_has(tmp_path: Path, caps
     assert code == ExitCode.USAGE
     assert "this job sends all_reduce of" in error
     assert not (job / "calib.json").exists()
+
+
+def test_a_diff_of_two_profiled_jobs_is_decided_by_all_their_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, slow in (("a", 1.0), ("b", 1.2)):
+        profile_folder(tmp_path / name)
+        for rank in (0, 1):
+            forward = [slow * (10 + at % 3 / 10) for at in range(200)]
+            write_diary(tmp_path / name, {"forward": forward, "backward": [5.0] * 200}, rank=rank, world_size=2)
+    code, text, _ = run(capsys, "trace", str(tmp_path / "b"), "--diff", str(tmp_path / "a"), "--json")
+    assert code == ExitCode.OK
+    for diff in json.loads(text)["diffs"]:
+        assert (diff["verdict"], diff["ratio"]) == ("slower", pytest.approx(17.1 / 15.1, rel=0.01))
+    code, text, _ = run(capsys, "compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json")
+    (step,) = (f for f in json.loads(text)["figures"] if f["metric"] == "diary_step_ns")
+    assert (code, step["verdict"]) == (ExitCode.OK, "worse")

@@ -14,7 +14,9 @@ from stepscope.results.open import load_evidence
 
 def cut_job(folder: Path, *, part: float, ranks: int = 2) -> Diagnosis:
     """What is said of a job on 2 ranks, the files of the first ``ranks`` cut behind this part of their text."""
-    job = write_job(build(shape="ddp", world=2, steps=4, late={1: 900_000}), folder / "job")
+    job = write_job(
+        build(shape="ddp", world=2, steps=4, late={1: 900_000}, transfer_ns=400_000, overlap=False), folder / "job"
+    )
     for rank in range(ranks):
         path = job / f"rank-{rank}.json"
         text = path.read_text()

@@ -133,6 +133,9 @@ def test_a_crash_is_told_with_its_step_place_and_exception() -> None:
 
 def test_a_kill_is_told_with_its_signal_and_likely_is_said_where_the_kernel_does_not_tell() -> None:
     assert end(diary(1), failures=[failed((1, -9))]).signal == "SIGKILL"
+    assert end(diary(0, steps=7), diary(1, steps=0), failures=[failed((1, -9))]).step == 8, (
+        "its last steps are unwritten"
+    )
     assert end(code=139).signal == "SIGSEGV"
     assert end(diary(1), failures=[failed((1, -9))], memory_low=True).likely
     assert not end(diary(1), failures=[failed((1, -9))], oom_kills=1).likely

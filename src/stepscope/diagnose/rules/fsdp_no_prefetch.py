@@ -14,7 +14,8 @@ Known problems
 --------------
 A prefetched unit needs memory for two units at once. A host that launches late keeps FSDP2's implicit prefetch from
 working: then explicit prefetch helps, fewer launches help more. With one rank's trace, waiting for others counts as
-transfer. CPU jobs are not judged.
+transfer. CPU jobs are not judged:
+there FSDP waits for every gather in the call that starts it.
 
 References
 ----------
@@ -38,7 +39,7 @@ _HALF = Threshold(value=0.5, unit="of a pass's gathers", source="stepscope's cho
 _LAUNCH_FIRST = Advice(text="first let the host launch in time (launch-bound): implicit prefetch then works")
 
 
-@on_units
+@on_units("on CPUs FSDP waits for a gather in the call that starts it: prefetch hides none of it")
 def _look(units: Units) -> Statement:
     judged = [mine for mine in units.calls if all(c.early is not None for c in mine)]
     if not judged:

@@ -12,8 +12,8 @@ Resharding after the forward pass saves memory and costs the second gather. Wher
 
 Known problems
 --------------
-Needs memory in the trace (profile_memory=True) and the device's capacity. The sum of all units is
-more than what is needed: some are gathered at the peak already. Other processes' memory is not seen.
+On devices needs memory in the trace (profile_memory=True) and the device's capacity; on CPUs the room is unknown. The
+sum of all units is more than what is needed: some are gathered at the peak already. Other processes' memory is not seen.
 
 References
 ----------
@@ -26,11 +26,11 @@ from __future__ import annotations
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
-from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
-from stepscope.records.finding import Skipped
+from stepscope.diagnose.unit_facts import ROOM, WORTH, Call, Units, on_units
+from stepscope.records.finding import Finding, Skipped
 
 
-@on_units
+@on_units()
 def _look(units: Units) -> Statement:
     gathers = [each for each in units.calls if each[0].op == "all_gather" and each[0].unit is not None]
     forward = {(each[0].step, each[0].unit) for each in gathers if each[0].phase == "forward"}
@@ -44,6 +44,8 @@ def _look(units: Units) -> Statement:
             f"{len(names)} units are gathered twice; the second gathers expose {format_percent(share)} of the step, limit "
             f"{format_percent(WORTH.value)}"
         )
+    if units.on_cpus and names <= units.sizes.keys():
+        return _on_cpus(units, again, share, sum(units.sizes[name] for name in names if name is not None))
     unknown = any(rank.reserved_bytes is None or rank.capacity_bytes is None for rank in units.ranks)
     if not names <= units.sizes.keys() or unknown or units.fullest is None:
         return Skipped(
@@ -56,12 +58,25 @@ def _look(units: Units) -> Statement:
     return units.finding(
         again,
         share,
-        f"{len(names)} units are gathered twice a step: {format_percent(share)} of the step is exposed second gathers",
+        f"second gathers of sharded units: {format_percent(share)} of the step",
         (
+            f"{len(names)} units are gathered in the forward and again in the backward pass",
             f"kept gathered they take {format_bytes_binary(kept)} at most; the allocator reserves "
             f"{format_bytes_binary(used)} of {format_bytes_binary(capacity)}",
         ),
         limit="prefetch may hide part of it without more memory",
+        advice=units.advice("keep gathered"),
+    )
+
+
+def _on_cpus(units: Units, again: list[Call], share: float, kept: int) -> Finding:
+    """Of host memory a trace does not say how much is free."""
+    return units.finding(
+        again,
+        share,
+        f"second gathers of sharded units: {format_percent(share)} of the step",
+        (f"kept gathered they take {format_bytes_binary(kept)} of a rank's host memory at most",),
+        limit="whether host memory has room is not recorded",
         advice=units.advice("keep gathered"),
     )
 

@@ -33,7 +33,7 @@ _MOST = Threshold(
 )
 
 
-@on_units
+@on_units()
 def _look(units: Units) -> Statement:
     known = units.sizes
     if ROOT not in known:

@@ -2,8 +2,10 @@
 
 What
 ----
-Units whose gathered size is below 8 MiB. Fires when at least four units and half of all are, and the exposed time of
-their gathers and reductions is 5% of the step (the smallest over ranks, so that waiting is left out).
+Units whose gathered size is below that of which latency takes half of the time, by this job's own gathers and reductions
+(on devices at least 8 MiB, between 64 KiB and 64 MiB). Fires when at least four units and half of all are, and merging
+them returns 5% of the step: the latency of the calls that go, and at most the exposed time of these units (the smallest
+over ranks, so that waiting is left out).
 
 Why
 ---
@@ -13,7 +15,8 @@ bandwidth of a large one, one of 1 MiB 6%. Two units in one move the same bytes 
 Known problems
 --------------
 Between hosts the size from which bandwidth is reached is larger: units above the limit may be small there. Larger units
-hold more memory while they are gathered. CPU jobs are not judged.
+hold more memory while they are gathered. Of units of one size latency is unknown: then the limit is 8 MiB (on
+CPUs 256 KiB), and what they expose is at stake.
 
 References
 ----------
@@ -23,36 +26,51 @@ Zhao et al., PyTorch FSDP, VLDB 2023, section 3.2.1 (larger units use the networ
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Sequence
 from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_percent
+from stepscope.diagnose.message_costs import MessageCost
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.diagnose.unit_facts import WORTH, Units, on_units
+from stepscope.diagnose.unit_facts import WORTH, Call, Units, on_units
 from stepscope.records.finding import Skipped
 
 _SMALL = Threshold(
     value=8 << 20, unit="bytes gathered", source="nccl-tests on 8 A100s: 27% of the bandwidth of large sizes"
 )
+_SMALL_ON_CPUS = Threshold(
+    value=256 << 10,
+    unit="bytes gathered",
+    source="gloo on one host: 0.1 to 0.3 ms of latency, 64 KiB take 0.34 ms (2026-11)",
+)
+_MOST_BYTES = 64 << 20
+"""No unit above it is small, whatever the network."""
 _LEAST = Threshold(value=4, unit="units", source="stepscope's choice, 2026-11: fewer have little to merge")
 _HALF = Threshold(value=0.5, unit="of the units", source="stepscope's choice, 2026-11: most of them")
 
 
-@on_units
+@on_units()
 def _look(units: Units) -> Statement:
     if not units.sizes:
         return Skipped(reason="the sizes of the units are not recorded")
-    small = {unit for unit, size in units.sizes.items() if size < _SMALL.value}
+    cost = units.cost()
+    limit_bytes = _limit(units, cost)
+    small = {unit for unit, size in units.sizes.items() if size < limit_bytes}
     mine = [each for each in units.calls if each[0].unit in small]
     share = units.share(mine)
-    said = f"{len(small)} of {len(units.sizes)} units gather less than {format_bytes_binary(_SMALL.value)}"
+    if cost is not None and cost.latency_ns > 0:
+        share = min(share, _fewer(mine, limit_bytes) * cost.latency_ns / units.step_ns)
+    said = f"{len(small)} of {len(units.sizes)} units gather less than {format_bytes_binary(limit_bytes)}"
     if len(small) < max(_LEAST.value, _HALF.value * len(units.sizes)) or share < WORTH.value:
         limit = format_percent(WORTH.value)
-        return f"{said}; {format_percent(share)} of the step is their exposed communication, limit {limit}"
+        return f"{said}; merging them returns {format_percent(share)} of the step, limit {limit}"
     return units.finding(
         mine,
         share,
-        f"sharded units are small: {format_percent(share)} of the step is exposed communication of {len(small)} units",
+        f"small sharded units: {format_percent(share)} of the step is latency of their collectives",
         (
             f"{said}, {format_bytes_binary(median(units.sizes[u] for u in small))} in the median",
             f"{len(mine)} collectives of these units in {len({each[0].step for each in units.calls})} steps",
@@ -62,9 +80,32 @@ def _look(units: Units) -> Statement:
     )
 
 
+def _limit(units: Units, cost: MessageCost | None) -> float:
+    """The size below which latency takes longer than the transfer, in this job; the table's where latency is unknown."""
+    table = _SMALL_ON_CPUS.value if units.on_cpus else _SMALL.value
+    if cost is None or not cost.latency_ns:
+        return table
+    measured = min(cost.useful_bytes, _MOST_BYTES)
+    return measured if units.on_cpus else max(measured, table)
+
+
+def _fewer(calls: Sequence[Call], limit_bytes: float) -> int:
+    """How many of these calls go when units are merged to four times the limit, of which a fifth is latency."""
+    merged: dict[tuple[int | None, str, str], list[int]] = defaultdict(list)
+    for first, *_ in calls:
+        merged[first.step, first.op, first.phase].append(first.size_bytes or 0)
+    return sum(len(sizes) - math.ceil(max(1.0, sum(sizes) / (4 * limit_bytes))) for sizes in merged.values())
+
+
 RULE = Rule(
     symptom="sharded units are too small for the network",
     look_at_job=_look,
     protocol=3,
-    thresholds={"small": _SMALL, "least": _LEAST, "share": _HALF, "of the step": WORTH},
+    thresholds={
+        "small": _SMALL,
+        "small on CPUs": _SMALL_ON_CPUS,
+        "least": _LEAST,
+        "share": _HALF,
+        "of the step": WORTH,
+    },
 )

@@ -37,7 +37,7 @@ from stepscope.records.trace_units import UnitCopies
 _HOST = ("parameters to the device", "gradients to the host")
 
 
-@on_units
+@on_units("sharded on CPUs, where copies of units count as computation")
 def _look(units: Units) -> Statement:
     if not any(rank.copies for rank in units.ranks):
         return Skipped(reason="the trace shows no copies of units: no ranges or operators of FSDP mark them")

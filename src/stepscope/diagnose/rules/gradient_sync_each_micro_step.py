@@ -15,7 +15,7 @@ The optimizer uses the sum of all micro-steps: one reduction of the sum is enoug
 Known problems
 --------------
 Sharded units that reduce once keep whole gradients on every rank until then, which takes memory. Buckets of one size
-without recorded parameters or annotations do not tell passes from buckets, and are taken for one pass.
+without recorded parameters or annotations may be of one pass or of several, and are taken for one.
 
 References
 ----------
@@ -58,7 +58,8 @@ def _look(job: TraceEvidence) -> Statement:
     stake = share * (passes - 1) / passes
     said = f"{passes} backward passes a step reduce the same gradients"
     if stake < WORTH.value:
-        return f"{said}; {passes - 1} of {passes} cost {format_percent(stake)} of the step, limit {format_percent(WORTH.value)}"
+        limit = format_percent(WORTH.value)
+        return f"{said}; {passes - 1} of {passes} cost {format_percent(stake)} of the step, limit {limit}"
     used = used_in(job.summary) | {p.units.wrapper for p in job.summary.ranks if p.units is not None}
     return Finding(
         severity=severity_of(stake),

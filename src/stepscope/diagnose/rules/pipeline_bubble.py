@@ -5,7 +5,9 @@ What
 Runs whose source states pipeline stages p and micro-batches m of a step. With stages of equal length and free
 point-to-point messages, GPipe and 1F1B idle (p - 1) / (m + p - 1) of the step; interleaved schedules with v chunks per
 rank (p - 1) / (v m + p - 1). Fires above 10%. Of runs of `bench` the bubble is measured: the share of the ranks' time from
-the first computation of a schedule to its last in which they compute nothing; of others the configuration decides.
+the first computation of a schedule to its last in which they compute nothing; of others the configuration decides. Of
+traces of all stages it is measured too: idle time, and messages under no computation, of the median stage; the micro-batches
+are half of the messages that an outer stage exchanges a step.
 
 Why
 ---
@@ -24,16 +26,24 @@ METRICS, Pipeline. Narayanan et al., Efficient large-scale language model traini
 
 from __future__ import annotations
 
-from stepscope.core.units import format_percent
+from statistics import median
+from typing import TYPE_CHECKING
+
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.frameworks import in_words_of, option, used_in
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.diagnose.trace_facts import severity_of
+from stepscope.diagnose.trace_facts import severity_of, trace_command
+from stepscope.diagnose.traced_pipeline import SLOW, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.pipeline import PipelineLayout
-from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.pairs import name_of
-from stepscope.results.pipeline import Pipeline, pipeline_of
-from stepscope.results.pipeline_profile import MeasuredPipeline, pipelines
+
+if TYPE_CHECKING:
+    from stepscope.results.pipeline import Pipeline
+    from stepscope.results.pipeline_profile import MeasuredPipeline
 
 MOST = Threshold(
     value=0.10,
@@ -42,7 +52,13 @@ MOST = Threshold(
 )
 
 
+SHOWN = 8
+
+
 def check(evidence: Evidence) -> Statement:
+    from stepscope.results.pipeline import pipeline_of  # `trace` starts without what reads runs and cells
+    from stepscope.results.pipeline_profile import pipelines
+
     ran = pipelines(evidence.cells)
     of_cells = {cell.run.run_id for cell, _ in ran}
     judged = [
@@ -127,10 +143,71 @@ def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_
     return advice
 
 
+def _look(job: TraceEvidence) -> Statement:
+    traced = traced_pipeline(job.summary)
+    if isinstance(traced, Skipped):
+        return traced
+    stages, bubbles = len(traced.stages), traced.bubbles
+    bubble, m = median(bubbles), traced.micro_batches
+    layout = None if m is None else PipelineLayout(schedule="1f1b", ranks=stages, micro_batches=m)
+    batches = "" if m is None else f", {counted(m, 'micro-batch')}"
+    if bubble <= MOST.value:
+        limit = format_percent(MOST.value)
+        return f"{stages} stages{batches}: they idle {format_percent(bubble)} of the step, limit {limit}"
+    slowest = traced.slowest
+    evidence = [
+        "stage: compute, bubble (idle, and messages under no computation): "
+        + " ".join(
+            f"{i}: {format_duration(c)} {format_percent(b)}"
+            for i, (c, b) in enumerate(zip(traced.compute_ns[:SHOWN], bubbles[:SHOWN], strict=True))
+        ),
+        f"stage {slowest} limits: it computes {traced.ratio:.2f}x the others' time",
+    ]
+    if layout is not None:
+        evidence.insert(
+            0, f"equal stages and free messages would give {layout.formula} = {format_percent(layout.bubble)}"
+        )
+    return Finding(
+        severity=severity_of(bubble),
+        title=f"pipeline bubble: {format_percent(bubble)} of the step, {stages} stages{batches}",
+        evidence=tuple(evidence),
+        stake_fraction=min(1.0, bubble),
+        ranks=tuple(p.facts.rank for p in traced.stages[slowest]),
+        confidence="measured, median stage"
+        + ("" if m is None else "; micro-batches as the messages of the outer stages say"),
+        advice=_of_traces(job, layout, uneven=traced.ratio >= SLOW),
+    )
+
+
+def _of_traces(job: TraceEvidence, layout: PipelineLayout | None, *, uneven: bool) -> tuple[Advice, ...]:
+    """More micro-batches only where these are few; a balance where a stage is slower; else the messages."""
+    used = used_in(job.summary)
+    few = layout is None or layout.bubble > MOST.value
+    more = "use more micro-batches a step" if layout is None else (
+        f"use {layout.micro_batches_for(MOST.value)} micro-batches or more: the bubble is then at most "
+        f"{format_percent(MOST.value)} with equal stages"
+    )  # fmt: skip
+    advice = [Advice(text=more), *in_words_of("micro-batches", used)] if few else []
+    if few:
+        interleaved = option("interleave stages", used, plain="ScheduleInterleaved1F1B with several stages a rank")
+        advice.append(Advice(text=f"or an interleaved schedule, which divides the bubble: {interleaved}"))
+    if uneven:
+        advice.append(Advice(text="balance the stages: the others wait for the one that limits"))
+        advice += in_words_of("balance stages", used)
+    if not advice:
+        advice.append(
+            Advice(text=f"{layout.micro_batches if layout else 'its'} micro-batches are enough: look at messages")
+        )
+    look = advice[0]
+    return Advice(text=look.text, command=trace_command(job, "--show groups,idle,collectives")), *advice[1:]
+
+
 RULE = Rule(
     symptom="too few micro-batches for so many pipeline stages",
-    needs=("runs",),
+    any_of=("runs", "traces"),
     look=check,
+    look_at_job=_look,
+    explained_by=("pipeline-imbalance",),
     folded=True,
     protocol=2,
     thresholds={"bubble": MOST},

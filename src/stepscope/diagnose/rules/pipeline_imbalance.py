@@ -25,8 +25,7 @@ METRICS, Pipeline.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -34,9 +33,10 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.outcome import Statement, together
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.diagnose.trace_facts import read_in_full, severity_of, trace_command, unread, window_ns
+from stepscope.diagnose.trace_facts import severity_of, trace_command, window_ns
+from stepscope.diagnose.traced_pipeline import SLOW, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.pairs import name_of
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from stepscope.results.pipeline_profile import MeasuredPipeline
 
 _SLOW = Threshold(
-    value=1.15,
+    value=SLOW,
     unit="times the median of the other stages",
     source="stepscope's choice, 2026-11: beyond noise of devices",
 )
@@ -87,34 +87,26 @@ def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Statement:
 
 
 def _look(job: TraceEvidence) -> Statement:
-    ranks = {p.facts.rank: p for p in read_in_full(job.summary)}
-    if not ranks:
-        return unread(job.summary, "no rank was read in full")
-    chains = _chains(job.summary)
-    if not chains:
-        return Skipped(reason="no pipeline: no group carries messages between stages alone")
-    if any(rank not in ranks for chain in chains for rank in chain) or len({len(c) for c in chains}) > 1:
-        return Skipped(reason="a pipeline's stages are not all among the traces")
-    stages = [[ranks[chain[i]] for chain in chains] for i in range(len(chains[0]))]
-    compute = [median(_compute(p) for p in stage) for stage in stages]
-    slowest = max(range(len(stages)), key=compute.__getitem__)
-    others = median(c for i, c in enumerate(compute) if i != slowest)
+    traced = traced_pipeline(job.summary)
+    if isinstance(traced, Skipped):
+        return traced
+    stages, compute, slowest, ratio = traced.stages, traced.compute_ns, traced.slowest, traced.ratio
     window = median(window_ns(p) for stage in stages for p in stage)
-    ratio, share = compute[slowest] / max(others, 1), (compute[slowest] - fmean(compute)) / window
+    share = (compute[slowest] - fmean(compute)) / window
     if ratio < _SLOW.value or share < _WORTH.value:
         return (
             f"stage {slowest} of {len(stages)} computes {ratio:.2f} times as long as the others; evening out returns "
             f"{format_percent(max(share, 0.0))} of the time, limits {_SLOW.value} and {format_percent(_WORTH.value)}"
         )
-    bubbles = [median(_bubble(p) for p in stage) for stage in stages]
+    bubbles = traced.bubbles
     shown = " ".join(
         f"{i}: {format_duration(compute[i])} {format_percent(bubbles[i])}" for i in range(len(stages))[:_SHOWN]
     )
     where = ", ".join(str(p.facts.rank) for p in stages[slowest][:_SHOWN])
     return Finding(
         severity=severity_of(share),
-        title=f"pipeline stage {slowest} of {len(stages)} (rank {where}) computes {ratio:.1f} times as long as the others: "
-        f"{format_percent(share)} of the time",
+        title=f"pipeline imbalance: stage {slowest} (rank {where}) computes {ratio:.2f}x the others' time, "
+        f"{format_percent(share)} of the step",
         evidence=(
             f"stage: compute, bubble (idle, and messages under no computation): {shown}",
             *_cause(stages, slowest),
@@ -147,18 +139,7 @@ def _look(job: TraceEvidence) -> Statement:
     )
 
 
-def _compute(each: RankPass) -> int:
-    return each.budget.parts.compute_ns if each.budget else 0
-
-
-def _bubble(each: RankPass) -> float:
-    """Share of the window in which the rank idles, or waits in a message that nothing covers."""
-    assert each.budget is not None
-    messages = sum(g.exposed_ns for g in each.groups if g.kind == "pp")
-    return (min(messages, each.budget.parts.exposed_comm_ns) + each.budget.parts.idle_ns) / window_ns(each)
-
-
-def _more_kernels(stages: list[list[RankPass]], slowest: int) -> float | None:
+def _more_kernels(stages: Sequence[Sequence[RankPass]], slowest: int) -> float | None:
     """How many times the kernels of the other stages the slowest runs; None where no kernel was recorded."""
     calls = [[p.mix.calls for p in stage if p.mix is not None] for stage in stages]
     if not all(calls):
@@ -166,12 +147,12 @@ def _more_kernels(stages: list[list[RankPass]], slowest: int) -> float | None:
     return median(calls[slowest]) / max(1.0, median(n for i, mine in enumerate(calls) for n in mine if i != slowest))
 
 
-def _as_many(stages: list[list[RankPass]], slowest: int) -> bool:
+def _as_many(stages: Sequence[Sequence[RankPass]], slowest: int) -> bool:
     ratio = _more_kernels(stages, slowest)
     return ratio is not None and ratio < _SLOW.value
 
 
-def _cause(stages: list[list[RankPass]], slowest: int) -> tuple[str, ...]:
+def _cause(stages: Sequence[Sequence[RankPass]], slowest: int) -> tuple[str, ...]:
     """Whether the stage runs more kernels, or longer ones; nothing where no kernel was recorded."""
     ratio = _more_kernels(stages, slowest)
     if ratio is None:
@@ -179,33 +160,6 @@ def _cause(stages: list[list[RankPass]], slowest: int) -> tuple[str, ...]:
     if ratio >= _SLOW.value:
         return (f"it runs {ratio:.1f} times as many kernels: it holds more layers",)
     return ("it runs as many kernels, which take longer: larger layers, or a slower device",)
-
-
-def _chains(summary: TraceSummary) -> list[tuple[int, ...]]:
-    """Ranks that exchange messages in groups that carry nothing else, connected, ascending."""
-    linked: dict[int, set[int]] = defaultdict(set)
-    for each in summary.ranks:
-        pipes = {g.group for g in each.groups if g.kind == "pp"}
-        only = len(each.groups) == len(pipes)
-        for call in each.communication.collectives if each.communication and pipes else ():
-            if call.op != "send_recv" or call.group is None or call.group.name not in pipes:
-                continue
-            ranks: Iterable[int] = call.peers or call.group.ranks or ()
-            whole = call.peers is None and len(tuple(ranks)) == summary.world_size and not only
-            for other in () if whole else ranks:
-                linked[each.facts.rank].add(other)
-                linked[other].add(each.facts.rank)
-    chains: list[tuple[int, ...]] = []
-    left = set(linked)
-    while left:
-        chain, edge = set[int](), {min(left)}
-        while edge:
-            chain |= edge
-            edge = {n for rank in edge for n in linked[rank]} - chain
-        left -= chain
-        if len(chain) > 1:
-            chains.append(tuple(sorted(chain)))
-    return chains
 
 
 RULE = Rule(

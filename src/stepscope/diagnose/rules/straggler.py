@@ -85,7 +85,7 @@ MIN_STAKE = 0.05
 SURE_WAITING = Threshold(
     value=0.30,
     unit="share of the window",
-    source="clean jobs of two ranks wait for up to 14% of three steps (2026-11): twice that is no chance",
+    source="clean jobs of two ranks wait for up to 14% of three steps (2026-11): twice that is unlikely",
 )
 
 NEGLIGIBLE = 0.01
@@ -349,8 +349,8 @@ def _cannot_name(job: TraceEvidence, report: StragglerReport) -> str | None:
     if least < MAX_P or waits >= CLEAR_WAITS:
         return None
     return (
-        f"{counted(waits, 'step')} of {counted(ranks, 'rank')} cannot reach p < {MAX_P:g} (at best {least:.2g}): no rank can "
-        "be named; record more steps"
+        f"{counted(waits, 'step')} of {counted(ranks, 'rank')} cannot reach p < {MAX_P:g} (at best {least:.2g}): no rank "
+        "can be named; record more steps"
     )
 
 

@@ -108,6 +108,9 @@ class Diary:
         self.first_ns = 0
         """Of the first step, without data."""
         self.compiled = False
+        self.held = None
+        self.on_device = False
+        """Whether the model is on a GPU, whose waiting the host does not see."""
         self.tail = None
         """The last gradient of DDP (gradients.py), where there is one."""
         self.raised = None
@@ -431,7 +434,7 @@ class Diary:
             late = (look[2] - start[2] - self.not_ours[1]) / whole
             part = round(min(max(late, 0.0), 1.0) * (NO_DELAY - 1))
         backward = acc[BACKWARD] if self.ever_backward else NAN
-        record = RECORD.pack(
+        fields = [
             whole,
             acc[DATA] if self.ever_data else NAN,
             acc[BEFORE],
@@ -444,17 +447,39 @@ class Diary:
             part,
             min(self.micro_steps, 255),
             self.flags,
-        )
+        ]
         if not self.flags & (FIRST | WINDOW | PROFILED):
             self.times.append(whole - acc[OUTSIDE])
         elif not self.number:
             self.first_ns = whole - acc[DATA]
-        self.pages.step(record, self.number + 1, start[0] - self.start_ns)
+        if self.tail is not None and self.tail.on_device:
+            self.release()
+            self.held = (fields, self.tail.take(), start[0] - self.start_ns)
+        else:
+            self.pages.step(RECORD.pack(*fields), self.number + 1, start[0] - self.start_ns)
+
+    def release(self):
+        """Write the record that waited for its events on the device."""
+        if self.held is None:
+            return
+        fields, pairs, at_ns = self.held
+        self.held = None
+        ns = self.tail.nanoseconds(pairs)
+        if ns == ns:
+            fields[COMM] = min(ns, fields[WHOLE])
+            fields[-1] |= DEVICE_CLOCK
+            over = sum(each for each in fields[DATA:CPU] if each == each) - fields[WHOLE]
+            for part in (BACKWARD, OPTIMIZER, FORWARD, BEFORE):  # the host waited there for the device
+                taken = min(max(over, 0), fields[part])
+                fields[part] -= taken
+                over -= taken
+        self.pages.step(RECORD.pack(*fields), self.number, at_ns)
 
     def comm(self):
+        """Of the step that ends; NaN: ranks communicate, or may, and nothing of it shows on the host."""
         if self.world == 1:
             return 0.0
-        return self.acc[COMM] if self.ever_waited else NAN
+        return self.acc[COMM] if self.ever_waited and not self.on_device else NAN
 
     def move(self, ident):
         """The counted optimizer steps on another thread."""
@@ -521,6 +546,7 @@ class Diary:
     @guarded
     def close(self):
         """The process ends: an evaluation after the last step is told, too."""
+        self.release()
         if self.evaluation is not None and get_ident() == self.thread:
             evaluation, self.evaluation = self.evaluation, None
             self.phase = evaluation.resume

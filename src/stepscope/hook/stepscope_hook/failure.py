@@ -8,6 +8,9 @@ import os
 import sys
 import time
 
+from stepscope_hook.control import Control
+from stepscope_hook.ends import kind_of, place_of, restart, text_of
+
 MESSAGE_CHARS = 2000
 
 
@@ -19,9 +22,7 @@ def watch(options):
         if issubclass(kind, KeyboardInterrupt):  # an import in here would make a plain exit 1 of Python's end by SIGINT
             return before(kind, error, trace)
         try:
-            from stepscope_hook.control import Control
-
-            tell(Control(options), kind, error, trace)
+            tell(Control(options), error, trace)
         except Exception:  # the job's own failure is what counts
             pass
         return before(kind, error, trace)
@@ -29,11 +30,11 @@ def watch(options):
     sys.excepthook = told
 
 
-def tell(control, kind, error, trace):
+def tell(control, error, trace):
     document = {
         "host": control.host, "pid": os.getpid(), "rank": number("RANK"), "world_size": number("WORLD_SIZE"),
-        "restart": number("TORCHELASTIC_RESTART_COUNT") or 0, "at_unix_ns": time.time_ns(),
-        "exception": kind.__name__, "message": str(error)[:MESSAGE_CHARS], "place": place(error, trace),
+        "restart": restart(), "at_unix_ns": time.time_ns(),
+        "exception": kind_of(error), "message": text_of(error)[:MESSAGE_CHARS], "place": place(error, trace),
         "torch": "torch" in sys.modules, "ranks": launched(error),
     }  # fmt: skip
     control.write("profile_failure/1", "failure-{}-{}.json".format(control.host, os.getpid()), document)
@@ -68,34 +69,7 @@ def text(message):
 
 
 def place(error, trace):
-    """``file:line in function: code`` of the innermost line of the user's own; the innermost of all where none is."""
+    """``file:line in function: code`` of the innermost line of the user's own; a line that does not parse."""
     if isinstance(error, SyntaxError) and error.filename:
-        return "{}:{}: {}".format(short(error.filename), error.lineno, (error.text or "").strip())
-    import linecache
-
-    found = None
-    while trace is not None:
-        frame, line = trace.tb_frame, trace.tb_lineno
-        name = frame.f_code.co_filename
-        if found is None or not foreign(name):
-            code = linecache.getline(name, line, frame.f_globals).strip()
-            found = "{}:{} in {}: {}".format(short(name), line, frame.f_code.co_name, code)
-        trace = trace.tb_next
-    return found
-
-
-def short(name):
-    """A file below the working folder by its path from there."""
-    here = os.getcwd() + os.sep
-    return name[len(here) :] if name.startswith(here) else name
-
-
-def foreign(name):
-    """Whether a file is Python's, installed, or ours."""
-    if name.startswith("<"):
-        return True
-    own = os.path.dirname(os.path.abspath(__file__))
-    library = os.path.dirname(os.__file__)
-    path = os.path.abspath(name)
-    parts = ("site-packages", "dist-packages")
-    return path.startswith((own + os.sep, library + os.sep)) or any(part in path.split(os.sep) for part in parts)
+        return "{}:{}: {}".format(error.filename, error.lineno, (error.text or "").strip())
+    return place_of(trace)

@@ -17,7 +17,9 @@ MOST_KEPT = 4
 
 
 class LastGradient:
-    """modules: DistributedDataParallel with parameters in the host's memory."""
+    """modules: DistributedDataParallel with parameters in the host's memory, whose backward pass waits for the others."""
+
+    on_device = False
 
     def __init__(self, diary, modules):
         self.diary = diary
@@ -71,11 +73,15 @@ class LastGradient:
             return
         self.tail = False
         if diary.phase == COMM:
-            if any(getattr(module, "require_forward_param_sync", True) for module in self.modules):
+            if self.sends():
                 diary.ever_waited = True
                 diary.turn(BACKWARD)
             else:  # no_sync: nothing is sent
                 diary.phase = BACKWARD
+
+    def sends(self):
+        """Whether this backward pass reduces gradients: not in no_sync."""
+        return any(getattr(module, "require_forward_param_sync", True) for module in self.modules)
 
     def step_ends(self):
         self.steps += 1
@@ -86,3 +92,49 @@ class LastGradient:
                 self.watch(sorted(self.kept)[:MOST_KEPT])
         elif self.steps % LEARNED_AGAIN == 0:
             self.learn(1)
+
+
+class LastGradientOnDevice(LastGradient):
+    """The same of parameters on a GPU: events on its streams, read a step later, without waiting for them."""
+
+    on_device = True
+
+    def __init__(self, diary, modules):
+        import torch
+
+        self.cuda = torch.cuda
+        self.event = None
+        self.pairs = []
+        """(last gradient ready, end of the backward pass) of this step."""
+        super().__init__(diary, modules)
+
+    def ready(self, parameter):
+        """torch's hook, on the device's thread of autograd: what counts is what was recorded last."""
+        self.last = id(parameter)
+        if self.cuda.is_current_stream_capturing():
+            return
+        if self.event is None:
+            self.event = self.cuda.Event(enable_timing=True)
+        self.event.record()
+
+    def backward_ends(self):
+        if self.last is not None and self.learning:
+            self.lasts.add(self.last)
+        if self.last is None or self.event is None or not self.sends():
+            return
+        end = self.cuda.Event(enable_timing=True)
+        end.record()
+        self.pairs.append((self.event, end))
+        self.event = None
+
+    def take(self):
+        """The pairs of the step that ends."""
+        pairs, self.pairs = self.pairs, []
+        return pairs
+
+    @staticmethod
+    def nanoseconds(pairs):
+        """NaN where the device has not come to an event yet."""
+        if not pairs or not all(end.query() for _, end in pairs):
+            return float("nan")
+        return sum(ready.elapsed_time(end) for ready, end in pairs) * 1e6

@@ -196,7 +196,8 @@ def steps_of(request, times):
 
 
 def middle(values):
-    return sorted(values)[len(values) // 2]
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def is_long(times):
@@ -204,8 +205,8 @@ def is_long(times):
 
 
 def settled(times):
-    last = sorted(list(times)[-SETTLED:])
+    last = list(times)[-SETTLED:]
     if len(times) < SETTLED:
         return False
-    centre = last[len(last) // 2]
+    centre = middle(last)
     return all(abs(each - centre) <= SETTLED_SPREAD * centre for each in last)

@@ -9,8 +9,8 @@ import weakref
 from stepscope_hook.control import identity, say
 from stepscope_hook.diary import PROFILED, WINDOW, Diary
 from stepscope_hook.ends import restart, tell_uncaught, write_end
-from stepscope_hook.facts import Objects, model_facts
-from stepscope_hook.gradients import LastGradient
+from stepscope_hook.facts import Objects, model_facts, parameters_of
+from stepscope_hook.gradients import LastGradient, LastGradientOnDevice
 from stepscope_hook.looks import Looks
 from stepscope_hook.pages import Pages
 from stepscope_hook.plans import Plans
@@ -168,9 +168,11 @@ class Steps:
             if optimizer is None:
                 return
             self.roots.find(objects.of["module"], optimizer)
-            ddp = objects.of["ddp"]
-            if any(each.device.type == "cpu" for module in ddp for each in module.parameters()):
-                self.diary.tail = LastGradient(self.diary, ddp)
+            devices = {each.device.type for each in parameters_of(optimizer)}
+            self.diary.on_device = bool(devices - {"cpu", "meta"})
+            if objects.of["ddp"] and devices in ({"cpu"}, {"cuda"}):
+                last = LastGradientOnDevice if self.diary.on_device else LastGradient
+                self.diary.tail = last(self.diary, objects.of["ddp"])
         except Exception as error:  # its passes are not told from each other then
             self.diary.note("the model is not found: {}: {}".format(type(error).__name__, error))
 

@@ -15,8 +15,8 @@ SLOW_NETWORK = {"elements": 64 << 20, "forward_ns": 1_000_000, "backward_ns": 2_
 
 def test_second_gathers_with_room_are_named(tmp_path: Path) -> None:
     finding = found(RULE, traces_of(fsdp(**SLOW_NETWORK), tmp_path))
-    assert finding.title.startswith("6 units are gathered twice a step")
-    assert "they take 1.50 GiB at most; the allocator reserves 1.00 GiB of 80.0 GiB" in finding.evidence[0]
+    assert finding.evidence[0].startswith("6 units are gathered")
+    assert "they take 1.50 GiB at most; the allocator reserves 1.00 GiB of 80.0 GiB" in finding.evidence[1]
     assert finding.advice[0].text == "FSDP2: fully_shard(block, reshard_after_forward=False)"
 
 
@@ -40,3 +40,9 @@ def test_without_memory_nothing_is_claimed(tmp_path: Path) -> None:
     for i, lacking in enumerate(({"memory": False}, {"gpu_bytes": 0})):
         assert "profile with memory" in skipped(RULE, traces_of(fsdp(**SLOW_NETWORK, **lacking), tmp_path / str(i)))
     assert "no sharded parameters" in skipped(RULE, generated(tmp_path / "ddp", world=2))
+
+
+def test_on_cpus_the_room_is_not_known_and_said_so(tmp_path: Path) -> None:
+    finding = found(RULE, traces_of(fsdp(device="gloo", forward_ns=100_000, backward_ns=100_000), tmp_path))
+    assert "whether host memory has room is not recorded" in finding.confidence
+    assert any("reshard_after_forward=False" in a.text for a in finding.advice)

@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 from tests.evidence import evidence, run
 from tests.pipelines import MS, pipeline_cell
+from tests.sharded_jobs import pipeline, traces_of
+from tests.trace_evidence import found, generated, quiet, skipped
 
+from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.diagnose.rules.pipeline_bubble import RULE
+from stepscope.diagnose.rules.pipeline_imbalance import RULE as IMBALANCE
 from stepscope.predict.pipeline import StageTime
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.pipeline import PipelineLayout
+from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 
 MEGATRON = """\
@@ -110,3 +116,43 @@ def test_enough_micro_batches_and_still_a_bubble_points_at_the_messages() -> Non
     (found,) = RULE.check(measured(10, message_ms=30.0))
     assert "enough by the formula: look at messages" in found.advice[0].text
     assert "waiting for messages is" in found.evidence[1]
+
+
+def traced_stages(
+    folder: Path, micro_batches: int, *, world: int = 2, slow: dict[int, float] | None = None
+) -> Evidence:
+    """GPipe, of two stages on gloo, with messages of 1 us: forward 0.1 ms, backward 0.2 ms."""
+    plan = {"forward_ns": 100_000, "backward_ns": 200_000, "transfer_ns": 1_000, "launch_ns": 500}
+    return traces_of(
+        pipeline(world=world, layers=micro_batches, device="gloo" if world == 2 else "cuda", slow=slow or {}, **plan),
+        folder / str(micro_batches),
+    )
+
+
+@pytest.mark.parametrize(("micro_batches", "world"), [(2, 2), (4, 2), (4, 4)])
+def test_the_bubble_of_traces_stands_beside_the_formula(micro_batches: int, world: int, tmp_path: Path) -> None:
+    finding = found(RULE, traced_stages(tmp_path, micro_batches, world=world))
+    ideal = (world - 1) / (micro_batches + world - 1)
+    assert finding.title.endswith(f"{world} stages, {micro_batches} micro-batches")
+    assert finding.stake_fraction == pytest.approx(ideal, rel=0.25)
+    assert f"({world} - 1) / ({micro_batches} + {world} - 1)" in finding.evidence[0]
+    assert any("micro-batches or more" in a.text for a in finding.advice)
+    assert any("interleaved" in a.text for a in finding.advice)
+
+
+def test_many_micro_batches_fill_a_traced_pipeline(tmp_path: Path) -> None:
+    assert "limit 10%" in quiet(RULE, traced_stages(tmp_path, 24))
+
+
+def test_a_slow_stage_of_many_micro_batches_is_balanced_and_not_given_more(tmp_path: Path) -> None:
+    evidence = traced_stages(tmp_path, 16, slow={1: 1.8})
+    finding = found(RULE, evidence)
+    assert not any("micro-batches or more" in a.text for a in finding.advice)
+    assert any("balance the stages" in a.text for a in finding.advice)
+    said = diagnose(evidence, rules=(RULE, IMBALANCE, EXPOSED))
+    assert said.findings[0].rule == "pipeline-imbalance"
+    assert "exposed-communication" not in {f.rule for f in said.findings}
+
+
+def test_a_job_without_stages_has_no_bubble(tmp_path: Path) -> None:
+    assert "no pipeline" in skipped(RULE, generated(tmp_path, world=2))

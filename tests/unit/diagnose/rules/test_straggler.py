@@ -19,6 +19,7 @@ from stepscope.diagnose.rules.straggler import RULE
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.trace_stragglers import StragglerReport
 from stepscope.report.views import stragglers
+from stepscope.results.evidence import Evidence
 from stepscope.results.slow_ranks import median_of_others, own_times, slow_ranks
 from stepscope.traces.job import analyse_job
 

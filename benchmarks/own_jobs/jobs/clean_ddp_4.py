@@ -1,0 +1,42 @@
+"""DDP, 4 ranks whose work is mostly a wait of fixed length (as for a device); nothing is planted."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from _clock import tick
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            time.sleep(0.006)
+            x = torch.relu(layer(x))
+        return x
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs = torch.randn(64, 64)
+    for _ in range(250):
+        optimizer.zero_grad()
+        loss = model(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        tick()
+    if dist.get_rank() == 0:
+        print(f"loss {loss.item():.6f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""DDP, 2 ranks; rank 0 ends the training with exit code 1 in step 120."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from _clock import tick
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.ReLU())]
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(1, 301):
+        inputs = torch.randn(1024, 128)
+        optimizer.zero_grad()
+        loss = (model(inputs) - inputs).square().mean()
+        if dist.get_rank() == 0 and step == 120:
+            sys.exit(1)
+        loss.backward()
+        optimizer.step()
+        tick()
+    if dist.get_rank() == 0:
+        print(f"loss {loss.item():.5f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

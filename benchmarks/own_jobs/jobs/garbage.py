@@ -1,0 +1,39 @@
+"""DDP, 2 ranks; rank 1 holds many objects and collects garbage every 15 steps. --clean: it collects none."""
+
+import gc
+import sys
+
+import torch
+import torch.distributed as dist
+from _clock import tick
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+CLEAN = "--clean" in sys.argv
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.ReLU())]
+    model = DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    cache = [{"name": [number]} for number in range(100_000)] if dist.get_rank() == 1 else []
+    gc.disable()
+    dist.barrier()
+    for step in range(1, 351):
+        inputs = torch.randn(1024, 128)
+        optimizer.zero_grad()
+        loss = (model(inputs) - inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        if step % 15 == 0 and cache and not CLEAN:
+            gc.collect()
+        tick()
+    if dist.get_rank() == 0:
+        print(f"loss {loss.item():.5f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

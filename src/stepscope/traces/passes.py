@@ -1,0 +1,118 @@
+"""Which operators outside all marked phases are the forward pass, which evaluate the model, and which are neither.
+
+An operator of the training's forward pass has a node in the backward pass: the node bears its sequence number. Operators
+after a backward pass (gradients are divided, clipped, reduced) belong to no pass until the next step, the optimizer or the
+next operator with a node begins. A stretch that runs the model's layers and has no node in it is an evaluation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.dataclass import dataclass
+from stepscope.stats import spans
+from stepscope.stats.spans import Spans
+from stepscope.traces.events import Category, Events
+from stepscope.traces.host_marks import step_marks
+
+Ints = NDArray[np.int64]
+
+AUTOGRAD = "autograd::engine::evaluate_function"
+
+_LAYERS = (
+    "aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::convolution", "aten::embedding", "aten::lstm",
+    "aten::gru", "aten::_scaled_dot_product",
+)  # fmt: skip
+"""How operators begin that hold most of a model's work, as they stand in the forward pass and in an evaluation."""
+
+_MOST = 0.8
+"""From this share of a forward pass's layers on, a stretch has run the model."""
+
+_BACKWARD = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Disjoint. after_backward: operators between a backward pass and what begins next."""
+
+    evaluation: Spans
+    after_backward: Spans
+
+
+def passes_of(events: Events, *, backward: Spans, optimizer: Spans) -> Passes:
+    """What the operators outside of these two phases do. O(n log n)."""
+    operators = np.flatnonzero(events.category == Category.CPU_OP)
+    operators = operators[np.argsort(events.ts_ns[operators], kind="stable")]
+    graph = _in_graph(events, operators)
+    marks = step_marks(events)
+    starts = np.concatenate([backward.starts, optimizer.starts, marks.starts, events.ts_ns[graph]])
+    ends = np.concatenate([backward.ends, optimizer.ends, marks.starts, events.ts_ns[graph]])
+    kinds = np.zeros(len(starts), dtype=np.int8)
+    kinds[: len(backward)] = _BACKWARD
+    with_node = np.zeros(len(starts), dtype=bool)
+    with_node[len(starts) - len(graph) :] = True
+    order = np.lexsort((ends, starts))
+    starts, ends, kinds, with_node = starts[order], ends[order], kinds[order], with_node[order]
+    if not len(starts):
+        return Passes(evaluation=spans.EMPTY, after_backward=spans.EMPTY)
+    last = int(events.end_ns[operators].max()) if len(operators) else int(ends[-1])
+    following = np.append(starts[1:], max(last, int(ends[-1])))
+    evaluation = _evaluations(events, operators, graph, ends, following, with_node)
+    # Without sequence numbers, what lies between two backward passes may be a forward pass.
+    forward = np.append(kinds[1:] == _BACKWARD, False) & (len(graph) == 0)
+    after = (kinds == _BACKWARD) & ~forward & (following > ends)
+    return Passes(
+        evaluation=evaluation, after_backward=spans.subtract(spans.union(ends[after], following[after]), evaluation)
+    )
+
+
+def _in_graph(events: Events, operators: Ints) -> Ints:
+    """The forward operators that have a node in a backward pass, by time: of those with the node's number before it, the
+    last. What comes after a backward pass shows the number of the operator that is next to get a node."""
+    numbered = operators[events.sequence[operators] >= 0]
+    node = events.forward_thread[numbered] > 0
+    nodes, others = numbered[node], numbered[~node & ~events.named(lambda n: n.startswith(AUTOGRAD))[numbered]]
+    if not len(nodes) or not len(others):
+        return np.empty(0, dtype=np.int64)
+    order = np.lexsort((events.ts_ns[others], events.sequence[others]))
+    others = others[order]
+    merged = np.concatenate([others, nodes])
+    rank = np.empty(len(merged), dtype=np.int64)
+    rank[np.lexsort((np.arange(len(merged)), events.ts_ns[merged], events.sequence[merged]))] = np.arange(len(merged))
+    at = np.searchsorted(rank[: len(others)], rank[len(others) :]) - 1
+    known = at >= 0
+    known[known] &= events.sequence[others[at[known]]] == events.sequence[nodes[known]]
+    found = np.unique(others[at[known]])
+    return found[np.argsort(events.ts_ns[found], kind="stable")]
+
+
+def _evaluations(
+    events: Events, operators: Ints, graph: Ints, begins: Ints, ends: Ints, with_node: NDArray[np.bool_]
+) -> Spans:
+    """Stretches [begins[i], ends[i]) between two marks that run most of the model's layers, none with a node; before the
+    forward pass of the same step only where most steps have none there: layers that are not trained run in every step."""
+    layer = events.named(lambda n: n.startswith(_LAYERS))
+    trained = graph[layer[graph]]
+    if not len(trained):
+        return spans.EMPTY
+    known = np.zeros(len(events.names), dtype=bool)
+    known[events.name[trained]] = True
+    stretch = np.searchsorted(begins, events.ts_ns[operators], side="right") - 1
+    inside = (stretch >= 0) & (events.ts_ns[operators] < ends[np.maximum(stretch, 0)])
+    mine = operators[inside]
+    stretch = stretch[inside]
+    runs = (layer & known[events.name])[mine] & ~np.isin(mine, graph)
+    count = np.bincount(stretch[runs], minlength=len(begins))
+    # Each run of operators with nodes is one forward pass.
+    turns = int((np.diff(with_node.astype(np.int8)) == -1).sum()) + int(with_node[-1])
+    chosen = count >= max(1.0, _MOST * len(trained) / max(1, turns))
+    before_forward = np.append(with_node[1:], False)
+    if 2 * int((chosen & before_forward).sum()) > turns:
+        chosen &= ~before_forward
+    first = np.full(len(begins), np.iinfo(np.int64).max, dtype=np.int64)
+    final = np.zeros(len(begins), dtype=np.int64)
+    np.minimum.at(first, stretch[runs], events.ts_ns[mine[runs]])
+    np.maximum.at(final, stretch, events.end_ns[mine])
+    chosen &= final > first
+    return spans.union(first[chosen], np.minimum(final, ends)[chosen])

@@ -1,0 +1,182 @@
+"""Which rank holds the others up, from stacks, steps and flight recorders made by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.diaries import write_diary
+
+from stepscope.launch import hang_watch
+from stepscope.launch.hang_watch import Frame, HangWatch, explain, training_stack
+from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
+from stepscope.store.layout import ProfileLayout
+
+STACK = """pid 7 at 2026-11-23T17:00:00.000Z
+
+thread MainThread (140):
+  File "/home/me/train.py", line 40, in <module>
+    main()
+    ~~~~^^
+  File "/home/me/train.py", line 31, in load
+    time.sleep(9)
+  File "/usr/lib/python3.11/threading.py", line 20, in wait
+
+thread loader (141):
+  File "/home/me/data.py", line 3, in fetch
+    read()
+"""
+
+USER = (Frame(file="/home/me/train.py", line=31, name="load"),)
+WAITS = (Frame(file="/x/site-packages/torch/distributed/c10d.py", line=2, name="wait"), *USER)
+
+
+def test_the_stack_of_the_main_thread_is_read_from_its_innermost_call_on() -> None:
+    found = training_stack(STACK)
+    assert [(f.line, f.name, f.code, f.own) for f in found] == [
+        (20, "wait", "", False),
+        (31, "load", "time.sleep(9)", True),
+        (40, "<module>", "main()", True),
+    ]
+    assert next(f.place for f in found if f.own) == "/home/me/train.py:31 in load: time.sleep(9)"
+    assert training_stack("") == ()
+
+
+def dump(rank: int, calls: int, *, done: int) -> FlightDump:
+    entries = tuple(
+        FlightEntry(
+            record_id=at, group="0", sequence=at + 1, op="all_reduce", name="gloo:all_reduce", input_sizes=((8,),),
+            input_dtypes=("float32",), state="completed" if at < done else "scheduled", is_p2p=False,
+        )
+        for at in range(calls)
+    )  # fmt: skip
+    group = FlightGroup(name="0", description="default_pg", ranks=(0, 1))
+    return FlightDump(rank=rank, entries=entries, groups=(group,), kept="all", version="2.9", source="")
+
+
+def explained(**more: Any) -> Any:
+    given = {"steps": {0: 3, 1: 3}, "dumps": (), "stacks": {}, "world_size": 2, "silent_s": 63.0, "hosts": {1: "n1"}}
+    return explain(**{**given, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "ranks", "waiting"),
+    [
+        ({"dumps": (dump(0, 5, done=4), dump(1, 4, done=4))}, (1,), (0,)),
+        ({"dumps": (dump(0, 5, done=4), dump(1, 4, done=4)), "stacks": {0: USER, 1: WAITS}}, (1,), (0,)),
+        ({"steps": {0: 4, 1: 3}}, (1,), (0,)),
+        ({"stacks": {0: WAITS, 1: USER}}, (1,), (0,)),
+        ({"stacks": {0: WAITS}}, (1,), (0,)),  # no answer
+        ({"stacks": {0: WAITS, 1: WAITS}}, (), ()),
+        ({"stacks": {0: USER, 1: USER}}, (), ()),
+        ({"stacks": {}}, (), ()),
+        ({"steps": {0: 3}, "stacks": {0: USER}, "world_size": 1}, (0,), ()),
+    ],
+)
+def test_the_rank_that_holds_the_others_up(
+    more: dict[str, Any], ranks: tuple[int, ...], waiting: tuple[int, ...]
+) -> None:
+    found = explained(**more)
+    assert (found.ranks, found.waiting, found.step) == (ranks, waiting, 4)
+
+
+def test_where_it_is_and_what_it_has_not_called_are_told() -> None:
+    found = explained(dumps=(dump(0, 5, done=4), dump(1, 4, done=4)), stacks={0: WAITS, 1: USER})
+    assert found.place == "/home/me/train.py:31 in load"
+    assert found.host == "n1"
+    assert found.said is not None
+    assert "rank 1" in found.said
+    assert "all_reduce" in found.said
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return int(self.now * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(hang_watch, "time", made)
+    return made
+
+
+def answer(layout: ProfileLayout, *ranks: int) -> None:
+    for rank in ranks:
+        (layout.control / f"stack-{rank:05d}-0.txt").write_text(STACK)
+        (layout.control / f"flight-{rank:05d}-0.json").write_text("{}")
+
+
+def looks(watch: HangWatch, clock: Clock, seconds: float) -> list[object]:
+    found = []
+    for _ in range(int(seconds)):
+        clock.now += 1
+        if (hang := watch.look()) is not None:
+            found.append(hang)
+    return found
+
+
+def test_ranks_are_asked_once_for_each_standstill(tmp_path: Path, clock: Clock) -> None:
+    layout = ProfileLayout(tmp_path)
+    paths = [write_diary(tmp_path, {"forward": [10.0] * 3}, rank=rank, world_size=2) for rank in (0, 1)]
+    watch = HangWatch(layout, 3)
+    assert looks(watch, clock, 3) == []
+    assert not layout.stack_request.exists()
+    assert looks(watch, clock, 2) == []
+    assert layout.stack_request.exists()
+    answer(layout, 0, 1)
+    (hang,) = looks(watch, clock, 30)
+    assert (hang.step, watch.hang is not None) == (4, True)  # type: ignore[attr-defined]
+    assert watch.hang is not None
+    assert watch.hang.silent_s > 30, "it goes on"
+    with paths[0].open("ab") as file:
+        file.write(bytes(40))
+    assert looks(watch, clock, 2) == []
+    assert watch.hang is None, "a step was made"
+    assert len(looks(watch, clock, 60)) == 1, "without an answer, too"
+    with paths[0].open("ab") as file:
+        file.write(bytes(40))
+    assert looks(watch, clock, 60) == [], "twice is enough"
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "after_s", "silent_s", "asked"),
+    [(10.0, None, 55, False), (10.0, None, 66, True), (5000.0, None, 95, False), (5000.0, None, 105, True),
+     (5000.0, 8.0, 11, True)],
+)  # fmt: skip
+def test_the_limit_is_a_minute_20_steps_or_what_is_stated(
+    tmp_path: Path, clock: Clock, step_ms: float, after_s: float | None, silent_s: float, asked: bool
+) -> None:
+    layout = ProfileLayout(tmp_path)
+    write_diary(tmp_path, {"forward": [step_ms] * 3})
+    looks(HangWatch(layout, after_s), clock, silent_s)
+    assert layout.stack_request.exists() == asked
+
+
+def test_a_job_that_loads_or_writes_a_window_or_ends_is_left_alone(tmp_path: Path, clock: Clock) -> None:
+    layout = ProfileLayout(tmp_path)
+    layout.control.mkdir()
+    watch = HangWatch(layout, 3)
+    looks(watch, clock, 25)
+    assert not layout.stack_request.exists(), "before the first step, ten times as long"
+    write_diary(tmp_path, {"forward": [1.0]}, world_size=2)
+    layout.traces(1).mkdir()
+    for size in range(8):
+        looks(watch, clock, 2)
+        (layout.traces(1) / ".rank-00000.json").write_bytes(bytes(size))
+    assert not layout.stack_request.exists(), "the trace grows"
+    (layout.control / "end-00000-0.json").write_text(json.dumps({"kind": "exit"}))
+    looks(watch, clock, 60)
+    assert not layout.stack_request.exists(), "rank 0 is through"
+    os.replace(layout.control / "end-00000-0.json", layout.control / "gone")  # noqa: PTH105
+    looks(watch, clock, 2)
+    assert layout.stack_request.exists()

@@ -1,0 +1,141 @@
+"""Two profiled jobs by all their steps: what is the same is not called different, what differs by 5% is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.diaries import write_diary
+
+from stepscope.core.errors import Unavailable
+from stepscope.records.comparison import ComparedFigure
+from stepscope.records.diary import FIRST, PROFILED
+from stepscope.results.compared_diaries import STEP_METRIC, TimedSteps, between_runs, diary_figures, timed_steps
+from stepscope.results.compared_figure import lacking
+from stepscope.results.comparing import Side, compare
+from stepscope.results.evidence import Evidence
+from stepscope.store.diary import RankDiary, read_diaries
+from stepscope.store.layout import ProfileLayout
+
+MS = 1e6
+STEPS = 1500
+PAIRS = 100
+
+
+def many(rng: np.random.Generator, runs: int, *, middle: float = 1.0) -> NDArray[np.float64]:
+    """Runs [runs, steps] (ns) as measured ones are: skewed noise, a slow wave, some twice as long, 0.7% between runs."""
+    decay = np.exp(-1 / 20)
+    kicks = rng.normal(size=(runs, STEPS)) * np.sqrt(1 - decay**2)
+    wave = np.empty((runs, STEPS))
+    wave[:, 0] = rng.normal(size=runs)
+    for at in range(1, STEPS):
+        wave[:, at] = decay * wave[:, at - 1] + kicks[:, at]
+    noise = 0.04 * np.abs(rng.normal(size=(runs, STEPS))) + 0.015 * wave + 0.007 * rng.normal(size=(runs, 1))
+    return np.asarray(middle * 20 * MS * np.exp(noise) * np.where(rng.random((runs, STEPS)) < 0.02, 2.0, 1.0))
+
+
+def series(rng: np.random.Generator, *, middle: float = 1.0) -> NDArray[np.float64]:
+    return np.asarray(many(rng, 1, middle=middle)[0])
+
+
+def job(step: NDArray[np.float64], *, contended: float = 0.0, **shares: float) -> TimedSteps:
+    parts = {part: share * step for part, share in shares.items()}
+    return TimedSteps(step=step, by_rank={0: step}, parts=parts, outside=None, ranks=2, contended=contended)
+
+
+def step_of(before: TimedSteps, after: TimedSteps) -> ComparedFigure:
+    return next(f for f in diary_figures(before, after, side="b") if f.metric == STEP_METRIC)
+
+
+def test_one_command_twice_is_not_significant_and_five_percent_is() -> None:
+    rng = np.random.default_rng(20_261_123)
+    verdicts = {
+        factor: [
+            step_of(job(a), job(b)).verdict
+            for a, b in zip(many(rng, PAIRS), many(rng, PAIRS, middle=factor), strict=True)
+        ]
+        for factor in (1.0, 1.05)
+    }
+    assert verdicts[1.0].count("no significant difference") >= 95
+    assert verdicts[1.05].count("worse") >= 95
+
+
+def test_a_part_that_grows_is_named_and_no_other() -> None:
+    rng = np.random.default_rng(1)
+    before = job(series(rng), data=0.2, forward=0.3, backward=0.4, optimizer=0.005)
+    grown = series(rng, middle=1.1)
+    after = job(grown, data=0.3 / 1.1, forward=0.3 / 1.1, backward=0.4 / 1.1, optimizer=0.005 / 1.1)
+    found = {f.metric: f for f in diary_figures(before, after, side="b")}
+    assert found["diary_data_ns"].verdict == "worse"
+    assert found["diary_data_ns"].ratio == pytest.approx(1.5, rel=0.03)
+    assert [found[f"diary_{part}_ns"].verdict for part in ("forward", "backward")] == ["no significant difference"] * 2
+    assert found["diary_optimizer_ns"].verdict == "not tested"  # 0.5% of a step
+
+
+def test_a_contended_machine_widens_the_interval() -> None:
+    rng = np.random.default_rng(2)
+    before, after = series(rng), series(rng, middle=1.1)
+    quiet, busy = (step_of(job(before), job(after, contended=c)) for c in (0.0, 0.4))
+    assert (quiet.verdict, busy.verdict) == ("worse", "no significant difference")
+    assert lacking(busy) == "interval"
+    assert busy.low is not None
+    assert quiet.low is not None
+    assert busy.low < 0.8 < 1.0 < quiet.low
+    assert between_runs(job(before), job(after)) < 0.013
+
+
+def diaries(root: Path, *, ranks: int = 2, steps: int = 60, slow: float = 1.0, **more: Any) -> tuple[RankDiary, ...]:
+    for rank in range(ranks):
+        rng = np.random.default_rng(rank)
+        forward = slow * (6 + rank) * np.exp(0.01 * rng.normal(size=steps))
+        flags = [FIRST if at == 0 else PROFILED if 20 <= at < 28 else 0 for at in range(steps)]
+        columns = {"forward": forward, "backward": 10 * np.ones(steps), "outside": np.zeros(steps)}
+        columns["outside"][30] = 100.0
+        write_diary(root, columns, rank=rank, world_size=ranks, flags=flags, **more)
+    return read_diaries(ProfileLayout(root))
+
+
+def test_timed_steps_are_those_of_every_rank_without_window_warm_up_and_what_is_outside(tmp_path: Path) -> None:
+    found = timed_steps(diaries(tmp_path))
+    assert isinstance(found, TimedSteps)
+    assert found.step.size == 60 - 1 - 8 - 3
+    assert np.median(found.step) == pytest.approx(17 * MS, rel=0.01)  # of rank 1, without the evaluation
+    assert found.step.max() < 30 * MS
+    assert found.parts["forward"].mean() == pytest.approx(6.5 * MS, rel=0.01)
+    assert found.outside == pytest.approx(100 / 59 * MS)
+    assert np.median(found.by_rank[0]) == pytest.approx(16 * MS, rel=0.01)
+    assert (set(found.parts), found.ranks) == ({"forward", "backward"}, 2)
+
+
+def test_restarted_processes_are_left_out(tmp_path: Path) -> None:
+    diaries(tmp_path, slow=3.0)
+    found = timed_steps(diaries(tmp_path, attempt=1, start_unix_ns=1_800_000_000_000_000_000))
+    assert isinstance(found, TimedSteps)
+    assert np.median(found.step) == pytest.approx(17 * MS, rel=0.01)
+
+
+def test_no_step_that_is_timed(tmp_path: Path) -> None:
+    assert isinstance(timed_steps(()), Unavailable)
+    write_diary(tmp_path, {"forward": [1.0, 2.0]}, flags=PROFILED)
+    assert isinstance(timed_steps(read_diaries(ProfileLayout(tmp_path))), Unavailable)
+
+
+def test_two_sides_with_diaries_need_no_traces(tmp_path: Path) -> None:
+    sides = [
+        Side(name=name, rounds=(Evidence(sources=()),), diaries=diaries(tmp_path / name, steps=400, slow=slow))
+        for name, slow in (("a", 1.0), ("b", 1.5))
+    ]
+    found = compare(sides)
+    step = next(f for f in found.figures if f.metric == STEP_METRIC)
+    assert step.verdict == "worse"
+    assert step.ratio == pytest.approx(20.5 / 17, rel=0.01)
+    assert {f.metric for f in found.figures} >= {"diary_forward_ns", "diary_backward_ns", "diary_outside_ns"}
+
+
+def test_a_million_steps_are_compared_at_once() -> None:
+    long = np.full(1_000_000, 20 * MS) + np.arange(1_000_000) % 7
+    figure = step_of(job(long), job(long * 1.05))
+    assert (figure.verdict, figure.first.n) == ("worse", 20)

@@ -1,0 +1,108 @@
+"""Forward pass, evaluation, and what is neither, by operators' sequence numbers; times in ns."""
+
+from __future__ import annotations
+
+import pytest
+from tests.hand_events import Row, mark, op, trace
+
+from stepscope.traces.job import combine
+from stepscope.traces.rank_pass import Wanted, analyse
+
+MODEL = 4
+
+
+def forward(at: int, first: int, *, trained: bool = True) -> list[Row]:
+    """Four layers of 10, each with its number; without a graph all show the next one."""
+    return [
+        op("aten::addmm", at + 10 * i, at + 10 * i + 10, sequence=first + i if trained else first) for i in range(MODEL)
+    ]
+
+
+def backward(at: int, first: int) -> list[Row]:
+    return [
+        op(
+            "autograd::engine::evaluate_function: AddmmBackward0",
+            at + 20 * i, at + 20 * i + 20, sequence=first + MODEL - 1 - i, forward_thread=1,
+        )
+        for i in range(MODEL)
+    ]  # fmt: skip
+
+
+def naive_step(at: int, first: int) -> list[Row]:
+    """Forward 40, backward 80, four reductions that are divided afterwards, each shown with the next step's number."""
+    rows = [mark("ProfilerStep#1", at, at + 400), *forward(at + 10, first), *backward(at + 60, first)]
+    for i in range(4):
+        t = at + 150 + 40 * i
+        rows += [
+            op("c10d::allreduce_", t, t + 2, sequence=first + MODEL),
+            mark("gloo:all_reduce", t + 2, t + 30, thread="gloo"),
+            op("aten::div_", t + 30, t + 38, sequence=first + MODEL),
+        ]
+    return [*rows, mark("Optimizer.step#SGD.step", at + 320, at + 350), op("aten::add_", at + 321, at + 349)]
+
+
+def evaluated(at: int, first: int) -> list[Row]:
+    """A step that evaluates twice after its optimizer's."""
+    rows = [mark("ProfilerStep#2", at, at + 400), *forward(at + 10, first), *backward(at + 60, first)]
+    rows += [mark("Optimizer.step#SGD.step", at + 150, at + 160)]
+    return [*rows, *forward(at + 200, first + MODEL, trained=False), *forward(at + 250, first + MODEL, trained=False)]
+
+
+def phases(rows: list[Row]) -> dict[str, int]:
+    return {p.phase: p.compute_ns for p in analyse(trace(*rows), Wanted()).phases}
+
+
+def test_gradients_that_are_divided_after_the_backward_pass_are_no_forward_pass() -> None:
+    found = phases([*naive_step(0, 0), *naive_step(400, MODEL)])
+    assert (found["forward"], found["backward"], found["other"]) == (80, 160, 64)
+
+
+def test_naive_reductions_are_data_parallel() -> None:
+    (rank,) = combine([analyse(trace(*naive_step(0, 0), *naive_step(400, MODEL)), Wanted())]).ranks
+    assert [g.kind for g in rank.groups] == ["dp"]
+
+
+def test_what_accumulates_runs_forward_again() -> None:
+    """Two passes before one step of the optimizer: the second forward pass is told by its nodes."""
+    rows = [
+        mark("ProfilerStep#1", 0, 400), *forward(0, 0), *backward(40, 0), op("aten::div_", 120, 125, sequence=4),
+        *forward(130, 4), *backward(170, 4), mark("Optimizer.step#SGD.step", 260, 300),
+    ]  # fmt: skip
+    found = phases(rows)
+    assert (found["forward"], found["other"]) == (80, 5)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_evaluation_is_a_phase_of_its_own(wrapped: bool) -> None:
+    """With DDP, its forward annotation stands around both."""
+    rows = [*naive_step(0, 0), *evaluated(400, MODEL)]
+    if wrapped:
+        rows += [mark("DistributedDataParallel.forward", t, t + 40) for t in (10, 410, 600, 650)]
+    found = phases(rows)
+    assert (found["evaluation"], found["forward"]) == (80, 80)
+
+
+def test_layers_that_are_not_trained_are_no_evaluation() -> None:
+    """A frozen part runs before the trained one in every step."""
+    rows: list[Row] = []
+    for n in range(3):
+        at = 400 * n
+        rows += [mark(f"ProfilerStep#{n}", at, at + 400), *forward(at + 5, MODEL * n, trained=False)]
+        rows += [*forward(at + 50, MODEL * n), *backward(at + 100, MODEL * n)]
+    assert phases(rows)["evaluation"] == 0
+    assert phases(rows)["forward"] == 3 * 80
+
+
+def test_an_evaluation_before_some_steps_is_one() -> None:
+    rows: list[Row] = []
+    for n in range(3):
+        at = 400 * n
+        rows += [mark(f"ProfilerStep#{n}", at, at + 400)]
+        rows += forward(at + 5, MODEL * n, trained=False) if n == 1 else []
+        rows += [*forward(at + 50, MODEL * n), *backward(at + 100, MODEL * n)]
+    assert phases(rows)["evaluation"] == 40
+
+
+def test_a_product_before_the_forward_pass_is_no_evaluation() -> None:
+    rows = [*naive_step(0, 0), op("aten::mm", 360, 390)]
+    assert phases(rows)["evaluation"] == 0

@@ -1,0 +1,123 @@
+"""Which collective is which by step, operation, size and sequence, and what that says of clocks. Times in ns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.communications import Met, collective, job, rank
+
+from stepscope.records.trace_collectives import RankCommunication
+from stepscope.traces.alignment import align_clocks
+from stepscope.traces.matching import match_collectives
+from stepscope.traces.stragglers import find_stragglers
+from stepscope.traces.waiting import job_collectives
+
+MS = 1_000_000
+STEP = 30 * MS
+
+
+def steps(numbers: Sequence[int], *, sizes: Sequence[int] = (100, 200, 100)) -> list[Met]:
+    """Two ranks; in each step one all_reduce per size, 5 ms apart, 4 ms long."""
+    return [
+        Met(starts={0: t, 1: t + MS}, end=t + 4 * MS, size_bytes=size, step=n)
+        for n in numbers
+        for i, size in enumerate(sizes)
+        for t in (n * STEP + i * 5 * MS,)
+    ]
+
+
+def hosted(ranks: list[RankCommunication], *hosts: str) -> list[RankCommunication]:
+    return [replace(r, host=h) for r, h in zip(ranks, hosts, strict=True)]
+
+
+def later(each: RankCommunication, ns: int, *, numbers: int = 0) -> RankCommunication:
+    """The rank with its times moved, and its steps counted from elsewhere."""
+    moved = tuple(
+        replace(c, start_ns=c.start_ns + ns, end_ns=c.end_ns + ns, step=None if c.step is None else c.step + numbers)
+        for c in each.collectives
+    )
+    return replace(each, collectives=moved)
+
+
+def joined(ranks: list[RankCommunication]) -> list[tuple[int, ...]]:
+    """(step on rank 0, step on rank 1) of every instance of both."""
+    look = {r.rank: r.collectives for r in ranks}
+    found = [i for i in match_collectives(ranks) if len(i.members) == 2]
+    return [tuple(look[m.rank][m.position].step or 0 for m in i.members) for i in found]
+
+
+def test_collectives_that_begin_in_another_order_are_matched_by_their_calls() -> None:
+    """Two threads of gloo: on rank 1 the second call of a size is begun before the first of another one."""
+    first = [collective("all_reduce", 10, 50, size_bytes=s, step=1, launch_ns=n) for n, s in enumerate((1, 2, 1))]
+    turned = [
+        collective("all_reduce", 11 + n, 51, size_bytes=s, step=1, launch_ns=called)
+        for n, (called, s) in enumerate(((1, 2), (0, 1), (2, 1)))
+    ]
+    ranks = hosted([rank(0, first), rank(1, turned)], "a", "a")
+    assert [[m.position for m in i.members] for i in match_collectives(ranks)] == [[0, 1], [1, 0], [2, 2]]
+
+
+@pytest.mark.parametrize("late_ns", [0, 9 * MS, STEP // 3])
+def test_ranks_of_one_host_are_joined_by_their_steps_and_have_one_clock(late_ns: int) -> None:
+    """On a busy machine rank 1 leaves all collectives late; each call lasts long enough for that."""
+    met = [replace(m, end=m.end + 10 * MS) for m in steps(range(6))]
+    first, second = job(met)
+    ranks = hosted([first, later(second, late_ns)], "a", "a")
+    assert set(joined(ranks)) == {(n, n) for n in range(6)}
+    fits = align_clocks(ranks, match_collectives(ranks)).fits
+    assert [(f.status, f.offset_ns) for f in fits] == [("reference", 0.0), ("same_host", 0.0)]
+
+
+def test_steps_that_one_rank_counts_from_elsewhere_are_joined_where_they_ran_together() -> None:
+    first, second = job(steps(range(6)))
+    ranks = hosted([first, later(second, 0, numbers=-1)], "a", "a")
+    assert set(joined(ranks)) == {(n, n - 1) for n in range(6)}
+    assert align_clocks(ranks, match_collectives(ranks)).fits[1].offset_ns == 0.0
+
+
+def test_captures_that_begin_a_step_apart_are_joined_on_the_common_steps() -> None:
+    ranks = [job(steps(range(5)))[0], job(steps(range(1, 6)))[1]]
+    for hosts in (("a", "a"), ("a", "b")):
+        assert set(joined(hosted(ranks, *hosts))) == {(n, n) for n in range(1, 5)}
+
+
+def test_between_hosts_steps_are_joined_where_their_calls_are_alike() -> None:
+    """Every step calls another size; rank 1 counts from one step later, on a clock that is off by exactly a step."""
+    met = [m for n in range(6) for m in steps([n], sizes=(100 + n,))]
+    first, second = job(met)
+    ranks = hosted([first, later(second, STEP, numbers=1)], "a", "b")
+    assert set(joined(ranks)) == {(n, n + 1) for n in range(6)}
+
+
+@pytest.mark.parametrize(("count", "status"), [(2, "unknown"), (3, "corrected"), (6, "corrected")])
+def test_an_offset_between_hosts_needs_three_steps_that_agree(count: int, status: str) -> None:
+    first, second = job(steps(range(count)))
+    ranks = hosted([first, later(second, 7 * MS)], "a", "b")
+    assert align_clocks(ranks, match_collectives(ranks)).fits[1].status == status
+
+
+def test_an_offset_of_a_whole_step_is_no_clock() -> None:
+    first, second = job(steps(range(8)))
+    for steps_apart in (1, 2):
+        ranks = hosted([first, later(second, steps_apart * STEP + 40_000)], "a", "b")
+        assert align_clocks(ranks, match_collectives(ranks)).fits[1].status == "unknown"
+
+
+@pytest.mark.parametrize("hosts", [("a", "a"), ("a", "b")])
+def test_ranks_without_a_common_step_are_not_compared(hosts: tuple[str, str]) -> None:
+    ranks = hosted([job(steps(range(3)))[0], job(steps(range(3, 6)))[1]], *hosts)
+    assert joined(ranks) == []
+    found = job_collectives(ranks)
+    assert all(i.waiting_ns is None for i in found.instances)
+    assert find_stragglers(ranks, found).stragglers == ()
+
+
+def test_only_common_steps_name_a_straggler() -> None:
+    """Rank 1 is late in steps 6 and 7, which rank 0 did not record, and in time in the others."""
+    late = [replace(m, starts={0: m.starts[0], 1: m.starts[0] + 3 * MS * ((m.step or 0) > 5)}) for m in steps(range(8))]
+    ranks = hosted([job(late[:18])[0], job(late)[1]], "a", "a")
+    found = job_collectives(ranks)
+    assert {i.step for i in found.instances if len(i.ranks) == 2} == set(range(6))
+    assert find_stragglers(ranks, found).stragglers == ()
