@@ -14,7 +14,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed, plural
 from stepscope.records.diary import FIRST, OWN_PROFILER, PROFILED, WINDOW, DiaryEvent, EventKind
 from stepscope.report.names import file_part
-from stepscope.report.table import Column, Table, duration, number, percent, said, tabled
+from stepscope.report.table import Column, Table, Value, duration, number, percent, said, tabled
 from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, log_axis, number_axis, sig, whole_axis
 from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._runs import time_unit
@@ -345,7 +345,7 @@ def caption(data: Diary) -> str:
     first = data.lines[0]
     ranks = "" if data.ranks == 1 else f" on {counted(data.ranks, 'rank')}"
     said = [
-        f"The time of all {data.steps:,} steps{ranks}, without what lies between steps; {data.timed:,} of them are timed."
+        f"The time of all {data.steps:,} steps{ranks}, without what happens between steps; {data.timed:,} of them are timed."
         f" {_line_said(first).capitalize()}."
     ]
     shades = [_shade_said(shade) for shade in data.shades]
@@ -392,7 +392,7 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
     )
 
 
-def _period(each: Between) -> object:
+def _period(each: Between) -> Value:
     return said(None if each.period is None else f"{each.period:,} steps", each.period)
 
 
