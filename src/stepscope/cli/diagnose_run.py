@@ -139,7 +139,7 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None
     console.print()
     if not everything:
         more = "; --all lists them" if looked or skipped else ""
-        console.print(f"{counted(looked, 'rule')} found nothing, {skipped} skipped: no data{more}", style="dim")
+        console.print(f"{counted(looked, 'rule')} found nothing, {skipped} look at other data{more}", style="dim")
         return
     praise = _good_news()
     for quiet in diagnosis.quiet:

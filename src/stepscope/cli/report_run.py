@@ -12,6 +12,7 @@ from stepscope.cli.console import log, out, print_document, say, typed
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict
+from stepscope.cli.verdict_screen import show_verdict
 from stepscope.core.errors import Interrupted, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.grouping import grouped
@@ -22,6 +23,7 @@ from stepscope.store.layout import profiled_job, shown_as
 if TYPE_CHECKING:
     from stepscope.cli.commands.report import Report
     from stepscope.records.finding import Diagnosis
+    from stepscope.records.verdict import Verdict
     from stepscope.report.figures import Drawing
     from stepscope.results.evidence import Evidence
 
@@ -40,6 +42,7 @@ SHOWN = 3
 def run(options: Report) -> int:
     """Write the report; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.engine import diagnose
+    from stepscope.diagnose.verdict import judge
 
     formats = frozenset(name for name in ALL_FORMATS if getattr(options, name)) or ALL_FORMATS - {"pdf"}
     if options.title is not None and "html" not in formats:
@@ -61,15 +64,21 @@ def run(options: Report) -> int:
         _drawing(evidence, formats, drawers, drop_epochs=options.drop_epochs) as drawing,
     ):
         diagnosis = diagnose(evidence)
-        files = _write(evidence, diagnosis, folder, options, formats, drawing)
+        judged = judge(evidence, diagnosis)
+        verdict = None if judged is None else judged.verdict
+        if judged is not None:
+            diagnosis = judged.diagnosis
+        files = _write(evidence, diagnosis, verdict, folder, options, formats, drawing)
     _replace_former(folder, files, options, formats)
     if options.json:
         from stepscope.report.diagnose_document import document
 
         files_written = [str(path) for path in files]
-        print_document({**document(evidence, diagnosis), "schema": "stepscope.report/1", "files": files_written})
+        print_document(
+            {**document(evidence, diagnosis, verdict), "schema": "stepscope.report/1", "files": files_written}
+        )
     else:
-        _say(evidence, diagnosis, folder, files)
+        _say(evidence, diagnosis, verdict, folder, files)
     return 0
 
 
@@ -153,6 +162,7 @@ def _drawing(
 def _write(
     evidence: Evidence,
     diagnosis: Diagnosis,
+    verdict: Verdict | None,
     folder: Path,
     options: Report,
     formats: frozenset[str],
@@ -165,7 +175,7 @@ def _write(
 
     drop = options.drop_epochs
     tables = tuple(name for name in TABLE_FORMATS if name in formats)
-    written = write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop) if tables else ()
+    written = write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop, verdict=verdict) if tables else ()
     page: tuple[Path, ...] = ()
     if "html" in formats:
         merged = merged_files(evidence, folder)
@@ -178,6 +188,7 @@ def _write(
             drop_epochs=drop,
             drawing=drawing,
             merged=merged,
+            verdict=verdict,
         )
         page = (path, *merged.values())
     charts = write(drawing, folder) if drawing is not None and drawing.formats else ()
@@ -202,11 +213,20 @@ def _title(paths: Sequence[Path]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _say(evidence: Evidence, diagnosis: Diagnosis, folder: Path, files: tuple[Path, ...]) -> None:
+def _say(
+    evidence: Evidence, diagnosis: Diagnosis, verdict: Verdict | None, folder: Path, files: tuple[Path, ...]
+) -> None:
+    from stepscope.report.page.verdict import findings_title
+
     console = out()
-    print_verdict(evidence, diagnosis, headline(evidence))
+    if verdict is not None:
+        show_verdict(verdict)
+    else:
+        print_verdict(evidence, diagnosis, headline(evidence))
     if diagnosis.findings:
         console.print()
+        if verdict is not None:
+            say(findings_title(verdict), "bold")
         print_findings(diagnosis.findings[:SHOWN])
     more = len(diagnosis.findings) - SHOWN
     if more > 0:

@@ -73,3 +73,102 @@ class GradientSync:
     before: SyncPlace
     inside: SyncPlace
     after: SyncPlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPasses:
+    """The backward passes of one marked step of a rank.
+
+    reductions, reduced_bytes: calls of all_reduce and reduce_scatter that each pass launched, in order, up to the next
+    forward pass, optimizer or step, and their payload (None where not recorded); those of tensor, context and expert
+    parallel groups do not count. A micro-step under ``no_sync`` has none.
+    """
+
+    step: int
+    backward_passes: int
+    optimizer_steps: int
+    reductions: tuple[int, ...]
+    reduced_bytes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardPasses:
+    """How often a rank ran backward and reduced gradients for each step of its optimizers, over its marked steps."""
+
+    rank: int
+    steps: tuple[StepPasses, ...]
+
+    @property
+    def per_optimizer_step(self) -> float | None:
+        """Backward passes / optimizer steps; None where no optimizer's step is marked."""
+        optimized = sum(s.optimizer_steps for s in self.steps)
+        return sum(s.backward_passes for s in self.steps) / optimized if optimized else None
+
+    @property
+    def reducing_per_optimizer_step(self) -> float | None:
+        """Backward passes that reduced gradients / optimizer steps: 1 with ``no_sync``, without accumulation too."""
+        optimized = sum(s.optimizer_steps for s in self.steps)
+        return sum(n > 0 for s in self.steps for n in s.reductions) / optimized if optimized else None
+
+    @property
+    def needless_reductions(self) -> int:
+        """Reductions of all passes but the last before each optimizer step: those that ``no_sync`` would leave out."""
+        needless = 0
+        waiting = 0
+        for step in self.steps:
+            for reductions in step.reductions:
+                needless += waiting
+                waiting = reductions
+            if step.optimizer_steps:
+                waiting = 0
+        return needless
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStep:
+    """One step of a rank that sends and receives. message_wait_ns: in messages and computing nothing; receive_wait_ns: the
+    part of it in which a receive runs. chunks: micro-batches that it ran forward, as marked, else its backward passes.
+    """
+
+    step: int
+    window_ns: int
+    compute_ns: int
+    message_wait_ns: int
+    receive_wait_ns: int
+    chunks: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWaits:
+    """A rank's waiting for other pipeline stages, by marked step. group_size: ranks of its messages' group, where known."""
+
+    rank: int
+    group_size: int | None
+    steps: tuple[StageStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageShare:
+    """One stage over the common steps: median share of the step that it waits in messages, and median time it computes."""
+
+    rank: int
+    bubble: float
+    compute_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredBubble:
+    """The pipeline bubble as the stages' traces show it, ranks ascending, beside what equal stages would have.
+
+    bubble: mean over the stages. ideal: (p - 1) / (m + p - 1) of ``stages`` p and ``micro_batches`` m; None where one is not
+    known. limiting_rank: the stage that computes longest. slowest_over_mean: its computation over the mean of all stages.
+    """
+
+    stages: int | None
+    micro_batches: int | None
+    ideal: float | None
+    bubble: float
+    shares: tuple[StageShare, ...]
+    limiting_rank: int
+    slowest_over_mean: float
+    steps: int

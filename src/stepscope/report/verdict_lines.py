@@ -25,6 +25,11 @@ def coverage(verdict: Verdict) -> tuple[tuple[str, str], ...]:
     return tuple(parts)
 
 
+def also(verdict: Verdict) -> tuple[str, ...]:
+    """A line for each cost that the headline does not tell."""
+    return tuple(cost.line for cost in verdict.costs if cost.line and cost.line != verdict.headline)
+
+
 def rows(parts: Sequence[VerdictPart], depth: int = 0) -> Iterator[tuple[int, VerdictPart]]:
     """The parts of a tree, each with its depth, each above those that it consists of."""
     for each in parts:

@@ -76,6 +76,23 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
     return HostLateness(rank=trace.rank, late_ns=total, operator_ns=inside, python_ns=total - inside)
 
 
+def step_flop(trace: RankTrace) -> float | None:
+    """FLOP of a marked step; None without marks, or where no product has recorded FLOP or shapes."""
+    events = trace.events
+    marks = step_marks(events)
+    if not len(marks) or not (events.flop or len(events.shapes)):
+        return None
+    from stepscope.traces.flop import flop_by_event  # of traces with shapes alone
+
+    operators = np.flatnonzero(events.category == Category.CPU_OP)
+    starts = events.ts_ns[operators]
+    operators = operators[(starts >= marks.starts[0]) & (starts < marks.ends[-1])]
+    flop, _, why = flop_by_event(events, operators)
+    if why is not None:
+        return None
+    return float(flop[flop > 0].sum()) / len(marks)
+
+
 def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> GradientSync | None:
     """Where the reductions were launched; None without marked steps, a backward pass or reductions."""
     marks = step_marks(trace.events)
