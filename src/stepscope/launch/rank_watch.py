@@ -82,7 +82,10 @@ class RankWatch:
             if path not in self._files:
                 self._files.add(path)
                 with suppress(DataError):
-                    self._add_of(read_record(path, HookedRank if path.name.startswith("rank-") else HookedProcess))
+                    if path.name.startswith("rank-"):
+                        self._add_of(read_record(path, HookedRank))
+                    else:
+                        self._add_of(read_record(path, HookedProcess))
         if (share := _memory_left()) is not None:
             self._memory.append(share)
 
