@@ -119,8 +119,7 @@ class _Followed:
             self._window_is_over()
         if self._show_at is not None and time.monotonic() > self._show_at:
             self._show_at = None
-            state, reading, self.reading = self.window.state, self.reading, None
-            _verdict(self._layout, None, state=state, reading=reading, options=self._options)
+            _verdict(self._layout, None, state=self.window.state, reading=self.reading, options=self._options)
         _tell(self.hang.look())
 
     def _window_is_over(self) -> None:
@@ -135,7 +134,22 @@ class _Followed:
             f"now: stepscope diagnose {shlex.quote(str(self._layout.root))}"
         )
         self.reading = WindowReading(self._layout.traces(1))
+        _get_ready()
         self._show_at = time.monotonic() + EARLY_S
+
+
+def _get_ready() -> None:
+    """Load what reads, judges and shows, a third of a second: nobody waits for it while the job runs."""
+    from stepscope.cli.trace_run import import_numpy_alone
+
+    import_numpy_alone()
+    import stepscope.diagnose.trace_findings as findings
+    import stepscope.diagnose.verdict
+    import stepscope.traces.job
+    import stepscope.traces.stragglers
+    import stepscope.traces.waiting  # noqa: F401
+
+    findings.trace_rules()
 
 
 def _tell(hang: Hang | None) -> None:

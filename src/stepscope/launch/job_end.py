@@ -294,7 +294,8 @@ def _classified(fate: _Fate) -> _Fate:
 
 def _restarts(facts: EndFacts) -> int:
     """How often the launcher had started the ranks again."""
-    return max((each.restart for each in (*facts.diaries, *facts.failures, *facts.windows)), default=0)
+    of_diaries = [each.restart for each in facts.diaries]
+    return max([0, *of_diaries, *(f.restart for f in facts.failures), *(w.restart for w in facts.windows)])
 
 
 def _last_of_each(diaries: Sequence[DiaryFacts]) -> list[DiaryFacts]:
@@ -356,7 +357,7 @@ def _steps(facts: EndFacts) -> tuple[int | None, int]:
 
 
 def _world(facts: EndFacts) -> int | None:
-    stated = [int(p.world_size) for p in facts.processes if (p.world_size or "").isdigit()]
+    stated = [int(p.world_size) for p in facts.processes if p.world_size is not None and p.world_size.isdigit()]
     return max(stated, default=None)
 
 

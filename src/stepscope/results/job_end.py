@@ -19,7 +19,7 @@ def read_job_end(layout: ProfileLayout) -> JobEnd | None:
 
 
 def end_sentence(end: JobEnd) -> str:
-    """``Crash: rank 1 raised KeyError in step 4 (...); rank 0 was stopped by it; exit code 1. 3 steps recorded, 0 profiled``"""
+    """``Crash: rank 1 raised KeyError in step 4 (...); rank 0 was stopped by it; exit code 1. 3 steps recorded ...``"""
     parts = [_what(end)]
     if end.victims and end.hang is None:
         was = "was" if len(end.victims) == 1 else "were"
