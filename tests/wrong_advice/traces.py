@@ -420,7 +420,7 @@ def a_rank_with_longer_batches_has_no_slow_machine(tmp_path: Path) -> Case:
 
     def computes(share: float) -> Evidence:
         flop = {p.facts.rank: 1e9 * (share if p.facts.rank == 2 else 1) for p in job.summary.ranks}
-        ranks = tuple(replace(p, step_flop=flop[p.facts.rank]) for p in job.summary.ranks)
+        ranks = tuple(replace(p, step_flop=flop[p.facts.rank], step_operators=9) for p in job.summary.ranks)
         return traced(replace(job.summary, ranks=ranks))
 
     return Case(right=computes(1.0), wrong=computes(1.4), advice="check its clocks", instead="batches of equal lengths")

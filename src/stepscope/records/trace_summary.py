@@ -91,7 +91,7 @@ class Missing:
 class RankPass:
     """Everything found in one rank's trace alone. A section that was not asked for is None or empty.
 
-    step_flop: of the products in a step whose FLOP or shapes were recorded, as executed.
+    step_flop: of the products in a step whose FLOP or shapes were recorded, as executed. step_operators: called in a step.
     """
 
     facts: RankFacts
@@ -112,6 +112,7 @@ class RankPass:
     backward_passes: BackwardPasses | None = None
     stage_waits: StageWaits | None = None
     step_flop: float | None = None
+    step_operators: float | None = None
     operators: OperatorTable | None = None
     kernels: KernelTable | None = None
     launches: LaunchStatistics | None = None

@@ -76,6 +76,15 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
     return HostLateness(rank=trace.rank, late_ns=total, operator_ns=inside, python_ns=total - inside)
 
 
+def step_operators(trace: RankTrace) -> float | None:
+    """Operators called in a marked step; None without marks, or where none was recorded."""
+    marks = step_marks(trace.events)
+    starts = trace.events.ts_ns[trace.events.category == Category.CPU_OP]
+    if not len(marks) or not len(starts):
+        return None
+    return int(((starts >= marks.starts[0]) & (starts < marks.ends[-1])).sum()) / len(marks)
+
+
 def step_flop(trace: RankTrace) -> float | None:
     """FLOP of a marked step; None without marks, or where no product has recorded FLOP or shapes."""
     events = trace.events

@@ -19,7 +19,7 @@ from stepscope.traces.idle import IdleGaps, idle_causes, idle_gaps
 from stepscope.traces.links import Launches, launches_of
 from stepscope.traces.long_gaps import long_gaps
 from stepscope.traces.phases import phase_budgets, phase_spans
-from stepscope.traces.rule_facts import gradient_sync, host_lateness, kernel_mix, step_flop
+from stepscope.traces.rule_facts import gradient_sync, host_lateness, kernel_mix, step_flop, step_operators
 from stepscope.traces.steps import StepWindows, outside_work, step_budgets, step_windows
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted
         host_lateness=host_lateness(trace, gaps),
         gradient_sync=gradient_sync(trace, calls.collectives),
         step_flop=step_flop(trace),
+        step_operators=step_operators(trace),
     )
     result = _with_passes(result, trace, activity, calls)
     kept = gaps if "spans" in wanted.sections else None

@@ -35,7 +35,7 @@ METRICS, Stragglers; FORMATS, Trace JSON. D / (T + D) = 50 / (15 + 50): loss of 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -323,16 +323,29 @@ def _late_by_steps(job: TraceEvidence, rank: int) -> bool:
 
 def _of_work(summary: TraceSummary, each: Straggler) -> tuple[str, tuple[str, ...]]:
     """The cause, where the rank computes longer by what it was given to compute; and the figures that decide it."""
-    work = {p.facts.rank: p.step_flop for p in summary.ranks if p.step_flop}
-    others = [flop for rank, flop in work.items() if rank != each.rank]
-    if each.cause not in ("more compute", "unknown") or each.rank not in work or not others:
+    if each.cause not in ("more compute", "unknown"):
         return each.cause, ()
-    ratio = work[each.rank] / median(others)
-    if ratio > 1 + SAME_WORK.value:
-        return "more work", (f"it is given {ratio:.2f}x the FLOP of the others, by recorded shapes",)
-    if each.cause == "more compute" and ratio > 1 - SAME_WORK.value:
-        return "same work", ("it is given as many FLOP a step as the others, by recorded shapes",)
+    flop = _against_others({p.facts.rank: p.step_flop for p in summary.ranks}, each.rank)
+    calls = _against_others({p.facts.rank: p.step_operators for p in summary.ranks}, each.rank)
+    if flop is not None and flop > 1 + SAME_WORK.value:
+        return "more work", (f"it is given {flop:.2f}x the FLOP of the others, by recorded shapes",)
+    if calls is not None and calls > 1 + SAME_WORK.value:
+        return "more work", (f"it calls {calls:.2f}x as many operators a step as the others",)
+    if (
+        each.cause == "more compute"
+        and flop is not None
+        and calls is not None
+        and min(flop, calls) > 1 - SAME_WORK.value
+    ):
+        return "same work", ("it calls as many operators with as many FLOP a step as the others, by recorded shapes",)
     return each.cause, ()
+
+
+def _against_others(of_rank: Mapping[int, float | None], rank: int) -> float | None:
+    """This rank's figure / the median of the others'; None where it is unknown of either."""
+    mine = of_rank.get(rank)
+    others = [value for other, value in of_rank.items() if other != rank and value]
+    return mine / median(others) if mine and others else None
 
 
 def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:

@@ -270,10 +270,12 @@ def test_the_chart_shows_the_excess_of_the_finding() -> None:
     assert f"{1 + max(chart.medians):.2f}x" in finding.title
 
 
-def given(folder: Path, *flop: float) -> Evidence:
-    """Rank 2 of 4 computes longer in every step; the ranks' FLOP a step."""
+def given(folder: Path, *flop: float, operators: tuple[int, ...] = (100, 100, 100, 100)) -> Evidence:
+    """Rank 2 of 4 computes longer in every step; the ranks' FLOP and operators a step."""
     (job,) = generated(folder, world=4, steps=6, late={2: 900_000}, late_kind="compute").traces
-    ranks = tuple(replace(p, step_flop=n) for p, n in zip(job.summary.ranks, flop, strict=True))
+    ranks = tuple(
+        replace(p, step_flop=n, step_operators=o) for p, n, o in zip(job.summary.ranks, flop, operators, strict=True)
+    )
     return traced(replace(job.summary, ranks=ranks))
 
 
@@ -305,3 +307,7 @@ def test_collectives_of_one_step_are_no_independent_trials(late_steps: int, name
     )
     said = check(RULE, traced(replace(job.summary, collectives=replace(found_there, instances=swapped))))
     assert (isinstance(said, tuple) and said[0].subject == "rank 1") == named
+
+
+def test_more_operators_are_more_work_too(tmp_path: Path) -> None:
+    assert "does more work" in found(RULE, given(tmp_path, 1, 1, 1, 1, operators=(100, 100, 110, 100))).title
