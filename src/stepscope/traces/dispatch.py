@@ -19,7 +19,7 @@ def host_dispatch(events: Events) -> tuple[int, int, int]:
     """Of the thread of the training loop, within the steps where they are marked: how many operators are as short as their
     call; their time with that of Python's dispatch, ns; and how many operators are in no other."""
     operators = events.where(Category.CPU_OP)
-    operators = operators[~events.named(lambda n: n.startswith((*COMM_LAUNCHES, "gloo:")))[operators]]
+    operators = operators[~events.named(lambda n: n.startswith("gloo:"))[operators]]
     if not len(operators):
         return 0, 0, 0
     main = np.bincount(events.thread[operators], weights=events.dur_ns[operators]).argmax()
@@ -30,7 +30,7 @@ def host_dispatch(events: Events) -> tuple[int, int, int]:
         operators = operators[(starts >= marks.starts[0]) & (starts < marks.ends.max())]
     lane = np.zeros(len(operators), dtype=np.int8)
     tree = nest(operators, lane, events.ts_ns[operators], events.end_ns[operators])
-    top = tree.parent == NONE
+    top = (tree.parent == NONE) & ~events.named(lambda n: n.startswith(COMM_LAUNCHES))[tree.index]
     short = top & (tree.ends - tree.starts <= DISPATCH_NS)
     python = events.named(lambda n: n.startswith(_IN_PYTHON))[tree.index] & ~short
     spent = int((tree.ends - tree.starts)[short].sum() + tree.self_ns[python].sum())
