@@ -36,13 +36,25 @@ class KernelMix:
 class HostLateness:
     """What the host was in while the device waited for a launch that it had not made: parts of ``late_ns``.
 
-    operator_ns: an operator or a call of the runtime, on any thread. python_ns: in neither.
+    operator_ns: an operator or a call of the runtime, on any thread. python_ns: in neither. profiler_ns: the part of it that
+    the profiler itself may have taken, so that Python took ``python_ns`` less up to that much.
+
+    dispatch_ns: of CPU ranks, no part of ``late_ns``: time inside operators that is the host's calling, not computation:
+    operators that last no longer than their call costs (``dispatch_calls`` of them), and Python's own dispatch (DTensor's).
     """
 
     rank: int
     late_ns: int
     operator_ns: int
     python_ns: int
+    profiler_ns: int = 0
+    dispatch_ns: int = 0
+    dispatch_calls: int = 0
+
+    @property
+    def least_python_ns(self) -> int:
+        """The lower bound of what Python took: ``python_ns`` is the upper one."""
+        return self.python_ns - self.profiler_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
