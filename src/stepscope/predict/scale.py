@@ -210,7 +210,7 @@ def _short_of_cores(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
     if not over:
         return ()
     return (
-        f"{in_words(over)} ranks on this host's {counted(job.cores or 0, 'core')} would take turns, and their steps be longer "
+        f"{in_words(over)} ranks on this host's {counted(job.cores or 0, 'core')} take turns, and their steps are longer "
         f"than said: the prediction is for hosts on which a rank has as much of a core as the {job.ranks} measured ones had",
     )
 

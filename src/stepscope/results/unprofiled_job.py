@@ -26,7 +26,7 @@ OTHER_RANKS = 0.03
 """80% half-width of what a rank computes beside more or fewer others on a CPU: steps of one command differ by as much
 between runs, and gloo's own threads take some of what the ranks compute on."""
 
-MOST_FACTOR = 5.0
+MOST_FACTOR = 2.0
 """By which the time of collectives is scaled at most: more is no cost of a profiler, and stays unexplained."""
 
 _ROUNDS = 50
