@@ -23,7 +23,7 @@ from stepscope.store.layout import profiled_job, shown_as
 if TYPE_CHECKING:
     from stepscope.cli.commands.report import Report
     from stepscope.records.finding import Diagnosis
-    from stepscope.records.verdict import Verdict
+    from stepscope.records.verdict import JobVerdict
     from stepscope.report.figures import Drawing
     from stepscope.results.evidence import Evidence
 
@@ -162,7 +162,7 @@ def _drawing(
 def _write(
     evidence: Evidence,
     diagnosis: Diagnosis,
-    verdict: Verdict | None,
+    verdict: JobVerdict | None,
     folder: Path,
     options: Report,
     formats: frozenset[str],
@@ -214,7 +214,7 @@ def _title(paths: Sequence[Path]) -> str:
 
 
 def _say(
-    evidence: Evidence, diagnosis: Diagnosis, verdict: Verdict | None, folder: Path, files: tuple[Path, ...]
+    evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None, folder: Path, files: tuple[Path, ...]
 ) -> None:
     from stepscope.report.page.verdict import findings_title
 
