@@ -157,7 +157,7 @@ def _tell(hang: Hang | None) -> None:
     if hang is not None:
         place = None if hang.place is None else hang.place.removeprefix(f"{Path.cwd()}/")
         words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, place)
-        log(f"! the job stands still: {words}; Ctrl-C ends it with this verdict", "yellow")
+        log(f"! the job hangs: {words}; Ctrl-C ends it with this verdict", "yellow")
 
 
 def _ended(

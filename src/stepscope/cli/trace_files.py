@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from stepscope.cli.console import err
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
-from stepscope.store.diary_tail import steps_in
 from stepscope.store.layout import ProfileLayout, RunLayout
 
 PROGRESS_AFTER_S = 2.0
@@ -54,11 +52,15 @@ def _window(layout: ProfileLayout, number: str | None) -> Path:
     """Folder of one window of a profiled job: the last, or the one that --cell names."""
     windows = {str(window): layout.traces(window) for window in layout.windows()}
     if not windows:
+        import shlex  # only an error needs them
+
+        from stepscope.store.diary_tail import steps_in
+
         if any(steps_in(path) for path in layout.diaries()):
             raise DataError(
                 f"{layout.root}: no window left a trace",
                 why="the steps of this job were timed, and none was profiled",
-                fix=f"stepscope diagnose {shlex.quote(str(layout.root))} tells what the timed steps say",
+                fix=f"stepscope diagnose {shlex.quote(str(layout.root))} shows what the timed steps say",
             )
         raise DataError(f"{layout.root}: no window left a trace", fix="profile the job again")
     if number is None:

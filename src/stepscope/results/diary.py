@@ -205,7 +205,7 @@ def _own(
     if np.isfinite(cpu).all():
         own = np.minimum(cpu + np.nan_to_num(parts["data"]), whole)
         return np.maximum(whole - own - late, 0.0), own, "CPU time of the training thread"
-    return np.full_like(whole, np.nan), np.full_like(whole, np.nan), "not known"
+    return np.full_like(whole, np.nan), np.full_like(whole, np.nan), "unknown"
 
 
 def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> Share | None:

@@ -55,7 +55,7 @@ def _what(end: JobEnd) -> str:
             code = end.code if end.rank_code is None else end.rank_code
             return f"Failed: {_who(end)} exited with code {code}{_where(end)}"
         case "killed" if end.signal is None:
-            return f"Killed: {_who(end)} ended without a word{_where(end)}: by a signal, or by os._exit"
+            return f"Killed: {_who(end)} ended without an error message{_where(end)}: by a signal, or by os._exit"
         case "killed":
             were = "were" if len(end.ranks) > 1 else "was"
             return f"Killed: {_who(end)} {were} ended by {end.signal}{_where(end)}"
