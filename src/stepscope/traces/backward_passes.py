@@ -78,7 +78,8 @@ def pass_starts(events: Events) -> Ints:
     top[1:] = events.ts_ns[nodes[1:]] >= outer[:-1]
     nodes = nodes[top]
     number = events.sequence[nodes]
-    return events.ts_ns[nodes[np.concatenate([[True], number[1:] > number[:-1]])]]
+    found: Ints = events.ts_ns[nodes[np.concatenate([[True], number[1:] > number[:-1]])]]
+    return found
 
 
 def _until(events: Events, begins: Ints, marks: Marks) -> Ints:

@@ -147,8 +147,8 @@ def _in_order(
         one_clock = hosts[rank] is not None and hosts[rank] == hosts[leader]
         if (shift := step_shift(lead, line, one_clock=one_clock)) is not None:
             place_of = place_of or {place: i for i, place in enumerate(places(lead))}
-            for i, (step, *call) in enumerate(places(line)):
-                place = (step + shift.steps, *call)
+            for i, (step, op, size, count) in enumerate(places(line)):
+                place = (step + shift.steps, op, size, count)
                 at = place_of.get(place, place)
                 found.setdefault(at, []).append(Member(rank=rank, position=by_rank[rank][i]))
                 sure[at] = min(sure.get(at, 1.0), shift.confidence)

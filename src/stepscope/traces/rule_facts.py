@@ -17,7 +17,7 @@ from stepscope.traces.host_marks import Marks, step_marks
 from stepscope.traces.idle import IdleGaps
 from stepscope.traces.kernel_names import kernel_kind
 from stepscope.traces.nesting import sums
-from stepscope.traces.phases import AUTOGRAD
+from stepscope.traces.passes import AUTOGRAD
 
 Ints = NDArray[np.int64]
 

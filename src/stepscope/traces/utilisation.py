@@ -21,7 +21,7 @@ from stepscope.traces.host_marks import step_marks
 from stepscope.traces.kernel_names import MATRIX, kernel_dtype, kernel_kind
 from stepscope.traces.links import launches_of
 from stepscope.traces.operators import OperatorLinks, operator_links
-from stepscope.traces.phases import AUTOGRAD
+from stepscope.traces.passes import AUTOGRAD
 
 Ints = NDArray[np.int64]
 

@@ -274,7 +274,7 @@ def test_the_fragment_of_a_cut_step_counts_in_no_flop_per_step() -> None:
     rows += [op("aten::mm", n * 1000 + 10, n * 1000 + 100, dims=dims, types=types) for n in range(2)]
     rows += [op("autograd::engine::evaluate_function: MmBackward0", 200, 600)]
     rows += [op("aten::mm", at, at + 100, dims=dims, types=types) for at in (210, 320)]
-    rows += [kernel("gemm", 300, 800, 1)]
+    rows += [kernel("elementwise_kernel", 300, 800, 1)]
     notes = (Note(kind="truncated", text="the file stops inside its list of events"),)
     found = of(replace(trace(*rows), notes=notes))
     product = 2 * 64**3
