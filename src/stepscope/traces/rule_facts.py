@@ -27,7 +27,7 @@ MI300 traces this was built on, 2026-11)."""
 
 RECORD_NS = 1_300
 """What the profiler takes, with shapes, for each operator that it records: 1.2 ms more a step of 946 operators (one job on
-2 cores without load, torch 2.13). Of one between two others this is outside of both: a gap."""
+2 cores busy, torch 2.13). Of one between two others this is outside of both: a gap."""
 
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 
