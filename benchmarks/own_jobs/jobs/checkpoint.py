@@ -19,10 +19,11 @@ def main():
     layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.ReLU())]
     model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    history = torch.zeros(3_000_000)
+    history = torch.zeros(6_000_000)
     folder = tempfile.TemporaryDirectory()
-    for step in range(1, 351):
-        inputs = torch.randn(1024, 128)
+    batches = [torch.randn(2048, 128) for _ in range(8)]
+    for step in range(1, 301):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()

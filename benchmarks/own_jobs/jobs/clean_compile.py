@@ -10,8 +10,9 @@ def main():
     layers = [layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.GELU())]
     model = torch.compile(nn.Sequential(*layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(400):
-        inputs = torch.randn(512, 256)
+    batches = [torch.randn(512, 256) for _ in range(8)]
+    for step in range(400):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()

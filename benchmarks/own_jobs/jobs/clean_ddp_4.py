@@ -9,6 +9,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
+@torch.library.custom_op("device::work", mutates_args=())
+def on_device(x: torch.Tensor, seconds: float) -> torch.Tensor:
+    time.sleep(seconds)
+    return x.clone()
+
+
+on_device.register_autograd(lambda _, gradient: (gradient, None))
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -16,8 +25,7 @@ class Net(nn.Module):
 
     def forward(self, x):
         for layer in self.layers:
-            time.sleep(0.006)
-            x = torch.relu(layer(x))
+            x = torch.relu(on_device(layer(x), 0.006))
         return x
 
 

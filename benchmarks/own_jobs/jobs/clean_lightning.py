@@ -25,7 +25,7 @@ class Net(pl.LightningModule):
 
 def main():
     pl.seed_everything(0, verbose=False)
-    data = DataLoader(TensorDataset(torch.randn(8 * 40, 128, 128)), batch_size=8)
+    data = DataLoader(TensorDataset(torch.randn(16 * 40, 128, 128)), batch_size=16)
     trainer = pl.Trainer(
         accelerator="cpu", devices=2, strategy="ddp", max_epochs=12, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,

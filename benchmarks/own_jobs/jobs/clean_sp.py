@@ -50,8 +50,9 @@ def main():
         parallelize_module(block, mesh, PLAN)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
     generator = torch.Generator().manual_seed(dist.get_rank())
-    for _ in range(200):
-        inputs = torch.randn(8, 64, 128, generator=generator)
+    batches = [torch.randn(8, 64, 128, generator=generator) for _ in range(8)]
+    for step in range(200):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()

@@ -26,8 +26,9 @@ def main():
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(200):
-        inputs = torch.randn(512, 128, generator=generator)
+    batches = [torch.randn(512, 128, generator=generator) for _ in range(8)]
+    for step in range(200):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()

@@ -15,8 +15,9 @@ def main():
     layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.ReLU())]
     model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    batches = [torch.randn(2048, 128) for _ in range(8)]
     for step in range(1, 301):
-        inputs = torch.randn(1024, 128)
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         if dist.get_rank() == 0 and step == 120:

@@ -10,8 +10,9 @@ def main():
     layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.ReLU())]
     model = nn.Sequential(*layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(300):
-        inputs = torch.randn(1024, 128)
+    batches = [torch.randn(1024, 128) for _ in range(8)]
+    for step in range(300):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()

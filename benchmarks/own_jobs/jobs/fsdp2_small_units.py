@@ -33,8 +33,9 @@ def main():
         fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(dist.get_rank())
-    for _ in range(200):
-        inputs = torch.randn(1024, 96, generator=generator)
+    batches = [torch.randn(1024, 96, generator=generator) for _ in range(8)]
+    for step in range(200):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()

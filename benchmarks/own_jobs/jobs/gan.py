@@ -18,9 +18,10 @@ def main():
     of_judge = torch.optim.Adam(judge.parameters(), lr=2e-4)
     score = nn.functional.binary_cross_entropy_with_logits
     yes, no = torch.ones(384, 1), torch.zeros(384, 1)
-    for _ in range(300):
-        real = torch.randn(384, 128)
-        made = maker(torch.randn(384, 64))
+    pictures, noise = torch.randn(8, 384, 128), torch.randn(8, 384, 64)
+    for step in range(300):
+        real = pictures[step % 8]
+        made = maker(noise[step % 8])
         of_judge.zero_grad()
         loss = score(judge(real), yes) + score(judge(made.detach()), no)
         loss.backward()

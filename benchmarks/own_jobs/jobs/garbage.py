@@ -21,8 +21,9 @@ def main():
     cache = [{"name": [number]} for number in range(100_000)] if dist.get_rank() == 1 else []
     gc.disable()
     dist.barrier()
-    for step in range(1, 351):
-        inputs = torch.randn(1024, 128)
+    batches = [torch.randn(2048, 128) for _ in range(8)]
+    for step in range(1, 301):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()

@@ -26,8 +26,9 @@ def main():
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(dist.get_rank())
-    for _ in range(250):
-        inputs = torch.randn(96, 512, generator=generator)
+    batches = [torch.randn(96, 512, generator=generator) for _ in range(8)]
+    for step in range(250):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()

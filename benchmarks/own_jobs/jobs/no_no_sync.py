@@ -19,10 +19,11 @@ def main():
     model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(dist.get_rank())
+    batches = [torch.randn(32, 512, generator=generator) for _ in range(8)]
     for _ in range(200):
         optimizer.zero_grad()
         for micro in range(MICRO_BATCHES):
-            inputs = torch.randn(32, 512, generator=generator)
+            inputs = batches[micro % 8]
             quiet = "--alone" in sys.argv or ("--clean" in sys.argv and micro < MICRO_BATCHES - 1)
             with model.no_sync() if quiet else contextlib.nullcontext():
                 loss = (model(inputs) - inputs).square().mean() / MICRO_BATCHES

@@ -22,8 +22,9 @@ def main():
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(0)
     losses = []
-    for _ in range(200):
-        inputs = torch.randn(1024, 256, generator=generator)
+    batches = [torch.randn(1024, 256, generator=generator) for _ in range(8)]
+    for step in range(200):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         if rank == 0:
             schedule.step(inputs)

@@ -21,8 +21,9 @@ def main():
     torch.manual_seed(0)
     cell = Cell()
     optimizer = torch.optim.SGD(cell.parameters(), lr=0.01)
-    for _ in range(250):
-        inputs = torch.randn(20, 4)
+    batches = [torch.randn(20, 4) for _ in range(8)]
+    for step in range(250):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         state = torch.zeros(4)
         for x in inputs:

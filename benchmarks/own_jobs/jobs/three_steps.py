@@ -10,8 +10,9 @@ def main():
     layers = [layer for _ in range(8) for layer in (nn.Linear(512, 512), nn.ReLU())]
     model = nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(3):
-        inputs = torch.randn(8192, 512)
+    batches = [torch.randn(1024, 512) for _ in range(3)]
+    for step in range(3):
+        inputs = batches[step % 3]
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()

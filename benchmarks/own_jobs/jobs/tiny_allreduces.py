@@ -18,8 +18,9 @@ def main():
     model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(dist.get_rank())
-    for _ in range(300):
-        inputs = torch.randn(768, 128, generator=generator)
+    batches = [torch.randn(768, 128, generator=generator) for _ in range(8)]
+    for step in range(300):
+        inputs = batches[step % 8]
         optimizer.zero_grad()
         outputs = model(inputs)
         loss = (outputs - inputs).square().mean()

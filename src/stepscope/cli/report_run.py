@@ -18,12 +18,12 @@ from stepscope.core.forks import usable_cores
 from stepscope.core.grouping import grouped
 from stepscope.core.pool import get_ready, side_by_side
 from stepscope.core.words import counted
-from stepscope.store.layout import profiled_job
+from stepscope.store.layout import profiled_job, shown_as
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.report import Report
     from stepscope.records.finding import Diagnosis
-    from stepscope.records.verdict import Verdict
+    from stepscope.records.verdict import JobVerdict
     from stepscope.report.figures import Drawing
     from stepscope.results.evidence import Evidence
 
@@ -58,8 +58,7 @@ def run(options: Report) -> int:
         evidence = on_datasets(evidence, datasets, drop_epochs=options.drop_epochs)
         if drawers > 1:  # only now: a refused name starts no process
             get_ready(DRAWING_MODULES)
-    of = _shown_results(options)
-    folder = options.output or default_folder(evidence, of)
+    folder = _place(options, evidence)
     with (
         _naming_what_is_written(folder),
         _drawing(evidence, formats, drawers, drop_epochs=options.drop_epochs) as drawing,
@@ -70,7 +69,7 @@ def run(options: Report) -> int:
         if judged is not None:
             diagnosis = judged.diagnosis
         files = _write(evidence, diagnosis, verdict, folder, options, formats, drawing)
-    _replace_former(folder, files, of, formats)
+    _replace_former(folder, files, options, formats)
     if options.json:
         from stepscope.report.diagnose_document import document
 
@@ -83,16 +82,36 @@ def run(options: Report) -> int:
     return 0
 
 
-def _shown_results(options: Report) -> list[str]:
-    """What the report is of: two of the same results take each other's place."""
+def _place(options: Report, evidence: Evidence) -> Path:
+    """The folder of the report. No other results' report lies there, unless --force says that it may go.
+
+    Raises UsageError.
+    """
+    from stepscope.report.former import is_of_others
+
+    of = _reported(options)
+    folder = options.output or default_folder(evidence)
+    if options.force or not is_of_others(folder, of):
+        return folder
+    if options.output is not None:
+        raise UsageError(
+            f"{folder} holds the report of other results",
+            fix="choose another folder with -o DIR, or add --force to replace it",
+        )
+    further = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(each for each in further if not is_of_others(each, of))
+
+
+def _reported(options: Report) -> list[str]:
+    """What a report is of."""
     selection = [f"--cell {options.cell}"] if options.cell is not None else []
     return [*sorted(str(path.resolve()) for path in options.paths), *selection, *sorted(options.datasets)]
 
 
-def _replace_former(folder: Path, files: tuple[Path, ...], of: Sequence[str], formats: frozenset[str]) -> None:
+def _replace_former(folder: Path, files: tuple[Path, ...], options: Report, formats: frozenset[str]) -> None:
     from stepscope.report.former import replace_former
 
-    if removed := replace_former(folder, files, of=of, formats=formats):
+    if removed := replace_former(folder, files, of=_reported(options), formats=formats):
         log(f"{folder}: {counted(len(removed), 'file')} of the former report removed")
 
 
@@ -143,7 +162,7 @@ def _drawing(
 def _write(
     evidence: Evidence,
     diagnosis: Diagnosis,
-    verdict: Verdict | None,
+    verdict: JobVerdict | None,
     folder: Path,
     options: Report,
     formats: frozenset[str],
@@ -176,19 +195,16 @@ def _write(
     return (*page, *written, *charts)
 
 
-def default_folder(evidence: Evidence, of: Sequence[str]) -> Path:
-    """``RUN/report`` of a run folder of ours, else ``stepscope-report/NAME`` here, never beside others' files: of a profiled
-    job the name of its folder. A report of other results that lies there is kept: ``NAME-2``, ``NAME-3``, ...
-    """
-    from stepscope.report.former import is_of_others
-
+def default_folder(evidence: Evidence) -> Path:
+    """``RUN/report`` of one run folder of ours, else ``stepscope-report/NAME`` here, never beside others' files."""
     first = evidence.sources[0]
     if len(evidence.sources) == 1 and first.kind in ("bench", "comm"):
         return first.path / "report"
-    path = profiled_job(first.path) or first.path
-    name = (path.resolve().name or "results").split(".")[0]
-    folders = (Path("stepscope-report") / (name if n == 1 else f"{name}-{n}") for n in count(1))
-    return next(folder for folder in folders if not is_of_others(folder, of))
+    path, job = shown_as(first.path).resolve(), profiled_job(first.path)
+    name = path.name or "results"
+    if job is not None and path != job.resolve():  # one window of several, or all of them
+        name = f"{job.resolve().name}-{name}" if len(evidence.sources) == 1 else job.resolve().name
+    return Path("stepscope-report") / (name if path.is_dir() else name.split(".")[0])
 
 
 def _title(paths: Sequence[Path]) -> str:
@@ -198,7 +214,7 @@ def _title(paths: Sequence[Path]) -> str:
 
 
 def _say(
-    evidence: Evidence, diagnosis: Diagnosis, verdict: Verdict | None, folder: Path, files: tuple[Path, ...]
+    evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None, folder: Path, files: tuple[Path, ...]
 ) -> None:
     from stepscope.report.page.verdict import findings_title
 

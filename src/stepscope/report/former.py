@@ -17,6 +17,12 @@ LIST = ".stepscope-report.json"
 CHARTS = frozenset({"png", "svg", "pdf"})
 
 
+def is_of_others(folder: Path, of: Sequence[str]) -> bool:
+    """Whether the report in ``folder`` is of other results than ``of``; False where none is, or one that was stopped."""
+    former = _former(folder)
+    return bool(former.files) and former.of not in ("", _hash(of))
+
+
 def replace_former(
     folder: Path, written: Sequence[Path], *, of: Sequence[str], formats: Collection[str]
 ) -> tuple[Path, ...]:
@@ -27,7 +33,7 @@ def replace_former(
     """
     former = _former(folder)
     names = {path.name for path in written}
-    same = _results(of)
+    same = _hash(of)
     stale = {
         name
         for name in former.files
@@ -43,20 +49,14 @@ def replace_former(
     return tuple(removed)
 
 
-def is_of_others(folder: Path, of: Sequence[str]) -> bool:
-    """Whether a report of other results lies in ``folder``, all or a part of it. One that was stopped is in nobody's way."""
-    former = _former(folder)
-    return former.of not in ("", _results(of)) and any((folder / name).is_file() for name in former.files)
+def _hash(of: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(of).encode(errors="surrogateescape")).hexdigest()
 
 
 def remember(folder: Path, written: Iterable[Path]) -> None:
     """Note the files of a report that was stopped, so that the next one takes their place. Raises WriteError."""
     former = _former(folder)
     write_record(folder / LIST, ReportFiles(of="", files={**former.files, **_digests(written)}))
-
-
-def _results(of: Sequence[str]) -> str:
-    return hashlib.sha256("\0".join(of).encode(errors="surrogateescape")).hexdigest()
 
 
 def _former(folder: Path) -> ReportFiles:

@@ -9,7 +9,7 @@ from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.records.verdict import Verdict
+from stepscope.records.verdict import JobVerdict
 from stepscope.report.page.tables import memory_tables, step_tables
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv, latex, markdown
@@ -38,7 +38,7 @@ def write_tables(
     formats: Sequence[str] = FORMATS,
     *,
     drop_epochs: int = 1,
-    verdict: Verdict | None = None,
+    verdict: JobVerdict | None = None,
 ) -> tuple[Path, ...]:
     """The tables that ``evidence`` fills, and ``performance_report.txt``; the files written.
 

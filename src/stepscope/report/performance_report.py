@@ -8,7 +8,7 @@ from stepscope import __version__
 from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
-from stepscope.records.verdict import Verdict
+from stepscope.records.verdict import JobVerdict
 from stepscope.report import files_found
 from stepscope.report.page.tables import memory_tables, step_tables
 from stepscope.report.page.verdict import findings_title, profiled_machine, worth_saying
@@ -24,7 +24,7 @@ MAX_RUNS = 60
 
 
 def performance_report(
-    evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, verdict: Verdict | None = None
+    evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, verdict: JobVerdict | None = None
 ) -> str:
     """The whole text: ASCII, lines of 100 characters where words and commands allow. verdict: of a profiled job."""
     sections = [
@@ -57,7 +57,7 @@ def _title(evidence: Evidence) -> str:
     return "\n".join([*lines, ""])
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: JobVerdict) -> str:
     """The first screen without its tree, which is the table below."""
     lines = [
         paragraph(f"{verdict.headline}."),
@@ -69,7 +69,7 @@ def _verdict(verdict: Verdict) -> str:
             lines.append(f"         $ {_command(advice.command)}")
     lines += [paragraph(line, indent="         ", first="  also   ") for line in also(verdict)]
     lines += [paragraph(line, indent="    ", first="  ") for line in (*verdict.evidence, *verdict.notes)]
-    return "\n".join([_heading("Verdict"), *lines, ""])
+    return "\n".join([_heading("JobVerdict"), *lines, ""])
 
 
 def _findings(found: Sequence[Finding], title: str) -> str:

@@ -38,7 +38,7 @@ def test_a_profile_is_named_after_its_folder_and_another_one_is_kept(
     assert (base / "train" / "step_parts.csv").read_bytes() == kept
     assert report(capsys, str(first))[0] == base / "train"
     assert report(capsys, str(second))[0] == base / "train-2"
-    assert report(capsys, str(second), "-o", str(base / "train"))[0] == base / "train"
+    assert report(capsys, str(second), "-o", str(base / "train"), "--force")[0] == base / "train"
 
 
 def test_the_document_has_the_verdict(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from stepscope import __version__
 from stepscope.records.finding import Diagnosis
-from stepscope.records.verdict import Verdict
+from stepscope.records.verdict import JobVerdict
 from stepscope.report.figures import Drawing, Figure, begin, records_of
 from stepscope.report.page import facts, tables
 from stepscope.report.page.overview import answer, headline, key_figures, shown_findings
@@ -62,7 +62,7 @@ def page_text(
     drop_epochs: int = 1,
     drawing: Drawing | None = None,
     merged: Mapping[str, Path] | None = None,
-    verdict: Verdict | None = None,
+    verdict: JobVerdict | None = None,
 ) -> str:
     """The whole page. Every string from outside is escaped; scripts and style are allowed by their hashes alone.
 

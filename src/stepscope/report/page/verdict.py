@@ -9,7 +9,7 @@ from stepscope.core.grouping import grouped
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, plural
 from stepscope.records.finding import Advice, Diagnosis, Skipped
-from stepscope.records.verdict import Verdict, VerdictPart
+from stepscope.records.verdict import JobVerdict, VerdictPart
 from stepscope.report.verdict_lines import also, by_rank, coverage, rows
 from stepscope.report.views.step_parts import PARTS
 from stepscope.results.evidence import NEEDS
@@ -59,7 +59,7 @@ class ShownVerdict:
     findings_title: str
 
 
-def shown_verdict(verdict: Verdict) -> ShownVerdict:
+def shown_verdict(verdict: JobVerdict) -> ShownVerdict:
     """The verdict in words and widths."""
     return ShownVerdict(
         headline=verdict.headline,
@@ -75,14 +75,14 @@ def shown_verdict(verdict: Verdict) -> ShownVerdict:
     )
 
 
-def findings_title(verdict: Verdict | None) -> str:
+def findings_title(verdict: JobVerdict | None) -> str:
     """Which steps the findings are about."""
     if verdict is None or not verdict.steps_profiled:
         return "Findings"
     return f"Findings in {counted(verdict.steps_profiled, 'profiled step')}"
 
 
-def _row(depth: int, part: VerdictPart, verdict: Verdict) -> TreeRow:
+def _row(depth: int, part: VerdictPart, verdict: JobVerdict) -> TreeRow:
     return TreeRow(
         name=_name(part),
         depth=depth,
@@ -102,7 +102,7 @@ def _color(part: VerdictPart) -> str:
     return PARTS.get(part.key, PARTS["other"])[1]
 
 
-def _bar(verdict: Verdict) -> tuple[BarPart, ...]:
+def _bar(verdict: JobVerdict) -> tuple[BarPart, ...]:
     """The ends of the tree, side by side: together the whole width, whatever they sum to."""
     marked = {child.key for _, part in rows(verdict.tree) if part.cause for _, child in rows((part,))}
     ends = [part for _, part in rows(verdict.tree) if not part.parts and part.ns > 0]

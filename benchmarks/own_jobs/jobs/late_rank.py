@@ -1,0 +1,55 @@
+"""DDP, 2 ranks whose layers take a fixed time of the processor; those of rank 1 four times as much. --clean: as much."""
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from _clock import tick
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@torch.library.custom_op("extra::work", mutates_args=())
+def works(x: torch.Tensor, seconds: float) -> torch.Tensor:
+    begun = time.thread_time()
+    while time.thread_time() - begun < seconds:
+        pass
+    return x.clone()
+
+
+works.register_autograd(lambda _, gradient: (gradient, None))
+
+
+class Net(nn.Module):
+    def __init__(self, seconds):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+        self.seconds = seconds
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(works(layer(x), self.seconds))
+        return x
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    late = dist.get_rank() == 1 and "--clean" not in sys.argv
+    model = DistributedDataParallel(Net(seconds=0.008 if late else 0.002))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs = torch.randn(64, 64)
+    for _ in range(80):
+        optimizer.zero_grad()
+        loss = model(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        tick()
+    if dist.get_rank() == 0:
+        print(f"loss {loss.item():.6f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The suite of planted jobs (benchmarks/own_jobs): the quickest three as the suite runs them, and all of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.own_jobs.planted import LATE, PLANTED, frameworks_folder
+from benchmarks.own_jobs.suite import Run, profiled
+from benchmarks.own_jobs.truth import Truth, measure
+
+pytestmark = pytest.mark.e2e
+
+BY_NAME = {job.name: job for job in PLANTED}
+
+
+def _run(name: str, truth: Truth, folder: Path) -> Run:
+    run = profiled(BY_NAME[name], truth, folder=folder / name, extra={}, contended=True)
+    assert run.left == 0
+    assert run.grade.job_equal
+    return run
+
+
+@pytest.mark.timeout(240)
+def test_a_rank_with_four_times_the_work_is_named(tmp_path: Path) -> None:
+    said = _run("late_rank", Truth(code=0, out="loss 0.004259\n", step_s=None), tmp_path).said
+    assert any(cost.kind in LATE and cost.ranks == (1,) for cost in said.costs), said
+
+
+@pytest.mark.timeout(240)
+def test_an_exception_of_one_rank_is_the_verdict(tmp_path: Path) -> None:
+    run = _run("crash", Truth(code=1, out="", step_s=None), tmp_path)
+    assert run.grade.right, run.said
+
+
+@pytest.mark.timeout(240)
+def test_a_clean_job_accuses_no_rank(tmp_path: Path) -> None:
+    run = _run("clean_fixed", Truth(code=0, out="loss 0.004259\n", step_s=None), tmp_path)
+    assert not run.grade.accused, run.said
+    assert run.said.kind not in (None, "crash", "killed", "hang", "no-steps")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_nine_of_ten_first_verdicts_are_right_and_no_clean_job_is_accused(tmp_path: Path) -> None:
+    frameworks = frameworks_folder()
+    runs = []
+    for job in PLANTED:
+        if job.missing(frameworks):
+            continue
+        extra = {"PYTHONPATH": str(frameworks)} if job.needs and frameworks else {}
+        folder = tmp_path / job.name
+        truth = measure(replace(job, without=()), rounds=1, folder=folder, extra=extra)
+        runs.append(profiled(job, truth, folder=folder / "run", extra=extra, contended=True))
+    assert [run.job for run in runs if not run.grade.job_equal or run.left] == []
+    assert [run.job for run in runs if run.grade.accused] == []
+    wrong = [f"{run.job}: {run.said.kind}" for run in runs if not run.grade.right]
+    assert len(wrong) <= len(runs) / 10, wrong
