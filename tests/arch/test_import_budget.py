@@ -86,7 +86,7 @@ def test_trace_opens_its_file_before_it_loads_what_shows_the_answer(tmp_path: Pa
     ("options", "needless", "most"),
     [
         (["--show", "budget,overlap"], ("shlex", "stepscope.hardware", "stepscope.diagnose.rules"), 66),
-        ([], ("stepscope.records.samples", "stepscope.records.environment", "stepscope.environment"), 158),
+        ([], ("stepscope.records.samples", "stepscope.records.environment", "stepscope.environment"), 164),
     ],
 )
 def test_a_trace_is_shown_with_little_loaded(

@@ -45,7 +45,7 @@ def test_a_rank_that_fails_under_torchrun_is_named_with_its_step(
     assert done.code == end.code == 1
     assert (end.kind, end.ranks, end.victims, end.step) == (kind, (1,), (0,), 4)
     assert (end.exception, end.signal, end.steps_timed, end.steps_profiled) == (exception, signalled, 3, 0)
-    assert end_sentence(end) in done.out
+    assert end_sentence(end) in " ".join(done.out.split()), "broken into lines"
     if mode == "raise":
         assert end.place is not None
         assert end.place.endswith('in go_wrong: raise ValueError("bad batch")')
@@ -58,7 +58,7 @@ def test_a_rank_that_hangs_is_named_while_the_job_hangs_and_at_its_end(fresh_cli
     layout = ProfileLayout(out)
     wait_for(lambda: len(layout.flights()) == 2, process)
     assert process.stderr is not None
-    said = next(line for line in process.stderr if "stands still" in line)
+    said = next(line for line in process.stderr if "the job hangs" in line)
     assert "rank 1 never called collective" in said
     assert process.poll() is None, "the job is not touched"
     process.send_signal(signal.SIGINT)
@@ -95,7 +95,7 @@ def test_a_command_that_fails_before_it_trains_is_told_as_such(
     script.write_text(command)
     done = stepscope("profile", "-o", str(tmp_path / "p"), "--", PYTHON, str(script), **environment)
     assert done.code == 1
-    assert said in done.out
+    assert said in " ".join(done.out.split())
     assert "train.py:1" in done.out
     assert "optimizer" not in done.out + done.err
     assert "--wait" not in done.err
@@ -114,7 +114,7 @@ def test_two_processes_without_a_group_are_counted(
     both = f"{PYTHON} {JOB} plain & {PYTHON} {JOB} plain; wait"
     done = stepscope("profile", "-o", str(out), "--", "sh", "-c", both, **environment, STEPS="200")
     assert (done.code, end_of(out).kind, end_of(out).independent) == (0, "ok", 2)
-    assert "2 processes train as rank 0 of 1 each" in done.out
+    assert "2 processes train" in done.out
 
 
 def test_the_verdict_goes_where_it_is_wanted_and_the_jobs_output_is_its_own(

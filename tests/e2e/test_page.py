@@ -189,7 +189,7 @@ def straggler_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_verdict_and_the_worst_jobs_timeline_are_on_the_first_screen(chromium: Any, straggler_page: Path) -> None:
     found = Watched(chromium, viewport={"width": 1440, "height": 900})
     page = found.open(straggler_page)
-    assert page.locator("#verdict").inner_text().startswith("Rank 1 is a straggler")
+    assert page.locator("#verdict").inner_text().startswith("Straggler: rank 1 ")
     assert page.locator("#timeline-job option").all_inner_texts() == ["later", "late"]
     box = page.locator("#timeline-canvas").bounding_box()
     assert box["y"] + box["height"] < 900

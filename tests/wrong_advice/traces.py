@@ -415,6 +415,18 @@ def a_thread_in_the_background_may_wait(_: Path) -> Case:
 
 
 @case("straggler")
+def a_rank_with_longer_batches_has_no_slow_machine(tmp_path: Path) -> Case:
+    (job,) = generated(tmp_path, world=4, steps=6, late={2: 900_000}, late_kind="compute").traces
+
+    def computes(share: float) -> Evidence:
+        flop = {p.facts.rank: 1e9 * (share if p.facts.rank == 2 else 1) for p in job.summary.ranks}
+        ranks = tuple(replace(p, step_flop=flop[p.facts.rank], step_operators=9) for p in job.summary.ranks)
+        return traced(replace(job.summary, ranks=ranks))
+
+    return Case(right=computes(1.0), wrong=computes(1.4), advice="check its clocks", instead="batches of equal lengths")
+
+
+@case("straggler")
 def a_rank_that_waits_as_briefly_as_its_peers_is_in_python(tmp_path: Path) -> Case:
     def slower(kind: str) -> Evidence:
         return generated(tmp_path / kind, world=4, steps=6, late={2: 2_000_000}, late_kind=kind)

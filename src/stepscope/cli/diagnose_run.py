@@ -13,7 +13,7 @@ from stepscope.cli.verdict_screen import show_verdict
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.words import counted
-from stepscope.store.layout import profiled_job
+from stepscope.store.layout import profiled_job, shown_as
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.diagnose import Diagnose
@@ -139,7 +139,7 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None
     console.print()
     if not everything:
         more = "; --all lists them" if looked or skipped else ""
-        console.print(f"{counted(looked, 'rule')} found nothing, {skipped} skipped: no data{more}", style="dim")
+        console.print(f"{counted(looked, 'rule')} found nothing, {skipped} look at other data{more}", style="dim")
         return
     praise = _good_news()
     for quiet in diagnosis.quiet:
@@ -179,7 +179,7 @@ def headline(evidence: Evidence) -> str:
     several = {job[0].job for job in evidence.traced_jobs if len(job) > 1}
     paths = list(
         dict.fromkeys(
-            job if (job := profiled_job(source.path)) in several and job is not None else source.path
+            job if (job := profiled_job(source.path)) in several and job is not None else shown_as(source.path)
             for source in evidence.sources
         )
     )

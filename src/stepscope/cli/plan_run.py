@@ -90,7 +90,7 @@ def _model_of_job(path: Path) -> TracedModel:
     )
     if isinstance(found, Unavailable):
         raise UsageError(
-            f"{path}: the dimensions of its model are not known, and a plan needs them",
+            f"{path}: the dimensions of its model are unknown, and a plan needs them",
             why=found.reason,
             fix=f"write them into a file: stepscope plan --model MODEL.yaml; {path} on more GPUs as it is: "
             f"stepscope predict --from {path}",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, say
 from stepscope.cli.predict_what_if import parse_gpus, parse_what_if
-from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.errors import StepscopeError, Unavailable, UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
@@ -93,12 +93,17 @@ def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
         if cell_id is not None and not ProfileLayout(path).record.is_file():
             raise UsageError(f"--cell {cell_id}: {path} is not a run folder of stepscope bench", fix="remove --cell")
         from stepscope.cli.trace_files import traces_of
+        from stepscope.results.diary import job_steps
         from stepscope.results.traced_job import SECTIONS, job_of_traces
+        from stepscope.results.unprofiled_job import unprofiled
+        from stepscope.store.diary import read_diaries
         from stepscope.traces.job import analyse_job
         from stepscope.traces.rank_pass import Wanted
 
         (traces,) = traces_of(str(path), cell_id)
-        return job_of_traces(analyse_job(Path(traces), wanted=Wanted(sections=SECTIONS)), name=str(path))
+        traced = job_of_traces(analyse_job(Path(traces), wanted=Wanted(sections=SECTIONS)), name=str(path))
+        timed = unprofiled(traced, job_steps(read_diaries(ProfileLayout(path))))
+        return traced if isinstance(timed, Unavailable) else timed
     from stepscope.results.cell_job import choose_cell, job_of_cell
     from stepscope.store.reader import read_cell, read_run
 

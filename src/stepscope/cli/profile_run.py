@@ -47,6 +47,8 @@ FIXED_STEP = 20
 """Where ranks begin that do not see the output folder, and by when step times count as settled."""
 AFTER_POLL_S = 0.5
 """Between looks at a job whose window is over; its end is seen at once."""
+WENT_WELL = ("ok", "short", "no-steps", "interrupted")
+"""Ends that are nobody's fault."""
 EARLY_S = 60.0
 """From the window to an early verdict on a job that still runs."""
 
@@ -86,7 +88,7 @@ def run(options: Profile) -> int:
     with _job_outlasts():
         _show_out_of_memory(layout, options)
     if not shown:
-        reason, fix = missing(layout, state, options.command or [], end)
+        reason, fix = missing(layout, state, options.command or [], end, timed=options.duration is not None)
         hooked_job.make_room(layout)
         with _job_outlasts():
             log(f"no trace: {reason}\n  fix: {fix}", "yellow")
@@ -117,8 +119,7 @@ class _Followed:
             self._window_is_over()
         if self._show_at is not None and time.monotonic() > self._show_at:
             self._show_at = None
-            state, reading, self.reading = self.window.state, self.reading, None
-            _verdict(self._layout, None, state=state, reading=reading, options=self._options)
+            _verdict(self._layout, None, state=self.window.state, reading=self.reading, options=self._options)
         _tell(self.hang.look())
 
     def _window_is_over(self) -> None:
@@ -133,7 +134,22 @@ class _Followed:
             f"now: stepscope diagnose {shlex.quote(str(self._layout.root))}"
         )
         self.reading = WindowReading(self._layout.traces(1))
+        _get_ready()
         self._show_at = time.monotonic() + EARLY_S
+
+
+def _get_ready() -> None:
+    """Load what reads, judges and shows, a third of a second: nobody waits for it while the job runs."""
+    from stepscope.cli.trace_run import import_numpy_alone
+
+    import_numpy_alone()
+    import stepscope.diagnose.trace_findings as findings
+    import stepscope.diagnose.verdict
+    import stepscope.traces.job
+    import stepscope.traces.stragglers
+    import stepscope.traces.waiting  # noqa: F401
+
+    findings.trace_rules()
 
 
 def _tell(hang: Hang | None) -> None:
@@ -141,7 +157,7 @@ def _tell(hang: Hang | None) -> None:
     if hang is not None:
         place = None if hang.place is None else hang.place.removeprefix(f"{Path.cwd()}/")
         words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, place)
-        log(f"! the job stands still: {words}; Ctrl-C ends it with this verdict", "yellow")
+        log(f"! the job hangs: {words}; Ctrl-C ends it with this verdict", "yellow")
 
 
 def _ended(
@@ -332,8 +348,8 @@ def _verdict(
     with results_at(checked_place(options.verdict)):
         captures = _captures(layout, number, state, reading, options)
         judged = show_profiled(layout, captures)
-        if judged is None and end is not None and (end.kind != "ok" or end.independent):
-            say(end_sentence(end), "bold")
+        if judged is None and end is not None and (end.kind != "ok" or end.independent or state is None):
+            say(end_sentence(end), "bold" if end.kind in WENT_WELL else "bold red")
         if state is not None:
             _show(layout, number, state, captures, options, told=None if judged is None else judged.diagnosis)
         sys.stdout.flush()

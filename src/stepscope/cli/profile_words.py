@@ -64,8 +64,11 @@ def _ranks(numbers: Sequence[int]) -> str:
     return f"rank {', '.join(str(number) for number in numbers[:16])}{more}"
 
 
-def missing(layout: ProfileLayout, state: WindowState, command: Sequence[str], end: JobEnd | None) -> tuple[str, str]:
-    """(reason, what to do) where no rank wrote a trace. end: None for a job that runs on."""
+def missing(
+    layout: ProfileLayout, state: WindowState, command: Sequence[str], end: JobEnd | None, *, timed: bool = False
+) -> tuple[str, str]:
+    """(reason, what to do) where no rank wrote a trace. end: None for a job that runs on. timed: --duration, for which there
+    is no --wait."""
     if state.expected == ():
         return no_such_rank(state), "choose other --ranks"
     failed = end is not None and end.kind not in ("ok", "short", "no-steps", "interrupted")
@@ -84,7 +87,7 @@ def missing(layout: ProfileLayout, state: WindowState, command: Sequence[str], e
         reasons = "; ".join(list(dict.fromkeys(f"rank {r.rank}: {r.reason}" for r in state.reports))[:4])
         if failed and inside:
             return reasons, f"see why the job itself failed{_code(end)}"
-        return reasons, _FIXES[state.reports[0].status]
+        return reasons, (_TIMED if timed else _FIXES)[state.reports[0].status]
     if failed:
         assert end is not None
         if layout.ranks() or layout.processes() or layout.failures():
@@ -95,7 +98,14 @@ def missing(layout: ProfileLayout, state: WindowState, command: Sequence[str], e
     if layout.ranks():
         return (
             "the job ended before the window began",
-            "train for more steps, or begin at once: --wait 0 --warmup 0 --steps 1",
+            "begin it earlier: --after 0"
+            if timed
+            else "train for more steps, or begin at once: --wait 0 --warmup 0 --steps 1",
+        )
+    if timed and layout.processes():
+        return (
+            f"{counted(len(layout.processes()), 'process')} imported torch, but no module of torch.nn made a forward pass",
+            "for a job that trains with an optimizer: leave out --duration",
         )
     return why_no_rank(layout, command)
 
@@ -113,3 +123,10 @@ _FIXES = {
     "failed": "fix the cause and run again",
 }
 """By what happened to a window."""
+
+_TIMED = _FIXES | {
+    "ended": "begin the window earlier with --after S, or make it shorter with --duration S",
+    "stepped_back": "choose a time at which the job does not profile itself, with --after S",
+    "missed": "ranks must make the same number of forward passes, and see the output folder without delay",
+}
+"""With --duration."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,18 @@ from stepscope.cli.console import log, out, print_document, say, typed
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict
+from stepscope.cli.verdict_screen import show_verdict
 from stepscope.core.errors import Interrupted, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.grouping import grouped
 from stepscope.core.pool import get_ready, side_by_side
 from stepscope.core.words import counted
+from stepscope.store.layout import profiled_job, shown_as
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.report import Report
     from stepscope.records.finding import Diagnosis
+    from stepscope.records.verdict import JobVerdict
     from stepscope.report.figures import Drawing
     from stepscope.results.evidence import Evidence
 
@@ -38,6 +42,7 @@ SHOWN = 3
 def run(options: Report) -> int:
     """Write the report; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.engine import diagnose
+    from stepscope.diagnose.verdict import judge
 
     formats = frozenset(name for name in ALL_FORMATS if getattr(options, name)) or ALL_FORMATS - {"pdf"}
     if options.title is not None and "html" not in formats:
@@ -53,30 +58,60 @@ def run(options: Report) -> int:
         evidence = on_datasets(evidence, datasets, drop_epochs=options.drop_epochs)
         if drawers > 1:  # only now: a refused name starts no process
             get_ready(DRAWING_MODULES)
-    folder = options.output or default_folder(evidence)
+    folder = _place(options, evidence)
     with (
         _naming_what_is_written(folder),
         _drawing(evidence, formats, drawers, drop_epochs=options.drop_epochs) as drawing,
     ):
         diagnosis = diagnose(evidence)
-        files = _write(evidence, diagnosis, folder, options, formats, drawing)
+        judged = judge(evidence, diagnosis)
+        verdict = None if judged is None else judged.verdict
+        if judged is not None:
+            diagnosis = judged.diagnosis
+        files = _write(evidence, diagnosis, verdict, folder, options, formats, drawing)
     _replace_former(folder, files, options, formats)
     if options.json:
         from stepscope.report.diagnose_document import document
 
         files_written = [str(path) for path in files]
-        print_document({**document(evidence, diagnosis), "schema": "stepscope.report/1", "files": files_written})
+        print_document(
+            {**document(evidence, diagnosis, verdict), "schema": "stepscope.report/1", "files": files_written}
+        )
     else:
-        _say(evidence, diagnosis, folder, files)
+        _say(evidence, diagnosis, verdict, folder, files)
     return 0
+
+
+def _place(options: Report, evidence: Evidence) -> Path:
+    """The folder of the report. No other results' report lies there, unless --force says that it may go.
+
+    Raises UsageError.
+    """
+    from stepscope.report.former import is_of_others
+
+    of = _reported(options)
+    folder = options.output or default_folder(evidence)
+    if options.force or not is_of_others(folder, of):
+        return folder
+    if options.output is not None:
+        raise UsageError(
+            f"{folder} holds the report of other results",
+            fix="choose another folder with -o DIR, or add --force to replace it",
+        )
+    further = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(each for each in further if not is_of_others(each, of))
+
+
+def _reported(options: Report) -> list[str]:
+    """What a report is of."""
+    selection = [f"--cell {options.cell}"] if options.cell is not None else []
+    return [*sorted(str(path.resolve()) for path in options.paths), *selection, *sorted(options.datasets)]
 
 
 def _replace_former(folder: Path, files: tuple[Path, ...], options: Report, formats: frozenset[str]) -> None:
     from stepscope.report.former import replace_former
 
-    selection = [f"--cell {options.cell}"] if options.cell is not None else []
-    of = [*sorted(str(path.resolve()) for path in options.paths), *selection, *sorted(options.datasets)]
-    if removed := replace_former(folder, files, of=of, formats=formats):
+    if removed := replace_former(folder, files, of=_reported(options), formats=formats):
         log(f"{folder}: {counted(len(removed), 'file')} of the former report removed")
 
 
@@ -127,6 +162,7 @@ def _drawing(
 def _write(
     evidence: Evidence,
     diagnosis: Diagnosis,
+    verdict: JobVerdict | None,
     folder: Path,
     options: Report,
     formats: frozenset[str],
@@ -139,7 +175,7 @@ def _write(
 
     drop = options.drop_epochs
     tables = tuple(name for name in TABLE_FORMATS if name in formats)
-    written = write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop) if tables else ()
+    written = write_tables(evidence, diagnosis, folder, tables, drop_epochs=drop, verdict=verdict) if tables else ()
     page: tuple[Path, ...] = ()
     if "html" in formats:
         merged = merged_files(evidence, folder)
@@ -152,6 +188,7 @@ def _write(
             drop_epochs=drop,
             drawing=drawing,
             merged=merged,
+            verdict=verdict,
         )
         page = (path, *merged.values())
     charts = write(drawing, folder) if drawing is not None and drawing.formats else ()
@@ -163,8 +200,11 @@ def default_folder(evidence: Evidence) -> Path:
     first = evidence.sources[0]
     if len(evidence.sources) == 1 and first.kind in ("bench", "comm"):
         return first.path / "report"
-    name = first.path.resolve().name or "results"
-    return Path("stepscope-report") / name.split(".")[0]
+    path, job = shown_as(first.path).resolve(), profiled_job(first.path)
+    name = path.name or "results"
+    if job is not None and path != job.resolve():  # one window of several, or all of them
+        name = f"{job.resolve().name}-{name}" if len(evidence.sources) == 1 else job.resolve().name
+    return Path("stepscope-report") / (name if path.is_dir() else name.split(".")[0])
 
 
 def _title(paths: Sequence[Path]) -> str:
@@ -173,11 +213,20 @@ def _title(paths: Sequence[Path]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _say(evidence: Evidence, diagnosis: Diagnosis, folder: Path, files: tuple[Path, ...]) -> None:
+def _say(
+    evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None, folder: Path, files: tuple[Path, ...]
+) -> None:
+    from stepscope.report.page.verdict import findings_title
+
     console = out()
-    print_verdict(evidence, diagnosis, headline(evidence))
+    if verdict is not None:
+        show_verdict(verdict)
+    else:
+        print_verdict(evidence, diagnosis, headline(evidence))
     if diagnosis.findings:
         console.print()
+        if verdict is not None:
+            say(findings_title(verdict), "bold")
         print_findings(diagnosis.findings[:SHOWN])
     more = len(diagnosis.findings) - SHOWN
     if more > 0:

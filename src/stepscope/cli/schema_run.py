@@ -19,7 +19,7 @@ from stepscope.records.scaling_budget import ScalingBudget
 from stepscope.records.schemas import DIALECT, document_schema, object_type, record_schemas
 from stepscope.records.trace_diff import TraceDiff
 from stepscope.records.training import ScalingRow
-from stepscope.records.verdict import Verdict
+from stepscope.records.verdict import JobVerdict
 from stepscope.report.trace_document import LISTS as TRACE_LISTS
 from stepscope.report.trace_document import TABLES as TRACE_TABLES
 from stepscope.results.run_figures import BENCH
@@ -31,7 +31,7 @@ _DIAGNOSIS: Mapping[str, Any] = {
     "sources": list[dict[str, str | None]],
     "files_found": list[dict[str, Any]],
     "metrics": dict[str, float | None],
-    "verdict": Verdict | None,
+    "verdict": JobVerdict | None,
     "findings": tuple[Finding, ...],
     "skipped": tuple[Skipped, ...],
     "quiet": tuple[Quiet, ...],

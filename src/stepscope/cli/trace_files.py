@@ -52,6 +52,16 @@ def _window(layout: ProfileLayout, number: str | None) -> Path:
     """Folder of one window of a profiled job: the last, or the one that --cell names."""
     windows = {str(window): layout.traces(window) for window in layout.windows()}
     if not windows:
+        import shlex  # only an error needs them
+
+        from stepscope.store.diary_tail import steps_in
+
+        if any(steps_in(path) for path in layout.diaries()):
+            raise DataError(
+                f"{layout.root}: no window left a trace",
+                why="the steps of this job were timed, and none was profiled",
+                fix=f"stepscope diagnose {shlex.quote(str(layout.root))} shows what the timed steps say",
+            )
         raise DataError(f"{layout.root}: no window left a trace", fix="profile the job again")
     if number is None:
         if len(windows) > 1:

@@ -44,7 +44,7 @@ def run(
 ) -> int:
     """Analyse and show; returns the exit code. also: sections beside the usual ones. read: the captures, where they are
     analysed already; told: the findings, where somebody judged them already. Raises StepscopeError."""
-    _import_numpy_alone()
+    import_numpy_alone()
     from stepscope.traces.rank_pass import DEVICE_ONLY, Wanted
 
     stated = _stated_ranks(options.rank_of)
@@ -220,7 +220,7 @@ def _nearest(name: str, files: Collection[str]) -> str:
     return f"did you mean {guess!r}?" if guess else f"traces read: {', '.join(sorted(files)[:6])}"
 
 
-def _import_numpy_alone() -> None:
+def import_numpy_alone() -> None:
     """Without the threads of its linear algebra: they have no work here, and a process with threads cannot be forked."""
     key = "OPENBLAS_NUM_THREADS"
     if "numpy" in sys.modules or key in os.environ:

@@ -8,14 +8,14 @@ import textwrap
 from stepscope.cli.console import out, say
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.records.verdict import Verdict
+from stepscope.records.verdict import JobVerdict
 from stepscope.report import verdict_lines
 
 WIDEST = 100
 _GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
 
 
-def show_verdict(verdict: Verdict) -> None:
+def show_verdict(verdict: JobVerdict) -> None:
     """Three lines, the tree, the other costs, what the figures rest on."""
     style = "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
     _wrapped(f"{verdict.headline}.", style)
@@ -33,7 +33,7 @@ def show_verdict(verdict: Verdict) -> None:
         _wrapped(line, "dim", first="  ", then="    ")
 
 
-def _tree(verdict: Verdict) -> None:
+def _tree(verdict: JobVerdict) -> None:
     """The parts of a step, each under the one it is a part of."""
     if not verdict.tree:
         return

@@ -111,14 +111,14 @@ def _capped(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     left: dict[str, float] = {}
     told = []
     for finding in findings:
-        stake = finding.stake_fraction
-        if stake is not None and finding.job is not None:
-            room = left.get(finding.job, 1.0)
+        stake, job = finding.stake_fraction, finding.job
+        if stake is not None and job is not None:
+            room = left.get(job, 1.0)
             if stake > room:
                 finding = (
                     _less(finding, room) if room >= TOLD_APART else replace(_less(finding, 0.0), stake_fraction=None)
                 )
-            left[finding.job] = max(0.0, room - (finding.stake_fraction or 0.0))
+            left[job] = max(0.0, room - (finding.stake_fraction or 0.0))
         told.append(finding)
     return tuple(told)
 

@@ -156,9 +156,16 @@ _OUTERMOST = ("lightning", "transformers", "torchtitan", "megatron", "accelerate
 """Who takes the options of a job that uses several: a trainer before what it wraps the model in."""
 
 
+_TRAINERS = ("transformers.Trainer", "trl.")
+
+
 def used_in(summary: TraceSummary) -> frozenset[str]:
-    """The frameworks that the ranks' traces show."""
-    return frozenset(name for p in summary.ranks for name in p.facts.frameworks)
+    """The frameworks that the ranks' traces show. A model of transformers without its Trainer has none of its options."""
+    found = frozenset(name for p in summary.ranks for name in p.facts.frameworks)
+    objects = {name for p in summary.ranks if p.facts.setup is not None for name in p.facts.setup.objects}
+    if objects and not any(name.startswith(_TRAINERS) for name in objects):
+        return found - {"transformers"}
+    return found
 
 
 def speaks(topic: str, used: Iterable[str]) -> str | None:

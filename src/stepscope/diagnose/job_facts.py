@@ -7,7 +7,8 @@ from collections import Counter
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import used_in
 from stepscope.records.job_setup import LoaderSetup
-from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.trace_budget import GroupBudget
+from stepscope.records.trace_summary import RankPass, TraceSummary
 
 _SPLIT = ("tp", "pp", "ep", "cp")
 _SHARDS = ("fsdp1", "fsdp2", "deepspeed", "torchtitan")
@@ -98,7 +99,7 @@ def _parallel(summary: TraceSummary) -> frozenset[str]:
     found: set[str] = set()
     used = used_in(summary)
     for each in summary.ranks:
-        found |= {group.kind for group in each.groups if group.kind in _SPLIT}
+        found |= {group.kind for group in each.groups if group.kind in _SPLIT and _is(group, each)}
         if any(row.wrapper == "ddp" for row in each.buckets):
             found.add("ddp")
         if each.units is not None:
@@ -114,10 +115,15 @@ def _parallel(summary: TraceSummary) -> frozenset[str]:
     return frozenset(found)
 
 
-def _splits_sequence(each: object) -> bool:
-    from stepscope.records.trace_summary import RankPass
+def _is(group: GroupBudget, each: RankPass) -> bool:
+    """Whether a group is of its kind beyond doubt: what follows the backward pass is no part of a tensor-parallel layer,
+    whatever runs between its reductions."""
+    if group.kind != "tp" or group.kind_source == "name" or each.gradient_sync is None:
+        return True
+    return each.gradient_sync.before.calls > 0
 
-    assert isinstance(each, RankPass)
+
+def _splits_sequence(each: RankPass) -> bool:
     divided = {group.group for group in each.groups if group.kind == "tp"}
     calls = each.communication.collectives if each.communication is not None and divided else ()
     ops = {c.op for c in calls if c.group is not None and c.group.name in divided}

@@ -68,8 +68,8 @@ def fitted(transfers: Iterable[tuple[int, int]]) -> MessageCost | None:
     pairs = _spread(points)
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(pairs, 2) if b[0] >= _APART * a[0]]
     if not slopes:
-        size, ns = points[-1]
-        return MessageCost(latency_ns=0.0, ns_per_byte=ns / size)
+        largest, longest = points[-1]
+        return MessageCost(latency_ns=0.0, ns_per_byte=longest / largest)
     slope = max(0.0, median(slopes))
     small = points[: max(1, len(points) // 2)]
     return MessageCost(latency_ns=max(0.0, median(ns - size * slope for size, ns in small)), ns_per_byte=slope)

@@ -17,12 +17,15 @@ SLOW = 1.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedPipeline:
-    """Ranks of pipelines side by side that hold the same stage are one stage. micro_batches: of a step, as the messages of
-    the outer stages say (one forward and one backward each); None where they do not come in pairs.
+    """Ranks of pipelines side by side that hold the same stage are one stage.
+
+    micro_batches: of a step, as the job recorded, else as the messages of the outer stages say (one forward and one
+    backward each); None where these do not come in pairs. chunks: stages of the model on one rank.
     """
 
     stages: Sequence[Sequence[RankPass]]
     micro_batches: int | None
+    chunks: int = 1
 
     @property
     def compute_ns(self) -> list[float]:
@@ -57,6 +60,10 @@ def traced_pipeline(summary: TraceSummary) -> TracedPipeline | Skipped:
     if any(rank not in ranks for chain in chains for rank in chain) or len({len(c) for c in chains}) > 1:
         return Skipped(reason="a pipeline's stages are not all among the traces")
     stages = [[ranks[chain[i]] for chain in chains] for i in range(len(chains[0]))]
+    recorded = {p.facts.setup.micro_batches for stage in stages for p in stage if p.facts.setup is not None} - {None}
+    chunks = {p.facts.setup.chunks or 1 for stage in stages for p in stage if p.facts.setup is not None}
+    if len(recorded) == 1:
+        return TracedPipeline(stages=stages, micro_batches=recorded.pop(), chunks=max(chunks, default=1))
     counted = {m for stage in (stages[0], stages[-1]) for p in stage if (m := _micro_batches(p)) is not None}
     return TracedPipeline(stages=stages, micro_batches=min(counted) if len(counted) == 1 else None)
 

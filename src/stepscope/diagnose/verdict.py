@@ -17,7 +17,7 @@ from stepscope.diagnose.verdict_kinds import KIND_OF_RULE
 from stepscope.diagnose.verdict_tree import tree_of
 from stepscope.diagnose.verdict_words import worded
 from stepscope.records.finding import Diagnosis, Finding, Quiet
-from stepscope.records.verdict import Cost, Share, Verdict, VerdictKind
+from stepscope.records.verdict import JobVerdict, Share, TimeCost, VerdictKind
 from stepscope.results.diary import (
     Between,
     JobSteps,
@@ -74,7 +74,7 @@ SIZED = frozenset({"input-bound", "straggler", "communication-bound", "optimizer
 class Judged:
     """The verdict, and the diagnosis without what all steps refute, with stakes of the diary where it has them."""
 
-    verdict: Verdict
+    verdict: JobVerdict
     diagnosis: Diagnosis
 
 
@@ -95,7 +95,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         kind, ranks = failed, job.end.ranks
     middle, low, high = step_interval(steps)
     first = costs[0] if costs and costs[0].kind == kind else None
-    verdict = Verdict(
+    verdict = JobVerdict(
         kind=kind,
         ranks=ranks,
         share=first.share if first else None,
@@ -120,10 +120,10 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     return Judged(verdict=worded(verdict, job=job, steps=steps, late=late, diagnosis=sized), diagnosis=sized)
 
 
-def _without_steps(job: ProfiledJob, kind: VerdictKind) -> Verdict:
+def _without_steps(job: ProfiledJob, kind: VerdictKind) -> JobVerdict:
     """Of a job that ended before any step."""
     assert job.end is not None
-    return Verdict(
+    return JobVerdict(
         kind=kind,
         ranks=job.end.ranks,
         confidence="likely" if job.end.likely else "certain: the job's own end",
@@ -162,7 +162,7 @@ def _costs(
     late: Sequence[Slow],
     *,
     pipeline: bool,
-) -> Iterable[Cost]:
+) -> Iterable[TimeCost]:
     """Everything that takes enough to be named; stakes as they stand alone."""
     if _sizes_known(job, window):
         yield from _contended(steps)
@@ -187,13 +187,13 @@ def _rules(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f.rule for f in _named(diagnosis, kind)))
 
 
-def _contended(steps: JobSteps) -> Iterable[Cost]:
+def _contended(steps: JobSteps) -> Iterable[TimeCost]:
     part = share(steps.delay_ns, steps.whole_ns)
     if part is not None and part.value >= CONTENDED:
-        yield Cost(kind="contended-machine", share=part, stake_fraction=part.value)
+        yield TimeCost(kind="contended-machine", share=part, stake_fraction=part.value)
 
 
-def _input(steps: JobSteps) -> Iterable[Cost]:
+def _input(steps: JobSteps) -> Iterable[TimeCost]:
     """Waiting for data that every rank has, so that of the rank that waits least: more of one rank makes it late, and counts
     there."""
     for name in ("data", "before"):
@@ -201,11 +201,11 @@ def _input(steps: JobSteps) -> Iterable[Cost]:
         least = int(np.argmin(every.sum(axis=1)))
         part = share(every[least], steps.whole_ns[least])
         if part is not None and part.value >= WORTH:
-            yield Cost(kind="input-bound", share=part, stake_fraction=part.value, rules=(name,))
+            yield TimeCost(kind="input-bound", share=part, stake_fraction=part.value, rules=(name,))
             return
 
 
-def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow]) -> Iterable[Cost]:
+def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow]) -> Iterable[TimeCost]:
     chronic = [each for each in slow if each.kind == "chronic"]
     if chronic:
         saved = saved_share(steps, chronic)
@@ -215,7 +215,7 @@ def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow]) -> Iterab
             scale = saved / max(worst.excess_ns, 1.0)
             low = None if worst.low_ns is None else worst.low_ns * scale
             high = None if low is None else 2 * saved - low
-            yield Cost(
+            yield TimeCost(
                 kind="straggler",
                 share=Share(value=saved, low=low, high=high),
                 stake_fraction=saved,
@@ -226,12 +226,12 @@ def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow]) -> Iterab
         return
     waiting = share(steps.waiting_ns, steps.whole_ns) if steps.ranks > 1 else None
     if waiting is not None and waiting.value >= WORTH and any(each.kind == "rotating" for each in slow):
-        yield Cost(kind="uneven-work", share=waiting, stake_fraction=waiting.value)
+        yield TimeCost(kind="uneven-work", share=waiting, stake_fraction=waiting.value)
 
 
 def _communication(
     steps: JobSteps, window: TraceEvidence | None, diagnosis: Diagnosis, late: Sequence[Slow]
-) -> Iterable[Cost]:
+) -> Iterable[TimeCost]:
     """Exposed communication net of waiting for a late rank; the stake is what the window's cause can return of it."""
     if steps.world_size < 2 or not np.isfinite(steps.comm_ns).all():
         return
@@ -243,7 +243,7 @@ def _communication(
     of_window = _exposed(window)
     stakes = [f.stake_fraction for f in causes if f.stake_fraction is not None]
     scaled = max(stakes) / of_window * part.value if stakes and of_window else part.value
-    yield Cost(
+    yield TimeCost(
         kind="communication-bound",
         share=part,
         stake_fraction=min(part.value, scaled),
@@ -260,19 +260,19 @@ def _exposed(window: TraceEvidence | None) -> float | None:
     return median(shares) if shares else None
 
 
-def _bubble(steps: JobSteps) -> Iterable[Cost]:
+def _bubble(steps: JobSteps) -> Iterable[TimeCost]:
     part = share(steps.comm_ns, steps.whole_ns)
     if part is not None and part.value >= WORTH:
-        yield Cost(kind="pipeline-bubble", share=part, stake_fraction=part.value)
+        yield TimeCost(kind="pipeline-bubble", share=part, stake_fraction=part.value)
 
 
-def _optimizer(steps: JobSteps) -> Iterable[Cost]:
+def _optimizer(steps: JobSteps) -> Iterable[TimeCost]:
     part = share(steps.parts_ns["optimizer"], steps.whole_ns)
     if part is not None and part.value >= OPTIMIZER_HEAVY:
-        yield Cost(kind="optimizer-bound", share=part, stake_fraction=part.value)
+        yield TimeCost(kind="optimizer-bound", share=part, stake_fraction=part.value)
 
 
-def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) -> Iterable[Cost]:
+def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) -> Iterable[TimeCost]:
     """What rules find in the window, of kinds that the diary does not measure: the largest of each kind."""
     best: dict[VerdictKind, Finding] = {}
     for finding in diagnosis.findings:
@@ -290,7 +290,7 @@ def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) ->
             best[kind] = finding
     for kind, finding in best.items():
         value = finding.stake_fraction or 0.0
-        yield Cost(
+        yield TimeCost(
             kind=kind,
             share=Share(value=value),
             stake_fraction=value,
@@ -299,14 +299,14 @@ def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) ->
         )
 
 
-def _between(steps: JobSteps) -> Iterable[Cost]:
+def _between(steps: JobSteps) -> Iterable[TimeCost]:
     for each in between_steps(steps):
         kind = _BETWEEN.get(each.kind)
         if kind is not None and each.share.value >= WORTH_WALL:
             yield _event_cost(kind, each)
     found = pauses(steps)
     if found is not None and found.share.value >= WORTH_WALL and found.period is not None:
-        yield Cost(
+        yield TimeCost(
             kind="periodic-pause",
             share=found.share,
             stake_fraction=found.share.value,
@@ -316,8 +316,8 @@ def _between(steps: JobSteps) -> Iterable[Cost]:
         )
 
 
-def _event_cost(kind: VerdictKind, each: Between) -> Cost:
-    return Cost(
+def _event_cost(kind: VerdictKind, each: Between) -> TimeCost:
+    return TimeCost(
         kind=kind,
         share=each.share,
         of="wall",
@@ -328,7 +328,7 @@ def _event_cost(kind: VerdictKind, each: Between) -> Cost:
     )
 
 
-def _ordered(costs: Iterable[Cost]) -> list[Cost]:
+def _ordered(costs: Iterable[TimeCost]) -> list[TimeCost]:
     """The contended machine first, since it qualifies the rest; then by share. Stakes together are at most the whole."""
     ranked = sorted(costs, key=lambda c: (c.kind != "contended-machine", -c.share.value))
     left = 1.0
@@ -339,7 +339,7 @@ def _ordered(costs: Iterable[Cost]) -> list[Cost]:
     return ranked
 
 
-def _kind(steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[Cost]) -> tuple[VerdictKind, tuple[int, ...]]:
+def _kind(steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[TimeCost]) -> tuple[VerdictKind, tuple[int, ...]]:
     grave = [finding for finding in diagnosis.findings if finding.severity != "info"]
     if steps.independent or any(KIND_OF_RULE.get(f.rule) == "independent-processes" for f in grave):
         return "independent-processes", ()
@@ -359,7 +359,7 @@ def _profiled_step(job: ProfiledJob) -> float | None:
     return float(fmean(times)) if times else None
 
 
-def _sized(diagnosis: Diagnosis, steps: JobSteps, costs: Sequence[Cost], *, sized: bool) -> Diagnosis:
+def _sized(diagnosis: Diagnosis, steps: JobSteps, costs: Sequence[TimeCost], *, sized: bool) -> Diagnosis:
     """The findings of the window, with the diary's stakes; what the diary measured and found small is no finding."""
     if not sized:
         return diagnosis

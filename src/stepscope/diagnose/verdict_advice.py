@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.verdict_kinds import KIND_OF_RULE
 from stepscope.records.finding import Advice, Diagnosis
-from stepscope.records.verdict import Verdict, VerdictKind
+from stepscope.records.verdict import JobVerdict, VerdictKind
 from stepscope.results.profiled_job import ProfiledJob
 
 MOST_WORKERS = 4
@@ -29,7 +29,7 @@ _PLAIN: Mapping[VerdictKind, str] = {
 }
 
 
-def advice_for(verdict: Verdict, *, job: ProfiledJob, diagnosis: Diagnosis) -> tuple[Advice, ...]:
+def advice_for(verdict: JobVerdict, *, job: ProfiledJob, diagnosis: Diagnosis) -> tuple[Advice, ...]:
     """At most two: of the finding that explains the first cost, or the general one."""
     if verdict.kind == "input-bound":
         return (_loader(job),)

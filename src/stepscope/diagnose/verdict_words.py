@@ -9,7 +9,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.verdict_advice import advice_for
 from stepscope.records.finding import Diagnosis
 from stepscope.records.job_end import JobEnd
-from stepscope.records.verdict import Cost, Share, Verdict, VerdictKind
+from stepscope.records.verdict import JobVerdict, Share, TimeCost, VerdictKind
 from stepscope.results.diary import JobSteps, between_steps, drift
 from stepscope.results.job_end import end_sentence
 from stepscope.results.profiled_job import ProfiledJob
@@ -51,8 +51,8 @@ PART_WORDS = {
 
 
 def worded(
-    verdict: Verdict, *, job: ProfiledJob, steps: JobSteps, late: tuple[Slow, ...], diagnosis: Diagnosis
-) -> Verdict:
+    verdict: JobVerdict, *, job: ProfiledJob, steps: JobSteps, late: tuple[Slow, ...], diagnosis: Diagnosis
+) -> JobVerdict:
     """The verdict with its headline, evidence, notes and advice."""
     told = any(cost.kind == "straggler" for cost in verdict.costs)
     return replace(
@@ -75,7 +75,7 @@ def percent(share: Share) -> str:
     return f"{text} (±{points})"
 
 
-def headline(verdict: Verdict, steps: JobSteps, late: tuple[Slow, ...], end: JobEnd | None) -> str:
+def headline(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], end: JobEnd | None) -> str:
     """The first line."""
     if verdict.kind in _ENDS and end is not None:
         return end_sentence(end)
@@ -89,14 +89,14 @@ def headline(verdict: Verdict, steps: JobSteps, late: tuple[Slow, ...], end: Job
     return cost_line(verdict.costs[0], steps, late)
 
 
-def _computes(verdict: Verdict) -> str:
+def _computes(verdict: JobVerdict) -> str:
     share = next((part.share for part in verdict.tree if part.key == "computation"), None)
     if share is None:
         return "Compute-bound: no part of the step outside computation takes a tenth of it"
     return f"Compute-bound: {format_percent(share)} of every step is computation"
 
 
-def cost_line(cost: Cost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> str:
+def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> str:
     """A cost as a headline: noun, who, number."""
     noun, much = NOUNS[cost.kind], percent(cost.share)
     every = "every step" if cost.period is None else f"every {cost.period} steps"
@@ -129,7 +129,7 @@ def cost_line(cost: Cost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> str:
     return f"{noun}: {what[cost.kind]}{where}{when}{took} and takes {much} of the {base}"
 
 
-def _straggler(cost: Cost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
+def _straggler(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
     names = ", ".join(map(str, cost.ranks))
     slow = next((each for each in late if each.kind == "chronic"), None)
     part = f" {PART_WORDS[slow.part]}" if slow is not None and slow.part is not None else ""
@@ -150,7 +150,7 @@ def _evidence(steps: JobSteps, late: tuple[Slow, ...]) -> list[str]:
     return said
 
 
-def _between(verdict: Verdict, steps: JobSteps) -> list[str]:
+def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:
     """Events too small for a verdict are said, too: of the job, not of a step."""
     told = {cost.kind for cost in verdict.costs}
     names = {"evaluation": "evaluation", "checkpoint": "checkpointing", "garbage_collection": "garbage-collection"}
@@ -171,7 +171,7 @@ def _drift(steps: JobSteps) -> list[str]:
     return [f"steps became {format_percent(abs(change))} {way} from step {steps.numbers[found.at]:,} on"]
 
 
-def _profiler(verdict: Verdict) -> list[str]:
+def _profiler(verdict: JobVerdict) -> list[str]:
     if verdict.step_ns is None or verdict.profiled_step_ns is None:
         return []
     change = verdict.profiled_step_ns / verdict.step_ns - 1

@@ -67,6 +67,6 @@ def _readable(paths: Iterable[Path], read: Callable[[Path], T]) -> list[T]:
     """Of a job that was killed, or ran onto a full disk, what can be read."""
     found = []
     for path in paths:
-        with suppress(DataError):
+        with suppress(DataError, OSError):  # the job may have removed its folder
             found.append(read(path))
     return found

@@ -189,7 +189,7 @@ class HangWatch:
         stacks = filter(_of_rank, self._layout.stacks()) if steps else self._layout.stacks()
         texts = {rank_of(path): path.read_text(errors="replace") for path in stacks}
         heads = {rank_of(path): _head(path) for path in self._layout.diaries()}
-        worlds = [head["world_size"] for head in heads.values() if isinstance(head.get("world_size"), int)]
+        worlds = [world for head in heads.values() if isinstance(world := head.get("world_size"), int)]
         return explain(
             steps=steps,
             dumps=list(dumps.values()),

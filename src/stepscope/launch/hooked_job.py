@@ -71,7 +71,7 @@ def make_room(layout: ProfileLayout) -> None:
     Nothing is removed while a process of the job still runs on this host, and no diary that holds a step.
     """
     with suppress(OSError):  # the job may have removed the folder itself
-        there = set(layout.root.iterdir()) - {layout.record, layout.control}
+        there = set(layout.root.iterdir()) - {layout.record, layout.control, layout.verdict}
         empty = [path for path in there if path.is_dir() and not any(path.iterdir())]
         processes = [read_record(path, HookedProcess) for path in layout.processes()]
         if (
@@ -83,6 +83,7 @@ def make_room(layout: ProfileLayout) -> None:
         for path in empty:
             path.rmdir()
         shutil.rmtree(layout.control)
+        layout.verdict.unlink(missing_ok=True)
         layout.record.unlink()
 
 

@@ -130,7 +130,7 @@ def judge_end(facts: EndFacts) -> JobEnd:
         hang=hang,
         steps_timed=timed,
         steps_profiled=profiled,
-        restarts=max((each.restart for each in (*facts.diaries, *facts.windows)), default=0),
+        restarts=_restarts(facts),
         independent=independent(facts.diaries),
         no_window=_no_window(facts.windows),
     )
@@ -138,11 +138,12 @@ def judge_end(facts: EndFacts) -> JobEnd:
 
 def _step(first: _Fate | None, facts: EndFacts) -> int | None:
     """The step in which a rank failed. A killed one has not written its last steps: others got no further than it."""
-    if first is None or not _stepped(first, facts):
+    if first is None or not facts.diaries:
         return None
-    of_last = _last_of_each(facts.diaries)
-    silent = any((d.host, d.pid) == first.process and d.end is None for d in of_last)
-    steps = max([first.steps, *(max(d.steps, d.end.steps if d.end else 0) for d in of_last)]) if silent else first.steps
+    last = _last_of_each(facts.diaries)
+    silent = first.exception is None and not any((d.host, d.pid) == first.process and d.end is not None for d in last)
+    others = max(max(d.steps, d.end.steps if d.end else 0) for d in last) if silent and first.rank is not None else 0
+    steps = max(first.steps, others)
     return steps + 1 if steps else None
 
 
@@ -201,10 +202,10 @@ def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
     }
     raised = {(each.host, each.pid): each for each in facts.failures if _name(each.exception) not in _LAUNCHERS}
     found: dict[Process, _Fate] = {}
-    for diary in _last_of_each(facts.diaries):
+    last = _restarts(facts)
+    for diary in _last_of_each([diary for diary in facts.diaries if diary.restart == last]):
         process = diary.host, diary.pid
         found[process] = _fate(diary, raised.get(process), launched.get(process, (None, 0))[0], facts)
-    last = max((each.restart for each in (*facts.diaries, *facts.failures)), default=0)
     for process, failure in raised.items():
         if process not in found and failure.restart == last:
             found[process] = _classified(
@@ -291,6 +292,12 @@ def _classified(fate: _Fate) -> _Fate:
     return replace(fate, sort="own")
 
 
+def _restarts(facts: EndFacts) -> int:
+    """How often the launcher had started the ranks again."""
+    of_diaries = [each.restart for each in facts.diaries]
+    return max([0, *of_diaries, *(f.restart for f in facts.failures), *(w.restart for w in facts.windows)])
+
+
 def _last_of_each(diaries: Sequence[DiaryFacts]) -> list[DiaryFacts]:
     """The last process of each rank; of processes that train side by side without a group, each."""
     if independent(diaries):
@@ -350,7 +357,7 @@ def _steps(facts: EndFacts) -> tuple[int | None, int]:
 
 
 def _world(facts: EndFacts) -> int | None:
-    stated = [int(p.world_size) for p in facts.processes if (p.world_size or "").isdigit()]
+    stated = [int(p.world_size) for p in facts.processes if p.world_size is not None and p.world_size.isdigit()]
     return max(stated, default=None)
 
 

@@ -78,16 +78,20 @@ class RankWatch:
 
     def _look(self) -> None:
         self._looked = time.monotonic()
-        for kind, paths in ((HookedProcess, self._layout.processes()), (HookedRank, self._layout.ranks())):
-            for path in paths:
-                if path not in self._files:
-                    self._files.add(path)
-                    with suppress(DataError):
-                        found = read_record(path, kind)
-                        if found.host == self._host:
-                            self._add(found.pid)
+        for path in (*self._layout.processes(), *self._layout.ranks()):
+            if path not in self._files:
+                self._files.add(path)
+                with suppress(DataError):
+                    if path.name.startswith("rank-"):
+                        self._add_of(read_record(path, HookedRank))
+                    else:
+                        self._add_of(read_record(path, HookedProcess))
         if (share := _memory_left()) is not None:
             self._memory.append(share)
+
+    def _add_of(self, process: HookedProcess | HookedRank) -> None:
+        if process.host == self._host:
+            self._add(process.pid)
 
     def _add(self, pid: int) -> None:
         process = self._host, pid

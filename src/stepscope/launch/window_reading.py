@@ -29,6 +29,7 @@ class WindowReading:
         self._folder = folder
         self._pid: int | None = None
         self._done = -1
+        self._found: Mapping[str, TraceSummary] | None = None
         if not can_fork():
             return
         self._done = os.memfd_create("ranks")
@@ -40,6 +41,11 @@ class WindowReading:
 
     def result(self, wanted: Wanted) -> Mapping[str, TraceSummary]:
         """As ``analyse_captures`` of the folder. wanted: where nothing is read yet, else everything. Raises DataError."""
+        if self._found is None:
+            self._found = self._read(wanted)
+        return self._found
+
+    def _read(self, wanted: Wanted) -> Mapping[str, TraceSummary]:
         passes = self._end()
         from stepscope.traces.job import analyse_captures, combine
         from stepscope.traces.load import one_per_rank, trace_files

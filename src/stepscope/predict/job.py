@@ -100,6 +100,8 @@ class MeasuredJob:
     gpu: key of the hardware table; None: no GPU, or an unknown one. nodes: None: not told. products: share of computation
     that multiplies matrices; None: not told. dtype: what it multiplies in. gradients: what DDP's buckets hold, empty where
     buckets cannot be made anew. points: (ranks, step) of the same job where it was measured, this one included.
+    cores: of the one host whose cores its ranks compute on; None: devices compute, or it is not known.
+    doubt: what a step on other numbers of ranks may differ by beside all else, as a share (80%).
     mesh: how its ranks are arranged (records/mesh.py). pipeline: of a job with stages, whose calls are in it alone.
     """
 
@@ -128,6 +130,8 @@ class MeasuredJob:
     network: str | None = None
     gradients: tuple[Gradient, ...] = ()
     points: tuple[tuple[int, float], ...] = ()
+    cores: int | None = None
+    doubt: float = 0.0
     mesh: Mapping[str, int] = field(default_factory=dict)
     pipeline: JobPipeline | None = None
     notes: tuple[str, ...] = field(default=())

@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
-from stepscope.core.words import counted
+from stepscope.core.words import counted, in_words
 from stepscope.predict.compute_change import ComputeChange, compute_change
 from stepscope.predict.job import MeasuredJob, Replayed, rebucketed, replayed, sending, stretched
 from stepscope.predict.predicted import Z80
@@ -75,7 +75,7 @@ def predict_scale(
         knee=knee,
         knee_open=bool(good) and len(good) == len(upward),
         assumptions=(*_always(job, gpus), *assumptions),
-        notes=(*job.notes, *prices.notes),
+        notes=(*job.notes, *_short_of_cores(job, gpus), *prices.notes),
     )
 
 
@@ -127,7 +127,7 @@ def _step(
     # What the replay of the measured step lacks, or has too much, is neither computation nor its collectives.
     unexplained = job.step_ns - checked.step_ns
     step = max(middle.step_ns + unexplained, moved.length_ns)
-    doubt = (LEAST_REACH * step, _straggling_doubt(job, grown))
+    doubt = (LEAST_REACH * step, _straggling_doubt(job, grown), job.doubt * step if ranks != job.ranks else 0.0)
     # It may be communication that the prices lack: then it grows with it.
     more = max(1.0, middle.comm_ns / checked.comm_ns) if checked.comm_ns else 1.0
     above = math.hypot(at("high_ns").step_ns - middle.step_ns, high - usual, abs(unexplained) * more, *doubt)
@@ -202,6 +202,17 @@ def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
             f"({format_percent(share)}, standard deviation), taken as normal and independent"
         )
     return tuple(found)
+
+
+def _short_of_cores(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
+    """That ranks would share cores, which the model does not hold."""
+    over = [ranks for ranks in gpus if job.cores is not None and ranks > job.cores]
+    if not over:
+        return ()
+    return (
+        f"{in_words(over)} ranks on this host's {counted(job.cores or 0, 'core')} take turns, and their steps are longer "
+        f"than said: the prediction is for hosts on which a rank has as much of a core as the {job.ranks} measured ones had",
+    )
 
 
 def check_gpus(gpus: Sequence[int], job: MeasuredJob, *, scaling: Scaling) -> None:

@@ -25,7 +25,7 @@ from stepscope.records.flight import FlightDump
 from stepscope.records.migrations import RENAMED, migrate
 from stepscope.records.report_files import ReportFiles
 from stepscope.records.training import TrainingRun
-from stepscope.records.verdict import Verdict
+from stepscope.records.verdict import JobVerdict
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ KINDS: dict[type, tuple[str, int]] = {
     job_end.FailedProcess: ("profile_failure", 1),
     job_end.JobEnd: ("job_end", 1),
     ReportFiles: ("report_files", 1),
-    Verdict: ("verdict", 1),
+    JobVerdict: ("verdict", 1),
 }
 """Kind and current version of every record that has a file of its own."""
 

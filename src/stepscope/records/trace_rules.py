@@ -36,13 +36,25 @@ class KernelMix:
 class HostLateness:
     """What the host was in while the device waited for a launch that it had not made: parts of ``late_ns``.
 
-    operator_ns: an operator or a call of the runtime, on any thread. python_ns: in neither.
+    operator_ns: an operator or a call of the runtime, on any thread. python_ns: in neither. profiler_ns: the part of it that
+    the profiler itself may have taken, so that Python took ``python_ns`` less up to that much.
+
+    dispatch_ns: of CPU ranks, no part of ``late_ns``: time inside operators that is the host's calling, not computation:
+    operators that last no longer than their call costs (``dispatch_calls`` of them), and Python's own dispatch (DTensor's).
     """
 
     rank: int
     late_ns: int
     operator_ns: int
     python_ns: int
+    profiler_ns: int = 0
+    dispatch_ns: int = 0
+    dispatch_calls: int = 0
+
+    @property
+    def least_python_ns(self) -> int:
+        """The lower bound of what Python took: ``python_ns`` is the upper one."""
+        return self.python_ns - self.profiler_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +85,102 @@ class GradientSync:
     before: SyncPlace
     inside: SyncPlace
     after: SyncPlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPasses:
+    """The backward passes of one marked step of a rank.
+
+    reductions, reduced_bytes: calls of all_reduce and reduce_scatter that each pass launched, in order, up to the next
+    forward pass, optimizer or step, and their payload (None where not recorded); those of tensor, context and expert
+    parallel groups do not count. A micro-step under ``no_sync`` has none.
+    """
+
+    step: int
+    backward_passes: int
+    optimizer_steps: int
+    reductions: tuple[int, ...]
+    reduced_bytes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardPasses:
+    """How often a rank ran backward and reduced gradients for each step of its optimizers, over its marked steps."""
+
+    rank: int
+    steps: tuple[StepPasses, ...]
+
+    @property
+    def per_optimizer_step(self) -> float | None:
+        """Backward passes / optimizer steps; None where no optimizer's step is marked."""
+        optimized = sum(s.optimizer_steps for s in self.steps)
+        return sum(s.backward_passes for s in self.steps) / optimized if optimized else None
+
+    @property
+    def reducing_per_optimizer_step(self) -> float | None:
+        """Backward passes that reduced gradients / optimizer steps: 1 with ``no_sync``, without accumulation too."""
+        optimized = sum(s.optimizer_steps for s in self.steps)
+        return sum(n > 0 for s in self.steps for n in s.reductions) / optimized if optimized else None
+
+    @property
+    def needless_reductions(self) -> int:
+        """Reductions of all passes but the last before each optimizer step: those that ``no_sync`` would leave out."""
+        needless = 0
+        waiting = 0
+        for step in self.steps:
+            for reductions in step.reductions:
+                needless += waiting
+                waiting = reductions
+            if step.optimizer_steps:
+                waiting = 0
+        return needless
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStep:
+    """One step of a rank that sends and receives. message_wait_ns: in messages and computing nothing; receive_wait_ns: the
+    part of it in which a receive runs. chunks: micro-batches that it ran forward, as marked, else its backward passes.
+    """
+
+    step: int
+    window_ns: int
+    compute_ns: int
+    message_wait_ns: int
+    receive_wait_ns: int
+    chunks: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageWaits:
+    """A rank's waiting for other pipeline stages, by marked step. group_size: ranks of its messages' group, where known."""
+
+    rank: int
+    group_size: int | None
+    steps: tuple[StageStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageShare:
+    """One stage over the common steps: median share of the step that it waits in messages, and median time it computes."""
+
+    rank: int
+    bubble: float
+    compute_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredBubble:
+    """The pipeline bubble as the stages' traces show it, ranks ascending, beside what equal stages would have.
+
+    bubble: mean over the stages. ideal: (p - 1) / (m + p - 1) of ``stages`` p and ``micro_batches`` m; None where one is not
+    known. limiting_rank: the stage that computes longest. slowest_over_mean: its computation over the mean of all stages.
+    """
+
+    stages: int | None
+    micro_batches: int | None
+    ideal: float | None
+    bubble: float
+    shares: tuple[StageShare, ...]
+    limiting_rank: int
+    slowest_over_mean: float
+    steps: int

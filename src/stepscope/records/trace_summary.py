@@ -27,7 +27,14 @@ if TYPE_CHECKING:  # a trace is read for some of them at a time
     from stepscope.records.trace_memory import DeviceMemory
     from stepscope.records.trace_modules import ModuleRow
     from stepscope.records.trace_path import CriticalPath, CrossRankPath, RankLegs
-    from stepscope.records.trace_rules import GradientSync, HostLateness, KernelMix
+    from stepscope.records.trace_rules import (
+        BackwardPasses,
+        GradientSync,
+        HostLateness,
+        KernelMix,
+        MeasuredBubble,
+        StageWaits,
+    )
     from stepscope.records.trace_stragglers import StragglerReport
     from stepscope.records.trace_timeline import RankSpans
     from stepscope.records.trace_units import DividedLayers, ShardedUnits
@@ -82,7 +89,10 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPass:
-    """Everything found in one rank's trace alone. A section that was not asked for is None or empty."""
+    """Everything found in one rank's trace alone. A section that was not asked for is None or empty.
+
+    step_flop: of the products in a step whose FLOP or shapes were recorded, as executed. step_operators: called in a step.
+    """
 
     facts: RankFacts
     notes: tuple[FileNote, ...]
@@ -99,6 +109,10 @@ class RankPass:
     mix: KernelMix | None = None
     host_lateness: HostLateness | None = None
     gradient_sync: GradientSync | None = None
+    backward_passes: BackwardPasses | None = None
+    stage_waits: StageWaits | None = None
+    step_flop: float | None = None
+    step_operators: float | None = None
     operators: OperatorTable | None = None
     kernels: KernelTable | None = None
     launches: LaunchStatistics | None = None
@@ -152,6 +166,7 @@ class TraceSummary:
     stragglers: StragglerReport | None = None
     path: CrossRankPath | None = None
     path_unavailable: str | None = None
+    bubble: MeasuredBubble | None = None
 
     @property
     def common_steps(self) -> tuple[int, ...] | None:

@@ -42,7 +42,7 @@ class VerdictPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class TimeCost:
     """One thing that takes time. kind as of the verdict; of: share of the step, or of the wall time (events between steps).
 
     ranks: those that cause it. excess_ns: of a late rank, a step, beyond the others. period: steps between events.
@@ -62,7 +62,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class JobVerdict:
     """The first screen. kind: of the first cost, of the job's end, or what is left (compute-bound, undecided).
 
     costs: all that is worth a line, the first named first. stake_fraction: of the step that goes if the first cost goes;
@@ -81,7 +81,7 @@ class Verdict:
     evidence: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     advice: tuple[Advice, ...] = ()
-    costs: tuple[Cost, ...] = ()
+    costs: tuple[TimeCost, ...] = ()
     tree: tuple[VerdictPart, ...] = ()
     step_ns: float | None = None
     step_low_ns: float | None = None

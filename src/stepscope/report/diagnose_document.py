@@ -9,7 +9,7 @@ from stepscope.diagnose.engine import page_of
 from stepscope.diagnose.rule import Rule
 from stepscope.records.codec import headed, plain
 from stepscope.records.finding import Diagnosis
-from stepscope.records.verdict import Verdict
+from stepscope.records.verdict import JobVerdict
 from stepscope.results.evidence import Evidence
 
 METRICS = (
@@ -37,7 +37,7 @@ def metrics(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, float | None]
     }
 
 
-def document(evidence: Evidence, diagnosis: Diagnosis, verdict: Verdict | None = None) -> dict[str, Any]:
+def document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None = None) -> dict[str, Any]:
     """Plain dicts and lists; unknown is null."""
     return {
         **headed("diagnose/1"),

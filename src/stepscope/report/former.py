@@ -17,6 +17,12 @@ LIST = ".stepscope-report.json"
 CHARTS = frozenset({"png", "svg", "pdf"})
 
 
+def is_of_others(folder: Path, of: Sequence[str]) -> bool:
+    """Whether the report in ``folder`` is of other results than ``of``; False where none is, or one that was stopped."""
+    former = _former(folder)
+    return bool(former.files) and former.of not in ("", _hash(of))
+
+
 def replace_former(
     folder: Path, written: Sequence[Path], *, of: Sequence[str], formats: Collection[str]
 ) -> tuple[Path, ...]:
@@ -27,7 +33,7 @@ def replace_former(
     """
     former = _former(folder)
     names = {path.name for path in written}
-    same = hashlib.sha256("\0".join(of).encode(errors="surrogateescape")).hexdigest()
+    same = _hash(of)
     stale = {
         name
         for name in former.files
@@ -41,6 +47,10 @@ def replace_former(
         kept = {name: digest for name, digest in former.files.items() if name not in stale | names}
         write_record(folder / LIST, ReportFiles(of=same, files=kept | _digests(written)))
     return tuple(removed)
+
+
+def _hash(of: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(of).encode(errors="surrogateescape")).hexdigest()
 
 
 def remember(folder: Path, written: Iterable[Path]) -> None:

@@ -9,7 +9,8 @@ from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.report.page.tables import memory_tables
+from stepscope.records.verdict import JobVerdict
+from stepscope.report.page.tables import memory_tables, step_tables
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv, latex, markdown
 from stepscope.report.table import Table
@@ -37,12 +38,14 @@ def write_tables(
     formats: Sequence[str] = FORMATS,
     *,
     drop_epochs: int = 1,
+    verdict: JobVerdict | None = None,
 ) -> tuple[Path, ...]:
     """The tables that ``evidence`` fills, and ``performance_report.txt``; the files written.
 
     ``comprehensive_summary.csv``: everything known of every run. ``summary_table.tex``, ``summary_table.md``: what of it a
-    page holds. ``scaling.*``, ``collectives.*``, ``findings.*``: in each format. drop_epochs: first epochs that means leave
-    out. Raises UsageError for an unknown format, WriteError where files cannot be written.
+    page holds. ``scaling.*``, ``collectives.*``, ``step_parts.*``, ``findings.*``: in each format. drop_epochs: first epochs
+    that means leave out. verdict: of a profiled job, with which the text begins. Raises UsageError for an unknown format,
+    WriteError where files cannot be written.
     """
     for name in formats:
         if name not in FORMATS:
@@ -58,7 +61,9 @@ def write_tables(
             if (stem, name) != ("summary_table", "csv"):  # the comprehensive one has it all
                 found[f"{stem}.{name}"] = _RENDER[name](table)
     if "txt" in wanted:
-        found["performance_report.txt"] = performance_report(evidence, diagnosis, drop_epochs=drop_epochs)
+        found["performance_report.txt"] = performance_report(
+            evidence, diagnosis, drop_epochs=drop_epochs, verdict=verdict
+        )
     for name, text in found.items():
         write_bytes(folder / name, text.encode(errors="replace"))
     return tuple(folder / name for name in found)
@@ -74,7 +79,7 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
         "collectives": comm.build(evidence.comm),
         "findings": findings.build(diagnosis.findings),
     }
-    made |= {table.key: table for table in memory_tables(evidence)}
+    made |= {table.key: table for table in (*step_tables(evidence), *memory_tables(evidence))}
     return {stem: table for stem, table in made.items() if table.rows}
 
 

@@ -8,26 +8,34 @@ from stepscope import __version__
 from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
+from stepscope.records.verdict import JobVerdict
 from stepscope.report import files_found
-from stepscope.report.page.tables import memory_tables
+from stepscope.report.page.tables import memory_tables, step_tables
+from stepscope.report.page.verdict import findings_title, profiled_machine, worth_saying
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
+from stepscope.report.verdict_lines import also, coverage
 from stepscope.report.views import runs, scaling
 from stepscope.results.evidence import Evidence
+from stepscope.store.layout import profiled_job
 
 MAX_RUNS = 60
 """Lines of the table of runs; more stand in ``comprehensive_summary.csv``."""
 
 
-def performance_report(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1) -> str:
-    """The whole text: ASCII, lines of 100 characters where words and commands allow."""
+def performance_report(
+    evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, verdict: JobVerdict | None = None
+) -> str:
+    """The whole text: ASCII, lines of 100 characters where words and commands allow. verdict: of a profiled job."""
     sections = [
         _title(evidence),
-        _findings(diagnosis.findings),
+        "" if verdict is None else _verdict(verdict),
+        *(f"{_heading(table.title)}\n{render(table)}" for table in step_tables(evidence)),
+        _findings(diagnosis.findings, findings_title(verdict)) if verdict is None or diagnosis.findings else "",
         _scaling(evidence, drop_epochs),
         _runs(evidence, drop_epochs),
         *(f"{_heading(table.title)}\n{render(table)}" for table in memory_tables(evidence)),
-        _skipped(diagnosis.skipped),
+        _skipped(_worth_saying(evidence, diagnosis)),
         _quiet(diagnosis),
         _machine(evidence),
         _sources(evidence),
@@ -40,7 +48,8 @@ def _heading(text: str, mark: str = "-") -> str:
 
 
 def _title(evidence: Evidence) -> str:
-    names = ", ".join(source.path.resolve().name for source in evidence.sources)
+    paths = dict.fromkeys(profiled_job(source.path) or source.path for source in evidence.sources)
+    names = ", ".join(path.resolve().name for path in paths)
     lines = [
         _heading("Performance report", "="),
         paragraph(f"Of {names or 'nothing'}, by stepscope {__version__}."),
@@ -48,8 +57,23 @@ def _title(evidence: Evidence) -> str:
     return "\n".join([*lines, ""])
 
 
-def _findings(found: Sequence[Finding]) -> str:
-    lines = [_heading("Findings")]
+def _verdict(verdict: JobVerdict) -> str:
+    """The first screen without its tree, which is the table below."""
+    lines = [
+        paragraph(f"{verdict.headline}."),
+        f"  {'     '.join(f'{what}  {much}' for what, much in coverage(verdict))}",
+    ]
+    for advice in verdict.advice[:1]:
+        lines.append(paragraph(advice.text, indent="         ", first="  next   "))
+        if advice.command:
+            lines.append(f"         $ {_command(advice.command)}")
+    lines += [paragraph(line, indent="         ", first="  also   ") for line in also(verdict)]
+    lines += [paragraph(line, indent="    ", first="  ") for line in (*verdict.evidence, *verdict.notes)]
+    return "\n".join([_heading("JobVerdict"), *lines, ""])
+
+
+def _findings(found: Sequence[Finding], title: str) -> str:
+    lines = [_heading(title)]
     if not found:
         lines += ["No rule found anything. The checks that were skipped are listed below.", ""]
     for number, finding in enumerate(found, start=1):
@@ -110,6 +134,13 @@ def _runs(evidence: Evidence, drop_epochs: int) -> str:
     return "\n".join(lines)
 
 
+def _worth_saying(evidence: Evidence, diagnosis: Diagnosis) -> Sequence[Skipped]:
+    """Of a profile without traces no rule could look."""
+    if not evidence.profiled:
+        return diagnosis.skipped
+    return worth_saying(diagnosis) if diagnosis.findings or diagnosis.quiet else ()
+
+
 def _skipped(skipped: Sequence[Skipped]) -> str:
     if not skipped:
         return ""
@@ -137,8 +168,10 @@ def _machine(evidence: Evidence) -> str:
         lines += [
             paragraph(line, indent="  ", first="- ") for line in environment_lines(evidence.environment, rows, ranks)
         ]
-    elif not evidence.hardware and not any(run.hardware for run in evidence.runs):
+    elif not evidence.hardware and not evidence.profiled and not any(run.hardware for run in evidence.runs):
         lines.append("Not recorded.")
+    for each in evidence.profiled:
+        lines += [paragraph(line, indent="  ", first="- ") for line in profiled_machine(each)]
     names = dict.fromkeys((*evidence.hardware, *(run.hardware for run in evidence.runs if run.hardware)))
     if evidence.environment is None:
         lines += [paragraph(f"ran on {name}", indent="  ", first="- ") for name in names]

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.records.verdict import Verdict, VerdictPart
+from stepscope.records.verdict import JobVerdict, VerdictPart
 
 MOST_RANKS = 8
 """Ranks of a part that are named one by one."""
 
 
-def coverage(verdict: Verdict) -> tuple[tuple[str, str], ...]:
+def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
     """(what, how much) of the second line: stake, steps, ranks."""
     parts = []
     if verdict.stake_fraction:
@@ -23,6 +23,11 @@ def coverage(verdict: Verdict) -> tuple[tuple[str, str], ...]:
     hosts = f" on {counted(verdict.hosts, 'host')}" if verdict.hosts > 1 else ""
     parts.append(("ranks", f"{verdict.ranks_seen} of {world}{hosts}"))
     return tuple(parts)
+
+
+def also(verdict: JobVerdict) -> tuple[str, ...]:
+    """A line for each cost that the headline does not tell."""
+    return tuple(cost.line for cost in verdict.costs if cost.line and cost.line != verdict.headline)
 
 
 def rows(parts: Sequence[VerdictPart], depth: int = 0) -> Iterator[tuple[int, VerdictPart]]:

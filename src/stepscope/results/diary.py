@@ -42,11 +42,17 @@ LEAST_PERIODS = 3
 WARM_UP_AT_MOST = 20
 """Steps: what takes longer to settle is how the job runs, and is told as a drift."""
 
+LOOKED_AT = 400
+"""Leading steps in which the end of warm-up is looked for."""
+
 SHORT = 10
 """Below so many steps only the first is warm-up."""
 
 PAUSE_MADS, PAUSE_FACTOR = 8.0, 2.0
 """A step further above the median than so many MAD, and longer than so many medians, holds a pause."""
+
+MOST_RESAMPLED = 10_000
+"""Steps whose medians are resampled; of more every n-th. A median over them is known to a thousandth of the spread."""
 
 _SEED = 20_261_123
 
@@ -176,7 +182,7 @@ def _warm_up(step_ns: Numbers, kept: NDArray[np.bool_]) -> int:
     places = np.flatnonzero(kept)
     if places.size < SHORT:
         return 1 if places.size > 1 and places[0] == 0 else 0
-    found = warmup_end(step_ns[places])
+    found = warmup_end(step_ns[places[:LOOKED_AT]])
     ahead = min(places.size // 4, WARM_UP_AT_MOST, places.size // 2 if found is None else found)
     return int(places[ahead])
 
@@ -199,7 +205,7 @@ def _own(
     if np.isfinite(cpu).all():
         own = np.minimum(cpu + np.nan_to_num(parts["data"]), whole)
         return np.maximum(whole - own - late, 0.0), own, "CPU time of the training thread"
-    return np.full_like(whole, np.nan), np.full_like(whole, np.nan), "not known"
+    return np.full_like(whole, np.nan), np.full_like(whole, np.nan), "unknown"
 
 
 def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> Share | None:
@@ -217,9 +223,14 @@ def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> S
 
 def step_interval(steps: JobSteps) -> tuple[float, float | None, float | None]:
     """(median ns of the slowest rank's step, low, high): block bootstrap, 95%."""
-    interval = bootstrap_median_interval(steps.step_ns, rng=np.random.default_rng(_SEED))
+    interval = bootstrap_median_interval(steps.step_ns[:: _stride(steps)], rng=np.random.default_rng(_SEED))
     middle = float(np.median(steps.step_ns))
     return (middle, None, None) if interval is None else (middle, interval.low, interval.high)
+
+
+def _stride(steps: JobSteps) -> int:
+    """Every how many steps one is drawn from, where medians are resampled."""
+    return max(1, steps.steps // MOST_RESAMPLED)
 
 
 def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
@@ -229,15 +240,16 @@ def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
     named = {"data_wait": "data", "forward": "forward", "backward_compute": "backward", "optimizer": "optimizer"}
     parts = [np.nan_to_num(steps.parts_ns[name]) for name in named.values()]
     other = np.maximum(steps.own_ns - sum(parts), 0.0)
-    own = steps.own_ns
+    every = _stride(steps)
+    own = steps.own_ns[:, ::every]
     return slow_ranks(
         OwnTimes(
             hosts=steps.hosts,
             own_ns=own,
-            exposed_ns=steps.comm_ns,
+            exposed_ns=steps.comm_ns[:, ::every],
             excess_ns=own - median_of_others(own),
-            parts_ns=np.stack([*parts, other]),
-            step_ns=steps.step_ns,
+            parts_ns=np.stack([*parts, other])[:, :, ::every],
+            step_ns=steps.step_ns[::every],
             samples=np.ones(steps.ranks),
         )
     )

@@ -19,7 +19,7 @@ def read_job_end(layout: ProfileLayout) -> JobEnd | None:
 
 
 def end_sentence(end: JobEnd) -> str:
-    """``Crash: rank 1 raised KeyError in step 4 (...); rank 0 was stopped by it; exit code 1. 3 steps timed, 0 profiled``"""
+    """``Crash: rank 1 raised KeyError in step 4 (...); rank 0 was stopped by it; exit code 1. 3 steps recorded ...``"""
     parts = [_what(end)]
     if end.victims and end.hang is None:
         was = "was" if len(end.victims) == 1 else "were"
@@ -35,8 +35,8 @@ def end_sentence(end: JobEnd) -> str:
     text = "; ".join(parts)
     if end.steps_timed is None and not end.steps_profiled:
         return text
-    timed = "" if end.steps_timed is None else f"{counted(end.steps_timed, 'step')} timed, "
-    return f"{text}. {timed}{end.steps_profiled} profiled"
+    recorded = "" if end.steps_timed is None else f"{counted(end.steps_timed + end.steps_profiled, 'step')} recorded, "
+    return f"{text}. {recorded}{end.steps_profiled} profiled"
 
 
 def _what(end: JobEnd) -> str:
@@ -55,7 +55,7 @@ def _what(end: JobEnd) -> str:
             code = end.code if end.rank_code is None else end.rank_code
             return f"Failed: {_who(end)} exited with code {code}{_where(end)}"
         case "killed" if end.signal is None:
-            return f"Killed: {_who(end)} ended without a word{_where(end)}: by a signal, or by os._exit"
+            return f"Killed: {_who(end)} ended without an error message{_where(end)}: by a signal, or by os._exit"
         case "killed":
             were = "were" if len(end.ranks) > 1 else "was"
             return f"Killed: {_who(end)} {were} ended by {end.signal}{_where(end)}"
@@ -75,8 +75,11 @@ def _raised(end: JobEnd) -> str:
 
 
 def _where(end: JobEnd) -> str:
-    step = f" in step {end.step}" if end.step is not None else " before the first step" if end.steps_timed == 0 else ""
-    return step + (f" ({end.place})" if end.place else "")
+    if end.step is None:
+        when = " before the first step" if end.steps_timed == 0 else ""
+    else:
+        when = f" after step {end.step - 1}" if end.kind == "exit-code" else f" in step {end.step}"
+    return when + (f" ({end.place})" if end.place else "")
 
 
 def _hang(end: JobEnd) -> str:

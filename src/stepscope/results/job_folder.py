@@ -17,7 +17,7 @@ from stepscope.results.joining import join
 from stepscope.results.survey import CALIBRATION, ROWS, RUN, TRACE, Item, Survey, survey
 from stepscope.store.importer import OTHER_KIND, Candidate
 from stepscope.store.importers import REGISTRY
-from stepscope.store.layout import profiled_job
+from stepscope.store.layout import profiled_job, shown_as
 
 _ORDER = (RUN, ROWS, TRACE, "flight_recorder", "watchdog_log", "nccl_debug", "memory_snapshot", "topology", CALIBRATION)
 _TITLES = {
@@ -91,12 +91,14 @@ def _read(
         there.ranks,
         lambda path, error: damaged.append(LeftOut(path=str(path), reason=error.why or error.what)),
     )
-    job = item.job or root.resolve().name
-    whole = profiled_job(root / item.job) or (root / item.job).absolute()
+    place = root / item.job
+    named = shown_as(place)
+    job = named.resolve().name if named != place or not item.job else item.job
+    whole = profiled_job(place) or place.absolute()
     notes = [note for summary in captures.values() for note in readers.trace_notes(summary)]
     remark = f"{job}: {len(captures)} captures of the same ranks, analysed separately: {', '.join(captures)}"
     evidence = Evidence(
-        sources=(Source(path=root / item.job, kind="trace"),),
+        sources=(Source(path=place, kind="trace"),),
         traces=tuple(TraceEvidence(name=name or job, summary=summary, job=whole) for name, summary in captures.items()),
         notes=tuple(dict.fromkeys(notes)),
         remarks=(remark,) if len(captures) > 1 else (),

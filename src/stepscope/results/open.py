@@ -32,7 +32,7 @@ from stepscope.results.profiled_job import read_profiled_job
 from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
-from stepscope.store.layout import RunLayout, profiled_job
+from stepscope.store.layout import RunLayout, profiled_job, shown_as
 from stepscope.store.reader import read_bytes, read_cell, read_created, read_if_there, read_run
 from stepscope.store.stated import stated_of_source
 
@@ -155,11 +155,10 @@ def _one_job(folder: Path, files: Sequence[Path], how: Reading) -> Evidence | No
 
 
 def _job_evidence(path: Path, summary: TraceSummary) -> Evidence:
+    job = profiled_job(path if path.is_dir() else path.parent)
     return Evidence(
         sources=(Source(path=path, kind="trace"),),
-        traces=(
-            TraceEvidence(name=path.name, summary=summary, job=profiled_job(path if path.is_dir() else path.parent)),
-        ),
+        traces=(TraceEvidence(name=shown_as(path).resolve().name, summary=summary, job=job),),
         notes=_trace_notes(summary),
     )
 

@@ -67,7 +67,7 @@ def _why(summary: TraceSummary, instances: Sequence[MatchedCollective]) -> str:
     if not instances:
         return "the job's steps call no collective"
     if len(summary.ranks) < 2:
-        return "only one rank's trace is there: a transfer is not told from waiting for the others"
+        return "only one rank's trace is there: what is transfer, and what waits for the others, is unknown"
     if not any(each.size_bytes for each in instances):
         return "sizes are not recorded (record_shapes=True; stepscope profile sets it)"
     return next((each.unsplit for each in instances if each.unsplit), "the ranks' calls do not match")

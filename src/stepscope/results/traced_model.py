@@ -27,7 +27,7 @@ class TracedModel:
 
 def recorded_parameters(facts: Mapping[str, Any]) -> int | None:
     """Elements that the optimizer holds, of ``stepscope.model`` in a trace; None: not recorded."""
-    held = facts.get("optimizer") if isinstance(facts, Mapping) else None
+    held = facts.get("optimizer")
     kinds = held.get("parameters") if isinstance(held, Mapping) else None
     if not isinstance(kinds, Mapping):
         return None
@@ -40,7 +40,7 @@ def model_of_calls(calls: LayerCalls, parameters: int | None, *, name: str) -> T
     if not calls.attention:
         return Unavailable(
             "no call of scaled_dot_product_attention with its shapes is in the traces, so layers, heads and their width are "
-            "not known: the model is no transformer, or computes its attention in another way"
+            "unknown: the model is not a transformer, or computes its attention in another way"
         )
     if parameters is None:
         return Unavailable("the optimizer's parameters are not recorded, so dimensions could not be checked")
@@ -48,9 +48,7 @@ def model_of_calls(calls: LayerCalls, parameters: int | None, *, name: str) -> T
     batch, heads, sequence, width = query
     tables = {(rows, wide): n for (rows, wide), n in calls.embedding.items() if rows > 1}
     if not tables:
-        return Unavailable(
-            "no embedding of tokens is in the traces, so vocabulary and width of the model are not known"
-        )
+        return Unavailable("no embedding of tokens is in the traces, so vocabulary and width of the model are unknown")
     (vocab, hidden), passes = max(tables.items(), key=lambda each: each[0][0])
     again = max(1, round(sum(calls.attention.values()) / calls.attention_backward)) if calls.attention_backward else 1
     layers = round(layers_called / passes / again)
@@ -63,7 +61,7 @@ def model_of_calls(calls: LayerCalls, parameters: int | None, *, name: str) -> T
     if not found:
         return Unavailable(
             f"attention of {heads} heads x {width} and an embedding {vocab} x {hidden} are seen, and no two linear layers "
-            f"from {hidden} and back that would be an MLP: its width is not known"
+            f"from {hidden} and back that would be an MLP: its width is unknown"
         )
     best = min(found, key=lambda shape: abs(shape.params - parameters))
     if abs(best.params / parameters - 1) > OFF:

@@ -111,11 +111,14 @@ def sign_autocorrelation_time(samples: Samples) -> float:
         return 1.0
     total = 0.0
     last = max(1, n // 3)
-    correlations = [float(signs[:-lag] @ signs[lag:]) / variance for lag in range(1, last + 1)]
-    if correlations[0] <= 0:
+
+    def correlation(lag: int) -> float:
+        return float(signs[:-lag] @ signs[lag:]) / variance if lag <= last else 0.0
+
+    if correlation(1) <= 0:
         return 1.0
-    for first in range(0, len(correlations), 2):
-        pair = sum(correlations[first : first + 2])
+    for lag in range(1, last + 1, 2):  # one by one: of a long series few are needed
+        pair = correlation(lag) + correlation(lag + 1)
         if pair <= 0:
             break
         total += pair

@@ -209,3 +209,9 @@ def profiled_job(window: Path) -> Path | None:
     job = window.absolute().parent
     ours = number.isdigit() and window.absolute() == ProfileLayout(job).traces(int(number))
     return job if ours and ProfileLayout(job).record.is_file() else None
+
+
+def shown_as(path: Path) -> Path:
+    """The path that a capture is named by: the job's folder for its only window, else the path itself."""
+    job = profiled_job(path)
+    return path if job is None or len(ProfileLayout(job).windows()) > 1 else job

@@ -107,7 +107,8 @@ def critical_path(
 def rank_legs(
     trace: RankTrace, activity: Activity, launches: Launches, *, walk: Walk | None = None
 ) -> RankLegs | Unavailable:
-    """The path in legs from collective to collective, for :func:`stepscope.traces.cross_path.cross_rank_path`.
+    """The path of a device in legs from collective to collective, for ``cross_path.cross_rank_path``; of a CPU rank:
+    ``cpu_legs``.
 
     Collectives are numbered by start, as the communication events of ``activity`` are.
     """
@@ -115,8 +116,6 @@ def rank_legs(
     end = walk.end_node(None)
     if end is None:
         return Unavailable("nothing ran in the trace")
-    if activity.source != "device":
-        return Unavailable("the path across ranks needs device collectives; this is a CPU trace")
     known: dict[_Node, tuple[int | None, NDArray[np.int64]]] = {}
     comm = walk.collectives
     last = _leg(walk, [], end[0], known)

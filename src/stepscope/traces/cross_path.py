@@ -17,7 +17,8 @@ def cross_rank_path(
     """Follow the path back from the end of ``end_rank`` (None: of the rank that ends last, on aligned clocks).
 
     At a matched collective the path goes on at the rank that arrived last (at its own when all arrived at once), and
-    only the transfer is on the path. One that is not split into transfer and waiting stays on its rank, whole.
+    only what follows that is on the path; at a message, at the rank that began it last. One that is not split into
+    transfer and waiting stays on its rank, whole.
     """
     by_rank = {r.rank: r for r in legs}
     if not by_rank:
@@ -40,11 +41,12 @@ def cross_rank_path(
         collectives += 1
         match = at.get((rank, place))
         entered = _entered(match, rank, by_rank)
-        if match is None or match.transfer_ns is None or entered is None:
+        moved = None if match is None else _transfer(match, rank)
+        if moved is None or entered is None:
             unmatched += 1
             transfer += by_rank[rank].durations_ns[place]
         else:
-            transfer += match.transfer_ns
+            transfer += moved
             hops += entered[0] != rank
             rank, place = entered
         leg = by_rank[rank].legs[place]
@@ -67,7 +69,20 @@ def _entered(match: MatchedCollective | None, rank: int, known: Mapping[int, Ran
     if match is None:
         return None
     last = rank if match.last_rank is None else match.last_rank
+    if match.op == "send_recv":
+        last = max(match.ranks, key=lambda r: (r.start_ns, r.rank == rank)).rank
     return next(((r.rank, r.position) for r in match.ranks if r.rank == last and last in known), None)
+
+
+def _transfer(match: MatchedCollective, rank: int) -> int | None:
+    """What the collective takes on this rank once all have begun it: its transfer, and how much later than the first rank
+    this one leaves it; of a message, until this rank is done with it. None where it is not split."""
+    own_end = next(r.end_ns for r in match.ranks if r.rank == rank)
+    if match.op == "send_recv" and len(match.ranks) == 2:
+        return max(0, own_end - max(r.start_ns for r in match.ranks))
+    if match.transfer_ns is None:
+        return None
+    return match.transfer_ns + own_end - min(r.end_ns for r in match.ranks)
 
 
 def _add(spent: dict[int, list[int]], rank: int, leg: PathLeg) -> None:

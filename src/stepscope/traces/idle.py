@@ -17,7 +17,7 @@ from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Category, Events
 from stepscope.traces.links import Launches
-from stepscope.traces.phases import AUTOGRAD
+from stepscope.traces.passes import AUTOGRAD
 
 Ints = NDArray[np.int64]
 

@@ -132,6 +132,11 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
 
         stragglers = find_stragglers(communication, collectives)
     path = _job_path(passes, collectives)
+    bubble = None
+    if any(p.stage_waits is not None for p in passes):
+        from stepscope.traces.stage_waits import measured_bubble
+
+        bubble = measured_bubble(passes)
     waits = waits_of(collectives)
     late = {each.rank: each.cause for each in stragglers.stragglers} if stragglers is not None else {}
     return TraceSummary(
@@ -150,6 +155,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
         stragglers=stragglers,
         path=None if isinstance(path, Unavailable) else path,
         path_unavailable=path.reason if isinstance(path, Unavailable) else None,
+        bubble=bubble,
     )
 
 

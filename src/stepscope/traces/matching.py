@@ -134,7 +134,7 @@ def _in_order(
         return [_alone(Member(rank=rank, position=p)) for rank, places in by_rank.items() for p in places]
     leader = min(by_rank, key=lambda r: (-len(by_rank[r]), r))
     codes = _Codes()
-    lead = codes.line(look[leader], by_rank[leader], shifts[leader])
+    lead = codes.line(look[leader], by_rank[leader], shifts[leader], first=leader == min(by_rank))
     found: dict[object, list[Member]] = {i: [Member(rank=leader, position=p)] for i, p in enumerate(by_rank[leader])}
     sure: dict[object, float] = {}
     methods: dict[object, str] = {}
@@ -143,12 +143,12 @@ def _in_order(
     from stepscope.traces.step_matching import places, step_shift  # a trace of one rank does not need it
 
     for rank in sorted(set(by_rank) - {leader}):
-        line = codes.line(look[rank], by_rank[rank], shifts[rank])
+        line = codes.line(look[rank], by_rank[rank], shifts[rank], first=rank == min(by_rank))
         one_clock = hosts[rank] is not None and hosts[rank] == hosts[leader]
         if (shift := step_shift(lead, line, one_clock=one_clock)) is not None:
             place_of = place_of or {place: i for i, place in enumerate(places(lead))}
-            for i, (step, *call) in enumerate(places(line)):
-                place = (step + shift.steps, *call)
+            for i, (step, op, size, count) in enumerate(places(line)):
+                place = (step + shift.steps, op, size, count)
                 at = place_of.get(place, place)
                 found.setdefault(at, []).append(Member(rank=rank, position=by_rank[rank][i]))
                 sure[at] = min(sure.get(at, 1.0), shift.confidence)
@@ -172,16 +172,24 @@ def _called(c: RankCollective) -> int:
     return c.start_ns if c.launch_ns is None else c.launch_ns
 
 
+def _kind(c: RankCollective, *, first: bool) -> str:
+    """The operation; of a message between two ranks also which way it goes: what one sends is what the other receives."""
+    if c.op != "send_recv" or c.direction is None or c.peers is not None:
+        return c.op
+    return f"{c.op} {'from' if (c.direction == 'send') == first else 'to'} the first"
+
+
 class _Codes:
     """Numbers for ops and sizes, the same for all ranks of a group; 0 = unknown, or may differ between ranks."""
 
     def __init__(self) -> None:
         self._ops: dict[str, int] = {"unknown": 0}
 
-    def line(self, each: RankCommunication, positions: list[int], shift_ns: int) -> RankOrder:
+    def line(self, each: RankCommunication, positions: list[int], shift_ns: int, *, first: bool) -> RankOrder:
+        """first: this is the lowest of the ranks that are compared."""
         chosen = [each.collectives[p] for p in positions]
         return RankOrder(
-            op=np.array([self._ops.setdefault(c.op, len(self._ops)) for c in chosen], dtype=np.int64),
+            op=np.array([self._ops.setdefault(_kind(c, first=first), len(self._ops)) for c in chosen], dtype=np.int64),
             size=np.array(
                 [0 if c.size_bytes is None or c.op in _UNEVEN else c.size_bytes + 1 for c in chosen],
                 dtype=np.int64,

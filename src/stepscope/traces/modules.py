@@ -19,7 +19,7 @@ from stepscope.traces.classify import Work, work_of
 from stepscope.traces.events import NONE, Category, Events, RankTrace
 from stepscope.traces.links import Launches
 from stepscope.traces.nesting import Nest, nest, sums
-from stepscope.traces.phases import AUTOGRAD
+from stepscope.traces.passes import AUTOGRAD
 
 Ints = NDArray[np.int64]
 

@@ -44,7 +44,7 @@ def passes_of(events: Events, *, backward: Spans, optimizer: Spans) -> Passes:
     """What the operators outside of these two phases do. O(n log n)."""
     operators = np.flatnonzero(events.category == Category.CPU_OP)
     operators = operators[np.argsort(events.ts_ns[operators], kind="stable")]
-    graph = _in_graph(events, operators)
+    graph = with_nodes(events)
     marks = step_marks(events)
     starts = np.concatenate([backward.starts, optimizer.starts, marks.starts, events.ts_ns[graph]])
     ends = np.concatenate([backward.ends, optimizer.ends, marks.starts, events.ts_ns[graph]])
@@ -67,10 +67,10 @@ def passes_of(events: Events, *, backward: Spans, optimizer: Spans) -> Passes:
     )
 
 
-def _in_graph(events: Events, operators: Ints) -> Ints:
+def with_nodes(events: Events) -> Ints:
     """The forward operators that have a node in a backward pass, by time: of those with the node's number before it, the
     last. What comes after a backward pass shows the number of the operator that is next to get a node."""
-    numbered = operators[events.sequence[operators] >= 0]
+    numbered = np.flatnonzero((events.category == Category.CPU_OP) & (events.sequence >= 0))
     node = events.forward_thread[numbered] > 0
     nodes, others = numbered[node], numbered[~node & ~events.named(lambda n: n.startswith(AUTOGRAD))[numbered]]
     if not len(nodes) or not len(others):

@@ -14,14 +14,16 @@ from stepscope.traces.conformance import check_plan
 from stepscope.traces.events import RankTrace
 from stepscope.traces.frameworks_seen import frameworks_of
 from stepscope.traces.group_budget import group_budgets
+from stepscope.traces.group_kinds import NOT_SHARDED
 from stepscope.traces.idle import IdleGaps, idle_causes, idle_gaps
 from stepscope.traces.links import Launches, launches_of
 from stepscope.traces.long_gaps import long_gaps
 from stepscope.traces.phases import phase_budgets, phase_spans
-from stepscope.traces.rule_facts import gradient_sync, host_lateness, kernel_mix
+from stepscope.traces.rule_facts import gradient_sync, host_lateness, kernel_mix, step_flop, step_operators
 from stepscope.traces.steps import StepWindows, outside_work, step_budgets, step_windows
 
 if TYPE_CHECKING:
+    from stepscope.records.trace_collectives import RankCommunication
     from stepscope.traces.rank_pass import Wanted
 
 T = TypeVar("T")
@@ -50,10 +52,30 @@ def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted
         mix=kernel_mix(trace),
         host_lateness=host_lateness(trace, gaps),
         gradient_sync=gradient_sync(trace, calls.collectives),
+        step_flop=step_flop(trace),
+        step_operators=step_operators(trace),
     )
+    result = _with_passes(result, trace, activity, calls)
     kept = gaps if "spans" in wanted.sections else None
     del gaps, calls  # as large as some columns
     return _details(result, trace, activity, launches, windows, phases, kept, wanted)
+
+
+def _with_passes(result: RankPass, trace: RankTrace, activity: Activity, calls: RankCommunication) -> RankPass:
+    """The facts of backward passes and pipeline stages, where steps are marked."""
+    if not result.steps:
+        return result
+    if (trace.events.forward_thread > 0).any():
+        from stepscope.traces.backward_passes import backward_passes
+
+        layers = {g.group for g in result.groups if g.kind in NOT_SHARDED}
+        result = replace(result, backward_passes=backward_passes(trace, calls.collectives, layers=layers))
+    if any(c.op == "send_recv" for c in calls.collectives):
+        from stepscope.traces.stage_waits import stage_waits
+
+        waits = stage_waits(trace, activity, result.steps, calls.collectives, result.backward_passes)
+        result = replace(result, stage_waits=waits)
+    return result
 
 
 def can_have_mfu(trace: RankTrace) -> bool:
@@ -152,13 +174,19 @@ def _details(
 
         result = replace(result, memory=known("memory", memory_timeline(trace, phases=phases)) or ())
     if "path" in asked:
+        from stepscope.traces.cpu_legs import cpu_legs
         from stepscope.traces.critical_path import Walk, critical_path, rank_legs
 
         walk = Walk(trace.events, activity, launches)
         result = replace(
             result,
             path=known("path", critical_path(trace, activity, launches, walk=walk)),
-            legs=known("job_path", rank_legs(trace, activity, launches, walk=walk)),
+            legs=known(
+                "job_path",
+                rank_legs(trace, activity, launches, walk=walk)
+                if activity.source == "device"
+                else cpu_legs(trace.rank, activity, result.communication.collectives if result.communication else ()),
+            ),
         )
     if "profile" in asked:
         from stepscope.traces.diff import work_profile

@@ -15,6 +15,7 @@ from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import Category, Events, RankTrace
+from stepscope.traces.frameworks_seen import frameworks_of
 from stepscope.traces.group_kinds import NOT_SHARDED, kind_by_name
 from stepscope.traces.phases import BACKWARD, pass_at
 
@@ -71,9 +72,7 @@ def _wrapper(trace: RankTrace) -> str:
         return "fsdp2"
     if any(n.startswith(_FSDP1) for n in names):
         return "fsdp1"
-    model = trace.meta.stepscope.get("model")
-    used = model.get("frameworks") if isinstance(model, dict) else None
-    return "deepspeed" if isinstance(used, dict) and "deepspeed" in used else "unknown"
+    return "deepspeed" if "deepspeed" in frameworks_of(trace.events, trace.meta) else "unknown"
 
 
 def _annotated(events: Events, calls: Sequence[RankCollective]) -> list[str | None]:

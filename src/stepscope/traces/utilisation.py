@@ -21,7 +21,7 @@ from stepscope.traces.host_marks import step_marks
 from stepscope.traces.kernel_names import MATRIX, kernel_dtype, kernel_kind
 from stepscope.traces.links import launches_of
 from stepscope.traces.operators import OperatorLinks, operator_links
-from stepscope.traces.phases import AUTOGRAD
+from stepscope.traces.passes import AUTOGRAD
 
 Ints = NDArray[np.int64]
 
@@ -59,10 +59,11 @@ def utilisation(
     incomplete: tuple[str, ...] = ()
     work = matrix_work(events, links)
     coverage = None
+    cut = any(note.kind == "truncated" for note in trace.notes)
     if model_flop is not None or hardware_flop is not None:
         source = "given"
     else:
-        hardware_flop, model_flop, source, incomplete, why = _executed(events)
+        hardware_flop, model_flop, source, incomplete, why = _executed(events, cut=cut)
         devices = 1
         if why is None and work.coverage is not None:
             coverage = work.coverage
@@ -93,7 +94,6 @@ def utilisation(
             reasons.append(f"peak unknown: {rate.reason}")
         else:
             peak, peak_source = rate, found.source
-    cut = any(note.kind == "truncated" for note in trace.notes)
     # A step that launched no device work takes no time on the device; the last of a cut file lacks what was behind the cut.
     steps = [s for s in (steps[:-1] if cut else steps) if s.parts.window_ns > 0]
     if not steps:
@@ -154,8 +154,11 @@ def _impossible(mfu: float | None, hfu: float | None) -> str | None:
     )
 
 
-def _executed(events: Events) -> tuple[float | None, float | None, str | None, tuple[str, ...], str | None]:
-    """FLOP per step as executed and as the model asks, where from, what is not counted, or why it is not known."""
+def _executed(
+    events: Events, *, cut: bool = False
+) -> tuple[float | None, float | None, str | None, tuple[str, ...], str | None]:
+    """FLOP per step as executed and as the model asks, where from, what is not counted, or why it is not known. cut: the
+    file stops within its last step, which counts for nothing."""
     chosen = events.where(Category.CPU_OP)
     flop, source, why = flop_by_event(events, chosen)
     if why is not None:
@@ -173,13 +176,13 @@ def _executed(events: Events) -> tuple[float | None, float | None, str | None, t
             ),
         )
     marks = step_marks(events)
-    if not len(marks):
+    steps = len(marks) - cut
+    if steps <= 0:
         return None, None, None, (), None
     starts = events.ts_ns[chosen]
-    counts = (starts >= marks.starts[0]) & (starts < marks.ends[-1]) & (flop > 0)
+    counts = (starts >= marks.starts[0]) & (starts < marks.ends[steps - 1]) & (flop > 0)
     autograd = events.named(lambda name: name.startswith(AUTOGRAD)) & (events.category == Category.CPU_OP)
     backward = spans.union(events.ts_ns[autograd], events.end_ns[autograd])
-    steps = len(marks)
     model = None
     if len(backward):
         inside = np.searchsorted(backward.starts, starts, side="right") - 1

@@ -44,7 +44,7 @@ def test_a_slow_rank_is_a_failure_and_says_where() -> None:
 
     found = quick(own=own, world_size=4)
     assert status(found)["ranks"] == "fail"
-    assert summary(found).startswith("not healthy: rank 1 on node-a is 37% slower")
+    assert summary(found).startswith("not healthy: straggler: rank 1 on node-a takes 1.37x")
     plain = document(found)
     assert plain["healthy"] is False
     assert plain["ranks"][1]["excess_fraction"] == pytest.approx(36 / 97, abs=0.01)

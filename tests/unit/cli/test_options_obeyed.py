@@ -7,6 +7,7 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from stepscope.cli.commands import REGISTRY
 from stepscope.cli.commands.profile import Profile
 from stepscope.cli.main import main
 from stepscope.environment.collect import collect
-from stepscope.launch.hooked_job import WindowState
+from stepscope.launch.job_window import WindowState
 from stepscope.records import codec
+from stepscope.records.job_end import JobEnd
 from stepscope.records.profile import ProfileRecord
 from stepscope.store.layout import ProfileLayout
 
@@ -50,6 +52,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         **READ, "output": ["--output", "OUT/elsewhere"], "html": ["--html"], "png": ["--png"], "svg": ["--svg"],
         "pdf": ["--pdf"], "csv": ["--csv"], "tex": ["--tex"], "md": ["--md"], "txt": ["--txt"],
         "datasets": ["--datasets", "none"], "title": ["--title", "mine"], "json": ["--json"],
+        "force": ["--force"],
     },
     "compare": {
         "run": ["--run"], "rounds": ["--rounds", "5"], "output": ["--output", "OUT/ab"], "data_dir": ["--data-dir", "."],
@@ -69,6 +72,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "from_": ["--from", "new"], "scaling": ["--scaling", "strong"],
     },
     "plan": {
+        "from_": ["--from", "new"],
         "model": ["--model", "gpt-125m"], "gpu": ["--gpu", "a100-sxm4-80gb"], "gpus": ["--gpus", "32"],
         "layout": ["--layout", "tp=2"], "gpus_per_node": ["--gpus-per-node", "4"], "json": ["--json"],
         "network": ["--network", "ethernet-25g"], "adapters": ["--adapters", "1"], "sharp": ["--sharp"],
@@ -110,10 +114,11 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "memory": ["--memory"], "flops": ["--flops"], "modules": ["--modules"], "attach": ["--attach", "RUN"],
         "output": ["--output", "OUT/p"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
         "tensorboard": ["--tensorboard", "OUT/tb"], "nsys": ["--nsys"],
+        "verdict": ["--verdict", "stderr"], "hang_after": ["--hang-after", "9"],
     },
     "run": {
         "output": ["--output", "OUT/r"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
-        "memory": ["--memory"],
+        "memory": ["--memory"], "hang_after": ["--hang-after", "9"],
     },
 }  # fmt: skip
 """A value of every option that is not its default."""
@@ -167,7 +172,7 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("trace --show", "sort"): "refused", ("trace --csv", "csv"): "shown by its files",
     ("diagnose --json", "everything"): SAME,
     ("diagnose --json", "protocol"): "refused",
-    ("report", "md"): SAME,
+    ("report", "md"): SAME, ("report", "force"): "no report lies there",
     ("compare", "columns"): "the loss of the columns is left out on both sides",
     ("predict --collective", "caller"): "changes figures of launch-bound sizes only",
     ("predict --model", "chart"): "shown by its file", ("plan", "matrix"): "shown by its file",
@@ -279,22 +284,34 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
 
         wait = poll
 
-    def show(layout: object, number: int, state: object, options: Profile) -> None:  # noqa: ARG001
-        seen.extend((options.tensorboard, options.memory))
+    def verdict(*_: object, options: Profile, **__: object) -> None:
+        seen.extend((options.tensorboard, options.memory, options.verdict))
+
+    def hang_watch(_: object, after_s: float | None) -> SimpleNamespace:
+        seen.append(after_s)
+        return SimpleNamespace(look=lambda: None, hang=None)
 
     for name, stand_in in (
         ("prepare", prepare),
         ("start", lambda *_: Child()),
         ("signals_passed_on", lambda _: nullcontext()),
-        ("wait_for_window", lambda *given: seen.append(given[2]) or WindowState(expected=None, reports=())),
-        ("is_gone", lambda _: False),
         ("wake", lambda _, request: seen.append(request) or 1),
     ):
         monkeypatch.setattr(f"stepscope.launch.hooked_job.{name}", stand_in)
-    monkeypatch.setattr("stepscope.cli.profile_run._left_traces", lambda *_: True)
-    monkeypatch.setattr("stepscope.cli.profile_run._show", show)
-    monkeypatch.setattr("stepscope.cli.profile_run._around_ranks", lambda command, _: ["nsys", *command])
-    monkeypatch.setattr("stepscope.cli.profile_run.default_run_dir", Path)
+    nothing = WindowState(expected=None, reports=())
+    end = JobEnd(kind="ok", code=0)
+    for name, stand_in in (
+        ("wait_for_window", lambda *given: seen.append(given[2]) or nothing),
+        ("is_gone", lambda _: False),
+        ("RankWatch", lambda *_: nullcontext()),
+        ("HangWatch", hang_watch),
+        ("_ended", lambda *_: end),
+        ("_left_traces", lambda *_: True),
+        ("_verdict", verdict),
+        ("_around_ranks", lambda command, _: ["nsys", *command]),
+        ("default_run_dir", Path),
+    ):
+        monkeypatch.setattr(f"stepscope.cli.profile_run.{name}", stand_in)
     with pytest.raises(SystemExit) as ended:
         main(words)
     return ("refused",) if ended.value.code == 2 else tuple(seen)
@@ -305,7 +322,10 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
     [
         (["profile"], {"after", "attach"}),
         (["profile", "--duration", "9"], {"steps", "wait", "step_optimizer", "attach", "nsys"}),
-        (["profile", "--attach", "JOB"], {"output", "nccl_debug", "step_optimizer", "duration", "after", "nsys"}),
+        (
+            ["profile", "--attach", "JOB"],
+            {"output", "nccl_debug", "step_optimizer", "duration", "after", "nsys", "hang_after"},
+        ),
         (
             ["profile", "--nsys"],
             {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration", "attach"},

@@ -47,7 +47,7 @@ def test_a_plan_of_a_job_that_is_no_transformer_is_refused_with_the_reason(
 ) -> None:
     code, _, error = run(capsys, *spelled, str(profile_folder(tmp_path / "run")))
     assert code == ExitCode.USAGE
-    assert "the dimensions of its model are not known" in error
+    assert "the dimensions of its model are unknown" in error
     assert "scaled_dot_product_attention" in error
 
 

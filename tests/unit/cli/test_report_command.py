@@ -82,12 +82,28 @@ def test_a_former_reports_files_go_and_this_is_said(
 ) -> None:
     out, one = tmp_path / "out", tmp_path / "one.log"
     one.write_text((logs / "all_reduce0.log").read_text())
-    for path, formats in ((logs, ("--csv", "--txt")), (one, ("--txt",))):
+    for path, formats in ((logs, ("--csv", "--txt")), (one, ("--txt",)), (one, ("--txt", "--force"))):
         with pytest.raises(SystemExit) as ended:
             main(["report", str(path), "-o", str(out), *formats])
-        assert not ended.value.code
+        assert ended.value.code == (2 if formats == ("--txt",) else 0)
         if path == logs:
             (out / "mine.csv").write_text("1\n")
             assert (out / "collectives.csv").exists()
     assert "of the former report removed" in capsys.readouterr().err
     assert {path.name for path in out.iterdir()} == {"performance_report.txt", "mine.csv", ".stepscope-report.json"}
+
+
+def test_a_second_report_does_not_take_the_folder_of_another(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    again = tmp_path / "other" / logs.name
+    again.mkdir()
+    for path in logs.iterdir():
+        (again / path.name).write_bytes(path.read_bytes())
+    for path in (logs, again, logs, again):
+        with pytest.raises(SystemExit) as ended:
+            main(["report", str(path), "--txt"])
+        assert ended.value.code == 0
+    assert sorted(path.name for path in (tmp_path / "stepscope-report").iterdir()) == [logs.name, f"{logs.name}-2"]

@@ -113,6 +113,16 @@ def test_facts_of_a_cpu_job_of_one_host(tmp_path: Path) -> None:
     assert facts_of(replace(there, world_size=8)).hosts is None
 
 
+def test_reductions_after_backward_are_of_no_tensor_parallel_layer(tmp_path: Path) -> None:
+    """What divides the gradients between reductions looks like a forward pass to whoever asks for phases alone."""
+    (job,) = generated(tmp_path, world=2, steps=4, shape="naive", transfer_ns=300_000).traces
+    mistaken = tuple(
+        replace(p, groups=tuple(replace(g, kind="tp", kind_source="operations") for g in p.groups))
+        for p in job.summary.ranks
+    )
+    assert facts_of(replace(job.summary, ranks=mistaken)).replicated
+
+
 def test_facts_of_kinds_of_parallelism(tmp_path: Path) -> None:
     ddp = facts_of(generated(tmp_path / "ddp", world=2).traces[0].summary)
     tp = facts_of(generated(tmp_path / "tp", world=2, shape="tensor").traces[0].summary)

@@ -14,13 +14,13 @@ from tests.simulated_diaries import simulate
 from stepscope.diagnose.verdict import judge
 from stepscope.diagnose.verdict_words import percent
 from stepscope.records.finding import Diagnosis, Finding
-from stepscope.records.verdict import Share, Verdict, VerdictPart
+from stepscope.records.verdict import JobVerdict, Share, VerdictPart
 from stepscope.results.open import load_evidence
 
 NOTHING = Diagnosis(findings=(), skipped=(), quiet=())
 
 
-def verdict_of(folder: Path, findings: Sequence[Finding] = ()) -> Verdict:
+def verdict_of(folder: Path, findings: Sequence[Finding] = ()) -> JobVerdict:
     record = {"command": ["train"], "folder": ".", "host": "node0", "first": None, "argv": []}
     (folder / "profile.json").write_text(json.dumps({"schema": "stepscope.profile/1", **record}))
     found = judge(load_evidence([folder]), Diagnosis(findings=tuple(findings), skipped=(), quiet=()))

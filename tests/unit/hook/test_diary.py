@@ -40,7 +40,8 @@ class Rig:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, hook: Any, world: int = 1) -> None:
         self.folder, self.clock = folder, Clock()
         clock = self.clock
-        monkeypatch.setattr(hook.diary, "perf_counter_ns", lambda: clock.now)
+        for module in (hook.diary, hook.outside):
+            monkeypatch.setattr(module, "perf_counter_ns", lambda: clock.now)
         monkeypatch.setattr(hook.diary, "thread_time_ns", lambda: clock.cpu)
         queue = SimpleNamespace(file=1, delay_ns=lambda: clock.delay, close=lambda: None)
         monkeypatch.setattr(hook.diary, "RunQueue", lambda: queue)
@@ -104,7 +105,19 @@ class Rig:
 def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The hook's modules, gone again after the test."""
     monkeypatch.syspath_prepend(str(HOOK))
-    names = ("control", "diary", "pages", "gradients", "ends", "plans", "bounds", "roots", "stacks")
+    names = (
+        "control",
+        "diary",
+        "record",
+        "outside",
+        "pages",
+        "gradients",
+        "ends",
+        "plans",
+        "bounds",
+        "roots",
+        "stacks",
+    )
     before = {name for name in sys.modules if name.startswith("stepscope_hook")}
     yield SimpleNamespace(**{name: importlib.import_module(f"stepscope_hook.{name}") for name in names})
     for name in [name for name in sys.modules if name.startswith("stepscope_hook") and name not in before]:
@@ -121,10 +134,10 @@ def _ms(diary: RankDiary, step: int) -> dict[str, float]:
 
 
 def test_the_format_is_that_of_the_reader(hook: Any) -> None:
-    assert hook.diary.RECORD.format == RECORD
-    names = [name for name in dir(hook.diary) if f"{name.lower()}_ns" in COLUMNS]
-    assert sorted(getattr(hook.diary, name) for name in names) == list(range(len(COLUMNS)))
-    assert all(COLUMNS[getattr(hook.diary, name)] == f"{name.lower()}_ns" for name in names)
+    assert hook.record.RECORD.format == RECORD
+    names = [name for name in dir(hook.record) if f"{name.lower()}_ns" in COLUMNS]
+    assert sorted(getattr(hook.record, name) for name in names) == list(range(len(COLUMNS)))
+    assert all(COLUMNS[getattr(hook.record, name)] == f"{name.lower()}_ns" for name in names)
 
 
 def test_the_parts_of_a_step_add_up_and_cpu_is_without_data(rig: Rig) -> None:
@@ -147,8 +160,9 @@ def test_the_time_without_a_processor_is_a_share_of_the_step_without_data(rig: R
     rig.backward(4)
     look = rig.diary.data_begins()
     rig.clock.delay += MS
-    rig.clock.passes(0)
+    rig.clock.passes(1)
     rig.diary.data_ends(look, False)
+    rig.clock.passes(-1)
     rig.optimize(1)
     assert rig.read().delay[1] == pytest.approx(0.25, abs=1e-4)
 
@@ -491,9 +505,8 @@ def test_a_window_has_as_many_steps_as_the_spread_asks_for_and_time_allows(
 
 
 def test_an_end_names_the_innermost_line_of_the_users_own(hook: Any) -> None:
-    try:
+    with pytest.raises(ValueError, match="property name") as caught:
         json.loads("{")
-    except ValueError as error:
-        place = hook.ends.place_of(error.__traceback__)
+    place = hook.ends.place_of(caught.tb)
     assert place.startswith(f"{__file__}:")
     assert place.endswith('in test_an_end_names_the_innermost_line_of_the_users_own: json.loads("{")')

@@ -100,6 +100,8 @@ CLOSED = "[pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
         # a restart that went well, and one that did not
         (end(raised(0), diary(0, restart=1, pid=200), code=0, windows=[window()]), "ok", (), ()),
         (end(raised(0, "KeyError", "x"), raised(0, restart=1)), "crash", (0,), ()),
+        (end(raised(0), failures=[failed(exception="RuntimeError", message=CLOSED, rank=1, pid=201, restart=1)]),
+         "crash", (1,), ()),
         # code 0
         (end(diary(0), diary(1), code=0), "short", (), ()),
         (end(code=0), "no-steps", (), ()),
@@ -127,7 +129,7 @@ def test_a_crash_is_told_with_its_step_place_and_exception() -> None:
     assert (found.steps_timed, found.steps_profiled, found.world_size) == (3, 0, 2)
     assert end_sentence(found) == (
         "Crash: rank 1 raised ValueError: bad batch in step 4 (train.py:31 in train: raise); rank 0 was stopped by it; "
-        "exit code 1. 3 steps timed, 0 profiled"
+        "exit code 1. 3 steps recorded, 0 profiled"
     )
 
 
@@ -136,6 +138,7 @@ def test_a_kill_is_told_with_its_signal_and_likely_is_said_where_the_kernel_does
     assert end(diary(0, steps=7), diary(1, steps=0), failures=[failed((1, -9))]).step == 8, (
         "its last steps are unwritten"
     )
+    assert end(diary(0, steps=7), failures=[failed((0, -15), (1, -9))]).step == 8, "and its diary"
     assert end(code=139).signal == "SIGSEGV"
     assert end(diary(1), failures=[failed((1, -9))], memory_low=True).likely
     assert not end(diary(1), failures=[failed((1, -9))], oom_kills=1).likely

@@ -199,3 +199,18 @@ def test_what_one_rank_of_several_saw_may_be_waiting() -> None:
 def test_a_step_without_collectives_does_not_scale_for_free() -> None:
     with pytest.raises(UsageError, match="calls no collective"):
         one(a_gpu_job(ranks=1, calls=()), 8)
+
+
+def test_more_ranks_than_cores_are_said() -> None:
+    told = [predict_scale(a_job(cores=cores), [2, 4, 8], flat(20)).notes for cores in (None, 8, 4)]
+    assert [any("take turns" in note for note in notes) for notes in told] == [False, False, True]
+    (note,) = (note for note in told[2] if "take turns" in note)
+    assert note.startswith("8 ranks on this host's 4 cores")
+
+
+def test_other_numbers_of_ranks_are_in_more_doubt_than_the_measured_one() -> None:
+    for ranks, wider in ((2, False), (4, True)):
+        sure, unsure = (one(a_job(doubt=doubt), ranks) for doubt in (0.0, 0.1))
+        assert sure.step_ns == unsure.step_ns
+        assert (unsure.high_ns > sure.high_ns) == wider
+        assert (unsure.low_ns < sure.low_ns) == wider

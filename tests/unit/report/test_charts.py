@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from tests import comm_rows, training_records
 from tests.comm_rows import MIB, SIZES, collective, pairs, row, sweep
 from tests.pipelines import MS, pipeline_cell
+from tests.profiled_jobs import job, planted
 from tests.unit.report.test_machine_tables import recorded
 from tests.unit.results.test_history import runs as nightly_runs
 
@@ -34,6 +36,7 @@ from stepscope.report.views import REGISTRY
 from stepscope.report.views.predicted_scaling import ScaleCurve, ScalePoint
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.history import history
+from stepscope.results.profiled_job import ProfiledJob
 
 UNIT = re.compile(
     r"\((µs|ms|s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%( of [^)]*)?|(1000 )?samples/s|tokens/s( per GPU)?|epochs/h)\)$"
@@ -62,7 +65,14 @@ def records() -> dict[str, object]:
         "memory": (recorded(),),
         "published": graded_speeds(),
         "scale_curves": (scale_curve(),),
+        "profiled": profiled(),
     }
+
+
+@cache
+def profiled() -> tuple[ProfiledJob, ...]:
+    with TemporaryDirectory() as folder:
+        return (job(planted(Path(folder) / "job")),)
 
 
 def pipelined() -> Iterator[CellEvidence]:

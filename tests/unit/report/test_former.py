@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.report.former import LIST, remember, replace_former
+from stepscope.report.former import LIST, is_of_others, remember, replace_former
 from stepscope.store.writer import write_bytes
 
 ALL = ("html", "png", "svg", "csv", "tex", "md", "txt")
@@ -75,3 +75,15 @@ def test_a_damaged_list_removes_nothing(tmp_path: Path) -> None:
     (tmp_path / LIST).write_text("{")
     assert report(tmp_path, "b", "report.html") == []
     assert there(tmp_path) == {"report.html", "loss.png"}
+
+
+def test_only_a_finished_report_of_other_results_is_in_the_way(tmp_path: Path) -> None:
+    assert not is_of_others(tmp_path, ["a"])
+    report(tmp_path, "a", "report.html")
+    assert is_of_others(tmp_path, ["b"])
+    assert not is_of_others(tmp_path, ["a"])
+    (tmp_path / "report.html").unlink()
+    assert not is_of_others(tmp_path, ["b"])
+    report(tmp_path, "a", "report.html")
+    remember(tmp_path, [tmp_path / "report.html"])
+    assert not is_of_others(tmp_path, ["b"])

@@ -22,7 +22,6 @@ from stepscope.store.layout import ProfileLayout
 
 MS = 1e6
 STEPS = 1500
-PAIRS = 100
 
 
 def many(rng: np.random.Generator, runs: int, *, middle: float = 1.0) -> NDArray[np.float64]:
@@ -55,12 +54,12 @@ def test_one_command_twice_is_not_significant_and_five_percent_is() -> None:
     verdicts = {
         factor: [
             step_of(job(a), job(b)).verdict
-            for a, b in zip(many(rng, PAIRS), many(rng, PAIRS, middle=factor), strict=True)
+            for a, b in zip(many(rng, pairs), many(rng, pairs, middle=factor), strict=True)
         ]
-        for factor in (1.0, 1.05)
+        for factor, pairs in ((1.0, 100), (1.05, 40))
     }
     assert verdicts[1.0].count("no significant difference") >= 95
-    assert verdicts[1.05].count("worse") >= 95
+    assert verdicts[1.05].count("worse") >= 38
 
 
 def test_a_part_that_grows_is_named_and_no_other() -> None:
@@ -84,6 +83,7 @@ def test_a_contended_machine_widens_the_interval() -> None:
     assert busy.low is not None
     assert quiet.low is not None
     assert busy.low < 0.8 < 1.0 < quiet.low
+    assert step_of(job(before), job(after, contended=0.005)).low == quiet.low  # of any machine
     assert between_runs(job(before), job(after)) < 0.013
 
 
@@ -101,7 +101,7 @@ def diaries(root: Path, *, ranks: int = 2, steps: int = 60, slow: float = 1.0, *
 def test_timed_steps_are_those_of_every_rank_without_window_warm_up_and_what_is_outside(tmp_path: Path) -> None:
     found = timed_steps(diaries(tmp_path))
     assert isinstance(found, TimedSteps)
-    assert found.step.size == 60 - 1 - 8 - 3
+    assert found.step.size == 60 - 1 - 8 - 3 - 1  # and without the step of the evaluation
     assert np.median(found.step) == pytest.approx(17 * MS, rel=0.01)  # of rank 1, without the evaluation
     assert found.step.max() < 30 * MS
     assert found.parts["forward"].mean() == pytest.approx(6.5 * MS, rel=0.01)

@@ -11,6 +11,7 @@ from tests.nccl_log import Talk
 from tests.trace_builder import build, write_job
 
 from stepscope.cli.diagnose_run import headline
+from stepscope.cli.report_run import default_folder
 from stepscope.core.errors import DataError
 from stepscope.records.profile import ProfileRecord
 from stepscope.report.files_found import lines
@@ -196,3 +197,18 @@ def test_a_link_to_a_folder_is_said_and_not_followed(tmp_path: Path) -> None:
     found = load(tmp_path / "job")
     assert "left out 1 file, 0 B: links to folders are not followed (name the folder itself)" in said(found)
     assert [each.facts.rank for each in found.traces[0].summary.ranks] == [0, 1]
+
+
+def test_the_only_window_of_a_job_is_called_as_the_job(tmp_path: Path) -> None:
+    run = tmp_path / "profile-train.v2-1"
+    write_job(build(world=2, steps=2), run / "window-1")
+    record = ProfileRecord(command=("train",), folder="/", host="h", first=None, argv=("stepscope", "profile"))
+    write_record(ProfileLayout(run).record, record)
+    for path in (run, run / "window-1"):
+        found = load(path)
+        assert [trace.name for trace in found.traces] == [run.name]
+        assert headline(found) == f"{run.name}: 1 job traced on 2 ranks"
+        assert default_folder(found) == Path("stepscope-report") / run.name
+    write_job(build(world=2, steps=2), run / "window-2")
+    assert default_folder(load(run / "window-2")).name == f"{run.name}-window-2"
+    assert default_folder(load(run)).name == run.name

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import StepscopeError
+from stepscope.stats.bootstrap import bootstrap_median_interval, bootstrap_medians, percentile_interval
 from stepscope.stats.order import mad, median, median_interval, sign_autocorrelation_time
 
 
@@ -79,3 +80,15 @@ def test_mad_estimates_the_standard_deviation_of_normal_samples() -> None:
 def test_empty_or_non_finite_samples_are_refused(bad: list[float]) -> None:
     with pytest.raises(StepscopeError):
         median(bad)
+
+
+def test_the_interval_of_a_long_series_is_that_of_the_bootstrap() -> None:
+    rng = np.random.default_rng(3)
+    values = 20.0 + _ar1(rng, 20_000, 0.5)
+    long = bootstrap_median_interval(values, rng=rng)
+    resampled = percentile_interval(bootstrap_medians(values, rng=rng))
+    assert long is not None
+    assert long.high - long.low == pytest.approx(resampled.high - resampled.low, rel=0.2)
+    assert (long.low + long.high) / 2 == pytest.approx(
+        (resampled.low + resampled.high) / 2, abs=0.3 * (long.high - long.low)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.hand_events import kernel, launch, op, trace
+from tests.hand_events import kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
 from stepscope.traces.job import analyse_job
@@ -67,3 +67,16 @@ def test_reductions_of_the_forward_pass_come_before(tmp_path: Path) -> None:
     for each in analyse_job(write_job(job, tmp_path)).ranks:
         assert each.gradient_sync is not None
         assert each.gradient_sync.before.calls == 12
+
+
+def test_operators_as_short_as_their_call_are_the_hosts_time() -> None:
+    """A thousand of 3 us, 1 us apart; and one of DTensor: 400 us, 100 of them in the operator that it ends up in."""
+    rows = [mark("ProfilerStep#1", 0, 5_000_000)]
+    rows += [op("aten::add", 4_000 * i, 4_000 * i + 3_000) for i in range(1000)]
+    rows += [op("aten::linear", 4_000_000, 4_400_000), op("PythonSubclass", 4_000_000, 4_400_000)]
+    rows += [op("aten::addmm", 4_200_000, 4_300_000)]
+    found = analyse(trace(*rows), Wanted()).host_lateness
+    assert found is not None
+    assert (found.dispatch_calls, found.dispatch_ns) == (1000, 3_000_000 + 300_000)
+    assert found.python_ns == 1_600_000
+    assert 0 <= found.least_python_ns < found.python_ns

@@ -26,6 +26,7 @@ class Report(EvidenceOptions):
             metavar="DIR",
         ),
     ] = None
+    force: Annotated[bool, typer.Option("--force", help="Replace a report of other results in the folder.")] = False
     html: Annotated[bool, typer.Option("--html", help="One self-contained HTML page.")] = False
     png: Annotated[bool, typer.Option("--png", help="Charts as PNG.")] = False
     svg: Annotated[bool, typer.Option("--svg", help="Charts as SVG.")] = False

@@ -15,8 +15,9 @@ step exposes, and it grows with its size.
 
 Known problems
 --------------
-Needs at least two buckets per step. Of buckets of one size latency is unknown: all of their time counts as bandwidth. DDP never splits a parameter: a first layer (an embedding) larger than the cap is a
-bucket of its own. With one rank's trace, the tail includes waiting for others.
+Needs at least two buckets per step. Of buckets of one size latency is unknown: all of their time counts as bandwidth. DDP
+never splits a parameter: a first layer (an embedding) larger than the cap is a bucket of its own. With one rank's trace,
+the tail includes waiting for others.
 
 References
 ----------

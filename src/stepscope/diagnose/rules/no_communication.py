@@ -3,7 +3,8 @@
 What
 ----
 Every given trace of a job of two or more ranks shows neither communication kernels nor gloo spans. Zero would read as
-"communication costs nothing" although it was not recorded.
+"communication costs nothing" although it was not recorded. Where `stepscope profile` recorded whole steps of optimizers with
+as many parameters on every rank, nothing is missing: the ranks train copies that never exchange gradients.
 
 Why
 ---
@@ -22,14 +23,17 @@ PyTorch, ``torch.nn.parallel.DistributedDataParallel.no_sync``; ``torch.profiler
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
+from stepscope.diagnose.frameworks import used_in
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import unread
 from stepscope.records.finding import Advice, Finding
+from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
 
@@ -45,6 +49,8 @@ def _look(job: TraceEvidence) -> Statement:
     if silent < len(ranks):
         usual = format_duration(median(parts.comm_ns for parts in known))
         return f"{usual} of communication on the median of {counted(len(known), 'rank')}"
+    if _same_training(ranks):
+        return _replicas(job, world, silent)
     stated = job.summary.world_size is not None
     return Finding(
         severity="warning" if stated else "info",
@@ -65,6 +71,36 @@ def _look(job: TraceEvidence) -> Statement:
             ),
             Advice(text="record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"),
         ),
+    )
+
+
+def _same_training(ranks: Sequence[RankPass]) -> bool:
+    """Whether these are ranks that step optimizers of the same model: whole steps of one job, as `profile` records them."""
+    setups = [p.facts.setup for p in ranks]
+    sizes = {setup.parameters if setup is not None else None for setup in setups}
+    return len(ranks) > 1 and None not in sizes and len(sizes) == 1 and all(p.steps for p in ranks)
+
+
+def _replicas(job: TraceEvidence, world: int, silent: int) -> Finding:
+    divided = {p.facts.setup.loader.divided for p in job.summary.ranks if p.facts.setup and p.facts.setup.loader}
+    steps = min(len(p.steps) for p in job.summary.ranks)
+    used = used_in(job.summary)
+    wrap = (
+        "pass model, optimizer and loader through accelerator.prepare()"
+        if "accelerate" in used
+        else "wrap the model: DistributedDataParallel(model), after init_process_group()"
+    )
+    data = Advice(text="give each rank its share of the data: DataLoader(sampler=DistributedSampler(dataset))")
+    return Finding(
+        severity="problem",
+        title=f"no communication: {counted(world, 'rank')} train copies of the model that are never synchronised",
+        evidence=(
+            f"{counted(silent, 'trace')} of {counted(steps, 'whole step')} each, without a single communication event",
+            "their optimizers step as many parameters",
+        ),
+        confidence="measured; ranks that are meant to train models of their own are as they should be",
+        advice=(Advice(text=wrap), *(() if divided == {True} else (data,))),
+        priority="wrong",
     )
 
 

@@ -7,7 +7,7 @@ point-to-point messages, GPipe and 1F1B idle (p - 1) / (m + p - 1) of the step; 
 rank (p - 1) / (v m + p - 1). Fires above 10%. Of runs of `bench` the bubble is measured: the share of the ranks' time from
 the first computation of a schedule to its last in which they compute nothing; of others the configuration decides. Of
 traces of all stages it is measured too: idle time, and messages under no computation, of the median stage; the micro-batches
-are half of the messages that an outer stage exchanges a step.
+are as the job recorded, else half of the messages that an outer stage exchanges a step.
 
 Why
 ---
@@ -35,7 +35,7 @@ from stepscope.diagnose.frameworks import in_words_of, option, used_in
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import severity_of, trace_command
-from stepscope.diagnose.traced_pipeline import SLOW, traced_pipeline
+from stepscope.diagnose.traced_pipeline import SLOW, TracedPipeline, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.pipeline import PipelineLayout
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
@@ -149,7 +149,7 @@ def _look(job: TraceEvidence) -> Statement:
         return traced
     stages, bubbles = len(traced.stages), traced.bubbles
     bubble, m = median(bubbles), traced.micro_batches
-    layout = None if m is None else PipelineLayout(schedule="1f1b", ranks=stages, micro_batches=m)
+    layout = None if m is None else _layout(traced, m)
     batches = "" if m is None else f", {counted(m, 'micro-batch')}"
     if bubble <= MOST.value:
         limit = format_percent(MOST.value)
@@ -173,9 +173,15 @@ def _look(job: TraceEvidence) -> Statement:
         evidence=tuple(evidence),
         stake_fraction=min(1.0, bubble),
         ranks=tuple(p.facts.rank for p in traced.stages[slowest]),
-        confidence="measured, median stage"
-        + ("" if m is None else "; micro-batches as the messages of the outer stages say"),
+        confidence="measured, median stage",
         advice=_of_traces(job, layout, uneven=traced.ratio >= SLOW),
+    )
+
+
+def _layout(traced: TracedPipeline, micro_batches: int) -> PipelineLayout:
+    schedule = "1f1b" if traced.chunks == 1 else "interleaved"
+    return PipelineLayout(
+        schedule=schedule, ranks=len(traced.stages), micro_batches=micro_batches, chunks=traced.chunks
     )
 
 
@@ -188,7 +194,7 @@ def _of_traces(job: TraceEvidence, layout: PipelineLayout | None, *, uneven: boo
         f"{format_percent(MOST.value)} with equal stages"
     )  # fmt: skip
     advice = [Advice(text=more), *in_words_of("micro-batches", used)] if few else []
-    if few:
+    if few and (layout is None or layout.chunks == 1):
         interleaved = option("interleave stages", used, plain="ScheduleInterleaved1F1B with several stages a rank")
         advice.append(Advice(text=f"or an interleaved schedule, which divides the bubble: {interleaved}"))
     if uneven:

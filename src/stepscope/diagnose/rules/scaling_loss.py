@@ -103,7 +103,9 @@ def _cause(reading: ScalingReading) -> str:
     parts = [part for part in ranked(reading) if part.share is not None and part.key != "rest"]
     if reading.efficiency > 1 - MIN_LOSS.value or not parts or parts[0].lost_ns <= 0:
         return ""
-    return f"; {format_percent(parts[0].share or 0)} of the loss is {PARTS[parts[0].key]}"
+    share = parts[0].share or 0.0
+    most = "all" if share >= 1 else format_percent(share)  # others may have gained what this part lost beyond the whole
+    return f"; {most} of the loss is {PARTS[parts[0].key]}"
 
 
 def _severity(reading: ScalingReading) -> Severity:

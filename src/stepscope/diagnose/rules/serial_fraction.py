@@ -134,7 +134,9 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
     bound = "" if limit is None else f": at most {limit:.1f}x by Amdahl's law"
     return Finding(
         severity="warning",
-        title=f"{format_percent(law.serial_fraction)} of the work does not shrink with the ranks{bound}",
+        title=f"{format_percent(law.serial_fraction)} of the work does not shrink with the ranks{bound}"
+        if law.serial_fraction < 1
+        else f"negative scaling: {series.most} ranks reach {series.points[-1].speedup:.2f}x",
         evidence=tuple(evidence),
         stake_fraction=lost,
         confidence=f"likely: {law.sizes} sizes, {_interval(law.serial_interval)}; the law does not identify the part",

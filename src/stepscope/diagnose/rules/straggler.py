@@ -9,9 +9,9 @@ the rule tests the lead of the last rank of each step against 10% (rotating) and
 its usual by more than 6 MAD over steps (one-off).
 Traces: for each collective that all ranks leave together, after clock alignment, which rank came last. A rank is named
 if, over fewer than 20 steps, the collectives in which it came last carry at least 20% of all skew and it was last more
-often than chance allows (binomial, Bonferroni over ranks, p < 0.05); over 20 steps or more, as in `bench`. If no rank is
-named and waiting takes a tenth of the time, the skew rotates; over fewer than 20 steps that is an observation, unless
-waiting takes three tenths.
+often than chance allows (binomial, Bonferroni over ranks, p < 0.05), and so by whole steps, of which the collectives are
+not independent; over 20 steps or more, as in `bench`. If no rank is named and waiting takes a tenth of the time, the skew
+rotates; over fewer than 20 steps that is an observation, unless waiting takes three tenths.
 
 Why
 ---
@@ -34,7 +34,10 @@ METRICS, Stragglers; FORMATS, Trace JSON. D / (T + D) = 50 / (15 + 50): loss of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
@@ -45,6 +48,7 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_stragglers import Straggler, StragglerReport
+from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.cell_facts import TimedCell, by_model, others, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.slow_ranks import (
@@ -58,7 +62,7 @@ from stepscope.results.slow_ranks import (
     slow_ranks,
 )
 from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS
-from stepscope.traces.stragglers import CLEAR_WAITS, MAX_P
+from stepscope.traces.stragglers import CLEAR_LEAD, CLEAR_WAITS, MAX_P, binomial_tail
 from stepscope.traces.waits import exposed_waiting, waits_of
 
 STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
@@ -91,9 +95,25 @@ SURE_WAITING = Threshold(
 NEGLIGIBLE = 0.01
 """Of the window: a late rank that costs less, because the others compute until it comes, is not worth a finding."""
 
+_WHAT = {
+    "launch-bound": "launches late",
+    "more compute": "computes longer",
+    "more work": "does more work",
+    "same work": "is slower at the same work",
+    "data": "waits for data",
+    "sync": "waits for its device",
+    "memory copies": "copies more",
+}
+
+SAME_WORK = Threshold(
+    value=0.02, unit="of the others' FLOP a step", source="stepscope's choice, 2026-11: padding of a batch changes more"
+)
+
 _CAUSE_ADVICE = {
     "launch-bound": "its host launches late: check this host's CPU (other jobs, governor, pinning, Python work)",
     "more compute": "it computes longer: rebalance data or shards, or check for a slower (throttled) device",
+    "more work": "it is given more to compute: give every rank as much (batches of equal lengths, even shards)",
+    "same work": "it is slower at the same work: check its clocks, its cores, and other processes beside it",
     "data": "its data loader is slower: check storage, worker count and CPU of this host",
     "sync": "its host waits for the device and then launches late: check for .item(), logging or checkpoints only here",
     "memory copies": "it copies more: check for logging, checkpoints or pageable memory on this rank only",
@@ -146,13 +166,15 @@ def _of_cell(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, r
 
 def _title(slow: Slow) -> str:
     if slow.kind == "rotating":
-        return f"the last rank rotates: {format_duration(slow.excess_ns)} of waiting in a typical step"
+        return (
+            f"stragglers in turn: the last rank rotates, {format_duration(slow.excess_ns)} of waiting in a typical step"
+        )
     where = f"rank {slow.rank} on {slow.host}"
     if slow.kind == "one-off":
         return (
             f"{where} was {format_duration(slow.excess_ns)} late in {counted(slow.late_steps, 'step')} of {slow.steps}"
         )
-    return f"{where} is {format_percent(slow.excess_ns / slow.others_ns)} slower than the others, who wait for it"
+    return f"straggler: {where} takes {1 + slow.excess_ns / slow.others_ns:.2f}x the others' time, who wait for it"
 
 
 def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
@@ -258,6 +280,10 @@ def _look(job: TraceEvidence) -> Statement:
         return unread(job.summary, "no collective was recorded")
     if not report.instances:
         return unread(job.summary, "no collective appears on two ranks: give the traces of all ranks")
+    if report.stragglers and report.steps < LEAST_STEPS:
+        sure = tuple(each for each in report.stragglers if _late_by_steps(job, each.rank))
+        pattern = report.pattern if sure else "undecided"
+        report = replace(report, stragglers=sure, pattern=pattern)
     windows = [p.budget.parts.window_ns for p in job.summary.ranks if p.budget is not None]
     waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
     if report.stragglers:
@@ -274,24 +300,76 @@ def _look(job: TraceEvidence) -> Statement:
     return f"{report.text}; waiting takes {format_percent(waiting)} of the time"
 
 
+def _late_by_steps(job: TraceEvidence, rank: int) -> bool:
+    """Whether a rank is the late one in more steps than chance allows, or in all of at least three with a clear lead.
+
+    The collectives of a step are not independent: whatever makes a rank late makes it late in several of them. Without
+    marked steps the test over collectives decides.
+    """
+    instances = job.summary.collectives.instances if job.summary.collectives is not None else ()
+    late: dict[int, Counter[int]] = defaultdict(Counter)
+    ranks: set[int] = set()
+    for each in instances:
+        if each.step is not None and each.skew_ns is not None and len(each.ranks) > 1:
+            late[each.step][each.last_rank if each.last_rank is not None else -1] += each.skew_ns
+            ranks |= {one.rank for one in each.ranks}
+    leads = [own[rank] - max((ns for other, ns in own.items() if other != rank), default=0) for own in late.values()]
+    if not leads:
+        return True
+    p = len(ranks) * binomial_tail(sum(lead > 0 for lead in leads), [1 / len(ranks)] * len(leads))
+    clear = len(leads) >= CLEAR_WAITS and min(leads) >= CLEAR_LEAD * (max(leads) - min(leads))
+    return p < MAX_P or (clear and min(leads) > 0)
+
+
+def _of_work(summary: TraceSummary, each: Straggler) -> tuple[str, tuple[str, ...]]:
+    """The cause, where the rank computes longer by what it was given to compute; and the figures that decide it."""
+    if each.cause not in ("more compute", "unknown"):
+        return each.cause, ()
+    flop = _against_others({p.facts.rank: p.step_flop for p in summary.ranks}, each.rank)
+    calls = _against_others({p.facts.rank: p.step_operators for p in summary.ranks}, each.rank)
+    if flop is not None and flop > 1 + SAME_WORK.value:
+        return "more work", (f"it is given {flop:.2f}x the FLOP of the others, by recorded shapes",)
+    if calls is not None and calls > 1 + SAME_WORK.value:
+        return "more work", (f"it calls {calls:.2f}x as many operators a step as the others",)
+    if (
+        each.cause == "more compute"
+        and flop is not None
+        and calls is not None
+        and min(flop, calls) > 1 - SAME_WORK.value
+    ):
+        return "same work", ("it calls as many operators with as many FLOP a step as the others, by recorded shapes",)
+    return each.cause, ()
+
+
+def _against_others(of_rank: Mapping[int, float | None], rank: int) -> float | None:
+    """This rank's figure / the median of the others'; None where it is unknown of either."""
+    mine = of_rank.get(rank)
+    others = [value for other, value in of_rank.items() if other != rank and value]
+    return mine / median(others) if mine and others else None
+
+
 def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
     host = next((p.facts.host for p in job.summary.ranks if p.facts.rank == each.rank), None)
     place = f"rank {each.rank}" + (f" on {host}" if host else "")
+    cause, work = _of_work(job.summary, each)
     advice = [
         Advice(
-            text=_CAUSE_ADVICE.get(each.cause, "compare its kernels and host activity with another rank's"),
+            text=_CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
             command=trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
         )
     ]
-    if each.kind == "chronic" and host is not None and len({p.facts.host for p in job.summary.ranks}) > 1:
+    several = len({p.facts.host for p in job.summary.ranks}) > 1
+    if each.kind == "chronic" and cause != "more work" and host is not None and several:
         advice.append(Advice(text=f"if it is late in every run without a known cause, exclude {host} from the job"))
     advice.append(Advice(text="a faster network does not help: this time is waiting, not transfer"))
     stake = min(1.0, each.saved_ns / window_ns) if window_ns else None
     return Finding(
         severity="warning" if stake is not None and stake < MIN_STAKE else "problem",
-        title=f"{place} is a straggler: the others wait for it ({each.cause})",
+        title=f"straggler: {place} {_WHAT.get(cause, 'comes last')}"
+        + (f", which costs {format_percent(stake)} of the time" if stake is not None else ""),
         evidence=(
             f"{each.kind}: {each.evidence}",
+            *work,
             f"matching the second-slowest rank would save up to {format_duration(each.saved_ns)} of this capture's "
             f"{format_duration(window_ns)}",
         ),
@@ -395,6 +473,7 @@ RULE = Rule(
         "outlier": OUTLIER,
         "share of skew": Threshold(value=0.20, unit="share of all skew", source="FORMATS, Trace JSON"),
         "p": Threshold(value=0.05, unit="probability, Bonferroni over ranks", source="FORMATS, Trace JSON"),
+        "same work": SAME_WORK,
         "waiting of few steps": SURE_WAITING,
         "waiting": Threshold(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
     },

@@ -4,6 +4,7 @@ This package runs in the user's processes. It uses the standard library and the 
 and later, and never raises into the job. What it writes is described in stepscope/records/profile.py.
 """
 
+import atexit
 import json
 import sys
 
@@ -17,7 +18,22 @@ def install(text):
     if "torch" in sys.modules:
         _torch_is_there(options)
     else:
-        sys.meta_path.insert(0, _Watch(options))
+        watch = _Watch(options)
+        sys.meta_path.insert(0, watch)
+        atexit.register(_ended, watch)
+
+
+def _ended(watch):
+    """A process that never had torch ends: where an exception ended it, the job's failure may be this one."""
+    if watch.found or getattr(sys, "last_value", None) is None:
+        return
+    try:
+        from stepscope_hook.control import Control
+        from stepscope_hook.ends import write_early_end
+
+        write_early_end(Control(watch.options))
+    except Exception:  # it has failed already, and says why itself
+        return
 
 
 class _Watch:
@@ -25,7 +41,7 @@ class _Watch:
 
     def __init__(self, options):
         self.options = options
-        self.busy = False
+        self.busy = self.found = False
 
     def find_spec(self, name, path=None, target=None):  # the protocol of finders
         if name != "torch" or self.busy:
@@ -47,6 +63,7 @@ class _Watch:
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             execute(module)
+            self.found = True
             _torch_is_there(self.options)
 
         loader.exec_module = exec_module

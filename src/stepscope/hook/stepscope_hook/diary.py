@@ -5,10 +5,7 @@ the numbers are. ``looks.py`` calls the methods here from inside torch's; none o
 those that say so are called on the training thread alone.
 """
 
-import functools
-import math
 import os
-import struct
 import sys
 import threading
 import time
@@ -18,44 +15,36 @@ from time import perf_counter_ns, thread_time_ns
 
 from stepscope_hook.clocks import RunQueue, cores, process_age_ns
 from stepscope_hook.control import identity, say
+from stepscope_hook.outside import Outside, guarded
+from stepscope_hook.record import (
+    BACKWARD,
+    BEFORE,
+    COMM,
+    CPU,
+    DATA,
+    DEVICE_CLOCK,
+    FIRST,
+    FORWARD,
+    NAN,
+    NO_DELAY,
+    OPTIMIZER,
+    OTHER,
+    OUTSIDE,
+    OWN_PROFILER,
+    PHASES,
+    PROFILED,
+    RECORD,
+    WHOLE,
+    WINDOW,
+)
 
-RECORD = struct.Struct("<9fHBB")
-WHOLE, DATA, BEFORE, FORWARD, BACKWARD, OPTIMIZER, COMM, OUTSIDE, CPU, OTHER = range(10)
-"""Parts of a step; the first nine are the columns of a record."""
-PHASES = {DATA: "data", BEFORE: "before", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer",
-          COMM: "comm", OUTSIDE: "outside", OTHER: "other"}  # fmt: skip
-NO_DELAY = 65535
-PROFILED, WINDOW, DEVICE_CLOCK, OWN_PROFILER, FIRST = 1, 2, 4, 8, 16
+SHORT_NS = 100000
+"""A wait for data below this holds no delay that matters."""
 KEPT = 64
 """Step times kept in memory, for the choice of a window."""
-NAN = math.nan
 
 
-def guarded(method):
-    """The method, after whose first exception the diary is off."""
-
-    @functools.wraps(method)
-    def never_raises(self, *args, **more):
-        try:
-            return method(self, *args, **more)
-        except Exception as error:  # the job goes on whatever happens here
-            self.off("{} in {}: {}".format(type(error).__name__, method.__name__, error))
-
-    return never_raises
-
-
-class Evaluation:
-    """Forward passes of an evaluation, one after the other. begin, end: looks; fetched: the wait after the last one."""
-
-    def __init__(self, begin, resume):
-        self.begin = self.end = begin
-        self.resume = resume
-        self.forwards = 0
-        self.inner_ns = 0
-        self.fetched = None
-
-
-class Diary:
+class Diary(Outside):
     """The recorder. pages: where its records go; on: false for good once anything in it failed."""
 
     def __init__(self, control, pages):
@@ -85,6 +74,7 @@ class Diary:
         """What was there before data that nobody has used yet: a forward pass tells whether it is training data."""
         self.inner_ns = 0
         self.resume = BEFORE
+        self.short_data = False
         self.depth = 0
         self.backwards = 0
         """Depth of calls of backward."""
@@ -107,7 +97,7 @@ class Diary:
         """ns of finished steps by themselves, without what is outside."""
         self.first_ns = 0
         """Of the first step, without data."""
-        self.compiled = False
+        self.profiled = False
         self.held = None
         self.on_device = False
         """Whether the model is on a GPU, whose waiting the host does not see."""
@@ -155,6 +145,12 @@ class Diary:
         """The part that time belongs to after a pass."""
         return OPTIMIZER if self.optimizers else OTHER
 
+    def look_at_data(self):
+        """A look; without the delay where the last wait for data was too short for one that matters."""
+        now, cpu = perf_counter_ns(), thread_time_ns()
+        queue = self.queue
+        return now, cpu, None if self.short_data or queue.file is None else queue.delay_ns()
+
     # -- data ---------------------------------------------------------------------------------------------------------
 
     @guarded
@@ -164,7 +160,7 @@ class Diary:
             self.begin()
         if self.phase in (DATA, COMM) or self.backwards or self.saving:
             return None
-        look = self.look()
+        look = self.look() if self.evaluation is not None else self.look_at_data()
         if self.evaluation is not None:
             if self.evaluation.fetched is None:
                 self.evaluation.fetched = [look, 0, 0, 0]
@@ -191,7 +187,11 @@ class Diary:
                 for at, used in enumerate((now - look[0], cpu - look[1], delay - look[2])):
                     evaluation.fetched[at + 1] += used
             return
-        now = self.leave(look)
+        now, cpu, delay = self.look_at_data()
+        self.not_ours[0] += cpu - look[1]
+        if delay is not None and look[2] is not None:
+            self.not_ours[1] += delay - look[2]
+        self.short_data = now - look[0] < SHORT_NS
         self.acc[DATA] += now - self.since
         self.since = now
         self.phase = self.resume
@@ -228,49 +228,6 @@ class Diary:
             self.evaluation.forwards += 1
         else:
             self.forward_end = perf_counter_ns()
-
-    def evaluate(self):
-        """A forward pass that is no training begins."""
-        evaluation = self.evaluation
-        if evaluation is not None:
-            evaluation.fetched = None
-            return
-        look = self.look()
-        if self.fetched is not None:
-            begin, acc, not_ours, resume = self.fetched
-            self.fetched = None
-            self.acc[:] = acc
-            self.not_ours[:] = not_ours
-            self.since = begin[0]
-            evaluation = Evaluation(begin, resume)
-            evaluation.inner_ns = self.inner_ns
-        else:
-            self.acc[self.phase] += look[0] - self.since
-            self.since = look[0]
-            evaluation = Evaluation(look, self.phase)
-        self.evaluation = evaluation
-        self.phase = OUTSIDE
-
-    def end_evaluation(self):
-        """Training goes on: what came after the last forward pass of the evaluation belongs to it."""
-        evaluation, self.evaluation = self.evaluation, None
-        fetched = evaluation.fetched
-        cut = evaluation.end if fetched is None else fetched[0]
-        now = perf_counter_ns()
-        self.acc[OUTSIDE] += cut[0] - self.since
-        self.not_ours[0] += cut[1] - evaluation.begin[1]
-        self.not_ours[1] += cut[2] - evaluation.begin[2]
-        waited = 0
-        if fetched is not None:
-            waited = fetched[1]
-            self.acc[DATA] += waited
-            self.not_ours[0] += fetched[2]
-            self.not_ours[1] += fetched[3]
-        self.acc[evaluation.resume] += max(now - cut[0] - waited, 0)
-        self.since = now
-        self.phase = evaluation.resume
-        ns = cut[0] - evaluation.begin[0] - evaluation.inner_ns
-        self.event("evaluation", evaluation.begin[0], ns, count=max(evaluation.forwards, 1))
 
     @guarded
     def backward_begins(self):
@@ -354,44 +311,12 @@ class Diary:
             self.turn(phase)
 
     @guarded
-    def save_begins(self, what):
-        """A look, where a checkpoint begins."""
-        if self.saving or self.phase is None or self.phase == DATA:
-            return None
-        look = self.look()
-        if self.evaluation is None:
-            self.acc[self.phase] += look[0] - self.since
-            self.since = look[0]
-            self.resume, self.phase = self.phase, OUTSIDE
-        self.saving = 1
-        self.saved = what
-        return look
-
-    @guarded
-    def save_ends(self, look):
-        if look is None:
-            return
-        self.saving = 0
-        if self.evaluation is None:
-            now = self.leave(look)
-            self.acc[OUTSIDE] += now - self.since
-            self.since = now
-            self.phase = self.resume
-            self.inner_ns += now - look[0]
-        else:
-            now = perf_counter_ns()
-            self.evaluation.inner_ns += now - look[0]
-        self.event("checkpoint", look[0], now - look[0], what=self.saved)
-
-    @guarded
-    def pause(self, began, what):
-        """From ``began``, a look, until now the window was written: no part of the step, which has just begun."""
-        now = self.leave(began)
-        ns = now - began[0]
-        self.acc[OUTSIDE] += ns
-        self.since = now
-        self.flags |= WINDOW
-        self.event("trace_written", began[0], ns, what=what)
+    def own_profiler(self):
+        """The job's own profiler is on as a step ends."""
+        self.flags |= OWN_PROFILER
+        if not self.profiled:
+            self.profiled = True
+            self.event("own_profiler", self.start[0], 0, inside=True)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -503,6 +428,10 @@ class Diary:
         self.pages.open(self.rank, header)
 
     @guarded
+    def happened(self, kind, began_ns, ns, what):
+        """Inside a step, seen by torch's or Python's own callbacks."""
+        self.event(kind, began_ns, ns, what, inside=True)
+
     def event(self, kind, began_ns, ns, what="", count=1, inside=False):
         document = {"kind": kind, "step": self.number + 1, "at_ns": max(began_ns - self.start_ns, 0), "ns": max(ns, 0)}
         if inside:

@@ -13,23 +13,39 @@ OWN = os.path.dirname(os.path.abspath(__file__))
 
 
 def write_end(control, pages, diary):
-    """end-RRRRR-A.json, or end-RRRRR-pPID.json of a process that made no step. Never raises."""
-    if is_launcher():
-        return None
+    """end-RRRRR-A.json, or end-RRRRR-pPID.json of a process that made no step."""
     error = getattr(sys, "last_value", None)
-    rank, world = (diary.rank, diary.world) if pages.name is not None else identity()
-    name = pages.name or "{:05d}-p{}".format(rank, os.getpid())
-    document = {
+    if pages.name is None:
+        write_early_end(control)
+        return
+    document = head(control, diary.rank, diary.world)
+    document.update(described(error), steps=diary.number, phase=diary.phase_of(error))
+    control.write("rank_end/1", "end-" + pages.name + ".json", document)
+
+
+def write_early_end(control):
+    """Of a process that made no step."""
+    if is_launcher():
+        return
+    rank, world = identity()
+    document = head(control, rank, world)
+    document.update(described(getattr(sys, "last_value", None)))
+    control.write("rank_end/1", "end-{:05d}-p{}.json".format(rank, os.getpid()), document)
+
+
+def head(control, rank, world):
+    return {
         "rank": rank, "world_size": world, "host": control.host, "pid": os.getpid(), "restart": restart(),
-        "kind": "exit", "steps": diary.number, "at_unix_ns": time.time_ns(),
+        "kind": "exit", "steps": 0, "at_unix_ns": time.time_ns(),
     }  # fmt: skip
-    if error is not None:
-        document.update(kind="exception", exception=kind_of(error), message=text_of(error)[:LONGEST],
-                        place=place_of(getattr(error, "__traceback__", None)),
-                        phase=diary.phase_of(error))  # fmt: skip
-    else:
-        document["phase"] = diary.phase_of(None)
-    return control.write("rank_end/1", "end-" + name + ".json", document)
+
+
+def described(error):
+    """What an exception that nobody caught says."""
+    if error is None:
+        return {}
+    return {"kind": "exception", "exception": kind_of(error), "message": text_of(error)[:LONGEST],
+            "place": place_of(getattr(error, "__traceback__", None))}  # fmt: skip
 
 
 def is_launcher():

@@ -41,9 +41,13 @@ class Objects:
         known = {}
         for each in gc.get_objects():
             kind = type(each)
-            found = known.get(kind)
+            found = known.get(id(kind))
             if found is None:
-                found = known[kind] = self.judge(kind)
+                try:
+                    found = self.judge(kind)
+                except Exception:  # a class that does not let itself be asked
+                    found = ()
+                known[id(kind)] = found
             for name in found:
                 self.of[name].append(each)
         self.of["module"].sort(key=id)

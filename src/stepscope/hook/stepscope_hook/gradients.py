@@ -7,7 +7,7 @@ of those that were last stay.
 from threading import get_ident
 from time import perf_counter_ns
 
-from stepscope_hook.diary import BACKWARD, COMM
+from stepscope_hook.record import BACKWARD, COMM
 
 LEARNED_IN = 2
 """Steps."""

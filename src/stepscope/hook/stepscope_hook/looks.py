@@ -93,7 +93,7 @@ class Looks:
         ns = perf_counter_ns() - self.collecting
         diary = self.diary
         if ns >= GARBAGE_NS and diary.phase is not None and diary.mine():
-            diary.event("garbage_collection", self.collecting, ns, "gen {}".format(info.get("generation")), 1, True)
+            diary.happened("garbage_collection", self.collecting, ns, "gen {}".format(info.get("generation")))
 
 
 class Compiling:
@@ -121,8 +121,7 @@ class Compiling:
         diary = self.diary
         if self.depth == 0 and diary.phase is not None and diary.mine():
             ns = perf_counter_ns() - self.began
-            diary.compiled = True
-            diary.event("compilation", self.began, ns, "", 1, True)
+            diary.happened("compilation", self.began, ns, "")
 
 
 def replace(place, name, make):

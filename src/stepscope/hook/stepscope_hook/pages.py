@@ -12,6 +12,8 @@ from stepscope_hook.control import say, utc
 
 FIRST_FLUSH_S = 0.2
 FLUSH_S = 1.0
+MOST_S = 10.0
+"""That the end of the process waits for a write which is under way."""
 MOST_BYTES = 1 << 20
 """Kept in memory of steps, and of events each: 26,000 steps."""
 MOST_EVENTS = 100000
@@ -100,9 +102,9 @@ class Pages:
 
     def flush(self):
         """Write what is there."""
-        if self.pid != os.getpid():
+        if self.pid != os.getpid() or not self.lock.acquire(timeout=MOST_S):
             return
-        with self.lock:
+        try:
             if self.name is None:
                 return
             self.steps_file = self.append(self.steps_file, None, self.steps)
@@ -113,6 +115,8 @@ class Pages:
                 self.events += json.dumps(what).encode() + b"\n"
             if self.events:
                 self.events_file = self.append(self.events_file, "events-" + self.name + ".jsonl", self.events)
+        finally:
+            self.lock.release()
 
     def append(self, file, name, buffer):
         """Take from ``buffer`` what can be written; the file's number."""

@@ -6,6 +6,7 @@ such a rank is missing, begins there, too.
 """
 
 import os
+import sys
 import time
 
 from stepscope_hook.bounds import WINDOW_S
@@ -105,7 +106,8 @@ class Plans:
     def choose(self, plan, count):
         """Rank 0: the step at which every rank begins, and the number of steps."""
         request, world = plan.request, self.steps.world
-        times = self.steps.diary.times
+        diary = self.steps.diary
+        times = diary.times or ([diary.first_ns] if self.long_first(count) else [])
         if not self.ready(request, count, times):
             return
         fixed = fixed_step(request)
@@ -125,7 +127,7 @@ class Plans:
                 ahead = MARGIN_STEPS + (int(MARGIN_S / step_s) if len(hosts) > 1 else 0)
             plan.begin = max(count + ahead, wait if isinstance(wait, int) else 0)
         plan.request = dict(request, steps=steps, bounded=bounded, auto=request["steps"] == "auto")
-        if is_long(times) and request["wait"] == "auto" and steps > 1:
+        if is_long(times) and request["wait"] == "auto":
             plan.request["warmup"] = 0
         document = dict(plan.request, begin=plan.begin, restart=self.steps.restart)
         self.control.write("profile_window/1", "window-{}.json".format(self.number), document)
@@ -137,12 +139,13 @@ class Plans:
             return time.monotonic() - self.began >= request["after_s"]
         if wait != "auto":
             return count >= wait - MARGIN_STEPS or request["fixed_step"] is None
-        return settled(times) or is_long(times) or count >= SETTLE_AT_MOST or self.long_first(count)
+        return settled(times) or is_long(times) or count >= SETTLE_AT_MOST
 
     def long_first(self, count):
         """Whether the first step was so long that there may be only a few of them: not where it compiled."""
-        diary = self.steps.diary
-        return count == 1 and diary.first_ns > LONG_FIRST_NS and not diary.compiled
+        counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+        compiled = counters is not None and bool(counters["stats"])
+        return count == 1 and self.steps.diary.first_ns > LONG_FIRST_NS and not compiled
 
     def begin(self, plan, count):
         wanted = plan.request.get("ranks")

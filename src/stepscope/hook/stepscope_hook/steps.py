@@ -7,13 +7,14 @@ import time
 import weakref
 
 from stepscope_hook.control import identity, say
-from stepscope_hook.diary import PROFILED, WINDOW, Diary
+from stepscope_hook.diary import Diary
 from stepscope_hook.ends import restart, tell_uncaught, write_end
 from stepscope_hook.facts import Objects, model_facts, parameters_of
 from stepscope_hook.gradients import LastGradient, LastGradientOnDevice
 from stepscope_hook.looks import Looks
 from stepscope_hook.pages import Pages
 from stepscope_hook.plans import Plans
+from stepscope_hook.record import PROFILED, WINDOW
 from stepscope_hook.roots import Roots
 from stepscope_hook.stacks import Stacks
 
@@ -70,12 +71,17 @@ class Steps:
         self.diary = Diary(control, self.pages)
         self.looks, self.roots = Looks(self.diary), Roots(self.diary)
         self.plans = Plans(self)
+        self.profiling = bool
+        """Whether a profiler of torch runs, ours or the job's own."""
         self.pages.each_second.append(Stacks(control, self.pages).answer)
 
     def keep_diary(self):
         """Look at torch for the diary; without it, windows are still recorded."""
         try:
+            import torch
+
             self.looks.begin()
+            self.profiling = getattr(torch.autograd, "_profiler_enabled", bool)
             from torch.optim import optimizer
 
             if hasattr(optimizer, "register_optimizer_step_pre_hook"):
@@ -105,6 +111,8 @@ class Steps:
         if diary.on:
             if window is not None:
                 diary.flags |= PROFILED if window.recording else WINDOW
+            elif self.profiling():
+                diary.own_profiler()
             look = diary.boundary()
             self.looks.later()
             if self.count == 2 or (self.count == 4 and self.roots.deepened):
@@ -143,7 +151,7 @@ class Steps:
         name = "rank-{:05d}.json".format(self.rank)
         other = self.control.read(name)
         same = other is not None and (other.get("restart"), other.get("host")) == (self.restart, self.control.host)
-        self.plans.on = not (same and _alive(other.get("pid")))
+        self.plans.on = not (same and other.get("pid") != os.getpid() and _alive(other.get("pid")))
         self.find_model(optimizer)
         if not self.plans.on:
             return  # a second process that says it is this rank: it has its diary, and the first one the windows

@@ -13,10 +13,12 @@ from typing import Any
 
 from stepscope import __version__
 from stepscope.records.finding import Diagnosis
+from stepscope.records.verdict import JobVerdict
 from stepscope.report.figures import Drawing, Figure, begin, records_of
 from stepscope.report.page import facts, tables
-from stepscope.report.page.overview import headline, key_figures, shown_findings, verdict
+from stepscope.report.page.overview import answer, headline, key_figures, shown_findings
 from stepscope.report.page.timeline import drawn, embedded, timeline
+from stepscope.report.page.verdict import shown_verdict, worth_saying
 from stepscope.report.views import scaling
 from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes
@@ -27,6 +29,8 @@ _STYLES = ("page.css", "tables.css", "charts.css", "print.css")
 _SCRIPTS = ("page.js", "tables.js", "charts.js", "spans.js", "timeline.js")
 _SCALING = ("scaling", "speedup_efficiency")
 """Views whose charts stand beside the table of scaling."""
+_STEPS = ("diary", "step_parts")
+"""Views whose charts stand above the timeline: all steps, of which it shows a few."""
 _FIRST = (
     "history",
     "step_budget",
@@ -58,11 +62,12 @@ def page_text(
     drop_epochs: int = 1,
     drawing: Drawing | None = None,
     merged: Mapping[str, Path] | None = None,
+    verdict: JobVerdict | None = None,
 ) -> str:
     """The whole page. Every string from outside is escaped; scripts and style are allowed by their hashes alone.
 
     made_by: the command line. drop_epochs: as in ``evidence.scaling``. drawing: its charts, where they are being drawn
-    already. merged: files beside the page, as of ``merged_files``.
+    already. merged: files beside the page, as of ``merged_files``. verdict: of a profiled job, which leads.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -87,7 +92,8 @@ def page_text(
         jobs=data["jobs"],
         timeline_data=embedded(drawn(data)),
         findings=shown_findings(diagnosis, data),
-        verdict=verdict(diagnosis),
+        verdict=answer(diagnosis),
+        judged=None if verdict is None else shown_verdict(verdict),
         trace_tables=tables.trace_tables(evidence, first=tuple(job["name"] for job in data["jobs"])),
         **_content(evidence, diagnosis, drop_epochs),
         **_charts(drawing or begin(records_of(evidence, drop_epochs=drop_epochs), ())),
@@ -100,8 +106,9 @@ def _charts(drawing: Drawing) -> dict[str, Any]:
 
     drawn = sorted((pair for pair in drawing.for_page() if not pair[0].one_bar), key=place)
     return {
+        "step_charts": [pair for pair in drawn if pair[0].view in _STEPS],
         "scaling_charts": [pair for pair in drawn if pair[0].view in _SCALING],
-        "charts": [pair for pair in drawn if pair[0].view not in _SCALING],
+        "charts": [pair for pair in drawn if pair[0].view not in (*_STEPS, *_SCALING)],
         "charts_left_out": [figure.full_title for figure in drawing.left_out],
     }
 
@@ -110,7 +117,7 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
     scaled = scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs) if evidence.scaling else None
     return {
         "headline": headline(evidence, diagnosis),
-        "skipped": diagnosis.skipped,
+        "skipped": worth_saying(diagnosis) if evidence.profiled else diagnosis.skipped,
         "quiet": diagnosis.quiet,
         "figures": key_figures(evidence, diagnosis),
         "scaling": tables.shown(scaled) if scaled is not None else None,

@@ -87,7 +87,7 @@ def _explained(finding: Finding) -> str | None:
     )
 
 
-def verdict(diagnosis: Diagnosis) -> Finding | None:
+def answer(diagnosis: Diagnosis) -> Finding | None:
     """The finding that answers what is wrong: the first; None where there is nothing but good news."""
     return next((finding for finding in diagnosis.findings if finding.severity != "info"), None)
 
@@ -105,6 +105,7 @@ def headline(evidence: Evidence, diagnosis: Diagnosis) -> str:
         for number, word in (
             (len(evidence.runs), "run"),
             (len(evidence.traced_jobs), "traced job"),
+            (0 if evidence.traces else len(evidence.profiled), "profiled job"),
             (len(evidence.traces) if len(evidence.traces) > len(evidence.traced_jobs) else 0, "capture"),
             (len(evidence.comm), "collective measurement"),
         )
@@ -128,7 +129,7 @@ def key_figures(evidence: Evidence, diagnosis: Diagnosis) -> tuple[KeyFigure, ..
         _throughput(trusted),
         _scaling(trusted),
         _exposed(trusted),
-        _traces(evidence),
+        None if evidence.profiled else _traces(evidence),  # a profiled job's steps say it of all of them
         _busbw(evidence),
         _memory(trusted),
         _accuracy(trusted),

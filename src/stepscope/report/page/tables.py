@@ -10,6 +10,7 @@ from stepscope.report.comm_tables import build_all
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.trace_sections import table as trace_table
 from stepscope.report.views import (
+    diary,
     epochs,
     held,
     memory_holders,
@@ -19,6 +20,7 @@ from stepscope.report.views import (
     pipeline,
     runs,
     scaling_budget,
+    step_parts,
     topology,
 )
 from stepscope.report.views import history as history_view
@@ -90,7 +92,7 @@ def _said_once(column: Column, value: Value) -> str:
 
 def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]:
     """Every table of the page but scaling's, which stands with its charts."""
-    found = []
+    found = [shown(table) for table in step_tables(evidence)]
     if evidence.runs:
         table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)
         found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
@@ -105,6 +107,12 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
     if any(run.epochs for run in evidence.runs):
         found.append(shown(epochs.build(evidence.runs), fold=True))
     return tuple(found)
+
+
+def step_tables(evidence: Evidence) -> tuple[Table, ...]:
+    """Of profiled jobs: the parts of all their steps, and what happened between them."""
+    made = (step_parts.build(evidence.profiled), diary.build(evidence.profiled))
+    return tuple(table for table in made if table.rows)
 
 
 def machine_tables(evidence: Evidence) -> tuple[Table, ...]:

@@ -148,7 +148,7 @@
     const last = seen[seen.length - 1], first = seen.filter((each) => each.at <= view[0]).pop() || seen[0];
     const steps = !last ? "" : first.number === last.number ? `ProfilerStep#${first.number}` : `ProfilerStep#${first.number} to ProfilerStep#${last.number}`;
     const apart = (view[1] - view[0]) / 100;
-    spot.textContent = `${row.label}, ${steps ? steps + ", " : ""}${moment(view[0], apart)} to ${moment(view[1], apart)} after the first device work`;
+    spot.textContent = `${row.label}, ${steps ? steps + ", " : ""}${moment(view[0], apart)} to ${moment(view[1], apart)} after the first work`;
     const how = document.getElementById("perfetto-merge");
     how.textContent = job.merged || "";
     how.closest("li").hidden = !job.merged;

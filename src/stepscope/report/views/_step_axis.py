@@ -26,7 +26,7 @@ def extremes(values: Numbers, buckets: int) -> NDArray[np.int64]:
     ordered = np.lexsort((found, bucket))
     lowest, highest = ordered[starts], ordered[np.append(starts[1:], places.size) - 1]
     kept = np.unique(np.concatenate(([0], lowest, highest, [places.size - 1])))
-    return places[kept]
+    return np.asarray(places[kept])
 
 
 def middles(values: Numbers, buckets: int) -> tuple[list[float], list[float]]:

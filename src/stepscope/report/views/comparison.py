@@ -36,9 +36,12 @@ METRIC_NAMES = {
 
 LACKING = {
     "test": "the interval leaves out no change, the test does not (p 0.05 or more)",
-    "interval": "the test tells the replicates apart, the interval holds no change",
+    "interval": "the replicates differ by the test, the interval holds no change",
 }
 """What keeps a figure from being different."""
+
+WIDE = 5
+"""An interval that reaches this far either way says nothing more."""
 
 MOST_NAMED = 8
 """Facts that all sides share, named in one line."""
@@ -106,7 +109,7 @@ def step_sentence(compared: ComparedFigure) -> str:
     if missing == "interval":
         return f"no significant difference: blocks of steps differ, but two runs of one command may differ so: {change}"
     if missing == "test":
-        return f"no significant difference: the blocks of steps are too few, or too alike, to tell: {change}"
+        return f"no significant difference: the blocks of steps are too few, or too alike: {change}"
     return f"no significant difference: step {change}"
 
 
@@ -180,6 +183,8 @@ def _tone(compared: ComparedFigure) -> Tone:
 def _interval(compared: ComparedFigure) -> str | None:
     if compared.low is None or compared.high is None:
         return None
+    if compared.low < 1 / WIDE or compared.high > WIDE:
+        return f"{WIDE}x either way and more"
     return f"{signed_percent(compared.low - 1)} to {signed_percent(compared.high - 1)}"
 
 

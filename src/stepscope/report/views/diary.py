@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed, plural
-from stepscope.records.diary import OWN_PROFILER, PROFILED, WINDOW, DiaryEvent, EventKind
+from stepscope.records.diary import FIRST, OWN_PROFILER, PROFILED, WINDOW, DiaryEvent, EventKind
 from stepscope.report.names import file_part
-from stepscope.report.table import Column, Table, duration, number, percent, said, tabled
+from stepscope.report.table import Column, Table, Value, duration, number, percent, said, tabled
 from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, log_axis, number_axis, sig, whole_axis
 from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._runs import time_unit
@@ -210,7 +210,8 @@ def _shades(steps: JobSteps) -> tuple[Shade, ...]:
             found[: diary.steps] |= (diary.flags & mask) != 0
         return found
 
-    warm = [Shade(name="warm-up", first=1, last=steps.warm_up)] if steps.warm_up else []
+    warm_up = max(steps.warm_up, *(int((each.flags[:1] & FIRST).any()) for each in steps.diaries))
+    warm = [Shade(name="warm-up", first=1, last=warm_up)] if warm_up else []
     marked = [
         Shade(name=name, first=first, last=last)
         for name, mask in (("profiled", PROFILED | WINDOW), ("the job's own profiler", OWN_PROFILER))
@@ -344,7 +345,7 @@ def caption(data: Diary) -> str:
     first = data.lines[0]
     ranks = "" if data.ranks == 1 else f" on {counted(data.ranks, 'rank')}"
     said = [
-        f"The time of all {data.steps:,} steps{ranks}, without what lies between steps; {data.timed:,} of them are timed."
+        f"The time of all {data.steps:,} steps{ranks}, without what happens between steps; {data.timed:,} of them are timed."
         f" {_line_said(first).capitalize()}."
     ]
     shades = [_shade_said(shade) for shade in data.shades]
@@ -391,7 +392,7 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
     )
 
 
-def _period(each: Between) -> object:
+def _period(each: Between) -> Value:
     return said(None if each.period is None else f"{each.period:,} steps", each.period)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
@@ -15,9 +18,12 @@ from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, nu
 from stepscope.report.verdict_lines import MOST_RANKS, rows
 from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._runs import time_unit
-from stepscope.report.views._step_axis import bucketed, drawn_steps
+from stepscope.report.views._step_axis import Numbers, bucketed, drawn_steps
 from stepscope.results.diary import JobSteps
 from stepscope.results.profiled_job import ProfiledJob
+
+GAP = 3.0
+"""Usual distances between moments, from which on nothing is drawn between two."""
 
 MOMENTS = 200
 """Runs of steps whose means are drawn."""
@@ -41,7 +47,9 @@ assert tuple(PARTS) == LEAVES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepParts:
-    """at: number of the step in the middle of each moment. parts: name and mean ns at each moment, of all ranks."""
+    """at: number of the step in the middle of each moment. parts: name and mean ns at each moment, of all ranks. stretches:
+    (first, end) of the moments without a gap between them, such as the profiled steps.
+    """
 
     key: str
     title: str
@@ -49,6 +57,7 @@ class StepParts:
     timed: int
     ranks: int
     at: tuple[float, ...]
+    stretches: tuple[tuple[int, int], ...]
     parts: tuple[tuple[str, tuple[float, ...]], ...]
 
 
@@ -59,6 +68,7 @@ def prepare(profiled: Sequence[ProfiledJob]) -> tuple[StepParts, ...]:
 
 def _parts(job: ProfiledJob, steps: JobSteps) -> StepParts:
     means = {key: bucketed(values.mean(axis=0), MOMENTS) for key, values in parts_of(steps).items()}
+    at = bucketed(steps.numbers.astype(float), MOMENTS)
     whole = sum(float(values.sum()) for values in means.values())
     return StepParts(
         key=file_part(job.name),
@@ -66,9 +76,17 @@ def _parts(job: ProfiledJob, steps: JobSteps) -> StepParts:
         steps=drawn_steps(steps),
         timed=steps.steps,
         ranks=steps.ranks,
-        at=tuple(bucketed(steps.numbers.astype(float), MOMENTS).tolist()),
+        at=tuple(at.tolist()),
+        stretches=_stretches(at),
         parts=tuple((key, tuple(values.tolist())) for key, values in means.items() if values.sum() > ROUNDING * whole),
     )
+
+
+def _stretches(at: Numbers) -> tuple[tuple[int, int], ...]:
+    """Where moments follow each other: a gap is longer than three usual distances."""
+    apart = np.diff(at)
+    gaps = np.flatnonzero(apart > GAP * np.median(apart)) + 1
+    return tuple(pairwise([0, *gaps.tolist(), at.size]))
 
 
 def area_chart(data: StepParts) -> Spec:
@@ -81,16 +99,26 @@ def area_chart(data: StepParts) -> Spec:
     for key, values in data.parts:
         above = [low + value for low, value in zip(below, values, strict=True)]
         name = PARTS[key][0]
-        points = [
+        points: list[dict[str, float | str]] = [
             {"x": sig(x), "from": sig(low * scale), "to": sig(high * scale), "series": name}
             for x, low, high in zip(data.at, below, above, strict=True)
         ]
         mean = sum(values) / len(values)
-        points[0]["said"] = f"{name}: {format_duration(mean)}, {format_percent(sum(values) / total)} of the step"
+        for number, (first, end) in enumerate(data.stretches):
+            points[first]["said"] = (
+                f"{name}: {format_duration(mean)}, {format_percent(sum(values) / total)} of the step"
+            )
+            for point in points[first:end]:
+                point["stretch"] = number
         areas.append(points)
         below = above
     hue = by_series([PARTS[key][0] for key, _ in data.parts], [PARTS[key][1] for key, _ in data.parts], width=PAGE)
-    span = {"y": {"field": "from", "type": "quantitative"}, "y2": {"field": "to"}, "color": hue}
+    span = {
+        "y": {"field": "from", "type": "quantitative"},
+        "y2": {"field": "to"},
+        "color": hue,
+        "detail": {"field": "stretch"},
+    }
     return chart(
         data.title,
         [layer("area", points, span) for points in areas],
@@ -129,7 +157,11 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
             *_of_ranks(ranks),
         ),
         found,
-        footnotes=("mean of all ranks and timed steps; waiting: exposed communication beyond that of the last rank",),
+        footnotes=(
+            ("mean of all ranks and timed steps; waiting: exposed communication beyond that of the last rank",)
+            if ranks[1:]
+            else ("mean of the timed steps",)
+        ),
     )
 
 

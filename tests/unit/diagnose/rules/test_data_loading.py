@@ -53,13 +53,13 @@ def test_operators_inside_the_loader_of_a_cpu_job_are_data_loading(category: str
             make("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 60_000, at + 100_000),
             op("aten::stack", at + 60_500, at + 99_000), op("aten::cat", at + 61_000, at + 98_000),
         ]  # fmt: skip
-    evidence = by_hand(*rows, op("aten::mm", 1_000_000, 1_060_000))
+    evidence = by_hand(*rows)
     finding = found(RULE, evidence)
-    assert finding.stake_fraction == pytest.approx(400 / 1060, abs=0.001)
+    assert finding.stake_fraction == pytest.approx(0.4, abs=0.001)
     (rank,) = evidence.traces[0].summary.ranks
     phases = {p.phase: p for p in rank.phases}
     assert (phases["data"].idle_ns, phases["data"].compute_ns) == (400_000, 0)
-    assert phases["forward"].compute_ns == 660_000
+    assert phases["forward"].compute_ns == 600_000
     assert {f.rule for f in diagnose(evidence, rules=trace_rules()).findings} == {"data-loading"}
 
 

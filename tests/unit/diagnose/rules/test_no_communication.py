@@ -10,6 +10,7 @@ from tests.trace_builder import build, write_job
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
 from stepscope.diagnose.rules.no_communication import RULE
+from stepscope.records.job_setup import JobSetup, LoaderSetup
 from stepscope.results.evidence import Evidence
 from stepscope.traces.job import analyse_job
 
@@ -40,6 +41,35 @@ def test_a_single_rank_may_be_silent(tmp_path: Path) -> None:
 
 def test_borderline_one_silent_rank_of_two_is_not_the_whole_job(tmp_path: Path) -> None:
     quiet(RULE, silenced(tmp_path, (1,)))
+
+
+def forgotten(folder: Path, *parameters: int, divided: bool = False) -> Evidence:
+    """Ranks whose optimizers step so many parameters, profiled by `stepscope profile`; the traces name no world size."""
+    (job,) = silenced(folder, (0, 1)).traces
+    ranks = tuple(
+        replace(p, facts=replace(p.facts, setup=JobSetup(parameters=n, loader=LoaderSetup(divided=divided))))
+        for p, n in zip(job.summary.ranks, parameters, strict=True)
+    )
+    return traced(replace(job.summary, ranks=ranks, world_size=None))
+
+
+def test_ranks_that_train_the_same_model_are_told_that_they_never_communicate(tmp_path: Path) -> None:
+    finding = found(RULE, forgotten(tmp_path, 1000, 1000))
+    assert finding.priority == "wrong"
+    assert finding.severity == "problem"
+    assert [a.text.partition(":")[0] for a in finding.advice] == [
+        "wrap the model",
+        "give each rank its share of the data",
+    ]
+    assert not any("capture" in a.text for a in finding.advice)
+
+
+def test_ranks_that_share_their_data_are_not_told_to(tmp_path: Path) -> None:
+    assert not any("DistributedSampler" in a.text for a in found(RULE, forgotten(tmp_path, 9, 9, divided=True)).advice)
+
+
+def test_ranks_with_different_models_may_be_jobs_of_their_own(tmp_path: Path) -> None:
+    assert found(RULE, forgotten(tmp_path, 1000, 2000)).severity == "info"
 
 
 @pytest.mark.parametrize("world", [1, 2])

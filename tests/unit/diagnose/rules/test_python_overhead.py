@@ -44,6 +44,21 @@ def test_a_cpu_job_between_operators_fires_and_data_loading_is_left_out(tmp_path
     assert quiet(RULE, with_idle(evidence, outside_operators=0.05, data=0.3))
 
 
+@pytest.mark.parametrize(
+    ("share", "severity"), [(0.0999, None), (0.1001, "info"), (0.1999, "info"), (0.2001, "problem")]
+)
+def test_on_cpus_a_tenth_is_an_observation_and_a_fifth_a_finding(
+    share: float, severity: str | None, tmp_path: Path
+) -> None:
+    evidence = with_idle(generated(tmp_path, world=1, device="gloo"), outside_operators=share)
+    if severity is None:
+        assert quiet(RULE, evidence)
+        return
+    finding = found(RULE, evidence)
+    assert finding.severity == severity
+    assert (finding.stake_fraction is None) == (severity == "info")
+
+
 @pytest.mark.parametrize(("python_ns", "fires"), [(100_000, True), (99_000, False)])
 def test_borderline_a_tenth_of_the_window(python_ns: int, fires: bool) -> None:
     evidence = late_host(inside_operators=True)

@@ -12,7 +12,6 @@ from tests.bench_evidence import bench, environment, made
 from tests.trace_builder import build, write_job
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
-from stepscope.core.units import format_percent
 from stepscope.diagnose.engine import check, diagnose
 from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.diagnose.rules.straggler import RULE
@@ -29,8 +28,7 @@ SHARED = Path(__file__).parents[4].parent / "shared" / "data" / "traces"
 def test_a_late_rank_is_named_before_the_communication_it_causes(tmp_path: Path) -> None:
     evidence = generated(tmp_path, world=4, steps=6, late={2: 900_000}, late_kind="compute")
     finding = found(RULE, evidence)
-    assert finding.title.startswith("rank 2")
-    assert "more compute" in finding.title
+    assert finding.title.startswith("straggler: rank 2 is slower at the same work")
     assert finding.subject == "rank 2"
     assert finding.severity == "problem"
     (report,) = [trace.summary.stragglers for trace in evidence.traces if trace.summary.stragglers is not None]
@@ -47,7 +45,7 @@ def test_a_chronic_one_on_a_named_host_can_be_left_out(tmp_path: Path) -> None:
     summary = generated(tmp_path, world=4, steps=6, late={2: 900_000}).traces[0].summary
     named = tuple(replace(p, facts=replace(p.facts, host=f"node{p.facts.rank}")) for p in summary.ranks)
     finding = found(RULE, traced(replace(summary, ranks=named)))
-    assert finding.title.startswith("rank 2 on node2 is a straggler")
+    assert finding.title.startswith("straggler: rank 2 on node2 ")
     assert any("exclude node2 from the job" in a.text for a in finding.advice)
     here = tuple(replace(p, facts=replace(p.facts, host="node0")) for p in summary.ranks)
     finding = found(RULE, traced(replace(summary, ranks=here)))
@@ -144,7 +142,7 @@ def test_each_of_several_jobs_is_named_as_the_subject(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real traces are not beside this checkout")
 def test_rank_7_of_the_real_dlrm_job_is_the_straggler() -> None:
     finding = found(RULE, traced(analyse_job(SHARED / "dlrm-v100-8rank")))
-    assert finding.title.startswith("rank 7 is a straggler")
+    assert finding.title.startswith("straggler: rank 7 ")
     assert "82%" in finding.evidence[0]
 
 
@@ -165,7 +163,7 @@ def findings(*cells) -> tuple[Finding, ...]:
 def test_a_rank_that_computes_longer_in_every_step_is_named_with_its_host_and_what_it_costs() -> None:
     cell = made("c", world_size=4, own=slower(2, 1.5), hosts=("a", "a", "b", "b"))
     (found,) = findings(cell)
-    assert found.title == "rank 2 on b is 31% slower than the others, who wait for it"
+    assert found.title == "straggler: rank 2 on b takes 1.31x the others' time, who wait for it"
     assert found.stake_fraction == pytest.approx(30 / 130, abs=0.01)
     assert found.severity == "problem"
     text = " ".join(found.evidence)
@@ -269,4 +267,47 @@ def test_the_chart_shows_the_excess_of_the_finding() -> None:
     case = bench(made("c", world_size=2, steps=40, jitter=0, own=own))
     (chart,) = stragglers.prepare(case.cells)
     (finding,) = RULE.check(case)
-    assert f"{format_percent(max(chart.medians))} slower" in finding.title
+    assert f"{1 + max(chart.medians):.2f}x" in finding.title
+
+
+def given(folder: Path, *flop: float, operators: tuple[int, ...] = (100, 100, 100, 100)) -> Evidence:
+    """Rank 2 of 4 computes longer in every step; the ranks' FLOP and operators a step."""
+    (job,) = generated(folder, world=4, steps=6, late={2: 900_000}, late_kind="compute").traces
+    ranks = tuple(
+        replace(p, step_flop=n, step_operators=o) for p, n, o in zip(job.summary.ranks, flop, operators, strict=True)
+    )
+    return traced(replace(job.summary, ranks=ranks))
+
+
+@pytest.mark.parametrize(
+    ("flop", "what", "advice"),
+    [
+        ((1e9, 1e9, 1.4e9, 1e9), "does more work", "equal lengths"),
+        ((1e9, 1e9, 1.01e9, 1e9), "is slower at the same work", "its clocks, its cores"),
+        ((1e9, 1e9, 0.7e9, 1e9), "computes longer", "rebalance"),
+        ((0, 0, 0, 0), "computes longer", "rebalance"),
+    ],
+)
+def test_more_work_is_told_from_a_slow_machine(flop: tuple[float, ...], what: str, advice: str, tmp_path: Path) -> None:
+    finding = found(RULE, given(tmp_path, *flop))
+    assert what in finding.title
+    assert advice in finding.advice[0].text
+
+
+@pytest.mark.parametrize(("late_steps", "named"), [(6, True), (5, False)])
+def test_collectives_of_one_step_are_no_independent_trials(late_steps: int, named: bool, tmp_path: Path) -> None:
+    """Rank 1 of 2 is last in all collectives of six steps (p = 0.03 by steps), or of five, rank 0 in those of the sixth."""
+    (job,) = generated(tmp_path, world=2, steps=6, late={1: 900_000}, late_kind="compute").traces
+    found_there = job.summary.collectives
+    assert found_there is not None
+    steps = sorted({i.step for i in found_there.instances if i.step is not None})
+    assert len(steps) == 6
+    swapped = tuple(
+        replace(i, last_rank=0, last_ranks=(0,)) if i.step in steps[late_steps:] else i for i in found_there.instances
+    )
+    said = check(RULE, traced(replace(job.summary, collectives=replace(found_there, instances=swapped))))
+    assert (isinstance(said, tuple) and said[0].subject == "rank 1") == named
+
+
+def test_more_operators_are_more_work_too(tmp_path: Path) -> None:
+    assert "does more work" in found(RULE, given(tmp_path, 1, 1, 1, 1, operators=(100, 100, 110, 100))).title

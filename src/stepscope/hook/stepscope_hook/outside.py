@@ -1,0 +1,119 @@
+"""What is no part of a step: evaluations, checkpoints, and the pause in which a window is written."""
+
+import functools
+from time import perf_counter_ns
+
+from stepscope_hook.record import DATA, OUTSIDE, WINDOW
+
+
+def guarded(method):
+    """The method, after whose first exception the diary is off."""
+
+    @functools.wraps(method)
+    def never_raises(self, *args):
+        try:
+            return method(self, *args)
+        except Exception as error:  # the job goes on whatever happens here
+            self.off("{} in {}: {}".format(type(error).__name__, method.__name__, error))
+
+    return never_raises
+
+
+class Evaluation:
+    """Forward passes of an evaluation, one after the other. begin, end: looks; fetched: the wait after the last one."""
+
+    def __init__(self, begin, resume):
+        self.begin = self.end = begin
+        self.resume = resume
+        self.forwards = 0
+        self.inner_ns = 0
+        self.fetched = None
+
+
+class Outside:
+    """Part of the diary (diary.py), which has the clock and the parts of the step."""
+
+    def evaluate(self):
+        """A forward pass that is no training begins."""
+        evaluation = self.evaluation
+        if evaluation is not None:
+            evaluation.fetched = None
+            return
+        look = self.look()
+        if self.fetched is not None:
+            begin, acc, not_ours, resume = self.fetched
+            self.fetched = None
+            self.acc[:] = acc
+            self.not_ours[:] = not_ours
+            self.since = begin[0]
+            if begin[2] is None:
+                begin = (begin[0], begin[1], look[2])
+            evaluation = Evaluation(begin, resume)
+            evaluation.inner_ns = self.inner_ns
+        else:
+            self.acc[self.phase] += look[0] - self.since
+            self.since = look[0]
+            evaluation = Evaluation(look, self.phase)
+        self.evaluation = evaluation
+        self.phase = OUTSIDE
+
+    def end_evaluation(self):
+        """Training goes on: what came after the last forward pass of the evaluation belongs to it."""
+        evaluation, self.evaluation = self.evaluation, None
+        fetched = evaluation.fetched
+        cut = evaluation.end if fetched is None else fetched[0]
+        now = perf_counter_ns()
+        self.acc[OUTSIDE] += cut[0] - self.since
+        self.not_ours[0] += cut[1] - evaluation.begin[1]
+        self.not_ours[1] += cut[2] - evaluation.begin[2]
+        waited = 0
+        if fetched is not None:
+            waited = fetched[1]
+            self.acc[DATA] += waited
+            self.not_ours[0] += fetched[2]
+            self.not_ours[1] += fetched[3]
+        self.acc[evaluation.resume] += max(now - cut[0] - waited, 0)
+        self.since = now
+        self.phase = evaluation.resume
+        ns = cut[0] - evaluation.begin[0] - evaluation.inner_ns
+        self.event("evaluation", evaluation.begin[0], ns, count=max(evaluation.forwards, 1))
+
+    @guarded
+    def save_begins(self, what):
+        """A look, where a checkpoint begins."""
+        if self.saving or self.phase is None or self.phase == DATA:
+            return None
+        look = self.look()
+        if self.evaluation is None:
+            self.acc[self.phase] += look[0] - self.since
+            self.since = look[0]
+            self.resume, self.phase = self.phase, OUTSIDE
+        self.saving = 1
+        self.saved = what
+        return look
+
+    @guarded
+    def save_ends(self, look):
+        if look is None:
+            return
+        self.saving = 0
+        if self.evaluation is None:
+            now = self.leave(look)
+            self.acc[OUTSIDE] += now - self.since
+            self.since = now
+            self.phase = self.resume
+            self.inner_ns += now - look[0]
+        else:
+            now = perf_counter_ns()
+            self.evaluation.inner_ns += now - look[0]
+        self.event("checkpoint", look[0], now - look[0], what=self.saved)
+
+    @guarded
+    def pause(self, began, what):
+        """From ``began``, a look, until now the window was written: no part of the step, which has just begun."""
+        now = self.leave(began)
+        ns = now - began[0]
+        self.acc[OUTSIDE] += ns
+        self.since = now
+        self.flags |= WINDOW
+        self.event("trace_written", began[0], ns, what=what)

@@ -1,0 +1,131 @@
+"""Where windows begin and end, without torch: rank 0 decides for all ranks."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stepscope.launch.hooked_job import HOOK
+
+MS = 1_000_000
+REQUEST = {
+    "steps": "auto",
+    "wait": "auto",
+    "warmup": 1,
+    "fixed_step": 20,
+    "collect": [],
+    "ranks": None,
+    "duration_s": None,
+}
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(HOOK))
+    yield SimpleNamespace(**{n: importlib.import_module(f"stepscope_hook.{n}") for n in ("control", "plans", "bounds")})
+    for name in [name for name in sys.modules if name.startswith("stepscope_hook")]:
+        del sys.modules[name]
+
+
+class Rank:
+    """One rank and its plans; windows that begin are noted, not recorded."""
+
+    def __init__(self, hook: Any, folder: Path, rank: int, world: int, *, sees: bool = True, ms: float = 10) -> None:
+        control = hook.control.Control({"output": str(folder), "tool_version": "0"})
+        control.shared = sees
+        diary = SimpleNamespace(times=[], first_ns=0)
+        self.ms, self.diary = ms, diary
+        self.steps = SimpleNamespace(control=control, rank=rank, world=world, restart=0, diary=diary)
+        self.plans = hook.plans.Plans(self.steps)
+        self.began: tuple[int, Any, Any] | None = None
+        self.plans.begin = self.begin
+        self.count = 0
+
+    def begin(self, plan: Any, count: int) -> None:
+        self.began = (count, plan.request["steps"], plan.request["warmup"])
+        self.plans.planned = None
+        self.plans.awaited = "/none"
+
+    def step(self, request: dict[str, Any]) -> None:
+        self.count += 1
+        if self.count == 1:
+            if self.steps.control.shared:
+                self.steps.control.write("profile_rank/1", f"rank-{self.steps.rank:05d}.json", {"host": "a"})
+            self.diary.first_ns = self.ms * MS
+            self.plans.await_next(request)
+        else:
+            self.diary.times.append(self.ms * MS)
+        self.plans.step(self.count)
+
+
+def _train(ranks: list[Rank], count: int, **request: Any) -> list[Any]:
+    for _ in range(count):
+        for each in ranks:
+            each.step(REQUEST | request)
+    return [each.began for each in ranks]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("wait", "fixed"), [("auto", 20), (0, 1), (2, 2), (9, 9)])
+def test_every_rank_begins_at_the_same_step(hook: Any, tmp_path: Path, wait: Any, fixed: int, order: int) -> None:
+    ranks = [Rank(hook, tmp_path, rank, 3) for rank in range(3)][::order]
+    began = _train(ranks, 30, wait=wait, fixed_step=fixed)
+    assert began[0] is not None
+    assert len(set(began)) == 1
+    assert began[0][1] == 8
+    assert began[0][0] >= (wait if wait != "auto" else 0)
+
+
+@pytest.mark.parametrize(("wait", "fixed"), [("auto", 20), (2, 2)])
+def test_a_rank_that_does_not_see_the_folder_begins_with_the_others(
+    hook: Any, tmp_path: Path, wait: Any, fixed: int
+) -> None:
+    ranks = [Rank(hook, tmp_path, rank, 3, sees=rank != 2) for rank in range(3)]
+    assert set(_train(ranks, 30, wait=wait, fixed_step=fixed)) == {(max(fixed, 5), 8, 1)}
+
+
+def test_a_single_rank_begins_at_once_where_asked(hook: Any, tmp_path: Path) -> None:
+    assert _train([Rank(hook, tmp_path, 0, 1)], 3, wait=0, fixed_step=1) == [(1, 8, 1)]
+
+
+@pytest.mark.parametrize(("ms", "begins", "steps"), [(1500, 2, 8), (4000, 2, 3), (8000, 1, 1)])
+def test_steps_that_take_seconds_are_not_waited_for(
+    hook: Any, tmp_path: Path, ms: float, begins: int, steps: int
+) -> None:
+    assert _train([Rank(hook, tmp_path, 0, 1, ms=ms)], 3) == [(begins, steps, 0)]
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "grown", "last", "reason"),
+    [(3.0, 10e6, None, None), (21.0, 10e6, 7, "21 s had passed"), (3.0, 250e6, 7, "the trace had about 225 MB")],
+)
+def test_rank_0_ends_a_window_for_all(
+    hook: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    elapsed_s: float,
+    grown: float,
+    last: int | None,
+    reason: str | None,
+) -> None:
+    resident = [0.0]
+    monkeypatch.setattr(hook.bounds, "resident_bytes", lambda: resident[0])
+    ranks = []
+    for rank in (0, 1):
+        control = hook.control.Control({"output": str(tmp_path), "tool_version": "0"})
+        window = SimpleNamespace(number=1, control=control, steps=SimpleNamespace(rank=rank, restart=0))
+        ranks.append(hook.bounds.Bounds(window, 2))
+    resident[0] = grown
+    over = [[count for each in ranks if each.over(count, elapsed_s)] for count in range(5, 9)]
+    assert over == ([[], [], [], []] if last is None else [[], [], [7, 7], [8, 8]])
+    assert [each.reason for each in ranks] == [reason, reason]
+    assert (tmp_path / ".stepscope" / "window-1-stop.json").exists() == (last is not None)
+    if last is not None:
+        assert json.loads((tmp_path / ".stepscope" / "window-1-stop.json").read_text())["last"] == last
