@@ -14,7 +14,7 @@ def batches(count):
     ready = None
     for _ in range(count):
         if ready is None or not CLEAN:
-            words = [hash_of(word) for _ in range(20) for word in TEXT.split()]
+            words = [hash_of(word) for _ in range(60) for word in TEXT.split()]
             ready = torch.tensor(words[:2048]).view(32, 64)
         yield ready
 

@@ -37,7 +37,7 @@ def main():
     for pictures, labels in DataLoader(Pictures(), batch_size=16):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(pictures), labels)
-        for _ in range(6):
+        for _ in range(3):
             loss = loss + (head @ head).mean() * 0
         loss.backward()
         optimizer.step()
