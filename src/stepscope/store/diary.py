@@ -53,7 +53,7 @@ class RankDiary:
     @property
     def timed(self) -> NDArray[np.bool_]:
         """Steps whose time is that of the job by itself: neither profiled nor the first."""
-        return (self.flags & NO_TIMED_STEP) == 0
+        return np.asarray((self.flags & NO_TIMED_STEP) == 0)
 
 
 def read_diaries(layout: ProfileLayout) -> tuple[RankDiary, ...]:

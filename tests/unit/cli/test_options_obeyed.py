@@ -72,6 +72,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "from_": ["--from", "new"], "scaling": ["--scaling", "strong"],
     },
     "plan": {
+        "from_": ["--from", "new"],
         "model": ["--model", "gpt-125m"], "gpu": ["--gpu", "a100-sxm4-80gb"], "gpus": ["--gpus", "32"],
         "layout": ["--layout", "tp=2"], "gpus_per_node": ["--gpus-per-node", "4"], "json": ["--json"],
         "network": ["--network", "ethernet-25g"], "adapters": ["--adapters", "1"], "sharp": ["--sharp"],
