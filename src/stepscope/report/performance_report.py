@@ -69,7 +69,7 @@ def _verdict(verdict: JobVerdict) -> str:
             lines.append(f"         $ {_command(advice.command)}")
     lines += [paragraph(line, indent="         ", first="  also   ") for line in also(verdict)]
     lines += [paragraph(line, indent="    ", first="  ") for line in (*verdict.evidence, *verdict.notes)]
-    return "\n".join([_heading("JobVerdict"), *lines, ""])
+    return "\n".join([_heading("Verdict"), *lines, ""])
 
 
 def _findings(found: Sequence[Finding], title: str) -> str:
