@@ -158,7 +158,7 @@ PLANTED: tuple[Planted, ...] = (
         may_say=("gradient-sync-each-micro-step", "exposed-communication", "communication-bound", "exposed-tail-bucket"),
     ),
     Planted(
-        name="pipeline", shape="pipeline, 2 stages", verdicts=("pipeline-bubble",), without=("--clean",),
+        name="pipeline", shape="pipeline, 2 stages", verdicts=("pipeline-bubble",), without=("--alone",),
         may_say=("pipeline-bubble",), must_not_say=(*HIDING, r"overlap"),
     ),
     # Host and memory.
