@@ -111,7 +111,10 @@ PLANTED: tuple[Planted, ...] = (
     Planted(name="clean_ddp", shape="DDP", verdicts=BASE),
     Planted(name="clean_ddp_4", shape="DDP, 4 ranks", torchrun=4, verdicts=BASE, may_say=("oversubscription",)),
     Planted(name="clean_fixed", script="late_rank", arguments=("--clean",), shape="DDP", verdicts=BASE),
-    Planted(name="clean_fsdp2", shape="FSDP2", verdicts=(*BASE, "communication-bound"), must_not_say=HIDING),
+    Planted(
+        name="clean_fsdp2", shape="FSDP2", verdicts=(*BASE, "communication-bound"), may_say=("exposed-communication",),
+        must_not_say=HIDING,
+    ),
     Planted(
         name="clean_tp", shape="tensor parallel", verdicts=(*BASE, "communication-bound", "host-bound"),
         may_say=("exposed-communication", "python-overhead"), must_not_say=(*HIDING, r"on one host"),

@@ -5,7 +5,7 @@ import signal
 
 import torch
 import torch.distributed as dist
-from _clock import tick
+from _clock import leave, tick
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,7 +28,8 @@ def main():
         tick()
     if dist.get_rank() == 0:
         print(f"loss {loss.item():.5f}")
-    dist.destroy_process_group()
+    del model, optimizer, loss
+    leave()
 
 
 if __name__ == "__main__":

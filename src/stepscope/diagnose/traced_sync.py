@@ -53,6 +53,8 @@ def traced_sync(job: TraceEvidence) -> Statement:
         return (
             f"DistributedDataParallel reduces in buckets: {format_percent(max(0.0, hidden))} of it hides under backward"
         )
+    if any(p.units is not None for p, _ in ranks):
+        return "the reductions are those of sharded units (FSDP), which have rules of their own"
     if total["inside"] >= MOSTLY * everything and hidden < HIDDEN and several:
         return _finding(job, ranks, waits, exposed, late=False)
     return (

@@ -34,3 +34,11 @@ KIND_OF_RULE: Mapping[str, VerdictKind] = {
     "no-communication": "independent-processes",
 }
 """What each rule's finding is about, in the verdict's terms."""
+
+CAUSES_OF_TRANSFER = frozenset(
+    {
+        "naive-synchronisation", "gradient-sync-each-micro-step", "fsdp-small-units", "fsdp-regathers", "fsdp-root-unit",
+        "fsdp-no-prefetch", "tensor-parallel-slow-link",
+    }
+)  # fmt: skip
+"""Rules that name why communication is exposed, and what would change it."""
