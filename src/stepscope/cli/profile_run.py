@@ -21,6 +21,7 @@ from stepscope.cli.profiled_verdict import show_profiled
 from stepscope.cli.ranges import parse_ranges
 from stepscope.cli.verdict_place import checked_place, results_at
 from stepscope.core.errors import DataError, StepscopeError, UsageError
+from stepscope.core.forks import usable_cores
 from stepscope.core.words import counted
 from stepscope.launch import hooked_job
 from stepscope.launch.end_facts import diary_facts, failures, processes, windows
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from stepscope.cli.commands.run import Run
     from stepscope.records.finding import Diagnosis
     from stepscope.records.trace_summary import TraceSummary
+
+CORES_A_RANK = 2
+"""So many cores for each rank leave one to read the traces while the job runs."""
 
 FIXED_STEP = 20
 """Where ranks begin that do not see the output folder, and by when step times count as settled."""
@@ -133,7 +137,8 @@ class _Followed:
             f"window of {counted(steps, 'step')} recorded; the verdict follows when the job ends; "
             f"now: stepscope diagnose {shlex.quote(str(self._layout.root))}"
         )
-        self.reading = WindowReading(self._layout.traces(1))
+        if usable_cores() >= CORES_A_RANK * len(state.expected or ()):  # else it would slow the ranks that are timed
+            self.reading = WindowReading(self._layout.traces(1))
         _get_ready()
         self._show_at = time.monotonic() + EARLY_S
 
@@ -385,7 +390,8 @@ def _show(
         _copy_for_tensorboard(state.written, options.tensorboard)
     console = out()
     console.print()
-    console.rule(f"stepscope: window {number}")
+    steps = max((len(report.profiled_ns) for report in state.written), default=0)
+    console.rule(f"stepscope: window {number}: why, from {counted(steps, 'profiled step')}")
     from stepscope.cli.commands.trace import Trace
     from stepscope.cli.trace_run import run as run_trace
 

@@ -247,6 +247,9 @@ def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow]) -> Iterab
             )
         return
     waiting = share(steps.waiting_ns, steps.whole_ns) if steps.ranks > 1 else None
+    delay = float(np.nan_to_num(steps.delay_ns).sum() / steps.whole_ns.sum())
+    if delay > 0.5 * CONTENDED:  # who has no processor is late by chance
+        return
     if waiting is not None and waiting.value >= WORTH and any(each.kind == "rotating" for each in slow):
         yield TimeCost(kind="uneven-work", share=waiting, stake_fraction=waiting.value)
 

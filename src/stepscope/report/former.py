@@ -20,7 +20,8 @@ CHARTS = frozenset({"png", "svg", "pdf"})
 def is_of_others(folder: Path, of: Sequence[str]) -> bool:
     """Whether the report in ``folder`` is of other results than ``of``; False where none is, or one that was stopped."""
     former = _former(folder)
-    return bool(former.files) and former.of not in ("", _hash(of))
+    left = any((folder / name).exists() for name in former.files)
+    return left and former.of not in ("", _hash(of))
 
 
 def replace_former(

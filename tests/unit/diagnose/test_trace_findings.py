@@ -31,7 +31,6 @@ ON_REAL_TRACES: dict[str, set[str]] = {
     "ns-resolution-v100": {"no-tensor-cores", "compute-bound"},
     "resnet-ddp-mi300-rank0of8": {
         "exposed-communication",
-        "exposed-tail-bucket",
         "memory-bandwidth-bound",
         "small-kernels",
     },

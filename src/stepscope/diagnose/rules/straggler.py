@@ -303,8 +303,8 @@ def _look(job: TraceEvidence) -> Statement:
 def _late_by_steps(job: TraceEvidence, rank: int) -> bool:
     """Whether a rank is the late one in more steps than chance allows, or in all of at least three with a clear lead.
 
-    The collectives of a step are not independent: whatever makes a rank late makes it late in several of them. Without
-    marked steps the test over collectives decides.
+    The collectives of a step are not independent: whatever makes a rank late makes it late in several of them. Of a
+    single step, or without marked steps, the test over collectives decides.
     """
     instances = job.summary.collectives.instances if job.summary.collectives is not None else ()
     late: dict[int, Counter[int]] = defaultdict(Counter)
@@ -314,7 +314,7 @@ def _late_by_steps(job: TraceEvidence, rank: int) -> bool:
             late[each.step][each.last_rank if each.last_rank is not None else -1] += each.skew_ns
             ranks |= {one.rank for one in each.ranks}
     leads = [own[rank] - max((ns for other, ns in own.items() if other != rank), default=0) for own in late.values()]
-    if not leads:
+    if len(leads) < 2:
         return True
     p = len(ranks) * binomial_tail(sum(lead > 0 for lead in leads), [1 / len(ranks)] * len(leads))
     clear = len(leads) >= CLEAR_WAITS and min(leads) >= CLEAR_LEAD * (max(leads) - min(leads))
