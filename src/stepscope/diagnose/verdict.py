@@ -46,6 +46,9 @@ WORTH_BEFORE = 0.2
 WORTH_LATE = 0.05
 """For a rank that the others wait for: it costs this on every other rank."""
 
+MOST_STEPS = 0.7
+"""Of the steps, in which a rank that is late by itself is late; by chance one of two is in half of them."""
+
 WORTH_WALL = 0.05
 """Of the wall time, for what happens between steps."""
 
@@ -183,10 +186,20 @@ def _costs(
             yield from _communication(steps, window, diagnosis, late)
         yield from _input(steps)
         yield from _optimizer(steps)
-        yield from _seen_in_window(diagnosis, skip=SIZED | ({"pipeline-bubble"} if pipeline else set()))
+        yield from _beyond_python_before(steps, diagnosis, skip=SIZED | ({"pipeline-bubble"} if pipeline else set()))
     else:
         yield from _seen_in_window(diagnosis, skip=frozenset())
     yield from _between(steps)
+
+
+def _beyond_python_before(
+    steps: JobSteps, diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]
+) -> Iterable[TimeCost]:
+    """What the window shows, without Python that is mostly the preparation of batches: the diary has that time."""
+    prepared = next((cost.share.value for cost in _input(steps) if cost.rules == ("before",)), 0.0)
+    for cost in _seen_in_window(diagnosis, skip=skip):
+        if cost.kind != "host-bound" or cost.share.value - prepared >= WORTH:
+            yield cost
 
 
 def _named(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[Finding, ...]:
@@ -224,7 +237,7 @@ def _every_rank_waits(data_ns: Numbers) -> bool:
 
 
 def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow]) -> Iterable[TimeCost]:
-    chronic = [each for each in slow if each.kind == "chronic"]
+    chronic = [each for each in slow if each.kind == "chronic" and each.late_steps >= MOST_STEPS * each.steps]
     shared = _every_rank_waits(np.nan_to_num(steps.parts_ns["data"]))
     if shared and (data := share(steps.parts_ns["data"], steps.whole_ns)) is not None and data.value >= WORTH:
         chronic = [each for each in chronic if each.part != "data_wait"]

@@ -121,3 +121,27 @@ def test_a_stake_of_the_window_is_sized_by_all_steps(tmp_path: Path) -> None:
 def test_percentages_carry_their_half_width() -> None:
     assert percent(Share(value=0.38, low=0.36, high=0.4)) == "38% (±2)"
     assert percent(Share(value=0.38)) == "38%"
+
+
+def test_python_that_prepares_batches_is_told_once_as_input(tmp_path: Path) -> None:
+    write_diary(tmp_path, {"before": [12.0] * 60, "forward": [28.0] * 60, "cpu": [40.0] * 60}, delay=0.0)
+    python = Finding(
+        rule="python-overhead", severity="problem", title="t", evidence=(), stake_fraction=0.33, confidence="x"
+    )
+    found = verdict_of(tmp_path, [python])
+    assert [(cost.kind, cost.rules) for cost in found.costs] == [("input-bound", ("before",))]
+    assert found.stake_fraction == pytest.approx(0.3)
+
+
+def test_waiting_of_ranks_without_a_processor_is_no_uneven_work(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=2, steps=120, seed=3, noise=0.4, delay=0.3)
+    assert [cost.kind for cost in verdict_of(tmp_path).costs] == ["contended-machine"]
+
+
+def test_a_rank_that_is_late_in_half_of_the_steps_is_no_straggler(tmp_path: Path) -> None:
+    for rank in range(2):
+        late = [6.0 if (at % 2 == 0) == (rank == 1) and rank == 1 else 0.0 for at in range(60)]
+        own = [10.0 + each for each in late]
+        comm = [7.0 - each if rank else 1.0 + 6.0 * (at % 2 == 0) for at, each in enumerate(late)]
+        write_diary(tmp_path, {"forward": own, "comm": comm, "cpu": own}, rank=rank, world_size=2, delay=0.0)
+    assert "straggler" not in [cost.kind for cost in verdict_of(tmp_path).costs]
