@@ -103,6 +103,8 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     window = _window(evidence, job)
     late = late_ranks(steps)
     costs = _ordered(_costs(steps, job, window, diagnosis, late, pipeline=_is_pipeline(job, diagnosis)))
+    if failed is not None and steps.steps < LEAST_WITH_INTERVAL:
+        costs = []  # a job that failed in its first steps is no job whose time is worth a word
     kind, ranks = _kind(steps, diagnosis, costs)
     if failed is not None and job.end is not None:
         kind, ranks = failed, job.end.ranks
