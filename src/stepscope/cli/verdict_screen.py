@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 
 from stepscope.cli.console import out, say
@@ -25,8 +24,8 @@ def show_verdict(verdict: JobVerdict) -> None:
         _wrapped(first.text, "", first="  next   ", then="         ")
         if first.command:
             say(f"         $ {first.command}", "cyan")
-    for cost in verdict.costs[1:]:
-        _wrapped(cost.line, "", first="  also   ", then="         ")
+    for line in verdict_lines.also(verdict):
+        _wrapped(line, "", first="  also   ", then="         ")
     out().print()
     _tree(verdict)
     for line in (*verdict.evidence, *verdict.notes):
@@ -48,12 +47,6 @@ def _tree(verdict: JobVerdict) -> None:
         ranks = "" if not each.by_rank else "   " + verdict_lines.by_rank(each)
         line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{ranks}{mark}"
         say(line[:WIDEST], "bold" if each.cause else "")
-
-
-def next_commands(folder: str) -> str:
-    """Where to look next."""
-    where = shlex.quote(folder)
-    return f"next: stepscope diagnose {where}; stepscope report {where}"
 
 
 def _wrapped(text: str, style: str, *, first: str = "", then: str = "") -> None:

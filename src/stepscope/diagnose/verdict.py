@@ -13,13 +13,12 @@ from statistics import fmean, median
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
-from stepscope.diagnose.verdict_kinds import CAUSES_OF_TRANSFER, KIND_OF_RULE
+from stepscope.diagnose.verdict_kinds import CAUSES_OF_TRANSFER, KIND_OF_EVENT, KIND_OF_RULE
 from stepscope.diagnose.verdict_tree import tree_of
 from stepscope.diagnose.verdict_words import worded
 from stepscope.records.finding import Diagnosis, Finding, Quiet
 from stepscope.records.verdict import JobVerdict, Share, TimeCost, VerdictKind
 from stepscope.results.diary import (
-    Between,
     JobSteps,
     Numbers,
     between_steps,
@@ -60,13 +59,6 @@ OPTIMIZER_HEAVY = 0.3
 
 LEAST_WITH_INTERVAL = 6
 
-_BETWEEN: dict[str, VerdictKind] = {
-    "evaluation": "evaluation",
-    "checkpoint": "checkpointing",
-    "garbage_collection": "garbage-collection",
-    "compilation": "compilation",
-}
-
 _END: dict[str, VerdictKind] = {
     "crash": "crash",
     "exit-code": "crash",
@@ -77,7 +69,7 @@ _END: dict[str, VerdictKind] = {
 }
 """Ends of a job that come before whatever its steps say."""
 
-_PAUSES = frozenset({*_BETWEEN.values(), "periodic-pause"})
+_PAUSES = frozenset({*KIND_OF_EVENT.values(), "periodic-pause"})
 
 SIZED = frozenset({"input-bound", "straggler", "communication-bound", "optimizer-bound", "uneven-work"})
 """Kinds that the diary measures: what the window alone says of them is no finding of its own."""
@@ -186,19 +178,20 @@ def _costs(
         else:
             yield from _late(steps, diagnosis, late)
             yield from _communication(steps, window, diagnosis, late)
-        yield from _input(steps)
+        fed = tuple(_input(steps))
+        yield from fed
         yield from _optimizer(steps)
-        yield from _beyond_python_before(steps, diagnosis, skip=SIZED | ({"pipeline-bubble"} if pipeline else set()))
+        yield from _beyond_python_before(fed, diagnosis, skip=SIZED | ({"pipeline-bubble"} if pipeline else set()))
     else:
         yield from _seen_in_window(diagnosis, skip=frozenset())
     yield from _between(steps)
 
 
 def _beyond_python_before(
-    steps: JobSteps, diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]
+    fed: Sequence[TimeCost], diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]
 ) -> Iterable[TimeCost]:
     """What the window shows, without Python that is mostly the preparation of batches: the diary has that time."""
-    prepared = next((cost.share.value for cost in _input(steps) if cost.rules == ("before",)), 0.0)
+    prepared = next((cost.share.value for cost in fed if cost.rules == ("before",)), 0.0)
     for cost in _seen_in_window(diagnosis, skip=skip):
         if cost.kind != "host-bound" or cost.share.value - prepared >= WORTH:
             yield cost
@@ -341,9 +334,17 @@ def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) ->
 
 def _between(steps: JobSteps) -> Iterable[TimeCost]:
     for each in between_steps(steps):
-        kind = _BETWEEN.get(each.kind)
+        kind = KIND_OF_EVENT.get(each.kind)
         if kind is not None and each.share.value >= WORTH_WALL:
-            yield _event_cost(kind, each)
+            yield TimeCost(
+                kind=kind,
+                share=each.share,
+                of="wall",
+                stake_fraction=each.share.value,
+                ranks=each.ranks,
+                period=each.period,
+                event_ns=each.mean_ns,
+            )
     found = pauses(steps)
     if found is not None and found.share.value >= WORTH_WALL and found.period is not None:
         yield TimeCost(
@@ -354,18 +355,6 @@ def _between(steps: JobSteps) -> Iterable[TimeCost]:
             period=found.period,
             event_ns=found.mean_ns,
         )
-
-
-def _event_cost(kind: VerdictKind, each: Between) -> TimeCost:
-    return TimeCost(
-        kind=kind,
-        share=each.share,
-        of="wall",
-        stake_fraction=each.share.value,
-        ranks=each.ranks,
-        period=each.period,
-        event_ns=each.mean_ns,
-    )
 
 
 def _ordered(costs: Iterable[TimeCost]) -> list[TimeCost]:

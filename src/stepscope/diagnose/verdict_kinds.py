@@ -42,3 +42,11 @@ CAUSES_OF_TRANSFER = frozenset(
     }
 )  # fmt: skip
 """Rules that name why communication is exposed, and what would change it."""
+
+KIND_OF_EVENT: Mapping[str, VerdictKind] = {
+    "evaluation": "evaluation",
+    "checkpoint": "checkpointing",
+    "garbage_collection": "garbage-collection",
+    "compilation": "compilation",
+}
+"""What each event of a diary that takes time is called."""

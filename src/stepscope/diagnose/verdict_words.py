@@ -7,6 +7,7 @@ from dataclasses import replace
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.verdict_advice import advice_for
+from stepscope.diagnose.verdict_kinds import KIND_OF_EVENT
 from stepscope.records.finding import Diagnosis
 from stepscope.records.job_end import JobEnd
 from stepscope.records.verdict import JobVerdict, Share, TimeCost, VerdictKind
@@ -153,12 +154,11 @@ def _evidence(steps: JobSteps, late: tuple[Slow, ...]) -> list[str]:
 def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:
     """Events too small for a verdict are said, too: of the job, not of a step."""
     told = {cost.kind for cost in verdict.costs}
-    names = {"evaluation": "evaluation", "checkpoint": "checkpointing", "garbage_collection": "garbage-collection"}
     return [
         f"{each.kind.replace('_', ' ')}: {counted(each.count, 'time')}, {format_duration(each.mean_ns)} each, "
         f"{format_percent(each.share.value)} of the wall time"
         for each in between_steps(steps)
-        if names.get(each.kind) not in told and each.share.value >= 0.005
+        if KIND_OF_EVENT.get(each.kind) not in told and each.share.value >= 0.005
     ]
 
 

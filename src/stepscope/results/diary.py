@@ -73,7 +73,6 @@ class JobSteps:
     whole_ns: Numbers
     parts_ns: Mapping[str, Numbers]
     delay_ns: Numbers
-    cpu_ns: Numbers
     comm_ns: Numbers
     own_ns: Numbers
     own_clock: str
@@ -123,7 +122,7 @@ def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
     count = min(each.steps for each in chosen)
     flags = np.stack([each.flags[:count] for each in chosen])
     outside = np.stack([_column(each, "outside", count) for each in chosen])
-    net = np.stack([each.whole_ns[:count] for each in chosen]) - np.nan_to_num(outside)
+    net = np.stack([each.net_ns[:count] for each in chosen])
     kept = np.asarray(((flags & NO_TIMED_STEP) == 0).all(axis=0))
     eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0)) | _interrupted(chosen, net)
     if eventful[kept].mean() < FEW_EVENT_STEPS if kept.any() else False:
@@ -147,7 +146,6 @@ def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
         whole_ns=whole,
         parts_ns=parts,
         delay_ns=delay,
-        cpu_ns=cpu,
         comm_ns=comm,
         own_ns=own,
         own_clock=clock,
@@ -337,7 +335,6 @@ class Pauses:
     """Steps that take far longer than the others and hold no event that the hook knows. rank: whose own time they are."""
 
     share: Share
-    count: int
     mean_ns: float
     period: int | None
     rank: int | None
@@ -359,7 +356,6 @@ def pauses(steps: JobSteps) -> Pauses | None:
         rank = steps.diaries[last[0]].rank if last[1] >= 0.8 * odd.sum() else None
     return Pauses(
         share=part,
-        count=int(odd.sum()),
         mean_ns=float(beyond[odd].mean()),
         period=period(steps.numbers[odd].tolist()),
         rank=rank,

@@ -51,6 +51,11 @@ class RankDiary:
         return self.columns["whole_ns"]
 
     @property
+    def net_ns(self) -> Numbers:
+        """[steps]: each step without what lies between steps."""
+        return np.asarray(self.whole_ns - np.nan_to_num(self.columns["outside_ns"]))
+
+    @property
     def timed(self) -> NDArray[np.bool_]:
         """Steps whose time is that of the job by itself: neither profiled nor the first."""
         return np.asarray((self.flags & NO_TIMED_STEP) == 0)

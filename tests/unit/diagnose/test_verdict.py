@@ -145,3 +145,14 @@ def test_a_rank_that_is_late_in_half_of_the_steps_is_no_straggler(tmp_path: Path
         comm = [7.0 - each if rank else 1.0 + 6.0 * (at % 2 == 0) for at, each in enumerate(late)]
         write_diary(tmp_path, {"forward": own, "comm": comm, "cpu": own}, rank=rank, world_size=2, delay=0.0)
     assert "straggler" not in [cost.kind for cost in verdict_of(tmp_path).costs]
+
+
+def test_recompilation_is_told_once(tmp_path: Path) -> None:
+    events = [
+        {"kind": "compilation", "step": s, "at_ns": 0, "ns": 300_000_000, "inside": True} for s in range(20, 101, 20)
+    ]
+    times = [310.0 if s % 20 == 0 else 10.0 for s in range(1, 101)]
+    write_diary(tmp_path, {"forward": times}, events=events)
+    found = verdict_of(tmp_path)
+    assert [cost.kind for cost in found.costs] == ["compilation"]
+    assert not [note for note in found.notes if note.startswith("compilation")]

@@ -21,7 +21,6 @@ from stepscope.report.views._runs import time_unit
 from stepscope.report.views._step_axis import Numbers, drawn_steps, extremes, middles
 from stepscope.results.diary import Between, JobSteps, between_steps
 from stepscope.results.profiled_job import ProfiledJob
-from stepscope.store.diary import RankDiary
 
 POINTS = 2_000
 """Of all lines together."""
@@ -120,15 +119,10 @@ def _diary(job: ProfiledJob, steps: JobSteps) -> Diary:
     )
 
 
-def _net(diary: RankDiary) -> Numbers:
-    """[steps]: ns of each step without what lies between steps."""
-    return np.asarray(diary.whole_ns - np.nan_to_num(diary.columns["outside_ns"]))
-
-
 def _lines(steps: JobSteps) -> tuple[StepLine, ...]:
     if steps.ranks > MOST_LINES:
         return _band(steps)
-    return tuple(_line(f"rank {each.rank}", _net(each), POINTS // steps.ranks) for each in steps.diaries)
+    return tuple(_line(f"rank {each.rank}", each.net_ns, POINTS // steps.ranks) for each in steps.diaries)
 
 
 def _line(name: str, net: Numbers, most: int) -> StepLine:
@@ -148,7 +142,7 @@ def _line(name: str, net: Numbers, most: int) -> StepLine:
 def _band(steps: JobSteps) -> tuple[StepLine, ...]:
     """From the fastest to the slowest rank, and the median rank."""
     count = steps.all_steps
-    net = np.stack([_net(each)[:count] for each in steps.diaries])
+    net = np.stack([each.net_ns[:count] for each in steps.diaries])
     low, high = net.min(axis=0), net.max(axis=0)
     kept = np.unique(np.concatenate([extremes(low, POINTS // 8), extremes(high, POINTS // 8)]))
     return (
