@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -57,7 +58,7 @@ MOST_RESAMPLED = 10_000
 _SEED = 20_261_123
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one job is one object: figures of it are kept
 class JobSteps:
     """The timed steps of a job as tables [ranks, steps], ns; parts by name of ``PARTS``, NaN where nothing was seen.
 
@@ -282,6 +283,7 @@ class Between:
     inside: bool
 
 
+@lru_cache(maxsize=2)
 def between_steps(steps: JobSteps) -> tuple[Between, ...]:
     """What happens outside of steps, or inside some of them, by kind: the costliest first."""
     found: dict[EventKind, dict[int, list[tuple[int, float, str, bool]]]] = defaultdict(lambda: defaultdict(list))
