@@ -28,8 +28,9 @@ class Planted:
 
     script, arguments: stem of its file in jobs/, and what it is given. torchrun: ranks that it starts; 0: plain python.
     shape: how it trains. verdicts: kinds that are right as the first; ranks: those that the first verdict has to name.
-    of: what the stake is a share of. without: arguments that take the fault out, each one honest way to say what it costs
-    (the truth reaches from the least to the most of them); none: no stake is graded.
+    of: what the stake is a share of. every: of wall, steps from one planted event to the next, each before the end of its
+    step. without: arguments that take the fault out (--alternate: of every second block of steps), each one honest way to
+    say what it costs (the truth reaches from the least to the most of them). Neither: no stake is graded.
     may_cost, may_say: further kinds among the costs, and rules among warnings and problems, that are true of this job.
     must_not_say: patterns of what cannot apply. needs: modules of frameworks. options: of `stepscope profile`.
     """
@@ -42,6 +43,7 @@ class Planted:
     torchrun: int = 2
     ranks: tuple[int, ...] = ()
     of: Literal["step", "wall"] = "step"
+    every: int = 0
     without: tuple[str, ...] = ()
     may_cost: tuple[VerdictKind, ...] = ()
     may_say: tuple[str, ...] = ()
@@ -86,26 +88,26 @@ FAILED = LATER + NO_DEVICE
 PLANTED: tuple[Planted, ...] = (
     # Waiting for data.
     Planted(
-        name="slow_loader", shape="single", torchrun=0, verdicts=("input-bound",), without=("--clean",),
+        name="slow_loader", shape="single", torchrun=0, verdicts=("input-bound",), without=("--alternate",),
         may_say=("data-loading", "long-gap"),
     ),
     Planted(
-        name="few_workers", shape="DDP", verdicts=("input-bound",), without=("--clean",),
+        name="few_workers", shape="DDP", verdicts=("input-bound",), without=("--clean", "--alternate"),
         may_say=("data-loading", "long-gap"), must_not_say=(r"num_workers=1\b",),
     ),
     Planted(
-        name="generator_loader", shape="single", torchrun=0, verdicts=("input-bound",), without=("--clean",),
+        name="generator_loader", shape="single", torchrun=0, verdicts=("input-bound",), without=("--alternate",),
         may_say=("data-loading", "long-gap", "python-overhead"), must_not_say=(r"num_workers=\d", r"persistent_workers"),
     ),
     # A late rank.
-    Planted(name="late_rank", shape="DDP", verdicts=LATE, ranks=(1,), without=("--clean",), may_say=STRAGGLER),
-    Planted(name="slow_rank_of_2", shape="DDP", verdicts=LATE, ranks=(1,), without=("--clean",), may_say=STRAGGLER),
+    Planted(name="late_rank", shape="DDP", verdicts=LATE, ranks=(1,), without=("--alternate",), may_say=STRAGGLER),
+    Planted(name="slow_rank_of_2", shape="DDP", verdicts=LATE, ranks=(1,), without=("--alternate",), may_say=STRAGGLER),
     Planted(
-        name="slow_rank_of_4", shape="DDP, 4 ranks", torchrun=4, verdicts=LATE, ranks=(2,), without=("--clean",),
+        name="slow_rank_of_4", shape="DDP, 4 ranks", torchrun=4, verdicts=LATE, ranks=(2,), without=("--alternate",),
         may_say=(*STRAGGLER, "oversubscription"),
     ),
-    Planted(name="slow_backward", shape="DDP", verdicts=LATE, ranks=(0,), without=("--clean",), may_say=STRAGGLER),
-    Planted(name="uneven_lengths", shape="DDP", verdicts=LATE, ranks=(1,), without=("--clean",), may_say=STRAGGLER),
+    Planted(name="slow_backward", shape="DDP", verdicts=LATE, ranks=(0,), without=("--alternate",), may_say=STRAGGLER),
+    Planted(name="uneven_lengths", shape="DDP", verdicts=LATE, ranks=(1,), without=("--alternate",), may_say=STRAGGLER),
     # Nothing planted.
     Planted(name="clean_single", shape="single", torchrun=0, verdicts=BASE),
     Planted(name="clean_ddp", shape="DDP", verdicts=BASE),
@@ -137,13 +139,14 @@ PLANTED: tuple[Planted, ...] = (
     ),
     Planted(name="clean_gan", script="gan", shape="two optimizers", torchrun=0, verdicts=BASE),
     # Events between steps.
-    Planted(name="evaluation", shape="DDP", verdicts=("evaluation",), of="wall", without=("--clean",)),
-    Planted(name="checkpoint", shape="DDP", verdicts=("checkpointing",), of="wall", without=("--clean",)),
-    Planted(name="garbage", shape="DDP", verdicts=("garbage-collection",), ranks=(1,), of="wall", without=("--clean",)),
+    Planted(name="evaluation", shape="DDP", verdicts=("evaluation",), of="wall", every=25),
+    Planted(name="checkpoint", shape="DDP", verdicts=("checkpointing",), of="wall", every=20),
+    Planted(name="garbage", shape="DDP", verdicts=("garbage-collection",), ranks=(1,), of="wall", every=15),
     # Communication.
     Planted(
         name="fsdp2_small_units", shape="FSDP2", verdicts=("communication-bound",), without=("--clean", "--alone"),
-        may_cost=("host-bound",), may_say=("fsdp-small-units", "exposed-communication", "communication-bound"),
+        may_cost=("host-bound",),
+        may_say=("fsdp-small-units", "fsdp-regathers", "exposed-communication", "communication-bound"),
         must_not_say=(r"bucket_cap_mb", r"no_sync"),
     ),
     Planted(
@@ -152,17 +155,17 @@ PLANTED: tuple[Planted, ...] = (
         must_not_say=(r"tensor[- ]parallel", r"bucket_cap_mb"),
     ),
     Planted(
-        name="tiny_allreduces", shape="DDP", verdicts=("communication-bound",), without=("--clean",),
+        name="tiny_allreduces", shape="DDP", verdicts=("communication-bound",), without=("--alternate",),
         may_say=("exposed-communication", "small-kernels", "communication-bound", "bucket-size", "naive-synchronisation"),
         must_not_say=(r"tensor[- ]parallel",),
     ),
     Planted(
-        name="no_no_sync", shape="DDP, accumulation", verdicts=("communication-bound",), without=("--clean", "--alone"),
+        name="no_no_sync", shape="DDP, accumulation", verdicts=("communication-bound",), without=("--alternate", "--alone"),
         may_say=("gradient-sync-each-micro-step", "exposed-communication", "communication-bound", "exposed-tail-bucket"),
     ),
     Planted(
         name="pipeline", shape="pipeline, 2 stages", verdicts=("pipeline-bubble",), without=("--alone",),
-        may_say=("pipeline-bubble",), must_not_say=(*HIDING, r"overlap"),
+        may_say=("pipeline-bubble", "pipeline-imbalance"), must_not_say=(*HIDING, r"overlap"),
     ),
     # Host and memory.
     Planted(
@@ -185,7 +188,7 @@ PLANTED: tuple[Planted, ...] = (
     Planted(name="three_steps", shape="single", torchrun=0, verdicts=BASE, may_cost=("set-up",), must_not_say=LATER),
     # Jobs that are hard to record.
     Planted(
-        name="own_profiler", shape="single", torchrun=0, verdicts=("input-bound",), without=("--clean",),
+        name="own_profiler", shape="single", torchrun=0, verdicts=("input-bound",), without=("--alternate",),
         may_say=("data-loading", "long-gap"), must_not_say=LATER,
     ),
     Planted(

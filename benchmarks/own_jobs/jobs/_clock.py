@@ -4,16 +4,30 @@ import atexit
 import gc
 import json
 import os
+import sys
 import time
 
 _FOLDER = os.environ.get("OWN_JOBS_TRUTH")
 _TICKS: list[float] = []
+_STEPS = [0]
+
+BLOCK = 10
+"""Steps with the fault, then as many without it, with --alternate: one run compares them, however fast the machine is."""
 
 
 def tick() -> None:
     """The end of a step."""
+    _STEPS[0] += 1
     if _FOLDER:
         _TICKS.append(time.perf_counter())
+
+
+def faulty(step: int | None = None) -> bool:
+    """Whether this step (or that one, where another process works for it) has the planted fault. --clean: none has;
+    --alternate: every second block of steps."""
+    if "--clean" in sys.argv:
+        return False
+    return "--alternate" not in sys.argv or (_STEPS[0] if step is None else step) // BLOCK % 2 == 0
 
 
 def leave() -> None:

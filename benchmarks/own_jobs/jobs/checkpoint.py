@@ -1,6 +1,5 @@
-"""DDP, 2 ranks; every 20 steps rank 0 writes a checkpoint and rank 1 waits at a barrier. --clean: never."""
+"""DDP, 2 ranks; every 20 steps rank 0 writes a checkpoint and rank 1 waits at a barrier."""
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -10,8 +9,6 @@ from _clock import leave, tick
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-CLEAN = "--clean" in sys.argv
-
 
 def main():
     dist.init_process_group("gloo")
@@ -19,7 +16,7 @@ def main():
     layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.ReLU())]
     model = DistributedDataParallel(nn.Sequential(*layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    history = torch.zeros(6_000_000)
+    history = torch.zeros(16_000_000)
     folder = tempfile.TemporaryDirectory()
     batches = [torch.randn(2048, 128) for _ in range(8)]
     for step in range(1, 301):
@@ -28,7 +25,7 @@ def main():
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()
         optimizer.step()
-        if step % 20 == 0 and not CLEAN:
+        if step % 20 == 0:
             if dist.get_rank() == 0:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "history": history}
                 torch.save(state, Path(folder.name) / "last.pt")

@@ -1,19 +1,16 @@
 """One process; batches come from a generator that tokenizes while the model waits. --clean: it repeats one batch."""
 
-import sys
-
 import torch
-from _clock import tick
+from _clock import faulty, tick
 from torch import nn
 
-CLEAN = "--clean" in sys.argv
 TEXT = "the quick brown fox jumps over the lazy dog " * 60
 
 
 def batches(count):
     ready = None
     for _ in range(count):
-        if ready is None or not CLEAN:
+        if ready is None or faulty():
             words = [hash_of(word) for _ in range(60) for word in TEXT.split()]
             ready = torch.tensor(words[:2048]).view(32, 64)
         yield ready

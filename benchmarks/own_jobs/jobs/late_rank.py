@@ -1,11 +1,10 @@
 """DDP, 2 ranks whose layers take a fixed time of the processor; those of rank 1 four times as much. --clean: as much."""
 
-import sys
 import time
 
 import torch
 import torch.distributed as dist
-from _clock import leave, tick
+from _clock import faulty, leave, tick
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,22 +23,22 @@ class Work(torch.autograd.Function):
 
 
 class Net(nn.Module):
-    def __init__(self, seconds):
+    def __init__(self, late):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
-        self.seconds = seconds
+        self.late = late
 
     def forward(self, x):
+        seconds = 0.008 if self.late and faulty() else 0.002
         for layer in self.layers:
-            x = torch.relu(Work.apply(layer(x), self.seconds))
+            x = torch.relu(Work.apply(layer(x), seconds))
         return x
 
 
 def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    late = dist.get_rank() == 1 and "--clean" not in sys.argv
-    model = DistributedDataParallel(Net(seconds=0.008 if late else 0.002))
+    model = DistributedDataParallel(Net(late=dist.get_rank() == 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.randn(64, 64)
     for _ in range(80):

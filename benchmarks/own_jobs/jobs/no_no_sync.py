@@ -5,7 +5,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from _clock import leave, tick
+from _clock import faulty, leave, tick
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,9 +22,10 @@ def main():
     batches = [torch.randn(32, 512, generator=generator) for _ in range(8)]
     for _ in range(200):
         optimizer.zero_grad()
+        accumulates = not faulty()
         for micro in range(MICRO_BATCHES):
             inputs = batches[micro % 8]
-            quiet = "--alone" in sys.argv or ("--clean" in sys.argv and micro < MICRO_BATCHES - 1)
+            quiet = "--alone" in sys.argv or (accumulates and micro < MICRO_BATCHES - 1)
             with model.no_sync() if quiet else contextlib.nullcontext():
                 loss = (model(inputs) - inputs).square().mean() / MICRO_BATCHES
                 loss.backward()

@@ -1,14 +1,10 @@
 """DDP, 2 ranks; rank 0 does more work in the backward pass only (an autograd function). --clean: it does not."""
 
-import sys
-
 import torch
 import torch.distributed as dist
-from _clock import leave, tick
+from _clock import faulty, leave, tick
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-CLEAN = "--clean" in sys.argv
 
 
 class Extra(torch.autograd.Function):
@@ -31,9 +27,10 @@ class Net(nn.Module):
         self.slow = slow
 
     def forward(self, x):
+        slow = self.slow and faulty()
         for layer in self.layers:
             x = torch.relu(layer(x))
-            if self.slow:
+            if slow:
                 x = Extra.apply(x, layer.weight.detach())
         return x
 
@@ -41,7 +38,7 @@ class Net(nn.Module):
 def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = DistributedDataParallel(Net(slow=dist.get_rank() == 0 and not CLEAN))
+    model = DistributedDataParallel(Net(slow=dist.get_rank() == 0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.randn(512, 256)
     for _ in range(300):

@@ -1,15 +1,12 @@
 """DDP, 4 ranks whose work is mostly a wait of fixed length (as for a device); rank 2 takes 40 % longer. --clean: no."""
 
-import sys
 import time
 
 import torch
 import torch.distributed as dist
-from _clock import leave, tick
+from _clock import faulty, leave, tick
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-CLEAN = "--clean" in sys.argv
 
 
 class OnDevice(torch.autograd.Function):
@@ -24,22 +21,22 @@ class OnDevice(torch.autograd.Function):
 
 
 class Net(nn.Module):
-    def __init__(self, seconds):
+    def __init__(self, slow):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
-        self.seconds = seconds
+        self.slow = slow
 
     def forward(self, x):
+        seconds = 0.042 if self.slow and faulty() else 0.030
         for layer in self.layers:
-            x = torch.relu(OnDevice.apply(layer(x), self.seconds / 4))
+            x = torch.relu(OnDevice.apply(layer(x), seconds / 4))
         return x
 
 
 def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    slow = dist.get_rank() == 2 and not CLEAN
-    model = DistributedDataParallel(Net(seconds=0.042 if slow else 0.030))
+    model = DistributedDataParallel(Net(slow=dist.get_rank() == 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.randn(64, 64)
     for _ in range(250):

@@ -1,14 +1,10 @@
 """DDP, 2 ranks; forty metrics of every step are reduced one by one. --clean: none is."""
 
-import sys
-
 import torch
 import torch.distributed as dist
-from _clock import leave, tick
+from _clock import faulty, leave, tick
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-CLEAN = "--clean" in sys.argv
 
 
 def main():
@@ -28,7 +24,7 @@ def main():
         optimizer.step()
         metrics = [outputs[:, column].detach().mean() for column in range(40)]
         for metric in metrics:
-            if not CLEAN:
+            if faulty():
                 dist.all_reduce(metric)
         tick()
     if dist.get_rank() == 0:

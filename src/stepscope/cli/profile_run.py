@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from stepscope.records.trace_summary import TraceSummary
 
 CORES_A_RANK = 2
-"""So many cores for each rank leave one to read the traces while the job runs."""
+"""So many cores for each rank leave one to read the traces while the job runs: a reader slows ranks that are timed."""
 
 FIXED_STEP = 20
 """Where ranks begin that do not see the output folder, and by when step times count as settled."""
@@ -93,7 +93,8 @@ def run(options: Profile) -> int:
         _show_out_of_memory(layout, options)
     if not shown:
         reason, fix = missing(layout, state, options.command or [], end, timed=options.duration is not None)
-        hooked_job.make_room(layout)
+        if end.kind in WENT_WELL:  # else the folder says how it failed
+            hooked_job.make_room(layout)
         with _job_outlasts():
             log(f"no trace: {reason}\n  fix: {fix}", "yellow")
     return code
@@ -121,7 +122,7 @@ class _Followed:
     def _look(self) -> None:
         if not self.window.over and self.window.look():
             self._window_is_over()
-        if self._show_at is not None and time.monotonic() > self._show_at:
+        if self._show_at is not None and time.monotonic() > self._show_at and self.hang.hang is None:
             self._show_at = None
             _verdict(self._layout, None, state=self.window.state, reading=self.reading, options=self._options)
         _tell(self.hang.look())
@@ -132,13 +133,12 @@ class _Followed:
             log(f"! {no_such_rank(state)}", "yellow")
         if not state.written or self._options.nsys:
             return
-        steps = max(len(report.profiled_ns) for report in state.written)
         log(
-            f"window of {counted(steps, 'step')} recorded; the verdict follows when the job ends; "
+            f"window of {counted(state.steps, 'step')} recorded; the verdict follows when the job ends; "
             f"now: stepscope diagnose {shlex.quote(str(self._layout.root))}"
         )
-        if usable_cores() >= CORES_A_RANK * len(state.expected or ()):  # else it would slow the ranks that are timed
-            self.reading = WindowReading(self._layout.traces(1))
+        beside = usable_cores() >= CORES_A_RANK * len(state.expected or ())
+        self.reading = WindowReading(self._layout.traces(1), beside=beside)
         _get_ready()
         self._show_at = time.monotonic() + EARLY_S
 
@@ -366,11 +366,10 @@ def _captures(
     """What the window's traces say; nothing where there are none, or none that is read."""
     if state is None or options.nsys:
         return {}
-    from stepscope.traces.job import analyse_captures
     from stepscope.traces.rank_pass import Wanted
 
     try:
-        return analyse_captures(layout.traces(number)) if reading is None else reading.result(Wanted())
+        return (reading or WindowReading(layout.traces(number), beside=False)).result(Wanted())
     except StepscopeError as error:
         log(f"error: {error}", "red")
         return {}
@@ -390,8 +389,7 @@ def _show(
         _copy_for_tensorboard(state.written, options.tensorboard)
     console = out()
     console.print()
-    steps = max((len(report.profiled_ns) for report in state.written), default=0)
-    console.rule(f"stepscope: window {number}: why, from {counted(steps, 'profiled step')}")
+    console.rule(f"stepscope: window {number}: why, from {counted(state.steps, 'profiled step')}")
     from stepscope.cli.commands.trace import Trace
     from stepscope.cli.trace_run import run as run_trace
 

@@ -1,4 +1,4 @@
-"""What ``stepscope profile`` says beside the traces: what the profiler cost, what is missing and why."""
+"""What ``stepscope profile`` says beside the traces: which steps, what is missing and why."""
 
 from __future__ import annotations
 
@@ -14,15 +14,9 @@ from stepscope.store.layout import ProfileLayout
 
 
 def notes(layout: ProfileLayout, state: WindowState) -> list[str]:
-    """What the profiler cost, what is missing, where the files are."""
+    """What was profiled, what is missing, where the files are."""
     written = state.written
     lines = []
-    if state.step_ns is not None:
-        before, inside = state.step_ns
-        lines.append(
-            f"step time without the profiler: {before / 1e6:,.1f} ms; in the profiled steps {inside / 1e6:,.1f} ms "
-            f"({100 * (inside / before - 1):+.0f}%)"
-        )
     ranges = {(r.first_step, r.last_step) for r in written}
     for first, last in sorted(ranges):
         lines.append(f"profiled: steps {first + 1} to {last} of {counted(len(written), 'rank')}")

@@ -11,6 +11,8 @@ from stepscope.records.verdict import JobVerdict
 from stepscope.report import verdict_lines
 
 WIDEST = 100
+MOST_RANKS = 3
+"""Named one by one beside a part: there is room for no more."""
 _GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
 
 
@@ -18,7 +20,8 @@ def show_verdict(verdict: JobVerdict) -> None:
     """Three lines, the tree, the other costs, what the figures rest on."""
     style = "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
     _wrapped(f"{verdict.headline}.", style)
-    say("  " + "     ".join(f"{what}  {much}" for what, much in verdict_lines.coverage(verdict)))
+    if rests_on := verdict_lines.coverage_line(verdict):
+        say(f"  {rests_on}")
     if verdict.advice:
         first = verdict.advice[0]
         _wrapped(first.text, "", first="  next   ", then="         ")
@@ -44,8 +47,8 @@ def _tree(verdict: JobVerdict) -> None:
     )
     for name, each in rows:
         mark = "   <- " + verdict.kind if each.cause else ""
-        ranks = "" if not each.by_rank else "   " + verdict_lines.by_rank(each)
-        line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{ranks}{mark}"
+        ranks = "" if not each.by_rank else "   " + verdict_lines.by_rank(each, most=MOST_RANKS)
+        line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{mark}{ranks}"
         say(line[:WIDEST], "bold" if each.cause else "")
 
 

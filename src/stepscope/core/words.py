@@ -18,7 +18,7 @@ def plural(number: int, noun: str) -> str:
 
 def counted(number: int, noun: str) -> str:
     """``1 GPU``, ``8 GPUs``."""
-    return f"{number} {plural(number, noun)}"
+    return f"{number:,} {plural(number, noun)}"
 
 
 def in_words(items: Iterable[object], *, at_most: int = 8) -> str:

@@ -52,6 +52,11 @@ class Units:
     def on_cpus(self) -> bool:
         return all(rank.source != "device" for rank in self.ranks)
 
+    @property
+    def host_share(self) -> float:
+        """Of the steps, what the wrapper itself takes on CPUs, the least over ranks."""
+        return min(1.0, min(rank.host_ns for rank in self.ranks) / self.step_ns)
+
     def cost(self) -> MessageCost | None:
         """Of a gather or a reduction, by these calls; None where their sizes are unknown."""
         return fitted((mine[0].size_bytes or 0, min(c.end_ns - c.start_ns for c in mine)) for mine in self.calls)

@@ -13,6 +13,7 @@ from statistics import fmean, median
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
+from stepscope.diagnose.trace_facts import exposed_transfer
 from stepscope.diagnose.verdict_kinds import CAUSES_OF_TRANSFER, KIND_OF_EVENT, KIND_OF_RULE
 from stepscope.diagnose.verdict_tree import tree_of
 from stepscope.diagnose.verdict_words import worded
@@ -20,9 +21,10 @@ from stepscope.records.finding import Diagnosis, Finding, Quiet
 from stepscope.records.verdict import JobVerdict, Share, TimeCost, VerdictKind
 from stepscope.results.diary import (
     JobSteps,
-    Numbers,
     between_steps,
+    crowd,
     late_ranks,
+    paused_steps,
     pauses,
     saved_share,
     share,
@@ -48,12 +50,19 @@ WORTH_LATE = 0.05
 MOST_STEPS = 0.7
 """Of the steps, in which a rank that is late by itself is late; by chance one of two is in half of them."""
 
+SURELY_LATE = 0.075
+"""Of the others' own time: a rank whose interval of the excess begins beyond it is late by itself, though other delays hide
+that in some steps. Of clean ranks it began at 0.057 at most (60 runs, 2026-11)."""
+
 WORTH_WALL = 0.05
 """Of the wall time, for what happens between steps."""
 
 CONTENDED = 0.2
 """Share of the step in which a rank was ready to run and had no processor. Threads of gloo alone make up to 0.13 where there
 are as many ranks as cores (15 clean jobs, 2 ranks on 2 quiet cores, 2026-11)."""
+
+CROWDED = 0.1
+"""The same where ranks have more threads than there are cores, so that some wait whenever all of them compute."""
 
 OPTIMIZER_HEAVY = 0.3
 
@@ -95,8 +104,8 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     window = _window(evidence, job)
     late = late_ranks(steps)
     costs = _ordered(_costs(steps, job, window, diagnosis, late, pipeline=_is_pipeline(job, diagnosis)))
-    if failed is not None and steps.steps < LEAST_WITH_INTERVAL:
-        costs = []  # a job that failed in its first steps is no job whose time is worth a word
+    if failed is not None:
+        costs = []  # how a job failed comes before what its steps cost; the tree still shows it
     kind, ranks = _kind(steps, diagnosis, costs)
     if failed is not None and job.end is not None:
         kind, ranks = failed, job.end.ranks
@@ -176,9 +185,9 @@ def _costs(
         if pipeline:
             yield from _bubble(steps)
         else:
-            yield from _late(steps, diagnosis, late)
+            yield from _late(steps, diagnosis, late, ahead=job.loads_ahead)
             yield from _communication(steps, window, diagnosis, late)
-        fed = tuple(_input(steps))
+        fed = tuple(_input(steps, ahead=job.loads_ahead))
         yield from fed
         yield from _optimizer(steps)
         yield from _beyond_python_before(fed, diagnosis, skip=SIZED | ({"pipeline-bubble"} if pipeline else set()))
@@ -207,33 +216,48 @@ def _rules(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[str, ...]:
 
 def _contended(steps: JobSteps) -> Iterable[TimeCost]:
     part = share(steps.delay_ns, steps.whole_ns)
-    if part is not None and part.value >= CONTENDED:
+    if part is not None and part.value >= (CONTENDED if crowd(steps) is None else CROWDED):
         yield TimeCost(kind="contended-machine", share=part, stake_fraction=part.value)
 
 
-def _input(steps: JobSteps) -> Iterable[TimeCost]:
+def _input(steps: JobSteps, *, ahead: bool) -> Iterable[TimeCost]:
     """Waiting for data where every rank waits: that of the rank which comes last, step by step. What one rank alone waits
-    makes it late, and counts there."""
+    makes it late, and counts there; pauses and garbage collections before a forward pass prepare no batch."""
+    usual = ~paused_steps(steps)
     for name in ("data", "before"):
         every = np.nan_to_num(steps.parts_ns[name])
-        if not _every_rank_waits(every):
+        if name == "before":
+            every = np.maximum(every - steps.inside_ns, 0.0)
+        if not _every_rank_waits(steps, name, ahead=ahead and name == "data"):
             continue
         last = np.nan_to_num(steps.own_ns).argmax(axis=0)
-        part = share(every[last, np.arange(steps.steps)], steps.step_ns)
+        kept = np.ones_like(usual) if name == "data" else usual
+        part = share(every[last, np.arange(steps.steps)][kept], steps.step_ns[kept])
         if part is not None and part.value >= (WORTH if name == "data" else WORTH_BEFORE):
             yield TimeCost(kind="input-bound", share=part, stake_fraction=part.value, rules=(name,))
             return
 
 
-def _every_rank_waits(data_ns: Numbers) -> bool:
-    """Whether the rank that waits least waits at least half as long as the one that waits most."""
-    by_rank = data_ns.mean(axis=1)
-    return bool(by_rank.min() >= 0.5 * by_rank.max())
+def _every_rank_waits(steps: JobSteps, name: str, *, ahead: bool) -> bool:
+    """Whether the rank that waits least waits at least half as long as the one that waits most.
+
+    ahead: workers load while a rank waits for another one, so of loaders that are equally slow one rank alone seems to wait:
+    a rank that still waits for WORTH_LATE of the step is near its own loader's limit.
+    """
+    by_rank = np.nan_to_num(steps.parts_ns[name]).mean(axis=1)
+    limit = 0.5 * by_rank.max()
+    if ahead:
+        limit = min(limit, WORTH_LATE * steps.whole_ns.mean())
+    return bool(by_rank.min() >= limit)
 
 
-def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow]) -> Iterable[TimeCost]:
-    chronic = [each for each in slow if each.kind == "chronic" and each.late_steps >= MOST_STEPS * each.steps]
-    shared = _every_rank_waits(np.nan_to_num(steps.parts_ns["data"]))
+def _by_itself(slow: Slow) -> bool:
+    return slow.late_steps >= MOST_STEPS * slow.steps or (slow.low_ns or 0.0) >= SURELY_LATE * slow.others_ns
+
+
+def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow], *, ahead: bool) -> Iterable[TimeCost]:
+    chronic = [each for each in slow if each.kind == "chronic" and _by_itself(each)]
+    shared = _every_rank_waits(steps, "data", ahead=ahead)
     if shared and (data := share(steps.parts_ns["data"], steps.whole_ns)) is not None and data.value >= WORTH:
         chronic = [each for each in chronic if each.part != "data_wait"]
         slow = chronic
@@ -285,9 +309,12 @@ def _communication(
 
 
 def _exposed(window: TraceEvidence | None) -> float | None:
-    """Exposed communication / window, median rank of the profiled steps."""
+    """Exposed transfer / window of the profiled steps, which stakes of its causes are parts of; with waiting where that is
+    not known apart."""
     if window is None:
         return None
+    if transfer := exposed_transfer(window.summary):
+        return transfer
     budgets = [p.budget.parts for p in window.summary.ranks if p.budget is not None]
     shares = [each.exposed_comm_ns / each.window_ns for each in budgets if each.window_ns]
     return median(shares) if shares else None

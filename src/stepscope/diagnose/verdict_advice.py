@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.rules.straggler import CAUSE_ADVICE
 from stepscope.diagnose.verdict_kinds import KIND_OF_RULE
 from stepscope.records.finding import Advice, Diagnosis
 from stepscope.records.verdict import JobVerdict, VerdictKind
+from stepscope.results.diary import crowd
 from stepscope.results.profiled_job import ProfiledJob
+from stepscope.results.slow_ranks import Slow
 
 MOST_WORKERS = 4
 """Advised at first: a look at the next profile says whether they keep up."""
@@ -29,13 +32,20 @@ _PLAIN: Mapping[VerdictKind, str] = {
 }
 
 
-def advice_for(verdict: JobVerdict, *, job: ProfiledJob, diagnosis: Diagnosis) -> tuple[Advice, ...]:
+def advice_for(
+    verdict: JobVerdict, *, job: ProfiledJob, diagnosis: Diagnosis, late: Sequence[Slow]
+) -> tuple[Advice, ...]:
     """At most two: of the finding that explains the first cost, or the general one."""
     if verdict.kind == "input-bound":
         return (_loader(job),)
+    if verdict.kind == "straggler" and any(each.kind == "chronic" and each.part == "data_wait" for each in late):
+        return (Advice(text=CAUSE_ADVICE["data"]),)
     explained = [f for f in diagnosis.findings if KIND_OF_RULE.get(f.rule) == verdict.kind and f.advice]
     if explained:
         return explained[0].advice[:1]
+    full = crowd(job.steps) if verdict.kind == "contended-machine" and job.steps is not None else None
+    if full is not None:
+        return (Advice(text=f"start no more ranks x threads a host than its {full.cores} cores"),)
     plain = _PLAIN.get(verdict.kind)
     return () if plain is None else (Advice(text=plain),)
 

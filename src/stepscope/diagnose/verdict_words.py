@@ -11,7 +11,7 @@ from stepscope.diagnose.verdict_kinds import KIND_OF_EVENT
 from stepscope.records.finding import Diagnosis
 from stepscope.records.job_end import JobEnd
 from stepscope.records.verdict import JobVerdict, Share, TimeCost, VerdictKind
-from stepscope.results.diary import JobSteps, between_steps, drift
+from stepscope.results.diary import JobSteps, between_steps, crowd, drift
 from stepscope.results.job_end import end_sentence
 from stepscope.results.profiled_job import ProfiledJob
 from stepscope.results.slow_ranks import Slow
@@ -62,7 +62,7 @@ def worded(
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=tuple(_evidence(steps, late)) if told else (),
         notes=(*_between(verdict, steps), *_drift(steps), *_profiler(verdict)),
-        advice=advice_for(verdict, job=job, diagnosis=diagnosis),
+        advice=advice_for(verdict, job=job, diagnosis=diagnosis, late=late),
     )
 
 
@@ -102,7 +102,13 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
     noun, much = NOUNS[cost.kind], percent(cost.share)
     every = "every step" if cost.period is None else f"every {cost.period} steps"
     if cost.kind == "contended-machine":
-        return f"{noun}: ranks are ready to run and wait for a processor {much} of the step"
+        full = crowd(steps)
+        whose = (
+            ""
+            if full is None
+            else f"; {counted(full.ranks, 'rank')} with {full.threads} threads share {full.cores} cores"
+        )
+        return f"{noun}: ranks are ready to run and wait for a processor {much} of the step{whose}"
     if cost.kind == "input-bound":
         if cost.rules == ("before",):
             return f"{noun}: the loop prepares its batch before the forward pass {much} of every step"
@@ -135,7 +141,7 @@ def _straggler(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
     slow = next((each for each in late if each.kind == "chronic"), None)
     part = f" {PART_WORDS[slow.part]}" if slow is not None and slow.part is not None else ""
     excess = "" if cost.excess_ns is None else f" {format_duration(cost.excess_ns)} longer{part}"
-    others = "rank 0 waits" if steps.ranks == 2 and cost.ranks == (1,) else "the others wait"
+    others = f"rank {1 - cost.ranks[0]} waits" if steps.world_size == 2 and len(cost.ranks) == 1 else "the others wait"
     return f"Straggler: rank {names} takes{excess} in every step; {others}: {percent(cost.share)} of the step"
 
 
@@ -146,7 +152,8 @@ def _evidence(steps: JobSteps, late: tuple[Slow, ...]) -> list[str]:
             own, others = slow.others_ns + slow.excess_ns, slow.others_ns
             said.append(
                 f"rank {steps.diaries[slow.rank].rank}: own time {format_duration(own)} a step, the others' "
-                f"{format_duration(others)}; late in {slow.late_steps} of {slow.steps} steps ({steps.own_clock})"
+                f"{format_duration(others)}; late in {format_percent(slow.late_steps / slow.steps)} of "
+                f"{steps.steps:,} steps ({steps.own_clock})"
             )
     return said
 

@@ -162,7 +162,7 @@ class HangWatch:
     def _ending(self) -> bool:
         """Whether a rank is through with the training: the others may do what they do without steps."""
         last = {rank_of(path): path for path in self._layout.diaries()}  # in order of attempt
-        ends = [path.with_name(path.name.replace("diary-", "end-")).with_suffix(".json") for path in last.values()]
+        ends = [ProfileLayout.end_of(path) for path in last.values()]
         return any(_document(path).get("kind") == "exit" for path in ends if path.exists())
 
     def _ask(self, now: float) -> None:

@@ -32,7 +32,8 @@ def prepare(
     """Make the output folder and return the environment of the command. Raises StepscopeError.
 
     memory: keep the allocator's history from the first use of CUDA on.
-    The folder must be new or empty: windows of two jobs in one folder could not be told apart.
+    The folder must be new or empty: windows of two jobs in one folder could not be told apart. That of a job which failed
+    before its first step is emptied: the same line is typed again once its fault is corrected.
     """
     root = layout.root
     if shutil.which(record.command[0]) is None:
@@ -41,6 +42,8 @@ def prepare(
             why="there is no such program" if not Path(record.command[0]).exists() else "it is not executable",
             fix="check the command after `--`",
         )
+    if layout.end.exists():
+        make_room(layout)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise UsageError(f"{root} exists and is not an empty folder", fix="choose another folder with -o DIR")
     make_dir(layout.control)

@@ -6,7 +6,6 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
@@ -46,11 +45,9 @@ class WindowState:
         return tuple(report for report in self.reports if report.status == "written")
 
     @property
-    def step_ns(self) -> tuple[float, float] | None:
-        """(without the profiler, in the profiled steps): medians over ranks of each rank's median; None without both."""
-        plain = [median(r.unprofiled_ns) for r in self.written if r.unprofiled_ns]
-        profiled = [median(r.profiled_ns) for r in self.written if r.profiled_ns]
-        return (median(plain), median(profiled)) if plain and profiled else None
+    def steps(self) -> int:
+        """Profiled steps of the rank with most of them."""
+        return max((len(report.profiled_ns) for report in self.written), default=0)
 
 
 def window_state(layout: ProfileLayout, number: int, request: WindowRequest) -> WindowState:

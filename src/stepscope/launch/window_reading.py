@@ -23,14 +23,17 @@ NICE = 19
 
 
 class WindowReading:
-    """From when every rank has written its trace on. ``result`` ends it, and reads what is left at full speed."""
+    """From when every rank has written its trace on. ``result`` ends it, and reads what is left at full speed, once.
 
-    def __init__(self, folder: Path) -> None:
+    beside: begin now, while the job runs; else nothing is read before ``result``.
+    """
+
+    def __init__(self, folder: Path, *, beside: bool = True) -> None:
         self._folder = folder
         self._pid: int | None = None
         self._done = -1
         self._found: Mapping[str, TraceSummary] | None = None
-        if not can_fork():
+        if not (beside and can_fork()):
             return
         self._done = os.memfd_create("ranks")
         parent = os.getpid()

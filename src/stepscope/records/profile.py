@@ -77,8 +77,8 @@ class HookedRank:
 class WindowOfRank:
     """window-N-rank-R.json: how a window went on one rank; ``open`` while it lasts.
 
-    unprofiled_ns: host time of up to 64 steps before the window. profiled_ns: of the steps in it. paused_s: how long
-    the rank waited while its trace was written. bounded: why it has fewer steps than would be needed.
+    profiled_ns: host time of its steps. paused_s: how long the rank waited while its trace was written. bounded: why it has
+    fewer steps than would be needed.
     """
 
     window: int
@@ -90,7 +90,6 @@ class WindowOfRank:
     restart: int
     first_step: int
     last_step: int
-    unprofiled_ns: tuple[int, ...]
     profiled_ns: tuple[int, ...]
     ended: str | None = None
     file: str | None = None

@@ -50,7 +50,8 @@ class ShardedUnits:
     """A rank's units. wrapper: fsdp1 | fsdp2 | deepspeed | unknown. named_by: annotation | order.
 
     source: device | cpu_spans. reserved_bytes: most that the allocator held; capacity_bytes: the device's memory. Both
-    None where the trace does not say.
+    None where the trace does not say. host_ns: on CPUs, what the wrapper's own ranges take beside communication, which is
+    part of the step there.
     """
 
     rank: int
@@ -61,6 +62,7 @@ class ShardedUnits:
     reserved_bytes: int | None
     capacity_bytes: int | None
     copies: tuple[UnitCopies, ...] = ()
+    host_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from stepscope.report.page.tables import memory_tables, step_tables
 from stepscope.report.page.verdict import findings_title, profiled_machine, worth_saying
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
-from stepscope.report.verdict_lines import also, coverage
+from stepscope.report.verdict_lines import also, coverage_line
 from stepscope.report.views import runs, scaling
 from stepscope.results.evidence import Evidence
 from stepscope.store.layout import profiled_job
@@ -59,10 +59,9 @@ def _title(evidence: Evidence) -> str:
 
 def _verdict(verdict: JobVerdict) -> str:
     """The first screen without its tree, which is the table below."""
-    lines = [
-        paragraph(f"{verdict.headline}."),
-        f"  {'     '.join(f'{what}  {much}' for what, much in coverage(verdict))}",
-    ]
+    lines = [paragraph(f"{verdict.headline}.")]
+    if rests_on := coverage_line(verdict):
+        lines.append(f"  {rests_on}")
     for advice in verdict.advice[:1]:
         lines.append(paragraph(advice.text, indent="         ", first="  next   "))
         if advice.command:

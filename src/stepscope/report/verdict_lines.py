@@ -13,7 +13,9 @@ MOST_RANKS = 8
 
 
 def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
-    """(what, how much) of the second line: stake, steps, ranks."""
+    """(what, how much) of the second line: stake, steps, ranks; nothing of a job that made no step."""
+    if not verdict.steps_timed and not verdict.steps_profiled:
+        return ()
     parts = []
     if verdict.stake_fraction:
         parts.append(("stake", f"up to {1 / max(1 - verdict.stake_fraction, 0.01):.2g}x faster"))
@@ -23,6 +25,11 @@ def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
     hosts = f" on {counted(verdict.hosts, 'host')}" if verdict.hosts > 1 else ""
     parts.append(("ranks", f"{verdict.ranks_seen} of {world}{hosts}"))
     return tuple(parts)
+
+
+def coverage_line(verdict: JobVerdict) -> str:
+    """The same as text; empty where there is nothing."""
+    return "     ".join(f"{what}  {much}" for what, much in coverage(verdict))
 
 
 def also(verdict: JobVerdict) -> tuple[str, ...]:
@@ -37,9 +44,9 @@ def rows(parts: Sequence[VerdictPart], depth: int = 0) -> Iterator[tuple[int, Ve
         yield from rows(each.parts, depth + 1)
 
 
-def by_rank(part: VerdictPart) -> str:
-    """The ranks of a part, where they differ; empty where they do not."""
-    if len(part.by_rank) > MOST_RANKS:
+def by_rank(part: VerdictPart, *, most: int = MOST_RANKS) -> str:
+    """The ranks of a part, where they differ (else empty): each of at most so many, or the least and the most."""
+    if len(part.by_rank) > most:
         low, high = (pick(part.by_rank, key=lambda each: each[1]) for pick in (min, max))
         return f"rank {low[0]} {format_duration(low[1])} .. rank {high[0]} {format_duration(high[1])}"
     return ", ".join(f"rank {rank} {format_duration(ns)}" for rank, ns in part.by_rank)

@@ -273,6 +273,6 @@ def _rounded(sample: CommSample) -> tuple[str, ...]:
     if sample.size_bytes is None or sample.size_bytes == sample.asked_bytes:
         return ()
     return (
-        f"{counted(sample.asked_bytes, 'byte')} asked for, rounded down to {sample.size_bytes}: "
+        f"{counted(sample.asked_bytes, 'byte')} asked for, rounded down to {sample.size_bytes:,}: "
         "the type and the number of ranks divide it",
     )

@@ -24,15 +24,16 @@ Of = Callable[..., Any]
 """np.median or np.mean."""
 
 BETWEEN_RUNS = 0.009
-"""Standard deviation of log(step) between runs of one command on one machine with nothing else to do."""
+"""Standard deviation of log(step) between runs of one command on one machine that was meant to have nothing else to do."""
 
 OF_STEP = 0.01
 """What a part of the step may differ by between two such runs, as a share of the step: parts take time from each other."""
 
-CONTENDED, USUAL_DELAY = 1.5, 0.01
+DELAY_FACTOR, USUAL_DELAY = 1.5, 0.01
 """Without processor for the share c of the time, a step takes 1 / (1 - c) times as long; beyond the usual share, that log
 times the first is what the step may differ by between two runs. 13 runs beside other work (c 0.03 to 0.86, steps up to 9
-times as long as alone) came out as different from each other in 6 of 36 pairs with half the log, and in none with this."""
+times as long as alone) came out as different from each other in 6 of 36 pairs with half the log; the factor was chosen on
+these runs."""
 
 MOST_DOUBT = 0.3
 """Of what two runs of one command differ by (of log): where it is more nothing could be told, and nothing is tested."""
@@ -93,7 +94,7 @@ def timed_steps(diaries: Sequence[RankDiary]) -> TimedSteps | Unavailable:
 def between_runs(*sides: TimedSteps) -> float:
     """Standard deviation of log(ratio) of two runs of one command under these conditions."""
     contended = min(0.99, max(side.contended for side in sides))
-    return math.hypot(math.sqrt(2) * BETWEEN_RUNS, CONTENDED * max(0.0, -math.log1p(-contended) - USUAL_DELAY))
+    return math.hypot(math.sqrt(2) * BETWEEN_RUNS, DELAY_FACTOR * max(0.0, -math.log1p(-contended) - USUAL_DELAY))
 
 
 def step_change(before: TimedSteps, after: TimedSteps, ranks: tuple[int, int]) -> tuple[Change, str] | None:

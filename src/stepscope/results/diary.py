@@ -52,6 +52,9 @@ SHORT = 10
 PAUSE_MADS, PAUSE_FACTOR = 8.0, 2.0
 """A step further above the median than so many MAD, and longer than so many medians, holds a pause."""
 
+MOST_PAUSES = 0.25
+"""Of the steps: more of them are no pauses but how the job runs, such as two kinds of batches."""
+
 MOST_RESAMPLED = 10_000
 """Steps whose medians are resampled; of more every n-th. A median over them is known to a thousandth of the spread."""
 
@@ -100,6 +103,11 @@ class JobSteps:
     def step_ns(self) -> Numbers:
         """[steps]: of the slowest rank."""
         return np.asarray(self.whole_ns.max(axis=0))
+
+    @property
+    def inside_ns(self) -> Numbers:
+        """[ranks, steps]: garbage collections and compilations inside of the timed steps."""
+        return np.asarray(_inside_ns(self.diaries, self.all_steps)[:, self.numbers - 1])
 
     @property
     def transfer_ns(self) -> Numbers:
@@ -157,13 +165,18 @@ def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
 
 def _interrupted(diaries: Sequence[RankDiary], net_ns: Numbers) -> NDArray[np.bool_]:
     """[steps]: whether something known happened inside that took a good part of a usual step, on any rank."""
-    count = net_ns.shape[1]
-    taken = np.zeros(count)
-    for diary in diaries:
+    taken = _inside_ns(diaries, net_ns.shape[1]).sum(axis=0)
+    return np.asarray(taken > INTERRUPTION * float(np.median(net_ns)))
+
+
+def _inside_ns(diaries: Sequence[RankDiary], count: int) -> Numbers:
+    """[ranks, steps]: what known events inside of each step took."""
+    taken = np.zeros((len(diaries), count))
+    for mine, diary in zip(taken, diaries, strict=True):
         for event in diary.events:
             if event.inside and event.step <= count:
-                taken[event.step - 1] += event.ns
-    return np.asarray(taken > INTERRUPTION * float(np.median(net_ns)))
+                mine[event.step - 1] += event.ns
+    return taken
 
 
 def _overlap(same_rank: Sequence[RankDiary]) -> bool:
@@ -230,6 +243,29 @@ def step_interval(steps: JobSteps) -> tuple[float, float | None, float | None]:
 def _stride(steps: JobSteps) -> int:
     """Every how many steps one is drawn from, where medians are resampled."""
     return max(1, steps.steps // MOST_RESAMPLED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crowd:
+    """Ranks of a host with more threads than it has cores."""
+
+    ranks: int
+    threads: int
+    cores: int
+
+
+def crowd(steps: JobSteps) -> Crowd | None:
+    """That of the host with most threads a core; None: no host has more than its cores, or it is not recorded.
+
+    threads: of one operator, on all ranks of the host together.
+    """
+    found = []
+    for ranks in grouped(steps.diaries, lambda each: each.header.host).values():
+        cores = min((d.header.cores for d in ranks if d.header.cores), default=0)
+        threads = sum(d.header.threads or 1 for d in ranks)
+        if 0 < cores < threads:
+            found.append(Crowd(ranks=len(ranks), threads=threads, cores=cores))
+    return max(found, key=lambda each: each.threads / each.cores, default=None)
 
 
 def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
@@ -342,13 +378,22 @@ class Pauses:
     rank: int | None
 
 
-def pauses(steps: JobSteps) -> Pauses | None:
-    """Single long steps together: their time beyond the median step, as a share of all; None where there are none."""
+def paused_steps(steps: JobSteps) -> NDArray[np.bool_]:
+    """[steps]: which of them hold such a pause; none where they are too few, or too many, to be pauses."""
     times = steps.step_ns
     middle = float(np.median(times))
     odd = (times > middle + PAUSE_MADS * mad(times)) & (times > PAUSE_FACTOR * middle)
-    if odd.sum() < LEAST_PERIODS or not middle:
+    if not LEAST_PERIODS <= odd.sum() <= MOST_PAUSES * odd.size or not middle:
+        return np.zeros_like(odd)
+    return np.asarray(odd)
+
+
+def pauses(steps: JobSteps) -> Pauses | None:
+    """Single long steps together: their time beyond the median step, as a share of all; None where there are none."""
+    times, odd = steps.step_ns, paused_steps(steps)
+    if not odd.any():
         return None
+    middle = float(np.median(times))
     beyond = np.where(odd, times - middle, 0.0)
     part = share(beyond, times)
     assert part is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import shorten
 
 from stepscope.core.words import counted
 from stepscope.records.job_end import JobEnd
@@ -70,7 +71,7 @@ def _what(end: JobEnd) -> str:
 
 def _raised(end: JobEnd) -> str:
     said = (end.message or "").strip().splitlines()
-    first = f": {said[0][:MESSAGE_CHARS]}" if said else ""
+    first = f": {shorten(said[0], MESSAGE_CHARS, placeholder=' ...')}" if said else ""
     return f"{_who(end)} raised {end.exception or 'an exception'}{first}{_where(end)}"
 
 

@@ -192,7 +192,7 @@ def _profiled(path: Path, read: Callable[[], Evidence]) -> Evidence:
     try:
         found = read()
     except DataError:
-        if job.steps is None:
+        if job.steps is None and job.end is None:
             raise
         return Evidence(sources=(Source(path=path, kind="profile"),), profiled=(job,))
     return replace(found, profiled=(*found.profiled, job))

@@ -43,6 +43,11 @@ class ProfiledJob:
         return None if not devices else set(devices) == {"cpu"}
 
     @property
+    def loads_ahead(self) -> bool:
+        """Whether worker processes load the next batches while a rank is busy or waits."""
+        return bool(((self.facts.get("loaders") or {}).get("first") or {}).get("num_workers"))
+
+    @property
     def cores_a_rank(self) -> int | None:
         """Usable cores of rank 0's host / ranks that stepped there, at least 1; None: not recorded."""
         cores = (self.facts.get("machine") or {}).get("cores")

@@ -84,8 +84,8 @@ def read_diary(path: Path) -> RankDiary | None:
         delay=delay,
         micro_steps=rows["micro_steps"],
         flags=rows["flags"],
-        events=_events(path.with_name(path.name.replace("diary-", "events-")).with_suffix(".jsonl")),
-        end=_end(path.with_name(path.name.replace("diary-", "end-")).with_suffix(".json")),
+        events=_events(ProfileLayout.events_of(path)),
+        end=_end(ProfileLayout.end_of(path)),
     )
 
 

@@ -177,6 +177,16 @@ class ProfileLayout:
         """Step diaries, one a process that stepped (records/diary.py)."""
         return tuple(sorted(self.control.glob("diary-*.bin")))
 
+    @staticmethod
+    def events_of(diary: Path) -> Path:
+        """What happened between the steps of one of ``diaries``."""
+        return _beside(diary, "events", ".jsonl")
+
+    @staticmethod
+    def end_of(diary: Path) -> Path:
+        """How the process of one of ``diaries`` ended, as Python saw it."""
+        return _beside(diary, "end", ".json")
+
     def failures(self) -> tuple[Path, ...]:
         """Exceptions that nobody caught, one a process (records/job_end.py)."""
         return tuple(sorted(self.control.glob("failure-*.json")))
@@ -209,6 +219,10 @@ def profiled_job(window: Path) -> Path | None:
     job = window.absolute().parent
     ours = number.isdigit() and window.absolute() == ProfileLayout(job).traces(int(number))
     return job if ours and ProfileLayout(job).record.is_file() else None
+
+
+def _beside(diary: Path, kind: str, suffix: str) -> Path:
+    return diary.with_name(diary.name.replace("diary-", f"{kind}-", 1)).with_suffix(suffix)
 
 
 def shown_as(path: Path) -> Path:

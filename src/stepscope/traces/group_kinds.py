@@ -21,7 +21,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
 """Kind, and what descriptions of its groups hold in torch (``mesh_tp``), torchtitan (``mesh_dp_shard_cp``), DeepSpeed and
 Megatron (``EXPERT_DATA_PARALLEL_GROUP`` reduces gradients of experts). The earliest line that matches decides."""
 
-_IN_EACH_PASS = 0.25
+IN_EACH_PASS = 0.25
 """From this share of a group's all-reduces in the forward pass, and in what follows it, on, layers need them: metrics and
 norms are fewer, and have none in the backward pass."""
 
@@ -56,7 +56,7 @@ def kind_by_operations(calls: Sequence[RankCollective], forward: Sequence[bool])
         return "tp" if ahead["reduce_scatter"] else "dp"
     if "all_reduce" in ops and ops <= {"all_reduce", "all_gather"}:
         share = ahead["all_reduce"] / count["all_reduce"]
-        if _IN_EACH_PASS <= share <= 1 - _IN_EACH_PASS:
+        if IN_EACH_PASS <= share <= 1 - IN_EACH_PASS:
             return "tp"
         return "dp" if not share and "all_gather" not in ops else ""
     return ""

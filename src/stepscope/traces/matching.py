@@ -16,6 +16,7 @@ from stepscope.records.trace_collectives import (
     RankCommunication,
 )
 from stepscope.traces.alignment import base_shifts
+from stepscope.traces.collective_names import TOGETHER
 from stepscope.traces.order_matching import RankOrder, pair
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class _Codes:
         chosen = [each.collectives[p] for p in positions]
         return RankOrder(
             op=np.array([self._ops.setdefault(_kind(c, first=first), len(self._ops)) for c in chosen], dtype=np.int64),
+            together=np.array([c.op in TOGETHER for c in chosen], dtype=np.bool_),
             size=np.array(
                 [0 if c.size_bytes is None or c.op in _UNEVEN else c.size_bytes + 1 for c in chosen],
                 dtype=np.int64,

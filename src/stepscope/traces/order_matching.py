@@ -35,11 +35,12 @@ _GUESSED = 0.4
 class RankOrder:
     """The collectives of one rank in one group, in order of start. All of shape (n,).
 
-    op, size: codes, 0 where unknown or where ranks may differ; both must agree between ranks unless 0. called_ns: when the
-    host called it, its start where that is not recorded.
+    op, size: codes, 0 where unknown or where ranks may differ; both must agree between ranks unless 0. together: no rank can
+    leave before every rank entered. called_ns: when the host called it, its start where that is not recorded.
     """
 
     op: Ints
+    together: NDArray[np.bool_]
     size: Ints
     step: Ints  # number of the profiler's step, -1 where unknown
     starts_ns: Ints

@@ -100,7 +100,7 @@ def _joined(
     reference: RankOrder, other: RankOrder, there: dict[Place, int], here: list[Place], numbers: set[int], steps: int
 ) -> _Joined:
     """The ranks with the other's steps moved by ``steps``: how many calls of the common steps find their like, how many
-    pairs cannot have been one collective, and how far their ends lie apart."""
+    pairs of those that all ranks leave together cannot have been one collective, and how far their ends lie apart."""
     pairs: list[tuple[int, int]] = []
     among = 0
     for j, (step, op, size, count) in enumerate(here):
@@ -114,9 +114,10 @@ def _joined(
         return _Joined(steps=steps, alike=0.0, impossible=1.0, apart_ns=np.inf)
     a, b = np.array(pairs, dtype=np.int64).T
     never = np.maximum(reference.starts_ns[a], other.starts_ns[b]) > np.minimum(reference.ends_ns[a], other.ends_ns[b])
+    never = never[reference.together[a]]
     return _Joined(
         steps=steps,
         alike=len(pairs) / among,
-        impossible=float(never.mean()),
+        impossible=float(never.mean()) if never.size else 0.0,
         apart_ns=abs(median(other.ends_ns[b] - reference.ends_ns[a])),
     )

@@ -63,7 +63,18 @@ def sharded_units(
         calls=_rows(activity, kept),
         reserved_bytes=int(max(on_gpu)) if len(on_gpu) else None,
         capacity_bytes=trace.meta.device_memory_bytes,
+        host_ns=0 if activity.source == "device" else _host_ns(events, activity),
     )
+
+
+def _host_ns(events: Events, activity: Activity) -> int:
+    """Time of the wrapper's own ranges without communication; ``FullyShardedDataParallel.forward`` is the module's."""
+    own = [code for code, name in enumerate(events.names) if name.startswith(("FSDP::", f"{_FSDP1}_"))]
+    chosen = (events.category == Category.USER_ANNOTATION) & np.isin(events.name, np.array(own, dtype=np.int64))
+    ranges = spans.union(events.ts_ns[chosen], events.end_ns[chosen])
+    if activity.window is not None:
+        ranges = spans.clip(ranges, low=activity.window[0], high=activity.window[1])
+    return int(spans.subtract(ranges, activity.comm).measure)
 
 
 def _wrapper(trace: RankTrace) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.diaries import write_diary
 from tests.simulated_diaries import simulate
@@ -14,8 +15,12 @@ from tests.simulated_diaries import simulate
 from stepscope.diagnose.verdict import judge
 from stepscope.diagnose.verdict_words import percent
 from stepscope.records.finding import Diagnosis, Finding
+from stepscope.records.job_end import JobEnd
+from stepscope.records.profile import HookedRank
 from stepscope.records.verdict import JobVerdict, Share, VerdictPart
 from stepscope.results.open import load_evidence
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.writer import write_record
 
 NOTHING = Diagnosis(findings=(), skipped=(), quiet=())
 
@@ -92,6 +97,21 @@ def test_slow_loader_of_one_rank_is_a_straggler_and_no_input_bound_job(tmp_path:
     assert [cost.kind for cost in found.costs].count("input-bound") == 0
 
 
+@pytest.mark.parametrize(("workers", "kind"), [(1, "input-bound"), (0, "straggler")])
+def test_of_loaders_that_work_ahead_one_rank_alone_seems_to_wait(tmp_path: Path, workers: int, kind: str) -> None:
+    for rank, data in enumerate((16.0, 2.5)):
+        columns = {"data": [data] * 60, "forward": [8.0] * 60, "comm": [18.0 - data] * 60, "cpu": [8.0] * 60}
+        write_diary(tmp_path, columns, rank=rank, world_size=2, delay=0.0)
+    hooked = HookedRank(
+        rank=0, world_size=2, host="node0", pid=1, restart=0, python="3.11", torch="2.13", local_rank="0",
+        facts={"loaders": {"first": {"num_workers": workers}}},
+    )  # fmt: skip
+    layout = ProfileLayout(tmp_path)
+    layout.control.mkdir(exist_ok=True)
+    write_record(layout.control / "rank-00000.json", hooked)
+    assert verdict_of(tmp_path).kind == kind
+
+
 def test_what_all_steps_refute_is_no_finding(tmp_path: Path) -> None:
     simulate(tmp_path, ranks=2, steps=100, seed=7)
     record = {"command": ["train"], "folder": ".", "host": "node0", "first": None, "argv": []}
@@ -156,3 +176,53 @@ def test_recompilation_is_told_once(tmp_path: Path) -> None:
     found = verdict_of(tmp_path)
     assert [cost.kind for cost in found.costs] == ["compilation"]
     assert not [note for note in found.notes if note.startswith("compilation")]
+
+
+def test_ranks_with_more_threads_than_cores_are_contended_from_less_delay_on(tmp_path: Path) -> None:
+    for cores, kind in ((8, "compute-bound"), (2, "contended-machine")):
+        folder = tmp_path / str(cores)
+        columns = {"forward": [10.0] * 60, "comm": [2.0] * 60, "cpu": [10.0] * 60}
+        for rank in range(4):
+            write_diary(folder, columns, rank=rank, world_size=4, delay=0.15, threads=1, cores=cores)
+        found = verdict_of(folder)
+        assert found.kind == kind
+    assert "4 ranks with 4 threads share 2 cores" in found.headline
+
+
+def test_a_pause_before_some_forward_passes_prepares_no_batch(tmp_path: Path) -> None:
+    before = [250.0 if step % 20 == 19 else 0.3 for step in range(200)]
+    write_diary(tmp_path, {"before": before, "forward": [27.0] * 200, "cpu": [27.0] * 200}, delay=0.0)
+    (cost,) = verdict_of(tmp_path).costs
+    assert (cost.kind, cost.period) == ("periodic-pause", 20)
+    assert cost.share.value == pytest.approx(250 / (250 + 20 * 27.3), rel=0.1)
+
+
+def test_garbage_collected_before_the_forward_pass_is_told_once(tmp_path: Path) -> None:
+    found = [
+        {"kind": "garbage_collection", "step": n, "at_ns": 0, "ns": 18_000_000, "inside": True} for n in range(1, 61)
+    ]
+    write_diary(tmp_path, {"before": [20.0] * 60, "forward": [20.0] * 60, "cpu": [40.0] * 60}, delay=0.0, events=found)
+    assert [cost.kind for cost in verdict_of(tmp_path).costs] == ["garbage-collection"]
+
+
+def test_a_rank_whose_excess_is_sure_is_late_though_noise_hides_it_in_some_steps(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    own = np.maximum(rng.normal([[60.0], [72.0]], 15.0, (2, 200)), 1.0)
+    for rank in range(2):
+        comm = own.max(axis=0) - own[rank] + 5.0
+        write_diary(
+            tmp_path, {"forward": own[rank], "comm": comm, "cpu": own[rank]}, rank=rank, world_size=2, delay=0.0
+        )
+    late = (own[1] - own[0] > 0.05 * own[0]).mean()
+    assert 0.55 < late < 0.7
+    found = verdict_of(tmp_path)
+    assert (found.kind, found.ranks) == ("straggler", (1,))
+
+
+def test_what_the_steps_of_a_failed_job_cost_is_no_verdict(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=2, steps=100, seed=3, transfer_ms=9.0)
+    end = JobEnd(kind="crash", code=1, world_size=2, ranks=(1,), exception="ValueError", steps_timed=100)
+    write_record(ProfileLayout(tmp_path).end, end)
+    found = verdict_of(tmp_path)
+    assert (found.kind, found.ranks, found.costs) == ("crash", (1,), ())
+    assert found.tree

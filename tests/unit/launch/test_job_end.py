@@ -43,7 +43,7 @@ def failed(*ranks: tuple[int, int], exception: str = "ChildFailedError", **more:
 def window(status: str = "written", reason: str | None = None) -> WindowOfRank:
     return WindowOfRank(
         window=1, rank=0, world_size=2, host="n0", status=status, reason=reason, restart=0, first_step=10,  # type: ignore[arg-type]
-        last_step=18, unprofiled_ns=(), profiled_ns=(1,) * 8,
+        last_step=18, profiled_ns=(1,) * 8,
     )  # fmt: skip
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
 from benchmarks.own_jobs.grading import Said, SaidCost, false_statements, grade, read_said, stake_ok
 from benchmarks.own_jobs.planted import JOBS, PLANTED, Planted
-from benchmarks.own_jobs.truth import Truth, step_seconds
+from benchmarks.own_jobs.truth import Truth, share_of_blocks, share_of_events, step_seconds
 
 SLOW = Planted(name="slow", shape="DDP", verdicts=("straggler",), ranks=(1,), may_say=("straggler",))
 CLEAN = Planted(name="clean_x", shape="DDP", verdicts=("compute-bound",), must_not_say=(r"num_workers",))
@@ -99,9 +101,31 @@ def test_a_step_is_that_of_the_slowest_rank_after_the_warm_up() -> None:
     assert step_seconds([[1.0], []], mean=False) is None
 
 
+def _ends(seconds: Callable[[int], float], steps: int = 101) -> list[float]:
+    """Ends of steps 0 to ``steps - 1``, of such a length each."""
+    return list(accumulate(seconds(step) for step in range(steps)))
+
+
+def test_a_fault_that_comes_and_goes_is_measured_within_one_run() -> None:
+    def slow(step: int) -> float:  # the machine becomes slower, the fault takes a third of the step all the time
+        settling = 0.1 if step % 10 < 2 else 0.0
+        return (0.015 if step // 10 % 2 == 0 else 0.010) + settling
+
+    assert share_of_blocks([_ends(lambda _: 0.010), _ends(slow)]) == pytest.approx(1 / 3)
+    assert share_of_blocks([_ends(slow, steps=25)]) is None
+
+
+def test_what_events_take_is_what_their_steps_take_more() -> None:
+    found = share_of_events([_ends(lambda step: 0.010 + (0.090 if (step + 1) % 25 == 0 else 0)), [1.0, 2.0]], 25)
+    assert found == pytest.approx(1 - 0.010 / (0.010 + 0.090 * 4 / 80), rel=0.05)
+    assert share_of_events([[1.0, 2.0]], 25) is None
+
+
 def test_every_planted_job_has_its_script_and_a_name_of_its_own() -> None:
     assert len({job.name for job in PLANTED}) == len(PLANTED) >= 24
     for job in PLANTED:
         text = (JOBS / f"{job.script or job.name}.py").read_text()
-        assert [way for way in (*job.without, *job.arguments) if way not in text] == []
+        known = "--alternate --clean" if "faulty(" in text else text
+        assert [way for way in (*job.without, *job.arguments) if way not in text and way not in known] == [], job.name
+        assert not job.every or f"step % {job.every} == 0" in text
         assert set(job.ranks) < set(range(max(job.torchrun, 1)))

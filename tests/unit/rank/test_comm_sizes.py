@@ -41,7 +41,7 @@ def test_sizes_are_rounded_down_to_type_and_world(op: str, asked: int, itemsize:
         ("all_reduce", 0, 4, 2, "0 bytes: nothing to send"),
         ("all_reduce", 3, 4, 2, "3 bytes: less than 4 bytes (one element)"),
         ("all_gather", 8, 4, 3, "8 bytes: less than 12 bytes (one element for each of 3 ranks)"),
-        ("all_gather", 1000, 8, 9, "1000 bytes would be rounded down to 936, by more than 1%"),
+        ("all_gather", 1000, 8, 9, "1,000 bytes would be rounded down to 936, by more than 1%"),
         ("all_reduce", 7, 4, 2, "7 bytes would be rounded down to 4, by more than 1%"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_size_that_was_rounded_down_says_so(tmp_path: Path) -> None:
     _leave(layout, SPEC, {rank: [_sample(1001, (5,) * 7, size_bytes=1000)] for rank in range(4)})
     (row,) = build_comm_rows(layout, (SPEC,))
     assert row.size_bytes == 1000
-    assert "1001 bytes asked for, rounded down to 1000" in row.notes[0]
+    assert "1,001 bytes asked for, rounded down to 1,000" in row.notes[0]
 
 
 def test_one_wrong_result_voids_the_size_and_the_cell(tmp_path: Path) -> None:

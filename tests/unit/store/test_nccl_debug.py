@@ -448,7 +448,7 @@ def test_empty_and_foreign_files_of_a_folder_are_skipped_and_said(tmp_path: Path
     [
         (b"", "it is empty"),
         (b"epoch 1\nNCCL INFO: a word in a text\n", "none of its 2 lines"),
-        (bytes(range(256)) * 20_000, "none of its 20000 lines"),
+        (bytes(range(256)) * 20_000, "none of its 20,000 lines"),
         (b"NCCL " * 700_000, "none of its 0 lines"),
     ],
     ids=["empty", "text", "binary", "one line without an end"],

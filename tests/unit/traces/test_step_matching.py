@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.communications import Met, collective, job, rank
 
-from stepscope.records.trace_collectives import RankCommunication
+from stepscope.records.trace_collectives import RankCollective, RankCommunication
 from stepscope.traces.alignment import align_clocks
 from stepscope.traces.matching import match_collectives
 from stepscope.traces.stragglers import find_stragglers
@@ -68,6 +68,26 @@ def test_ranks_of_one_host_are_joined_by_their_steps_and_have_one_clock(late_ns:
     assert set(joined(ranks)) == {(n, n) for n in range(6)}
     fits = align_clocks(ranks, match_collectives(ranks)).fits
     assert [(f.status, f.offset_ns) for f in fits] == [("reference", 0.0), ("same_host", 0.0)]
+
+
+def test_a_root_that_leaves_its_broadcast_early_moves_no_step() -> None:
+    """DDP's buffers: two broadcasts before each all_reduce, which the root has left before the other rank's threads begin
+    them, in another order."""
+
+    def calls(on: int) -> list[RankCollective]:
+        found = []
+        for n in range(6):
+            for i in range(2):
+                begin = n * STEP + (1 - i if on else i) * MS + on * 12 * MS
+                launch = n * STEP + i * 1000
+                found.append(
+                    collective("broadcast", begin, begin + MS // 2, size_bytes=16 << i, step=n, launch_ns=launch)
+                )
+            found.append(collective("all_reduce", n * STEP + 15 * MS, n * STEP + 20 * MS, size_bytes=100, step=n))
+        return sorted(found, key=lambda call: call.start_ns)
+
+    ranks = hosted([rank(0, calls(0)), rank(1, calls(1))], "a", "a")
+    assert joined(ranks) == [(n, n) for n in range(6) for _ in range(3)]
 
 
 def test_steps_that_one_rank_counts_from_elsewhere_are_joined_where_they_ran_together() -> None:

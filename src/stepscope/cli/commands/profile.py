@@ -9,6 +9,18 @@ import typer
 
 from stepscope.cli.command import Command, Options
 
+StepOptimizer = Annotated[
+    int, typer.Option(help="Optimizer whose steps count, numbered by first step.", min=1, metavar="N")
+]
+HangAfter = Annotated[
+    str,
+    typer.Option(
+        help="Without a step for so long, ranks are asked where they are; auto: 60 s, or longer for long steps.",
+        metavar="auto|SECONDS",
+    ),
+]
+NcclDebug = Annotated[bool, typer.Option("--nccl-debug", help="Keep NCCL's own log (NCCL_DEBUG=INFO).")]
+
 
 class Window(Options):
     """What a window of profiled steps holds: of ``profile``, with a command or attached."""
@@ -65,17 +77,9 @@ class Profile(Window):
         Path | None, typer.Option(help="Profile a job that `stepscope run -o RUN` started.", metavar="RUN")
     ] = None
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the traces.", metavar="DIR")] = None
-    step_optimizer: Annotated[
-        int, typer.Option(help="Optimizer whose steps count, numbered by first step.", min=1, metavar="N")
-    ] = 1
-    hang_after: Annotated[
-        str,
-        typer.Option(
-            help="Without a step for so long, ranks are asked where they are; auto: 60 s, or longer for long steps.",
-            metavar="auto|SECONDS",
-        ),
-    ] = "auto"
-    nccl_debug: Annotated[bool, typer.Option("--nccl-debug", help="Keep NCCL's own log (NCCL_DEBUG=INFO).")] = False
+    step_optimizer: StepOptimizer = 1
+    hang_after: HangAfter = "auto"
+    nccl_debug: NcclDebug = False
     nsys: Annotated[
         bool, typer.Option("--nsys", help="Record with Nsight Systems, around each rank, in place of torch's profiler.")
     ] = False

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from stepscope.cli.command import Command, Options
+from stepscope.cli.commands.profile import HangAfter, NcclDebug, StepOptimizer
 
 
 class Run(Options):
@@ -20,21 +21,13 @@ class Run(Options):
         list[str], typer.Argument(help="The training command, as you would run it.", metavar="-- COMMAND...")
     ]
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the job.", metavar="DIR")] = None
-    step_optimizer: Annotated[
-        int, typer.Option(help="Optimizer whose steps count, numbered by first step.", min=1, metavar="N")
-    ] = 1
-    hang_after: Annotated[
-        str,
-        typer.Option(
-            help="Without a step for so long, ranks are asked where they are; auto: 60 s, or longer for long steps.",
-            metavar="auto|SECONDS",
-        ),
-    ] = "auto"
+    step_optimizer: StepOptimizer = 1
+    hang_after: HangAfter = "auto"
     memory: Annotated[
         bool,
         typer.Option("--memory", help="Keep the GPU allocator's history, and a snapshot at an out-of-memory error."),
     ] = False
-    nccl_debug: Annotated[bool, typer.Option("--nccl-debug", help="Keep NCCL's own log (NCCL_DEBUG=INFO).")] = False
+    nccl_debug: NcclDebug = False
 
 
 COMMAND = Command(options=Run, where="stepscope.cli.profile_run:run_asleep", panel="Start here", runs_a_command=True)

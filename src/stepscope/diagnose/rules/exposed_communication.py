@@ -46,11 +46,11 @@ from stepscope.diagnose.trace_facts import (
     unread,
     waiting_share,
 )
-from stepscope.diagnose.traced_sync import FORWARD
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
+from stepscope.traces.group_kinds import IN_EACH_PASS
 
 SMALL = Threshold(
     value=64 << 10,
@@ -91,10 +91,10 @@ def _look(job: TraceEvidence) -> Statement:
             f"{format_percent(WORTH)}"
         )
     forward = _forward_share(job.summary)
-    kind = "tp" if forward > FORWARD else _size_or_kind(job.summary)
+    kind = "tp" if _is_tensor(job.summary, forward) else _size_or_kind(job.summary)
     evidence = [_hidden(parts)]
     if kind != "pp":  # a stage waits for its neighbour: nothing of the same micro-batch could run meanwhile
-        evidence.append(_room(job.summary) if forward <= FORWARD else _critical(forward))
+        evidence.append(_critical(forward) if kind == "tp" and forward else _room(job.summary))
     if waiting is not None:
         evidence.append(_waiting(job.summary, waiting))
     return Finding(
@@ -164,6 +164,15 @@ def _forward_share(summary: TraceSummary) -> float:
     return sum(s.before.total_ns for s in syncs) / total if total else 0.0
 
 
+def _is_tensor(summary: TraceSummary, forward: float) -> bool:
+    """Whether most of the exposed communication is that of tensor-parallel layers. Where groups do not say, reductions of
+    both passes do; metrics and losses are reduced between two steps alone, and count as ahead of the backward pass."""
+    kind = _kind(summary)
+    if kind:
+        return kind == "tp"
+    return IN_EACH_PASS <= forward <= 1 - IN_EACH_PASS and not facts_of(summary).parallel & {"ddp", "sharded"}
+
+
 def _critical(forward: float) -> str:
     return (
         f"{format_percent(forward)} of the reductions' time is in the forward pass (tensor parallel): the next "
@@ -220,8 +229,8 @@ def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
         + option("keep gathered", used, plain="reshard_after_forward=False")
     )
     small = Advice(
-        text="send fewer, larger messages (a larger bucket, several layers in a unit): most of a small message's time is "
-        "latency, which a smaller type does not cut"
+        text="send fewer, larger messages (several tensors in one, a larger bucket, several layers in a unit): most of a "
+        "small message's time is latency, which a smaller type does not cut"
     )
     where = "within NVLink" if on_device(summary) else "on one host"
     return {

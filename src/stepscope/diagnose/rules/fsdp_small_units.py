@@ -4,8 +4,9 @@ What
 ----
 Units whose gathered size is below that of which latency takes half of the time, by this job's own gathers and reductions
 (on devices at least 8 MiB, between 64 KiB and 64 MiB). Fires when at least four units and half of all are, and merging
-them returns 5% of the step: the latency of the calls that go, and at most the exposed time of these units (the smallest
-over ranks, so that waiting is left out).
+them returns 5% of the step: the latency of the calls that go, or what these units expose (the smallest over ranks, so that
+waiting is left out) less what the calls that stay take by the fitted cost, whichever is more; on CPUs also the wrapper's
+own time around the calls that go, which is part of the step there.
 
 Why
 ---
@@ -62,7 +63,9 @@ def _look(units: Units) -> Statement:
     mine = [each for each in units.calls if each[0].unit in small]
     share = units.share(mine)
     if cost is not None and cost.latency_ns > 0:
-        share = min(share, _fewer(mine, limit_bytes) * cost.latency_ns / units.step_ns)
+        fewer, merged_ns = _merged(mine, limit_bytes, cost)
+        share = min(share, max(fewer * cost.latency_ns / units.step_ns, share - merged_ns / units.step_ns))
+        share = min(1.0, share + fewer / len(units.calls) * units.host_share)
     said = f"{len(small)} of {len(units.sizes)} units gather less than {format_bytes_binary(limit_bytes)}"
     if len(small) < max(_LEAST.value, _HALF.value * len(units.sizes)) or share < WORTH.value:
         limit = format_percent(WORTH.value)
@@ -70,7 +73,7 @@ def _look(units: Units) -> Statement:
     return units.finding(
         mine,
         share,
-        f"small sharded units: {format_percent(share)} of the step is latency of their collectives",
+        f"small sharded units: larger ones return {format_percent(share)} of the step",
         (
             f"{said}, {format_bytes_binary(median(units.sizes[u] for u in small))} in the median",
             f"{len(mine)} collectives of these units in {len({each[0].step for each in units.calls})} steps",
@@ -89,12 +92,15 @@ def _limit(units: Units, cost: MessageCost | None) -> float:
     return measured if units.on_cpus else max(measured, table)
 
 
-def _fewer(calls: Sequence[Call], limit_bytes: float) -> int:
-    """How many of these calls go when units are merged to four times the limit, of which a fifth is latency."""
-    merged: dict[tuple[int | None, str, str], list[int]] = defaultdict(list)
+def _merged(calls: Sequence[Call], limit_bytes: float, cost: MessageCost) -> tuple[int, float]:
+    """How many of these calls go when units are merged to four times the limit, of which a fifth is latency; time of the
+    rest together."""
+    alike: dict[tuple[int | None, str, str], list[int]] = defaultdict(list)
     for first, *_ in calls:
-        merged[first.step, first.op, first.phase].append(first.size_bytes or 0)
-    return sum(len(sizes) - math.ceil(max(1.0, sum(sizes) / (4 * limit_bytes))) for sizes in merged.values())
+        alike[first.step, first.op, first.phase].append(first.size_bytes or 0)
+    kept = {key: math.ceil(max(1.0, sum(sizes) / (4 * limit_bytes))) for key, sizes in alike.items()}
+    fewer = sum(len(sizes) - kept[key] for key, sizes in alike.items())
+    return fewer, sum(cost.of(sum(sizes) / kept[key]) * kept[key] for key, sizes in alike.items())
 
 
 RULE = Rule(

@@ -78,7 +78,7 @@ def _same_training(ranks: Sequence[RankPass]) -> bool:
     """Whether these are ranks that step optimizers of the same model: whole steps of one job, as `profile` records them."""
     setups = [p.facts.setup for p in ranks]
     sizes = {setup.parameters if setup is not None else None for setup in setups}
-    return len(ranks) > 1 and None not in sizes and len(sizes) == 1 and all(p.steps for p in ranks)
+    return None not in sizes and len(sizes) == 1 and all(p.steps for p in ranks)
 
 
 def _replicas(job: TraceEvidence, world: int, silent: int) -> Finding:
@@ -96,9 +96,10 @@ def _replicas(job: TraceEvidence, world: int, silent: int) -> Finding:
         title=f"no communication: {counted(world, 'rank')} train copies of the model that are never synchronised",
         evidence=(
             f"{counted(silent, 'trace')} of {counted(steps, 'whole step')} each, without a single communication event",
-            "their optimizers step as many parameters",
+            *(("their optimizers step as many parameters",) if len(job.summary.ranks) > 1 else ()),
         ),
-        confidence="measured; ranks that are meant to train models of their own are as they should be",
+        confidence=("measured" if len(job.summary.ranks) > 1 else "likely: the trace of one rank")
+        + "; ranks that are meant to train models of their own are as they should be",
         advice=(Advice(text=wrap), *(() if divided == {True} else (data,))),
         priority="wrong",
     )

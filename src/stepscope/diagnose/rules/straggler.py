@@ -109,7 +109,7 @@ SAME_WORK = Threshold(
     value=0.02, unit="of the others' FLOP a step", source="stepscope's choice, 2026-11: padding of a batch changes more"
 )
 
-_CAUSE_ADVICE = {
+CAUSE_ADVICE = {
     "launch-bound": "its host launches late: check this host's CPU (other jobs, governor, pinning, Python work)",
     "more compute": "it computes longer: rebalance data or shards, or check for a slower (throttled) device",
     "more work": "it is given more to compute: give every rank as much (batches of equal lengths, even shards)",
@@ -354,7 +354,7 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
     cause, work = _of_work(job.summary, each)
     advice = [
         Advice(
-            text=_CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
+            text=CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
             command=trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
         )
     ]

@@ -1,4 +1,4 @@
-"""The files of a diary: appended by a thread of this process about once a second, and at its end.
+"""The files of a diary: appended by a thread of this process about once a second, at first after each step, and at its end.
 
 The training thread only puts bytes into memory. Where writing fails or takes long, memory is bounded: what does not fit is
 dropped and counted, and the count is written once writing works again.
@@ -12,6 +12,8 @@ from stepscope_hook.control import say, utc
 
 FIRST_FLUSH_S = 0.2
 FLUSH_S = 1.0
+EACH_STEP = 16
+"""Steps after each of which the thread writes at once: a rank that is killed early leaves where it was."""
 MOST_S = 10.0
 """That the end of the process waits for a write which is under way."""
 MOST_BYTES = 1 << 20
@@ -42,7 +44,9 @@ class Pages:
         self.dropped = 0
         self.dropped_at = (0, 0)
         self.lock = threading.Lock()
-        self.stop = threading.Event()
+        self.ended = False
+        self.wake = threading.Event()
+        """The thread is to write now."""
         self.thread = None
         self.said = False
 
@@ -74,7 +78,9 @@ class Pages:
 
     def run(self):
         wait = FIRST_FLUSH_S
-        while not self.stop.wait(wait):
+        while not self.ended:
+            self.wake.wait(wait)
+            self.wake.clear()
             wait = FLUSH_S
             for each in [self.flush, *self.each_second]:
                 try:
@@ -87,6 +93,8 @@ class Pages:
             self.steps += record
         else:
             self.drop(number, at_ns)
+        if number <= EACH_STEP:
+            self.wake.set()
 
     def event(self, document):
         if len(self.events) < MOST_BYTES and self.written_events < MOST_EVENTS:
@@ -137,10 +145,11 @@ class Pages:
 
     def close(self):
         """At the end of the process."""
-        self.stop.set()
+        self.ended = True
+        self.wake.set()
         self.flush()
 
     def forget(self):
         """In a fork: these are the files of another process."""
-        self.stop.set()
+        self.ended = True
         self.name = None

@@ -26,7 +26,6 @@ class Window:
         self.request = request
         self.late = late
         self.number = plans.number
-        self.unprofiled_ns = list(steps.diary.times)
         self.profiled_ns = []
         self.profiler = None
         self.nsys = False
@@ -274,7 +273,7 @@ class Window:
             "first_step": self.first, "last_step": self.last,
             "bounded": self.request.get("bounded") if self.bounds is None or self.bounds.reason is None
             else "{}: {} of {} steps".format(self.bounds.reason, len(self.profiled_ns), self.request["steps"]),
-            "unprofiled_ns": self.unprofiled_ns, "profiled_ns": self.profiled_ns,
+            "profiled_ns": self.profiled_ns,
         }  # fmt: skip
         document.update(more)
         name = "window-{}-rank-{:05d}.json".format(self.number, steps.rank)

@@ -53,7 +53,7 @@ def plan_size(collective: Collective, asked_bytes: int, *, itemsize: int, world_
         reason = f"{counted(asked_bytes, 'byte')}: less than {smallest}"
     else:
         reason = (
-            f"{counted(asked_bytes, 'byte')} would be rounded down to {size}, by more than {MOST_ROUNDING:.0%}: "
+            f"{counted(asked_bytes, 'byte')} would be rounded down to {size:,}, by more than {MOST_ROUNDING:.0%}: "
             f"sizes are multiples of {smallest}"
         )
     return Size(asked_bytes=asked_bytes, size_bytes=None, numel=None, skipped=reason)

@@ -64,6 +64,14 @@ def test_ranks_that_train_the_same_model_are_told_that_they_never_communicate(tm
     assert not any("capture" in a.text for a in finding.advice)
 
 
+def test_whole_steps_of_one_rank_are_enough_and_less_sure(tmp_path: Path) -> None:
+    (both,) = forgotten(tmp_path, 1000, 1000).traces
+    finding = found(RULE, traced(replace(both.summary, ranks=both.summary.ranks[:1], world_size=2)))
+    assert finding.advice[0].text.startswith("wrap the model")
+    assert finding.confidence.startswith("likely")
+    assert len(finding.evidence) == 1
+
+
 def test_ranks_that_share_their_data_are_not_told_to(tmp_path: Path) -> None:
     assert not any("DistributedSampler" in a.text for a in found(RULE, forgotten(tmp_path, 9, 9, divided=True)).advice)
 
