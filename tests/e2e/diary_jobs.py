@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._dynamo  # what the first optimizer imports, a second in each fork otherwise
 import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -241,13 +242,24 @@ def fsdp2():
 
 
 def hangs():
-    """Rank 1 does not enter the last collective until both ranks have told where they are."""
+    """Rank 1 does not enter the last collective until rank 0 is inside and both ranks have told where they are."""
     trained(nn.parallel.DistributedDataParallel(model_of()), count=3)
     control = OUT / "hangs" / ".stepscope"
-    if dist.get_rank() == 1:
+    inside = OUT / "hangs" / "inside"
+
+    def look(frame, event, called):
+        if event == "c_call" and called.__name__ == "allreduce":
+            inside.touch()
+
+    limit = time.monotonic() + 60
+    if dist.get_rank() == 0:
+        sys.setprofile(look)
+    else:
+        while not inside.exists():
+            assert time.monotonic() < limit
+            time.sleep(0.05)
         (control / "asking").write_text("{}")
         (control / "asking").replace(control / "stack-request.json")
-        limit = time.monotonic() + 30
         while len(list(control.glob("stack-0000*.txt"))) < 2 or len(list(control.glob("flight-0000*.json"))) < 2:
             assert time.monotonic() < limit, list(control.iterdir())
             time.sleep(0.05)
