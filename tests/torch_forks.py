@@ -35,7 +35,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -43,7 +42,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MODULES = ("stepscope.cli", "stepscope.rank", "torch.distributed.run")
-"""What runs in a fork when a fork starts it; everything else is started the usual way."""
+"""What runs in a fork when a fork starts it; of everything else, only the scripts that a hooked torchrun starts do."""
 
 PRELOADED = ("torch", "torch.distributed.run", "torch._dynamo")
 """Besides all modules of stepscope."""
@@ -271,10 +270,14 @@ def _serve_own_children(descriptors: Sequence[int]) -> None:
 
 
 def _is_ours(args: Any) -> bool:
-    """Whether a command line is ``python [-u] -m`` with a module that forks are for."""
+    """Whether a command line is ``python [-u] -m`` with a module that forks are for, or a rank of a hooked torchrun."""
     words = [args] if isinstance(args, str) else [os.fspath(arg) for arg in args]
     rest = [word for word in words[1:3] if word != "-u"]
-    return words[0] == sys.executable and rest[:1] == ["-m"] and set(words[2:4]) & set(MODULES) != set()
+    if words[0] != sys.executable or not rest:
+        return False
+    if rest[0] == "-m":
+        return set(words[2:4]) & set(MODULES) != set()
+    return words[1] == "-u" and rest[0].endswith(".py") and "STEPSCOPE_HOOK" in os.environ
 
 
 def _run(request: _Request, descriptors: Sequence[int]) -> NoReturn:
@@ -300,6 +303,10 @@ def _end_with(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     places = [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     importlib.invalidate_caches()
     code = 0
+    for place in places:  # as Python does before anything else: this is how a job gets the hook
+        if Path(place, "sitecustomize.py").exists():
+            runpy.run_path(str(Path(place, "sitecustomize.py")))
+            break
     try:
         if words[0] == "-m":
             sys.argv[:] = words[1:]
@@ -314,8 +321,9 @@ def _end_with(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    except BaseException:  # noqa: BLE001 - as an interpreter ends
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001 - as an interpreter ends
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

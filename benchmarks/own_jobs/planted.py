@@ -12,7 +12,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.verdict import VerdictKind
 
 JOBS = Path(__file__).parent / "jobs"
-TORCHRUN = Path(sys.executable).with_name("torchrun")
+TORCHRUN = (str(Path(sys.executable).with_name("torchrun")),)
 
 NO_DEVICE = (r"pin_memory", r"on the device", r"\bGPUs?\b", r"\bNCCL\b")
 """Advice that no job on CPU over gloo can follow."""
@@ -55,9 +55,7 @@ class Planted:
     def command(self, *arguments: str) -> list[str]:
         """As a user types it."""
         start = (
-            [str(TORCHRUN), "--standalone", "--nproc-per-node", str(self.torchrun)]
-            if self.torchrun
-            else [sys.executable]
+            [*TORCHRUN, "--standalone", "--nproc-per-node", str(self.torchrun)] if self.torchrun else [sys.executable]
         )
         return [*start, str(JOBS / f"{self.script or self.name}.py"), *self.arguments, *arguments]
 

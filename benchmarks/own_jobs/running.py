@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from subprocess import Popen
 
 import psutil
 
@@ -48,7 +49,7 @@ def run_command(command: Sequence[str], *, timeout_s: float, folder: Path, extra
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "stdout").open("w+b") as out, (folder / "stderr").open("w+b") as err:
         begun = time.monotonic()
-        process = subprocess.Popen(
+        process = Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environ, cwd=folder, start_new_session=True
         )
         try:

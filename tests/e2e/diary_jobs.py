@@ -247,7 +247,7 @@ def hangs():
     control = OUT / "hangs" / ".stepscope"
     inside = OUT / "hangs" / "inside"
 
-    def look(frame, event, called):
+    def look(_frame, event, called):
         if event == "c_call" and called.__name__ == "allreduce":
             inside.touch()
 

@@ -92,7 +92,8 @@ class Cli:
     def _start(
         self, module: str, arguments: Sequence[str], extra: Mapping[str, str], stdout: int = subprocess.PIPE
     ) -> subprocess.Popen[str]:
-        fresh = self.fresh or "PYTHONPATH" in extra
+        of_the_job = arguments[:1] in (("profile",), ("run",))  # which starts as ever, and imports another torch
+        fresh = self.fresh or ("PYTHONPATH" in extra and not of_the_job)
         process = (subprocess.Popen if fresh else partial(ForkedPopen, server=shared_server()))(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True,

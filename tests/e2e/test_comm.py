@@ -190,9 +190,9 @@ def test_a_rank_that_hangs_is_named_with_the_collective(cli: Cli) -> None:
     assert "rank 1" in end["error"]
 
 
-def test_inside_a_torchrun_world_the_command_joins_it(fresh_cli: Cli) -> None:
+def test_inside_a_torchrun_world_the_command_joins_it(cli: Cli) -> None:
     line = ("comm", "--ops", "all_reduce", "--sizes", "4K", *QUICK, "-o", "joined", "--json")
-    done = fresh_cli.under_torchrun(*line)
+    done = cli.under_torchrun(*line)
     assert done.code == 0, done.err
     (row,) = done.json()["rows"]
     assert (row["status"], row["world_size"]) == ("ok", 2)

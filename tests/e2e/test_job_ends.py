@@ -37,10 +37,11 @@ def end_of(folder: Path) -> JobEnd:
     [("raise", "crash", "ValueError", None), ("kill", "killed", None, "SIGKILL")],
 )
 def test_a_rank_that_fails_under_torchrun_is_named_with_its_step(
-    fresh_cli: Cli, tmp_path: Path, mode: str, kind: str, exception: str | None, signalled: str | None
+    request: pytest.FixtureRequest, tmp_path: Path, mode: str, kind: str, exception: str | None, signalled: str | None
 ) -> None:
     out = tmp_path / "p"
-    done = fresh_cli("profile", "-o", str(out), "--", *TORCHRUN, str(TRAIN), mode, "4", "40")
+    cli = request.getfixturevalue("fresh_cli" if mode == "raise" else "cli")  # one job that starts as a user's
+    done = cli("profile", "-o", str(out), "--", *TORCHRUN, str(TRAIN), mode, "4", "40")
     end = end_of(out)
     assert done.code == end.code == 1
     assert (end.kind, end.ranks, end.victims, end.step) == (kind, (1,), (0,), 4)
@@ -51,10 +52,10 @@ def test_a_rank_that_fails_under_torchrun_is_named_with_its_step(
         assert end.place.endswith('in go_wrong: raise ValueError("bad batch")')
 
 
-def test_a_rank_that_hangs_is_named_while_the_job_hangs_and_at_its_end(fresh_cli: Cli, tmp_path: Path) -> None:
+def test_a_rank_that_hangs_is_named_while_the_job_hangs_and_at_its_end(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "p"
     line = ["profile", "--hang-after", "3", "-o", str(out), "--", *TORCHRUN, str(TRAIN), "hang", "4", "40"]
-    process = fresh_cli.start(*line)
+    process = cli.start(*line)
     layout = ProfileLayout(out)
     wait_for(lambda: len(layout.flights()) == 2, process)
     assert process.stderr is not None

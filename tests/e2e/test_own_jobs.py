@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from benchmarks.own_jobs import planted, running
 from benchmarks.own_jobs.planted import LATE, PLANTED, frameworks_folder
 from benchmarks.own_jobs.suite import Run, profiled
 from benchmarks.own_jobs.truth import Truth, measure
+from tests.torch_forks import ForkedPopen, shared_server
 
 pytestmark = pytest.mark.e2e
 
 BY_NAME = {job.name: job for job in PLANTED}
+
+
+@pytest.fixture
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that have imported torch: three more imports a job would be most of these tests' time."""
+    monkeypatch.setattr(running, "Popen", partial(ForkedPopen, server=shared_server()))
+    monkeypatch.setattr(planted, "TORCHRUN", (sys.executable, "-m", "torch.distributed.run"))
 
 
 def _run(name: str, truth: Truth, folder: Path) -> Run:
@@ -22,18 +33,21 @@ def _run(name: str, truth: Truth, folder: Path) -> Run:
     return run
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.timeout(240)
 def test_a_rank_with_four_times_the_work_is_named(tmp_path: Path) -> None:
     said = _run("late_rank", Truth(code=0, out="loss 0.004259\n", step_s=None), tmp_path).said
     assert any(cost.kind in LATE and cost.ranks == (1,) for cost in said.costs), said
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.timeout(240)
 def test_an_exception_of_one_rank_is_the_verdict(tmp_path: Path) -> None:
     run = _run("crash", Truth(code=1, out="", step_s=None), tmp_path)
     assert run.grade.right, run.said
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.timeout(240)
 def test_a_clean_job_accuses_no_rank(tmp_path: Path) -> None:
     run = _run("clean_fixed", Truth(code=0, out="loss 0.004259\n", step_s=None), tmp_path)
