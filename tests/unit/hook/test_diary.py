@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -336,8 +338,6 @@ def test_what_raises_switches_the_diary_off_and_says_so(rig: Rig, monkeypatch: p
 
 
 def test_another_thread_is_not_looked_at_until_it_makes_the_steps(rig: Rig) -> None:
-    import threading
-
     rig.step()
     other = threading.Thread(target=rig.step)
     other.start()
@@ -370,6 +370,28 @@ def test_a_diary_that_cannot_be_written_is_bounded_and_says_what_it_lost(
     assert diary.steps == 1 + 10
     assert [(event.kind, event.step, event.count) for event in diary.events] == [("dropped", 12, 41)]
     assert capfd.readouterr().err.count("No space left") == 1
+
+
+def test_a_process_does_not_wait_for_a_folder_that_stands_still(
+    rig: Rig, hook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.step()
+    monkeypatch.setattr(hook.pages, "MOST_S", 0.2)
+    goes_on, real = threading.Event(), os.write
+
+    def stalls(*arguments: Any) -> int:
+        goes_on.wait()
+        return real(*arguments)
+
+    with monkeypatch.context() as still:
+        still.setattr(hook.pages.os, "write", stalls)
+        hook.pages.Pages.watch(rig.pages)
+        told: list[bool] = []
+        rig.pages.close(lambda: told.append(True))
+        assert told == []
+        goes_on.set()
+        rig.pages.thread.join()
+    assert told == [True]
 
 
 def test_every_process_of_a_rank_has_a_diary_of_its_own(tmp_path: Path, monkeypatch: Any, hook: Any) -> None:

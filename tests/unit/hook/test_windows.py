@@ -129,3 +129,28 @@ def test_rank_0_ends_a_window_for_all(
     assert (tmp_path / ".stepscope" / "window-1-stop.json").exists() == (last is not None)
     if last is not None:
         assert json.loads((tmp_path / ".stepscope" / "window-1-stop.json").read_text())["last"] == last
+
+
+def test_after_the_first_window_training_does_not_touch_the_folder(
+    hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = [Rank(hook, tmp_path, rank, 2) for rank in range(2)]
+    _train(ranks, 30)
+    for each in ranks:
+        each.began = None
+        each.plans.next()
+
+    def stalls(*_: object) -> bool:
+        raise AssertionError("the folder stands still")
+
+    with monkeypatch.context() as still:
+        still.setattr(hook.plans.os, "access", stalls)
+        assert _train(ranks, 30) == [None, None]
+    ranks[0].steps.control.write("profile_window_request/1", "request-2.json", REQUEST)
+    for _ in range(3):
+        for each in ranks:
+            each.plans.look()
+        began = _train(ranks, 100)  # 10 ms each: a second
+    assert began[0] is not None
+    assert began[0] == began[1]
+    assert began[0][0] >= 60 + 250, "every rank has looked meanwhile"

@@ -15,7 +15,7 @@ FLUSH_S = 1.0
 EACH_STEP = 16
 """Steps after each of which the thread writes at once: a rank that is killed early leaves where it was."""
 MOST_S = 10.0
-"""That the end of the process waits for a write which is under way."""
+"""That the end of the process waits for the last writes."""
 MOST_BYTES = 1 << 20
 """Kept in memory of steps, and of events each: 26,000 steps."""
 MOST_EVENTS = 100000
@@ -45,6 +45,8 @@ class Pages:
         self.dropped_at = (0, 0)
         self.lock = threading.Lock()
         self.ended = False
+        self.last = bool
+        """What is written after everything else."""
         self.wake = threading.Event()
         """The thread is to write now."""
         self.thread = None
@@ -77,12 +79,12 @@ class Pages:
             self.thread.start()
 
     def run(self):
-        wait = FIRST_FLUSH_S
-        while not self.ended:
+        wait, ended = FIRST_FLUSH_S, False
+        while not ended:
             self.wake.wait(wait)
             self.wake.clear()
-            wait = FLUSH_S
-            for each in [self.flush, *self.each_second]:
+            wait, ended = FLUSH_S, self.ended
+            for each in [self.flush, self.last] if ended else [self.flush, *self.each_second]:
                 try:
                     each()
                 except Exception as error:  # the job goes on without it
@@ -143,11 +145,16 @@ class Pages:
             self.said = True
             say("the diary of {} cannot be written: {}".format(self.name, reason))
 
-    def close(self):
-        """At the end of the process."""
-        self.ended = True
+    def close(self, last=bool):
+        """At the end of the process: the thread writes what is left, then ``last``. Where the folder stands still, they wait
+        for each other no longer than MOST_S."""
+        self.last, self.ended = last, True
         self.wake.set()
-        self.flush()
+        if self.thread is None or not self.thread.is_alive():
+            self.flush()
+            last()
+        else:
+            self.thread.join(MOST_S)
 
     def forget(self):
         """In a fork: these are the files of another process."""

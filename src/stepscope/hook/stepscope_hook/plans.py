@@ -23,6 +23,8 @@ LONG_FIRST_NS = 5e9
 MARGIN_STEPS = 3
 MARGIN_S = 1.0
 """How far ahead rank 0 puts a window: so that every rank has seen it; a second where ranks are on several hosts."""
+LATER_S = 2.5
+"""The same of a window after the first, for which the diary's thread looks once a second."""
 SEEN_AT = 2
 """Steps of rank 0 after which the file of a rank that sees the folder is there: it is written at that rank's first."""
 LEAST_STEPS, MOST_STEPS = 8, 32
@@ -53,11 +55,15 @@ class Plans:
         self.window = None
         self.planned = None
         self.awaited = ""
+        self.later = self.seen = False
+        """Whether the diary's thread looks for the awaited file, and has found it: after the first window training does
+        not touch the folder, which may be on another host and stand still."""
         self.on = True
 
     def await_next(self, request=None):
         """request: the first window, where the command line asked for one as it started the job."""
         self.planned = None
+        self.later, self.seen = request is None, False
         if not self.control.shared:
             self.awaited = os.devnull + "/never"
             if request is not None:
@@ -68,36 +74,44 @@ class Plans:
         else:
             self.awaited = self.control.path("window-{}.json".format(self.number))
 
+    def look(self):
+        """On the diary's thread, each second."""
+        if self.later and not self.seen:
+            self.seen = os.access(self.awaited, os.F_OK)
+
     def step(self, count):
-        """A step has ended, the count-th."""
-        if self.window is None and self.planned is None and not os.access(self.awaited, os.F_OK):
-            return
+        """A step has ended, the count-th. The window whose files were worked on, or whose profiler; None: nothing to do."""
+        if self.window is None and self.planned is None:
+            if not (self.seen if self.later else os.access(self.awaited, os.F_OK)):
+                return None
+        number = self.number
         try:
-            self.advance(count)
+            return number if self.advance(count) else None
         except Exception as error:  # the job goes on whatever happens here
             self.off("{}: {}".format(type(error).__name__, error))
+            return number
 
     def advance(self, count):
+        """Whether more was done than a step of the window counted."""
         if self.window is not None:
-            if self.window.step(count):
-                self.window = None
-                self.next()
-            return
+            recording = self.window.recording
+            if not self.window.step(count):
+                return self.window.recording != recording
+            self.window = None
+            self.next()
+            return True
         if self.planned is None:
             document = self.control.read(os.path.basename(self.awaited))
+            self.seen = False
             if document is None or (self.steps.rank != 0 and document.get("restart") != self.steps.restart):
-                return
+                return True
             self.planned = Plan(document, begin=document.get("begin"))
         plan = self.planned
         if plan.begin is None:
             self.choose(plan, count)
         if plan.begin is not None and count >= plan.begin:
             self.begin(plan, count)
-
-    def state(self):
-        """Of the window: it takes time between two steps where this changes."""
-        window = self.window
-        return self.number if window is None else (self.number, window.recording)
+        return True
 
     def next(self):
         self.number += 1
@@ -124,7 +138,8 @@ class Plans:
             if world > 1:
                 hosts = {each["host"] for each in ranks if each is not None}
                 step_s = max(middle(times) / 1e9, 1e-6) if times else MARGIN_S
-                ahead = MARGIN_STEPS + (int(MARGIN_S / step_s) if len(hosts) > 1 else 0)
+                margin_s = LATER_S if self.later else MARGIN_S if len(hosts) > 1 else 0
+                ahead = MARGIN_STEPS + int(margin_s / step_s)
             plan.begin = max(count + ahead, wait if isinstance(wait, int) else 0)
         plan.request = dict(request, steps=steps, bounded=bounded, auto=request["steps"] == "auto")
         if is_long(times) and request["wait"] == "auto":

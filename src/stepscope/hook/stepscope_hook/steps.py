@@ -73,7 +73,7 @@ class Steps:
         self.plans = Plans(self)
         self.profiling = bool
         """Whether a profiler of torch runs, ours or the job's own."""
-        self.pages.each_second.append(Stacks(control, self.pages).answer)
+        self.pages.each_second += [Stacks(control, self.pages).answer, self.plans.look]
 
     def keep_diary(self):
         """Look at torch for the diary; without it, windows are still recorded."""
@@ -118,10 +118,9 @@ class Steps:
             if self.count == 2 or (self.count == 4 and self.roots.deepened):
                 self.roots.look_deeper()
         if plans.on:
-            before = plans.state()
-            plans.step(self.count)
-            if look is not None and plans.state() != before and time.perf_counter_ns() - look[0] > PAUSE_NS:
-                diary.pause(look, "window {}".format(plans.number - (plans.window is None)))
+            number = plans.step(self.count)
+            if number is not None and look is not None and time.perf_counter_ns() - look[0] > PAUSE_NS:
+                diary.pause(look, "window {}".format(number))
 
     def adopt(self, optimizer):
         """Whether this optimizer's steps count: the N-th one seen; another where that one is gone."""
@@ -203,11 +202,14 @@ class Steps:
             return
         self.ended = True
         self.diary.close()
-        for each in (self.plans.at_exit, self.pages.close, lambda: write_end(self.control, self.pages, self.diary)):
+        for each in (self.plans.at_exit, lambda: self.pages.close(self.tell_end)):
             try:
                 each()
             except Exception as error:  # the process ends as it would have
                 say("rank {}: {}: {}".format(self.rank, type(error).__name__, error))
+
+    def tell_end(self):
+        write_end(self.control, self.pages, self.diary)
 
 
 def _alive(pid):

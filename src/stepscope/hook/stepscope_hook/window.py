@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 
 from stepscope_hook.bounds import Bounds
@@ -12,6 +13,9 @@ from stepscope_hook.control import say, utc
 
 GZIP_LEVEL = 1
 """gzip's fastest: the job waits while its trace is written."""
+
+ROOM_BYTES = 4 << 30
+"""A temporary folder with less room may be too small: torch can write a trace only once."""
 
 BOUND_MARGIN = 2
 """Steps from rank 0's word that the window ends to its end."""
@@ -222,10 +226,13 @@ class Window:
             memory.end()
 
     def export(self):
+        """(path, bytes)"""
         folder = os.path.join(self.control.output, "window-{}".format(self.number))
         os.makedirs(folder, exist_ok=True)
-        final = os.path.join(folder, "rank-{:05d}.json.gz".format(self.steps.rank))
-        plain = os.path.join(folder, ".rank-{:05d}.json".format(self.steps.rank))
+        name = "rank-{:05d}.json".format(self.steps.rank)
+        final, hidden = os.path.join(folder, name + ".gz"), os.path.join(folder, "." + name + ".gz")
+        near = on_this_host(folder)
+        plain = os.path.join(near or folder, "." + name)
         packed = plain + ".gz"
         try:
             self.profiler.export_chrome_trace(plain)
@@ -236,11 +243,15 @@ class Window:
                         target.write(line.replace(self.unfinished, b'"unfinished step"'))
                 else:
                     shutil.copyfileobj(source, target, 1 << 20)
-            os.replace(packed, final)
+            if near is not None:
+                shutil.copyfile(packed, hidden)
+            os.replace(hidden, final)
         finally:
-            for path in (plain, plain + ".tmp", packed):  # torch leaves its own .tmp on a full disk
+            for path in (plain, plain + ".tmp", packed, hidden):  # torch leaves its own .tmp on a full disk
                 if os.path.exists(path):
                     os.remove(path)
+            if near is not None:
+                shutil.rmtree(near, ignore_errors=True)
         return final, os.path.getsize(final)
 
     def abandon(self, reason, status="failed"):
@@ -281,6 +292,20 @@ class Window:
         if problem is not None:
             say("rank {}: {}; cannot write {}".format(steps.rank, reason or status, problem))
         return False
+
+
+def on_this_host(folder):
+    """A new folder for a trace while it is made, where ``folder`` may be on another host; None: make it there.
+
+    torch writes it in pieces of kilobytes, ten times the bytes that are kept, and the job waits for each.
+    """
+    try:
+        own = tempfile.gettempdir()
+        if os.stat(own).st_dev != os.stat(folder).st_dev and shutil.disk_usage(own).free >= ROOM_BYTES:
+            return tempfile.mkdtemp(prefix="stepscope-")
+    except OSError:
+        pass  # no folder for temporary files
+    return None
 
 
 def whole(path):
