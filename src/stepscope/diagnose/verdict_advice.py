@@ -30,6 +30,7 @@ _PLAIN: Mapping[VerdictKind, str] = {
     "independent-processes": "start them with torchrun, and call torch.distributed.init_process_group() before training",
     "compute-bound": "to be faster: more ranks, lower precision, or less work",
 }
+_OUTSIDE_LOADERS = "see what the loop does there; what prepares batches belongs in a DataLoader with num_workers"
 
 
 def advice_for(
@@ -37,7 +38,8 @@ def advice_for(
 ) -> tuple[Advice, ...]:
     """At most two: of the finding that explains the first cost, or the general one."""
     if verdict.kind == "input-bound":
-        return (_loader(job),)
+        outside = verdict.costs[0].rules == ("before",)
+        return (Advice(text=_OUTSIDE_LOADERS) if outside else _loader(job),)
     if verdict.kind == "straggler" and any(each.kind == "chronic" and each.part == "data_wait" for each in late):
         return (Advice(text=CAUSE_ADVICE["data"]),)
     explained = [f for f in diagnosis.findings if KIND_OF_RULE.get(f.rule) == verdict.kind and f.advice]
@@ -54,7 +56,7 @@ def _loader(job: ProfiledJob) -> Advice:
     """Workers where there are none, more where cores are left, else cheaper loading."""
     loaders = job.facts.get("loaders") or {}
     if not loaders and job.facts:
-        return Advice(text="prepare batches in other processes: a DataLoader with num_workers")
+        return Advice(text=_OUTSIDE_LOADERS)
     workers = (loaders.get("first") or {}).get("num_workers") or 0
     free = job.cores_a_rank or MOST_WORKERS
     if workers and workers >= free:

@@ -111,7 +111,7 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
         return f"{noun}: ranks are ready to run and wait for a processor {much} of the step{whose}"
     if cost.kind == "input-bound":
         if cost.rules == ("before",):
-            return f"{noun}: the loop prepares its batch before the forward pass {much} of every step"
+            return f"{noun}: the loop takes {much} of every step before its forward pass, outside any DataLoader"
         return f"{noun}: every step waits {much} of its time for data"
     if cost.kind == "straggler":
         return _straggler(cost, steps, late)

@@ -40,6 +40,7 @@ def why_no_rank(layout: ProfileLayout, command: Sequence[str]) -> tuple[str, str
     if " -I " in line or " -E " in line or " -S " in line:
         return "Python ignores the environment with -I, -E and -S", "leave that option of python out"
     return (
-        "no process of the job imported torch",
-        f"check that the command runs training, and that its launcher passes {passing} on to the ranks",
+        f"no process of the job imported torch, or none that did sees {layout.root}",
+        f"check that the command runs training, that its launcher passes {passing} on to the ranks, and that -o is a folder "
+        "on every host",
     )

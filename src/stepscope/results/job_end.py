@@ -47,7 +47,7 @@ def _what(end: JobEnd) -> str:
         case "short":
             return "The job ended before the window"
         case "no-steps":
-            return "The job made no optimizer step"
+            return "No optimizer step was recorded"
         case "interrupted":
             return f"Interrupted by {end.signal or 'a signal'}"
         case "hang":
