@@ -61,7 +61,7 @@ def worded(
         headline=headline(verdict, steps, late, job.end),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=tuple(_evidence(steps, late)) if told else (),
-        notes=(*_between(verdict, steps), *_drift(steps), *_profiler(verdict)),
+        notes=(*_restarted(job.end), *_between(verdict, steps), *_drift(steps), *_profiler(verdict)),
         advice=advice_for(verdict, job=job, diagnosis=diagnosis, late=late),
     )
 
@@ -176,6 +176,12 @@ def _drift(steps: JobSteps) -> list[str]:
     change = found.after / found.before - 1
     way = "slower" if change > 0 else "faster"
     return [f"steps became {format_percent(abs(change))} {way} from step {steps.numbers[found.at]:,} on"]
+
+
+def _restarted(end: JobEnd | None) -> list[str]:
+    if end is None or not end.restarts:
+        return []
+    return [f"after {counted(end.restarts, 'restart')} by the launcher: steps are those of the last attempt"]
 
 
 def _profiler(verdict: JobVerdict) -> list[str]:

@@ -226,3 +226,10 @@ def test_what_the_steps_of_a_failed_job_cost_is_no_verdict(tmp_path: Path) -> No
     found = verdict_of(tmp_path)
     assert (found.kind, found.ranks, found.costs) == ("crash", (1,), ())
     assert found.tree
+
+
+def test_a_verdict_after_a_restart_says_that_it_is_of_the_last_attempt(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=2, steps=100, seed=3)
+    before = verdict_of(tmp_path).notes
+    write_record(ProfileLayout(tmp_path).end, JobEnd(kind="ok", code=0, world_size=2, restarts=1, steps_timed=100))
+    assert len(verdict_of(tmp_path).notes) == len(before) + 1
