@@ -27,6 +27,8 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 HERE = Path(__file__).parent
 PATIENCE_S = 5.0
+BETWEEN = 10
+"""Other files for each whose tests wait: the last of those begins after two thirds of a run."""
 TASKS = Path("/proc/self/task")
 
 NOT_OURS = {
@@ -36,9 +38,19 @@ NOT_OURS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest first: at the end of a parallel run, short tests fill what is left on every core."""
-    slow = {"e2e": 0, "docs": 0, "dist": 1, "property": 2}
-    items.sort(key=lambda item: slow.get(item.path.relative_to(HERE).parts[0], 3))
+    """What takes long early: at the end of a parallel run, short tests fill what is left on every core.
+
+    Files whose tests wait for ranks and commands lie between others: together they would leave cores idle.
+    """
+    slow = {"dist": 0, "property": 1}
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path.relative_to(HERE), []).append(item)
+    waiting = [file for file in files if file.parts[0] in ("e2e", "docs")]
+    busy = sorted((file for file in files if file not in waiting), key=lambda file: slow.get(file.parts[0], 2))
+    place = {file: number * BETWEEN for number, file in enumerate(waiting)}
+    place |= {file: number + 0.5 for number, file in enumerate(busy)}
+    items[:] = [item for file in sorted(files, key=lambda file: place[file]) for item in files[file]]
 
 
 def pytest_collection_finish() -> None:
