@@ -1,7 +1,9 @@
 """Joining a world that a launcher has already started, so that no second controller runs in it: RANK and WORLD_SIZE are
 set, or srun started this process as one of several tasks.
 
-Rank 0 keeps the run folder and starts the rank half as a child; every other rank becomes the rank half.
+Rank 0 keeps the run folder and starts the rank half as a child; every other rank becomes the rank half. A launcher that
+starts a world again may give it the same name and folder, so no rank trusts what it finds there: each writes a nonce of its
+own, and the spec names the nonces of the ranks that it is for.
 """
 
 from __future__ import annotations
@@ -11,21 +13,22 @@ import re
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
-from stepscope.core.errors import MissingError, UsageError
+from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.core.words import in_words
 from stepscope.launch.slurm import slurm_world
 from stepscope.launch.torchrun import Launched
 from stepscope.records.cell import GroupSpec, MeasureSettings
 from stepscope.store.layout import GroupLayout
-from stepscope.store.writer import make_dir, writing
+from stepscope.store.reader import read_if_there
+from stepscope.store.writer import make_dir, write_bytes, writing
 
-SPEC_TIMEOUT_S = 300.0
-CLOCK_SLACK_S = 60.0
+MEET_TIMEOUT_S = 300.0
+LOOK_S = 0.1
 NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What a rank must know to join a world: itself, its device, and where the others meet."""
 
@@ -77,11 +80,33 @@ def group_id(environ: Mapping[str, str]) -> str:
 
 def clear(files: GroupLayout) -> None:
     """Forget an earlier world of the same name; rank 0 does this before it writes anything for the others."""
-    for path in (files.spec, *files.root.glob("error-*.json"), *files.root.glob("heartbeat-*")):
+    stale = ("error-*.json", "heartbeat-*", "joining-*")
+    for path in (files.spec, *(path for pattern in stale for path in files.root.glob(pattern))):
         path.unlink(missing_ok=True)
 
 
-def nothing_to_do(group: str, run_dir: Path) -> GroupSpec:
+def gather(files: GroupLayout, world_size: int, *, patience_s: float = MEET_TIMEOUT_S) -> tuple[str, ...]:
+    """The nonces of ranks 1, 2, ... of this world, for its spec; call it on rank 0, after ``clear``.
+
+    Raises MissingError naming the ranks that have not come within ``patience_s``; with 0 their nonces are empty.
+    """
+    limit = time.monotonic() + patience_s
+    while True:
+        nonces = tuple(_read(files.joining(rank)) or "" for rank in range(1, world_size))
+        if all(nonces) or not patience_s:
+            return nonces
+        if time.monotonic() > limit:
+            absent = [str(rank) for rank, nonce in enumerate(nonces, start=1) if not nonce]
+            raise MissingError(
+                f"{'rank' if len(absent) == 1 else 'ranks'} {in_words(absent)} of {world_size} did not come to "
+                f"{files.root} within {patience_s:.0f} s",
+                why="all ranks read the same run folder",
+                fix="pass -o DIR with a folder on a file system that all hosts share, or see why they did not start",
+            )
+        time.sleep(LOOK_S)
+
+
+def nothing_to_do(group: str, run_dir: Path, members: tuple[str, ...]) -> GroupSpec:
     """A spec without cells: a rank that reads it ends at once."""
     return GroupSpec(
         group_id=group,
@@ -93,6 +118,7 @@ def nothing_to_do(group: str, run_dir: Path) -> GroupSpec:
         measure=MeasureSettings(),
         cells=(),
         cache_dir="",
+        members=members,
     )
 
 
@@ -108,22 +134,49 @@ def start_rank_zero(files: GroupLayout) -> Launched:
     return Launched(process, log)
 
 
-def become_rank_half(spec: Path) -> None:
-    """Wait for rank 0's spec and turn into the rank half; never returns. MissingError when no spec comes.
+def become_rank_half(files: GroupLayout, rank: int) -> None:
+    """Wait for the spec that is for this rank and turn into the rank half; never returns. MissingError when none comes."""
+    join(files, rank)
+    os.execve(sys.executable, _rank_half(files.spec), world_environ(os.environ))
 
-    A spec from before this process started is another world's; ranks of one world start within a minute.
+
+def join(files: GroupLayout, rank: int, *, patience_s: float = MEET_TIMEOUT_S) -> GroupSpec:
+    """The spec of the world that this process is rank ``rank`` of, once rank 0 has written it.
+
+    Raises MissingError when none comes, or when another process takes this rank's place in the folder.
     """
-    oldest = psutil.Process().create_time() - CLOCK_SLACK_S
-    limit = time.monotonic() + SPEC_TIMEOUT_S
-    while not (spec.exists() and spec.stat().st_mtime >= oldest):
+    nonce = uuid.uuid4().hex
+    mine = files.joining(rank)
+    write_bytes(mine, nonce.encode())
+    limit = time.monotonic() + patience_s
+    while True:
+        with suppress(DataError):  # of another version, or cleared while it is read: not the one that is awaited
+            spec = read_if_there(files.spec, GroupSpec)
+            if spec is not None and nonce in spec.members:
+                return spec
+        found = _read(mine)
+        if found is None:  # rank 0 came later and cleared the folder
+            write_bytes(mine, nonce.encode())
+        elif found != nonce:
+            raise MissingError(
+                f"another process joins {files.root} as rank {rank}",
+                why="the world was started again in the same run folder, or two worlds use it",
+                fix="end this one, or give each its own folder: -o DIR",
+            )
         if time.monotonic() > limit:
             raise MissingError(
-                f"rank 0 has not written {spec} within {SPEC_TIMEOUT_S:.0f} s",
+                f"rank 0 has not written {files.spec} for this rank within {patience_s:.0f} s",
                 why="all ranks read the same run folder",
                 fix="pass -o DIR with a folder on a file system that all hosts share",
             )
-        time.sleep(0.1)
-    os.execve(sys.executable, _rank_half(spec), world_environ(os.environ))
+        time.sleep(LOOK_S)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
 
 
 def _rank_half(spec: Path) -> list[str]:

@@ -66,7 +66,7 @@ def take_place(output: Path | None, *, name: str, env_source: str, env: tuple[st
         return RunPlace(layout=layout, group=None, cores_factor=1)
     group = group_id(os.environ)
     if joined[0] != 0:
-        become_rank_half(layout.group(group).spec)
+        become_rank_half(layout.group(group), joined[0])
     if env:
         raise UsageError(
             f"{env_source} ({', '.join(sorted(env))}) cannot be set: the ranks exist already",

@@ -274,6 +274,7 @@ class _Run:
             cache_dir=str(request.cache_dir),
             download=request.download,
             tensorboard_dir=None if request.tensorboard_dir is None else str(request.tensorboard_dir.resolve()),
+            members=() if request.joined is None else join.gather(self._layout.group(group_id), group.world_size),
             warnings_as_errors=os.environ.get("STEPSCOPE_WARNINGS") == "error",
             **request.kind.group_fields(request, cells),
         )
@@ -281,18 +282,25 @@ class _Run:
 
 @contextmanager
 def _other_ranks_answered(request: RunRequest) -> Iterator[None]:
-    """In a joined world the other ranks wait for a spec: when there is nothing to run they get an empty one."""
+    """In a joined world the other ranks wait for a spec: when there is nothing to run they get an empty one.
+
+    After an error only those that have come: it must be seen at once.
+    """
     if request.joined is None:
         yield
         return
     files = request.layout.group(request.joined)
     make_dir(files.root)
     join.clear(files)
+    patience_s = 0.0
     try:
         yield
+        patience_s = join.MEET_TIMEOUT_S
     finally:
         if not files.spec.exists():
-            write_record(files.spec, join.nothing_to_do(request.joined, request.layout.root))
+            _, world_size = join.joined_world(os.environ) or (0, 1)
+            members = join.gather(files, world_size, patience_s=patience_s)
+            write_record(files.spec, join.nothing_to_do(request.joined, request.layout.root, members))
 
 
 @contextmanager

@@ -92,6 +92,8 @@ class GroupSpec:
     """What ``python -m stepscope.rank`` reads: cells in order, one world, one environment.
 
     cells: training cells; comm_cells: sweeps of collectives. A group has one kind of them.
+    members: the nonces of the ranks that it is for, where a launcher has started them (launch/join.py); any may read it
+    otherwise.
     """
 
     group_id: str
@@ -109,6 +111,7 @@ class GroupSpec:
     warnings_as_errors: bool = False
     comm_cells: tuple[CommSpec, ...] = ()
     comm_measure: CommMeasure = field(default_factory=CommMeasure)
+    members: tuple[str, ...] = ()
 
     @property
     def work(self) -> tuple[Cell, ...]:

@@ -79,6 +79,10 @@ class GroupLayout:
     def heartbeat(self, rank: int) -> Path:
         return self.root / f"heartbeat-{rank:05d}"
 
+    def joining(self, rank: int) -> Path:
+        """The nonce of a rank that a launcher has started (launch/join.py)."""
+        return self.root / f"joining-{rank:05d}"
+
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
