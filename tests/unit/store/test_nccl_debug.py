@@ -380,7 +380,8 @@ def test_a_line_that_another_process_wrote_into_is_left_out_and_the_other_one_re
     found = read(tmp_path, lines)
     assert [(e.source, e.destination) for e in found.communicators[0].links] == [(1, 0)]
     assert found.files[0].torn_lines == 1
-    assert found.notes == ("1 line left out: another process wrote into the middle of them",)
+    (note,) = found.notes
+    assert f"{tmp_path / 'log-0.txt'}: 1 torn line left out" in note
 
 
 def test_numbers_printed_right_before_a_line_are_no_part_of_the_host(tmp_path: Path) -> None:

@@ -7,12 +7,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.core.words import counted
 from stepscope.records.run import Status
 from stepscope.store.files import reading
 
 SUFFIXES = (".out", ".log", ".txt", ".err", "")
 PIECE = 1 << 16
 """A longer line is read in pieces: a log of progress bars may have no line ends at all."""
+
+NO_END = "has no line end"
+RUN_THROUGH = "another process wrote into"
+"""In a run's note: of the whole file, too, because what was left out shows nowhere."""
+_NAMED = 5
+_SHOWN = 40
+_CLOSING = (b" ", b"\t", b"\r", b"|", b"%", b")", b"]", b"}")
+"""Nothing of a word comes after them."""
+_LONGEST_WORD = 4096
+_FINITE = re.compile(rb"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _RANK = re.compile(rb"^\s*(?:\[(?:rank|default|Rank )?(\d{1,7})\]:?|(\d{1,7}):)\s?")
@@ -28,14 +39,68 @@ _MARKS = (b"SIGTERM", b"CANCELLED", b"DUE TO", b"emory", b"Traceback", b"Watchdo
 """A line that none of these is in says nothing of how the job ended."""
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(line number from 1, line or a piece of it), of .gz files too; never more than a piece is held."""
-    with reading(path) as file:
-        number, fresh = 0, True
-        while line := file.readline(PIECE):
-            number += fresh
-            fresh = line.endswith(b"\n")
-            yield number, line.rstrip(b"\r\n")
+class Lines:
+    """The lines of one file, .gz files too, read once: (line number from 1, line or a piece of it) at a time.
+
+    Of a last line without an end, and of each piece of a longer line, only whole words come: a figure cut off is another
+    figure. After the last line: count, how many there were; rest, the last one as it is, where it has no end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = 0
+        self.rest = b""
+        self._torn: list[int] = []
+        self._left_out: bytes | None = b""  # of the last line: its last word, or all of it; None: nothing
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Raises DataError for a file that cannot be read."""
+        held, fresh = b"", True
+        with reading(self.path) as file:
+            while line := file.readline(PIECE):
+                self.count += fresh
+                fresh = line.endswith(b"\n")
+                if fresh:
+                    self.rest = b""
+                    yield self.count, (held + line).rstrip(b"\r\n")
+                    held = b""
+                    continue
+                self.rest = held + line
+                words, held = _whole_words(self.rest)
+                yield self.count, words
+            self._left_out = self._left_out or held or None  # reached where no .gz was cut off
+
+    def leave_out(self, number: int) -> None:
+        """Note that the importer takes nothing of a line: it is the beginning of one, or another runs through it."""
+        if self.rest:
+            self._left_out = self.rest
+        else:
+            self._torn.append(number)
+
+    def notes(self) -> list[str]:
+        """What was left out of the file, with its lines."""
+        found = []
+        if self._torn:
+            at = ", ".join(map(str, self._torn[:_NAMED])) + (", ..." if self._torn[_NAMED:] else "")
+            found.append(
+                f"{self.path}: {counted(len(self._torn), 'torn line')} left out (line {at}): {RUN_THROUGH} the middle"
+            )
+        if self._left_out is not None:
+            word = self._left_out.decode("utf-8", errors="replace")[:_SHOWN]
+            whole = self._left_out == self.rest
+            what = (
+                "it is left out" if whole else f"its last word {word!r} is left out" if word else "the file was cut off"
+            )
+            found.append(f"{self.path}:{self.count}: the last line {NO_END}: {what}")
+        return found
+
+
+def _whole_words(text: bytes) -> tuple[bytes, bytes]:
+    """(what is surely whole of a line without its end, the word that may go on)."""
+    if text[-1:] in _CLOSING:
+        return text, b""
+    at = max(text.rfind(space, -_LONGEST_WORD) for space in (b" ", b"\t", b"\r")) + 1
+    return (text[:at], text[at:]) if at or len(text) < _LONGEST_WORD else (text, b"")
 
 
 def without_colours(line: bytes) -> bytes:
@@ -61,7 +126,9 @@ def without_prefix(line: bytes) -> tuple[int | None, bytes]:
 
 
 def finite(text: bytes) -> float | None:
-    """A finite number, commas between thousands allowed; None for what is none (``nan`` in a loss)."""
+    """A finite number, commas between thousands allowed; None for what is none (``nan`` in a loss, ``7,1``)."""
+    if _FINITE.fullmatch(text) is None:
+        return None
     try:
         value = float(text.replace(b",", b""))
     except ValueError:

@@ -25,6 +25,7 @@ from stepscope.records.nccl_debug import (
     NcclRing,
     NcclTree,
 )
+from stepscope.store.importers._log_lines import RUN_THROUGH
 from stepscope.store.importers._nccl_job import NcclJob
 from stepscope.store.importers._nccl_lines import MAX_LINE_BYTES, Lines, parse_line, parse_version
 from stepscope.store.importers._nccl_members import Choice, NcclMember, Process, Way, merge_way
@@ -296,9 +297,9 @@ def _hosts(job: NcclJob) -> Iterator[NcclHost]:
 def _notes(job: NcclJob, files: Sequence[NcclLogFile], communicators: Sequence[NcclCommunicator]) -> Iterator[str]:
     if len(versions := {v for c in communicators for v in c.versions}) > 1:
         yield f"different versions of NCCL in one job: {', '.join(sorted(versions))}"
-    if torn := sum(f.torn_lines for f in files):
-        yield f"{counted(torn, 'line')} left out: another process wrote into the middle of them"
     for file in files:
+        if file.torn_lines:
+            yield f"{file.path}: {counted(file.torn_lines, 'torn line')} left out: {RUN_THROUGH} the middle"
         if file.truncated:
             yield f"{Path(file.path).name}: cut off in the middle of a line; what followed is missing"
     if job.unread_links:

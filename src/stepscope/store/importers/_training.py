@@ -13,6 +13,7 @@ from stepscope.records.training import Measured, Scaling, StepChange, TrainingRu
 from stepscope.stats.change_point import LEAST_POINTS, level_change
 from stepscope.stats.order import Interval, median, median_interval
 from stepscope.store.importer import Candidate
+from stepscope.store.importers._log_lines import NO_END, RUN_THROUGH
 from stepscope.store.importers._watchdog import timeouts_beside
 from stepscope.store.stated import with_stated
 
@@ -23,6 +24,7 @@ GIB = 2**30
 
 NOT_READ = "is not read: its name has no unit"
 """In a run's note: of the whole file, too, because a figure that is missing shows nowhere."""
+_OF_THE_FILE = (NOT_READ, NO_END, RUN_THROUGH)
 
 
 def imported_runs(
@@ -41,7 +43,7 @@ def imported_runs(
     compared: gives runs their baseline or kind of scaling; None: as their batches tell.
     """
     known = (compared or with_own_baselines)(with_unique_ids(runs))
-    unread = (note for run in known for note in run.notes if NOT_READ in note)
+    unread = (note for run in known for note in run.notes if any(mark in note for mark in _OF_THE_FILE))
     hardware = sorted({run.hardware for run in known if run.hardware})
     return Imported(
         format=format,

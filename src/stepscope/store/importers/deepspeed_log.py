@@ -6,7 +6,7 @@ Samples a second are those of all ranks (the timer counts the batch of the data-
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,22 +19,24 @@ from stepscope.records.training import TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
-from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_prefix
+from stepscope.store.importers._log_lines import SUFFIXES, Ending, Lines, finite, without_prefix
 from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._training import GIB, imported_runs, label
 
 _HEAD = 1 << 20
-_TIMER = re.compile(rb"(global_step=|\b\d{1,9}/)(\d{1,12}), (?:RunningAvg)?SamplesPerSec=([\d.e+-]{1,24})")
+_TIMER = re.compile(rb"(global_step=|\b\d{1,9}/)(\d{1,12}), (?:RunningAvg)?SamplesPerSec=([\d.e+-]{1,24})(?=[,\s]|$)")
 """The old form counts micro-steps behind the slash."""
 _CURRENT = re.compile(rb"CurrSamplesPerSec=([\d.e+-]{1,24})")
+_WHOLE_RATE = re.compile(rb"SamplesPerSec=[\d.e+-]{1,24}(?=[,\s]|$)")
 _MEMORY = re.compile(rb"MaxMemAllocated=([\d.]{1,20})GB")
 _PIPELINE = re.compile(
     rb"\bsteps?: +(\d{1,12})(?: / +(\d{1,12}))? loss: (\S{1,20}) .*?"
-    rb"iter time \(s\): ([\d.]{1,20}) samples/sec: ([\d.]{1,20})"
+    rb"iter time \(s\): ([\d.]{1,20}) samples/sec: ([\d.]{1,20})(?=\s|$)"
 )
-_STEP = re.compile(rb"\[Rank 0\] step=(\d{1,12}), skipped=(\d{1,12})")
+_STAGED_STEP = re.compile(rb"\bsteps?: +\d")
+_STEP = re.compile(rb"\[Rank 0\] step=(\d{1,12}), skipped=(\d{1,12}),")
 _BREAKDOWN = re.compile(rb"time \(ms\) \| ((?:forward|fwd): .*)")
-_PART = re.compile(rb"([a-z_]{1,40}): ([\d.]{1,20})")
+_PART = re.compile(rb"([a-z_]{1,40}): ([\d.]{1,20})(?=[\s|]|$)")
 _SETTING = re.compile(rb"\[config\.py:\d+:print\]\s+([a-z]\w{0,60}) \.* (\S{1,60})")
 _BEGINS = b"DeepSpeedEngine configuration:"
 _WHEN = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})\]")
@@ -82,14 +84,17 @@ def _read(source: Candidate) -> Imported:
 
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:
-    jobs = [_Job(line=1)]
-    for number, raw in lines_of(path):
+    jobs, lines = [_Job(line=1)], Lines(path)
+    for number, raw in lines:
         _, line = without_prefix(raw)
         if _BEGINS in line and jobs[-1].points:
             jobs.append(_Job(line=number))
         job = jobs[-1]
         if found := _SETTING.search(line):
             job.settings.setdefault(found[1].decode(), found[2].decode(errors="replace"))
+        elif _is_torn(line):
+            lines.leave_out(number)
+            continue
         elif found := _PIPELINE.search(line):
             job = _at(jobs, number, int(found[1]))
             job.total, job.staged = int(found[2]) if found[2] else None, True
@@ -97,8 +102,7 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
         elif found := _TIMER.search(line):
             step = job.last if job.numbered and not found[1].startswith(b"global") else int(found[2])
             job, current = _at(jobs, number, step), _CURRENT.search(line)
-            cut = current is None and b"RunningAvg" in line
-            _point(job, step, line, **({} if cut else {"samples_per_s": current[1] if current else found[3]}))
+            _point(job, step, line, samples_per_s=current[1] if current else found[3])
         elif found := _STEP.search(line):
             job = _at(jobs, number, int(found[1]))
             job.numbered = True
@@ -111,12 +115,22 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
             job.ending.read(line)
         if memory := _MEMORY.search(line):
             job.peak_gb = max(job.peak_gb, finite(memory[1]) or 0.0)
+    jobs[-1].ending.read(lines.rest)
     timed = [job for job in jobs if job.points]
     if not timed:
         raise DataError(
             f"{path}: no step was logged", why="the log was cut off, or the job exited before its first step"
         )
-    return tuple(_run(path, job, alone=len(timed) == 1) for job in timed)
+    return tuple(_run(path, job, lines.notes() if job is timed[-1] else (), alone=len(timed) == 1) for job in timed)
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether a line of steps has lost its middle or its end, or holds another one."""
+    timed, staged = line.count(b"SamplesPerSec="), line.count(b"samples/sec: ")
+    if timed:
+        whole = len(_WHOLE_RATE.findall(line)) == timed == (2 if b"RunningAvg" in line else 1)
+        return not whole or len(_TIMER.findall(line)) != 1
+    return staged > 1 or (staged == 1 and (_PIPELINE.search(line) is None or len(_STAGED_STEP.findall(line)) > 1))
 
 
 def _at(jobs: list[_Job], number: int, step: int) -> _Job:
@@ -144,7 +158,7 @@ def _moment(line: bytes) -> float | None:
     return None if moment is None or when is None else moment.timestamp() + int(when[2]) / 1e3
 
 
-def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
+def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> TrainingRun:
     data, batch = _count(job, "world_size"), _count(job, "train_batch_size")
     world = None if job.staged else data
     status, error = job.ending.status(f"after step {job.last}", complete=job.last == job.total)
@@ -180,7 +194,7 @@ def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
             group=path.absolute().parent.name,
             points=points,
             known=known,
-            notes=_notes(job),
+            notes=[*_notes(job), *left_out],
         )
     )
 

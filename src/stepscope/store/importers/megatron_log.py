@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_colours
+from stepscope.store.importers._log_lines import SUFFIXES, Ending, Lines, finite, without_colours
 from stepscope.store.importers._training import MIB, MS, imported_runs, label, steady_median, step_change
 
 _HEAD = 1 << 20
@@ -27,13 +28,13 @@ _ARGUMENT = re.compile(rb"(?:^|[\]: ])\s{2}([A-Za-z_]\w{0,60}) \.{2,} (.{1,200})
 _ITERATION = re.compile(rb"iteration\s+(\d{1,12})/(?:\s*(\d{1,12})|infinity) \|")
 _ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\): ([\d.]{1,20})(?: |\||/|$)")
 _BATCH = re.compile(rb"global batch size: +(\d{1,9})(?: |\||$)")
-_LOSS = re.compile(rb"lm loss:? (-?[\d.]{1,20}E[+-]\d{1,3})", re.I)
-_SKIPPED = re.compile(rb"number of skipped iterations: +(\d{1,9})")
-_NAN = re.compile(rb"number of nan iterations: +(\d{1,9})")
+_LOSS = re.compile(rb"lm loss:? (-?[\d.]{1,20}E[+-]\d{1,3})(?=[ |]|$)", re.I)
+_SKIPPED = re.compile(rb"number of skipped iterations: +(\d{1,9})(?=[ |]|$)")
+_NAN = re.compile(rb"number of nan iterations: +(\d{1,9})(?=[ |]|$)")
 _PARAMETERS = re.compile(
-    rb"number of parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}), (\d{1,6})\): (\d{1,15})"
+    rb"number of parameters on \(tensor, pipeline\) model parallel rank \((\d{1,6}), (\d{1,6})\): (\d{1,15})(?=\s|$)"
 )
-_MEMORY = re.compile(rb"\[Rank (\d{1,7})\][^\[|]*memory \(MB\) \|[^\[]*?\bmax allocated: ([\d.]{1,20})")
+_MEMORY = re.compile(rb"\[Rank (\d{1,7})\][^\[|]*memory \(MB\) \|[^\[]*?\bmax allocated: ([\d.]{1,20})(?=[ |]|$)")
 _VALIDATION = re.compile(rb"validation loss at (?:the end of training|iteration \d+)[^|]*\| lm loss value: (\S{1,30})")
 _GPU = re.compile(rb"^\|\s+\d+\s+((?:NVIDIA|Tesla|Quadro|GeForce) [\w. -]{1,40}?)\.*\s+(?:On|Off)\s")
 _KEPT = (
@@ -120,15 +121,18 @@ _NO_COMPARISON = "jobs with different models or batches are not compared: each h
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:
     """Every job of a log that printed at least one iteration. Raises DataError where none did."""
-    jobs, gpu, lines = _jobs(path)
+    lines = Lines(path)
+    jobs, gpu = _jobs(lines)
     timed = [job for job in jobs if job.elapsed_ms]
     if not timed:
         raise DataError(
             f"{path}: no iteration was logged",
-            why=_why_none(jobs, lines),
+            why=_why_none(jobs, lines.count),
             fix="pass the log of a job that trained; --log-interval sets how often it prints",
         )
-    return tuple(_run(path, job, gpu, alone=len(timed) == 1) for job in timed)
+    return tuple(
+        _run(path, job, gpu, lines.notes() if job is timed[-1] else (), alone=len(timed) == 1) for job in timed
+    )
 
 
 def _why_none(jobs: list[_Job], lines: int) -> str:
@@ -141,24 +145,26 @@ def _why_none(jobs: list[_Job], lines: int) -> str:
     )
 
 
-def _jobs(path: Path) -> tuple[list[_Job], str | None, int]:
-    """(jobs, name of the GPU from nvidia-smi's table, number of lines)."""
+def _jobs(lines: Lines) -> tuple[list[_Job], str | None]:
+    """(jobs, name of the GPU from nvidia-smi's table)."""
     jobs: list[_Job] = []
-    gpu, number = None, 0
-    for number, raw in lines_of(path):
+    gpu = None
+    for number, raw in lines:
         line = without_colours(raw)
         if b"using world size" in line and _WORLD.search(line):
-            jobs.append(_new_job(path, number, line))
+            jobs.append(_new_job(lines.path, number, line))
         elif not jobs and _ITERATION.search(line) and _ELAPSED.search(line):
             jobs.append(_Job(line=number))
-            _read_line(jobs[-1], path, number, line)
+            _read_line(jobs[-1], lines, number, line)
         elif jobs:
             if _goes_back(jobs[-1], line):
                 jobs.append(_restarted(jobs[-1], number))
-            _read_line(jobs[-1], path, number, line)
+            _read_line(jobs[-1], lines, number, line)
         elif gpu is None and (found := _GPU.match(line)):
             gpu = found[1].decode("ascii", errors="replace").strip()
-    return jobs, gpu, number
+    if jobs:
+        jobs[-1].ending.read(lines.rest)
+    return jobs, gpu
 
 
 def _goes_back(job: _Job, line: bytes) -> bool:
@@ -189,7 +195,7 @@ def _new_job(path: Path, number: int, line: bytes) -> _Job:
     return _Job(line=number, world_size=world, data=data, tensor=tensor, pipeline=pipeline)
 
 
-def _read_line(job: _Job, path: Path, number: int, line: bytes) -> None:
+def _read_line(job: _Job, lines: Lines, number: int, line: bytes) -> None:
     """Take in one line, in which several ranks may speak."""
     if b"max allocated" in line:
         for memory in _MEMORY.finditer(line):
@@ -197,7 +203,7 @@ def _read_line(job: _Job, path: Path, number: int, line: bytes) -> None:
                 job.memory_ranks.add(int(memory[1]))
             job.peak_mib = max(job.peak_mib, finite(memory[2]) or 0.0)
     if b"elapsed time per iteration" in line:
-        _iteration(job, path, number, line)
+        _iteration(job, lines, number, line)
     elif b"..." in line and (found := _ARGUMENT.search(line)):
         if not job.elapsed_ms and len(job.arguments) < _ARGUMENTS_KEPT:
             job.arguments[found[1].decode()] = found[2].decode("utf-8", errors="replace").strip()
@@ -212,22 +218,29 @@ def _read_line(job: _Job, path: Path, number: int, line: bytes) -> None:
         job.ending.read(line)
 
 
-def _iteration(job: _Job, path: Path, number: int, line: bytes) -> None:
+def _iteration(job: _Job, lines: Lines, number: int, line: bytes) -> None:
     at, elapsed, batch = _ITERATION.search(line), _ELAPSED.search(line), _BATCH.search(line)
     if at is None:
-        return  # its beginning went to another line, or it only speaks of such lines
-    if elapsed is None or (batch is None and job.batches) or (batch is not None and int(batch[1]) == 0):
-        if not line.rstrip().endswith(b"|"):
-            return  # cut by another rank's output, or the last line of a killed job
+        if elapsed is not None:  # its beginning went to another line; others only speak of such lines
+            lines.leave_out(number)
+        return
+    if len(_ITERATION.findall(line)) > 1:
+        lines.leave_out(number)
+        return
+    short = elapsed is not None and elapsed.end() == len(line) and job.loss is not None  # others went on
+    if elapsed is None or short or (batch is None and job.batches) or (batch is not None and int(batch[1]) == 0):
+        if lines.rest or not line.rstrip().endswith(b"|"):
+            lines.leave_out(number)
+            return
         raise DataError(
-            f"{path}:{number}: damaged iteration line",
+            f"{lines.path}:{number}: damaged iteration line",
             why=line.decode("utf-8", errors="replace").strip()[:120],
             fix="copy the file again",
         )
     time_ms = (finite(elapsed[2]) or 0.0) * (1.0 if elapsed[1] == b"ms" else 1e3)
     if time_ms <= 0:
         raise DataError(
-            f"{path}:{number}: elapsed time per iteration is {elapsed[2].decode()}",
+            f"{lines.path}:{number}: elapsed time per iteration is {elapsed[2].decode()}",
             why="expected a number above 0",
         )
     if job.elapsed_ms and int(at[1]) == job.iteration:
@@ -247,7 +260,7 @@ def _counted(pattern: re.Pattern[bytes], line: bytes) -> int:
     return int(found[1]) if found else 0
 
 
-def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
+def _run(path: Path, job: _Job, gpu: str | None, left_out: Iterable[str], *, alone: bool) -> TrainingRun:
     steady = job.elapsed_ms[1:] or job.elapsed_ms
     step, interval = steady_median([ms * MS for ms in steady]), _whole(job, "log_interval")
     sequence, micro = _whole(job, "seq_length"), _whole(job, "micro_batch_size") or _whole(job, "batch_size")
@@ -299,7 +312,7 @@ def _run(path: Path, job: _Job, gpu: str | None, *, alone: bool) -> TrainingRun:
             **{key: job.arguments[key] for key in _KEPT if job.arguments.get(key, "None") != "None"},
             **({} if sequence is None else {"sequence_length": sequence}),
         },
-        notes=_notes(job, interval),
+        notes=(*_notes(job, interval), *left_out),
         step_change=None if len(job.batches) > 1 else step_change(job.numbers, [ms * MS for ms in job.elapsed_ms]),
         missing={} if job.world_size is not None else {"world_size": _NO_WORLD},
     )

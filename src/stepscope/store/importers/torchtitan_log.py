@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from stepscope.records.imported import Imported
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
-from stepscope.store.importers._log_lines import SUFFIXES, Ending, finite, lines_of, without_prefix
+from stepscope.store.importers._log_lines import SUFFIXES, Ending, Lines, finite, without_prefix
 from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._training import imported_runs, label
 
 _STEP = re.compile(rb"(?<!validate )\bstep:\s*(\d{1,12})\s+loss:\s*(\S{1,20})")
-_RATE = re.compile(rb"\b(?:tps|wps):\s*([\d,.]{1,20})")
+_RATE = re.compile(rb"\b(?:tps|wps):\s*([\d,.]{1,20})(?=\s+(?:tflops|mfu)|\s*$)")
+"""What follows it belongs to the line: where another process wrote into it, the number may be cut."""
 _MEMORY = re.compile(rb"\bmemory:\s*([\d.]{1,20})GiB\(")
 _MFU = re.compile(rb"\bmfu:\s*([\d.]{1,20})%")
 _BEGINS = re.compile(rb"Starting job|Building .{0,30}device mesh|Trainer is initialized|Training starts at step \d")
@@ -85,12 +87,16 @@ def _read(source: Candidate) -> Imported:
 
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:
-    jobs = [_Job(line=1)]
-    for number, raw in lines_of(path):
+    jobs, lines = [_Job(line=1)], Lines(path)
+    for number, raw in lines:
         rank, line = without_prefix(raw)
         jobs[-1].ending.read(line)
-        if b"step:" in line and (found := _STEP.search(line)) and (rate := _RATE.search(line)):
-            _step(jobs, number, rank, line, found, rate)
+        if b"step:" in line and (found := _STEP.search(line)):
+            rate = _RATE.search(line)
+            if rate is None or line.count(b"step:") > 1:
+                lines.leave_out(number)
+            else:
+                _step(jobs, number, rank, line, found, rate)
             continue
         begins = _BEGINS.search(line) is not None
         if begins and jobs[-1].under_way and (rank is None or rank == jobs[-1].rank):
@@ -101,12 +107,14 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
             jobs[-1].completed = True
         else:
             _facts(jobs[-1], line)
+    jobs[-1].ending.read(lines.rest)
+    jobs[-1].completed = jobs[-1].completed or b"Training completed" in lines.rest
     timed = [job for job in jobs if job.points]
     if not timed:
         raise DataError(
             f"{path}: no step was logged", why="the log was cut off, or the job exited before its first step"
         )
-    return tuple(_run(path, job, alone=len(timed) == 1) for job in timed)
+    return tuple(_run(path, job, lines.notes() if job is timed[-1] else (), alone=len(timed) == 1) for job in timed)
 
 
 def _step(
@@ -166,7 +174,7 @@ def _facts(job: _Job, line: bytes) -> None:
         job.model, job.parameters = found[1].decode(errors="replace"), int(found[2].replace(b",", b""))
 
 
-def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
+def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> TrainingRun:
     last, total = job.points[-1].step, job.numbers.get("total")
     batch, sequence, world = job.numbers.get("batch"), job.numbers.get("sequence"), job.world_size
     complete = job.completed or last == total
@@ -207,7 +215,7 @@ def _run(path: Path, job: _Job, *, alone: bool) -> TrainingRun:
             group=", ".join(part for part in parts if part) or path.parent.name,
             points=job.points,
             known=known,
-            notes=[f"{what} of {counted(len(rates), 'logged step')}: {_PER_DEVICE}", *ends],
+            notes=[f"{what} of {counted(len(rates), 'logged step')}: {_PER_DEVICE}", *ends, *left_out],
         )
     )
 

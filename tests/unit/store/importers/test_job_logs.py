@@ -179,6 +179,59 @@ class TestTorchtitan:
         assert run.train_loss == 7.1
         assert any("not finite at 1 logged step" in note for note in run.notes)
 
+    @pytest.mark.parametrize(
+        ("left", "rates", "left_out"),
+        [
+            ("tps: 5", [7000.0], True),
+            ("tps: 56", [7000.0], True),
+            ("tps: 56,000", [7000.0], True),  # of 560,000 or 56,0001
+            ("tps: 56,000  tfl", [7000.0, 56_000.0], True),
+            ("tps: 56,000  tflops: 300.1  mfu: 30.20%", [7000.0, 56_000.0], False),
+        ],
+    )
+    def test_a_last_line_without_its_end_holds_whole_words_only(
+        self, tmp_path: Path, left: str, rates: list[float], left_out: bool
+    ) -> None:
+        last = titan(3, "56,000")
+        last = last[: last.index("tps:")] + left
+        text = "\n".join([*head(), titan(1, "500"), titan(2, "7,000"), last])
+        imported = read(write(tmp_path / "job.log", text), key="torchtitan_log")
+        (run,) = imported.runs
+        assert run.samples_per_s is not None
+        assert (run.samples_per_s.value, run.samples_per_s.n) == (8 * sum(rates) / len(rates), len(rates))
+        assert any("job.log:8" in note for note in imported.notes) == left_out
+
+    def test_a_cut_figure_before_the_steps_is_none(self, tmp_path: Path) -> None:
+        whole = "\n".join([*head(), titan(1), titan(2)])
+        start = head()[-1]
+        text = whole.replace(start, start[: start.index("sequence")]) + "\nsequence length 81"  # of 8192
+        (run,) = read(write(tmp_path / "job.log", text), key="torchtitan_log").runs
+        assert "sequence_length" not in run.settings
+
+    def test_how_it_ended_is_read_of_a_line_without_its_end(self, tmp_path: Path) -> None:
+        text = "\n".join([*head(), titan(1), titan(2), "torch.OutOfMemoryError: CUDA out of memory"])
+        (run,) = read(write(tmp_path / "job.log", text), key="torchtitan_log").runs
+        assert run.status == "oom"
+
+    @pytest.mark.parametrize(
+        "torn",
+        [
+            titan(2, "56,000", rank=None).partition(",000")[0] + titan(2, "7,000", rank=1),  # two steps of two ranks
+            titan(2, "56,000").partition(",000")[0] + "[rank1]: saving a checkpoint",
+            titan(2, "56,000").partition("56,000")[0] + "[rank1]: saving a checkpoint",
+            titan(2, "56,000").partition("6,000")[0] + " 000 steps",
+        ],
+    )
+    def test_a_line_that_another_rank_ran_through_is_left_out_and_counted(self, tmp_path: Path, torn: str) -> None:
+        path = log(tmp_path, *head(), titan(1, "500"), torn, torn, titan(3, "7,100"))
+        imported = read(path, key="torchtitan_log")
+        (run,) = imported.runs
+        assert run.samples_per_s is not None
+        assert (run.samples_per_s.value, run.samples_per_s.n) == (8 * 7100.0, 1)
+        (note,) = [note for note in imported.notes if str(path) in note]
+        assert "2 torn lines" in note
+        assert "line 7, 8" in note
+
     def test_without_a_head_ranks_are_missing(self, tmp_path: Path) -> None:
         (run,) = read(log(tmp_path, titan(1), titan(2)), key="torchtitan_log").runs
         assert (run.world_size, run.samples_per_s, run.step_ns) == (None, None, None)
@@ -300,6 +353,17 @@ class TestDeepSpeed:
         (run,) = read(path, key="deepspeed_log").runs
         assert run.samples_per_s is not None
         assert run.samples_per_s.value == 90.0
+
+    @pytest.mark.parametrize("end", ["", "[rank1]: saving\n"])
+    @pytest.mark.parametrize("shown", ["AvgSamplesPerSec=1", "CurrSamplesPerSec=8"])
+    def test_a_cut_rate_is_none(self, tmp_path: Path, shown: str, end: str) -> None:
+        last = timer(30, 88.0)[1]
+        text = "\n".join([*CONFIG, *timer(10, 80.0), *timer(20, 90.0), last[: last.index(shown) + len(shown)] + end])
+        imported = read(write(tmp_path / "job.log", text), key="deepspeed_log")
+        (run,) = imported.runs
+        assert run.samples_per_s is not None
+        assert run.samples_per_s.value == 90.0
+        assert any("job.log" in note for note in imported.notes)
 
     def test_a_log_without_a_step_is_refused(self, tmp_path: Path) -> None:
         path = log(tmp_path, *CONFIG)

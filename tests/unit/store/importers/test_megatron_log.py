@@ -135,6 +135,26 @@ def test_a_line_that_the_job_did_not_finish_is_left_out(tmp_path: Path) -> None:
     assert run.step_ns.n == 1
 
 
+@pytest.mark.parametrize(
+    ("torn", "end"),
+    [
+        (iteration(30, "700.0").partition("0.0")[0], ""),  # of 700.0 ms
+        (iteration(30, "700.0").partition(" learning")[0], ""),
+        (iteration(30, "700.0").partition("0.0")[0] + iteration(31, "110.0"), iteration(40)),
+        (iteration(30, "700.0").partition("0.0")[0] + "\n", iteration(40)),
+        ("700.0 | " + iteration(30, "700.0").partition(" iteration ")[2], iteration(40)),
+    ],
+)
+def test_a_torn_line_is_left_out_and_said(tmp_path: Path, torn: str, end: str) -> None:
+    text = HEAD + iteration(10, "900.0") + iteration(20) + torn + end
+    imported = read(write(tmp_path / "job.out", text), key=KEY)
+    (run,) = imported.runs
+    assert run.step_ns is not None
+    assert (run.step_ns.value, run.step_ns.n) == (100e6, 1 + bool(end))
+    (note,) = [note for note in imported.notes if "job.out" in note]
+    assert "17" in note.removeprefix(str(tmp_path))
+
+
 def test_a_loss_that_is_nan_is_unknown_and_said(tmp_path: Path) -> None:
     bad = iteration(20, more="lm loss: nan | ").replace("nan iterations:   0", "nan iterations:   3")
     (run,) = read(write(tmp_path / "job.out", HEAD + bad), key=KEY).runs
