@@ -19,6 +19,8 @@ from stepscope.core.words import counted
 from stepscope.records.training import Epoch
 from stepscope.store.importers._columns import Columns, columns_of
 from stepscope.store.importers._epoch_order import MOST_EPOCHS, EpochOrder, epoch_order, is_clock
+from stepscope.store.importers._log_lines import NO_END
+from stepscope.store.importers._tables import surely_whole
 from stepscope.store.stated_columns import plain
 
 MAX_ROWS = 100_000
@@ -75,6 +77,7 @@ class _Reading:
     epochs: list[Epoch] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     cells: list[str] = field(default_factory=list)
+    last_cells: set[str] = field(default_factory=set)
     more: list[str] = field(default_factory=list)
     refused_rows: int = 0
     refused_cells: int = 0
@@ -256,6 +259,13 @@ def _row(reading: _Reading, header: _Header, number: int, line: str) -> None:
     if epoch is None:
         reading.refuse_row(number, f"{cells[header.columns['number'][0]][:40]!r} is not an epoch number")
         return
+    if not line.endswith("\n") and not surely_whole(cells[-1], reading.last_cells):
+        reading.more.append(
+            f"{reading.path}:{number}: the last row {NO_END}: its last cell {cells[-1][:40]!r} may be cut off and is left "
+            "out; add a line end where it is whole"
+        )
+        cells[-1] = ""
+    reading.last_cells.add(cells[-1])
     measured = {name: place for name, place in header.columns.items() if name != "number"}
     if len(measured) > 1 and all(_number(cells[index]) == 0 for index, _ in measured.values()):
         reading.refuse_row(number, f"epoch {epoch} is filled with zeros")
@@ -264,8 +274,6 @@ def _row(reading: _Reading, header: _Header, number: int, line: str) -> None:
         name: _value(reading, number, header.names[index], cells[index], name, scale)
         for name, (index, scale) in measured.items()
     }
-    if not line.endswith("\n"):
-        reading.more.append(f"{reading.path}:{number}: no line end after the last row: its last cell may be cut off")
     reading.epochs.append(replace(_EPOCH, number=epoch, **values))
 
 

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +17,7 @@ from typing import Any
 from stepscope.core.errors import DataError
 from stepscope.store.importers._columns import REPEATS
 from stepscope.store.importers._json import read_json
+from stepscope.store.importers._log_lines import NO_END
 from stepscope.store.reader import read_bytes
 from stepscope.store.stated_columns import plain
 
@@ -29,7 +30,8 @@ _COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 _RULE = re.compile(r":?-+:?")
 _MARKS = re.compile(r"\*\*|__|`|\[([^\]]*)\]\([^)]*\)")
-_CUT = "{}: the last row has no line end: its last cell may be cut off"
+_DECIMALS = re.compile(r"[-+]?\d+\.(\d+)")
+_SHOWN = 40
 _PIPE = re.compile(r"(?<!\\)\|")
 
 
@@ -77,6 +79,32 @@ def number(text: str) -> tuple[float, str] | None:
         return None
     value = float(found[1].replace(",", ""))
     return (value, (found[2] or "").strip().lower()) if math.isfinite(value) else None
+
+
+def surely_whole(text: str, others: Iterable[str]) -> bool:
+    """Whether the last cell of a row without a line end has lost nothing, as its column's other cells show.
+
+    It has as many decimals as each of them, or is a word that stands there, or is what they all are.
+    """
+    rest = set(others)
+    if not text or rest == {text} or (text in rest and number(text) is None):
+        return True
+    decimals = {len(found[1]) if (found := _DECIMALS.fullmatch(each)) else 0 for each in (text, *rest)}
+    return bool(rest) and len(decimals) == 1 and 0 not in decimals
+
+
+def _without_cut_cell(head: TextRow, body: Sequence[TextRow]) -> tuple[Sequence[TextRow], list[str]]:
+    """(rows, a note) of a file whose last row has no line end: what may be cut off of it is left out."""
+    *others, last = body
+    if len(last.cells) < len(head.cells) and others:
+        return others, [f"{last.where}: the last row {NO_END}, and fewer cells than the header: it is left out"]
+    if len(last.cells) != len(head.cells) or surely_whole(last.cells[-1], (row.cells[-1] for row in others)):
+        return body, []
+    note = (
+        f"{last.where}: the last row {NO_END}: its last cell {last.cells[-1][:_SHOWN]!r} may be cut off and is left out; "
+        "add a line end where it is whole"
+    )
+    return [*others, replace(last, cells=(*last.cells[:-1], ""))], [note]
 
 
 def read_tables(path: Path) -> tuple[TextTable, ...]:
@@ -129,8 +157,9 @@ def _delimited(path: Path, text: str) -> TextTable:
         rows += [TextRow(f"{path}:{reader.line_num}", tuple(c.strip() for c in row)) for row in reader if any(row)]
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not readable as CSV", why=str(error)) from error
-    notes = [] if text.endswith(("\n", "\r")) or len(rows) < 2 else [_CUT.format(rows[-1].where)]
-    body, commas = _with_points(rows[0], rows[1:], thousands=_delimiter(first) != ";")
+    whole = text.endswith(("\n", "\r", '"')) or len(rows) < 2
+    read, notes = (rows[1:], []) if whole else _without_cut_cell(rows[0], rows[1:])
+    body, commas = _with_points(rows[0], read, thousands=_delimiter(first) != ";")
     return _table(path, rows[0], body, notes=(*notes, *commas))
 
 
@@ -177,10 +206,11 @@ def _markdown(path: Path, text: str) -> Iterator[TextTable]:
             continue
         body = [TextRow(f"{path}:{at + 2 + i}", _cells(raw)) for i, raw in enumerate(_block(lines[at + 1 :]))]
         last = lines[at + len(body)].rstrip()
-        cut = body and head.rstrip().endswith("|") and not last.endswith("|")
-        yield _table(
-            path, TextRow(f"{path}:{at}", _cells(head)), body, notes=(_CUT.format(body[-1].where),) if cut else ()
-        )
+        ends = at + 1 + len(body) == len(lines) and not text.endswith(("\n", "\r"))
+        cut = body and not last.endswith("|") and (ends or head.rstrip().endswith("|"))
+        names = TextRow(f"{path}:{at}", _cells(head))
+        rows, notes = _without_cut_cell(names, body) if cut else (body, [])
+        yield _table(path, names, rows, notes=tuple(notes))
 
 
 def _block(lines: Sequence[str]) -> Iterator[str]:
@@ -223,15 +253,20 @@ def _table(path: Path, head: TextRow, body: Sequence[TextRow], *, notes: tuple[s
 
 def _json_lines(path: Path, text: str) -> TextTable:
     found: list[tuple[str, Any]] = []
-    for line_number, line in enumerate(text.splitlines(), start=1):
+    notes: list[str] = []
+    lines = text.splitlines()
+    for line_number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 found.append((f"{path}:{line_number}", json.loads(line)))
             except (ValueError, RecursionError) as error:
+                if found and line_number == len(lines) and not text.endswith(("\n", "\r")):
+                    notes.append(f"{path}:{line_number}: the last line {NO_END} and is cut off: it is left out")
+                    break
                 raise DataError(
                     f"{path}:{line_number}: not readable as JSON", why=str(error), fix="copy the file again"
                 ) from error
-    return _of_objects(path, found, {})
+    return replace(_of_objects(path, found, {}), notes=tuple(notes))
 
 
 def _records(path: Path, document: Any) -> TextTable:

@@ -89,10 +89,12 @@ def test_a_cut_off_last_row_is_left_out(tmp_path: Path, last: str) -> None:
     assert "cut off" in note
 
 
-def test_a_full_last_row_without_line_end_is_kept_and_doubted(tmp_path: Path) -> None:
-    table = read(tmp_path, one_row(1), one_row(2), end="")
-    assert [e.number for e in table.epochs] == [1, 2]
-    assert "metrics.csv:3: no line end" in table.notes[0]
+@pytest.mark.parametrize(("last", "whole"), [("0.71", True), ("0.7", False), ("0", False)])
+def test_the_last_cell_without_line_end_counts_where_it_is_whole(tmp_path: Path, last: str, whole: bool) -> None:
+    table = read(tmp_path, "1,0.5,10.0,0.6,0.70", f"2,0.4,10.0,0.6,{last}", end="")
+    assert table.epochs[1].validation_loss == 0.6
+    assert table.epochs[1].validation_accuracy == (float(last) if whole else None)
+    assert any("metrics.csv:3" in note for note in table.notes) != whole
 
 
 @pytest.mark.parametrize("cell", ["nan", "inf", "-Infinity", "abc", "1_000"])

@@ -149,7 +149,7 @@ class TestRuns:
 
     def test_texts_without_meaning_keep_runs_apart_and_ids_do_not(self, tmp_path: Path) -> None:
         rows = ("jax,0123456789abcdef,1,10", "torch,1123456789abcdef,1,11", "torch,2123456789abcdef,8,80")
-        text = "\n".join(("framework,job,gpus,samples/s", *rows))
+        text = "\n".join(("framework,job,gpus,samples/s", *rows, ""))
         runs = runs_of(tmp_path, text)
         assert [run.group for run in runs.values()] == ["jax", "torch", "torch"]
         assert [row.speedup for row in scaling_rows(list(runs.values())) if not row.is_baseline] == [
@@ -279,8 +279,17 @@ class TestJson:
 
     def test_a_cut_file_is_refused_with_its_place(self, tmp_path: Path) -> None:
         assert "a.json:1:" in refusal(tmp_path, json.dumps(self.run())[:-40], name="a.json")
-        text = '{"gpus": 1, "tokens_per_s": 5}\n{"gpus": 2, "tok'
+        text = '{"gpus": 1, "tokens_per_s": 5}\n{"gpus": 2, "tok\n'
         assert "a.jsonl:2: not readable as JSON" in refusal(tmp_path, text, name="a.jsonl")
+
+    @pytest.mark.parametrize(("last", "ranks"), [('{"gpus": 2, "tok', [1]), ('{"gpus": 2, "tokens_per_s": 9}', [1, 2])])
+    def test_a_last_line_without_its_end_counts_where_it_is_whole(
+        self, tmp_path: Path, last: str, ranks: list[int]
+    ) -> None:
+        path = write(tmp_path / "a.jsonl", '{"gpus": 1, "tokens_per_s": 5}\n' + last)
+        imported = read(path, key=KEY)
+        assert [run.world_size for run in imported.runs] == ranks
+        assert any("a.jsonl:2" in note for note in imported.notes) == (ranks == [1])
 
 
 class TestEpochs:
@@ -555,13 +564,37 @@ class TestRepeats:
         assert (run.step_ns.value, run.step_ns.n, run.step_ns.low) == (101e6, 2, None)
         assert any("1 repeat failed" in note for note in run.notes)
 
-    def test_the_end_of_a_cut_table_is_doubted(self, tmp_path: Path) -> None:
-        path = write(tmp_path / "t.csv", "gpus,model,step_time_ms\n1,a,100\n2,a,5")
-        assert any("t.csv:3: the last row has no line end" in note for note in read(path, key=KEY).notes)
-        path = write(
-            tmp_path / "t.md", HEAD + "| DDP | PyTorch | puhti | 4 | 2023-05-08 | 390.5 |\n| DDP | x | p | 8 | d | 7"
-        )
-        assert any("t.md:4: the last row has no line end" in note for note in read(path, key=KEY).notes)
+    @pytest.mark.parametrize(
+        ("cells", "last", "figure"),
+        [
+            (("100", "90"), "5", None),  # of 50, or of 512
+            (("100", "90"), "", None),
+            (("100.25", "90.50"), "5", None),
+            (("100.25", "90.50"), "50.7", None),
+            (("100.25", "90.50"), "50.75", 50.75e6),  # as many decimals as everywhere
+            (("100.25", "90.5"), "50.75", None),
+        ],
+    )
+    def test_the_last_cell_of_a_table_without_its_end_counts_where_it_is_whole(
+        self, tmp_path: Path, cells: tuple[str, str], last: str, figure: float | None
+    ) -> None:
+        text = "gpus,model,step_time_ms\n" + "".join(f"{n},a,{cell}\n" for n, cell in enumerate(cells, 1))
+        for end in ("", "\n"):
+            imported = read(write(tmp_path / "t.csv", f"{text}4,a,{last}{end}"), key=KEY)
+            step = {run.world_size: run.step_ns and run.step_ns.value for run in imported.runs}[4]
+            assert step == (float(last) * 1e6 if end and last else figure)
+            assert any("t.csv:4" in note for note in imported.notes) == (not end and figure is None and bool(last))
+
+    def test_a_last_row_that_was_cut_off_earlier_is_left_out(self, tmp_path: Path) -> None:
+        imported = read(write(tmp_path / "t.csv", "gpus,model,step_time_ms\n1,a,100\n2,a"), key=KEY)
+        assert [run.world_size for run in imported.runs] == [1]
+        assert any("t.csv:3" in note for note in imported.notes)
+
+    def test_the_last_cell_of_a_markdown_table_without_its_bar_is_left_out(self, tmp_path: Path) -> None:
+        whole = "| DDP | PyTorch | puhti | 4 | 2023-05-08 | 390.5 |\n"
+        imported = read(write(tmp_path / "t.md", HEAD + whole + "| DDP | x | p | 8 | d | 7"), key=KEY)
+        assert [run.samples_per_s and run.samples_per_s.value for run in imported.runs] == [390.5, None]
+        assert any("t.md:4" in note for note in imported.notes)
 
     def test_the_header_of_a_second_table_in_a_file_is_no_row(self, tmp_path: Path) -> None:
         path = write(tmp_path / "t.csv", "gpus,model,step_time_ms\n1,a,100\ngpus,model,step_time_ms\n2,a,50\n")
