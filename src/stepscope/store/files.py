@@ -16,6 +16,9 @@ from stepscope.core.errors import DataError
 MAX_FILES = 100_000
 _ABOUT = ("readme", "license", "licence")
 """Files that no one expects to be read."""
+_CLOSING = (b" ", b"\t", b"\r", b"|", b"%", b")", b"]", b"}")
+"""Nothing of a word comes after them."""
+_LONGEST_WORD = 4096
 MAX_NAME = 200
 """Characters of a path that a message repeats where the path itself is what is wrong."""
 
@@ -42,6 +45,14 @@ def opened(path: Path) -> gzip.GzipFile | io.BufferedReader:
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return gzip.GzipFile(path) if packed else path.open("rb")
+
+
+def whole_words(text: bytes) -> tuple[bytes, bytes]:
+    """(what is surely whole of a line without its end, the word that may go on)."""
+    if text[-1:] in _CLOSING:
+        return text, b""
+    at = max(text.rfind(space, -_LONGEST_WORD) for space in (b" ", b"\t", b"\r")) + 1
+    return (text[:at], text[at:]) if at or len(text) < _LONGEST_WORD else (text, b"")
 
 
 @contextmanager

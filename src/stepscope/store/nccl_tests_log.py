@@ -6,12 +6,12 @@ Read once, line by line, in constant memory: a log may hold gigabytes of other o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.store.files import reading
+from stepscope.store.files import reading, whole_words
 
 MAX_LINE_BYTES = 1 << 14
 BLOCK_BYTES = 1 << 17
@@ -50,6 +50,9 @@ _TALKS = re.compile(r"([\w.-]+):\d{1,10}:\d{1,10} \[\d{1,5}\] NCCL (?:INFO|WARN)
 MOST = 1 << 53
 """Bytes and elements of a row are below; its figures are below 10^15. What is not is damage."""
 
+_BYTES = {"float": 4, "double": 8, "half": 2, "bfloat16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8}
+"""Of an element."""
+
 _NUMBERS = 8
 """time, algbw, busbw and errors, out of place and in place: the end of every row, whatever stands before."""
 
@@ -75,7 +78,7 @@ class LoggedRow:
     count: int
     dtype: str
     redop: str | None
-    root: int
+    root: int | None
     out_of_place: LoggedFigures
     in_place: LoggedFigures
 
@@ -91,10 +94,12 @@ class LoggedDevice:
 class LoggedRun:
     """One run of a test program. programs: names of ``*_perf`` before it; started: the one that says it is starting.
 
-    figures: of a table with more columns than the usual ones, where the usual ones are, behind the type; None: at the end.
-    cpu_time: its times are those of the host (``-C 1``); the bandwidths are always the device's.
+    titles: of its columns behind the type; empty: it has none. figures: of a table with more columns than the usual ones,
+    where the usual ones are, behind the type; None: at the end. ended: its summary follows it, the average or the values
+    out of bounds. cpu_time: its times are those of the host (``-C 1``); the bandwidths are always the device's.
     old_errors: the column ``error`` (largest deviation) instead of ``#wrong`` (number of wrong elements).
-    torn: lines that begin like a row and do not end like one. cut: ``<snip>`` stood inside the table.
+    torn: lines that begin like a row and do not end like one, or contradict themselves. cut: ``<snip>`` stood inside
+    the table.
     """
 
     programs: list[str] = field(default_factory=list)
@@ -107,7 +112,9 @@ class LoggedRun:
     together: int = 1
     devices: dict[int, LoggedDevice] = field(default_factory=dict)
     rows: list[LoggedRow] = field(default_factory=list)
+    titles: tuple[str, ...] = ()
     figures: tuple[int, ...] | None = None
+    ended: bool = False
     cpu_time: bool = False
     old_errors: bool = False
     out_of_bounds: int | None = None
@@ -148,14 +155,15 @@ def read_tables(path: Path, *, headless: bool = False) -> Log:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """Whole lines, many at a time; the last one without its end too. Of a line longer than any of interest, its end."""
+    """Whole lines, many at a time, and the whole words of a last one without its end. Of a longer line than any of
+    interest, its end."""
     rest = b""
     with reading(path) as text:
         while block := text.read1(BLOCK_BYTES):
             whole, end, rest = (rest + block).rpartition(b"\n")
             rest = rest[-MAX_LINE_BYTES:]
             yield whole + end
-    yield rest
+    yield whole_words(rest)[0]
 
 
 def _may_be_row(line: bytes) -> bool:
@@ -189,12 +197,16 @@ class _Reader:
             if self._table.rows:
                 self._next()
             self._table.old_errors = "#wrong" not in text
-            self._table.figures, self._table.cpu_time = _more_columns(text), "cputime" in text
+            found = _TITLES.search(text)
+            self._table.titles = tuple(found[1].split()) if found else ()
+            self._table.figures, self._table.cpu_time = _more_columns(self._table.titles), "cputime" in text
             self.inside = True
         elif found := _BOUNDS.search(text):
             self._table.out_of_bounds = int(found[1])
+            self._table.ended = True
         elif found := _AVERAGE.search(text):
             self._table.average = found[1]
+            self._table.ended = True
             self.inside = False
             self._next()
         elif "<snip>" in text:
@@ -227,9 +239,8 @@ class _Reader:
     def goes_on(self, text: str, line: int) -> bool:
         """Whether this line ends the row that is open, which is then taken, or counted as torn."""
         whole, self.open = self.open + text, ""
-        found = _BEGINS.search(whole)
-        row = None if found is None else _row(found, self._words_of(whole[found.end() :]), line)
-        if row is not None and (self._table.cpu_time or not inconsistent(row)):
+        row = self._row_of(_BEGINS.search(whole), whole, line)
+        if row is not None:
             self._take(row)
             return True
         self._torn(line)
@@ -241,18 +252,25 @@ class _Reader:
     def row(self, text: str, line: int) -> None:
         """A line that ends like a row; nothing happens where it is none."""
         found = _BEGINS.search(text)
-        row = None if found is None else _row(found, self._words_of(text[found.end() :]), line)
+        row = self._row_of(found, text, line)
         if row is not None:
             self._take(row)
         elif (found is not None and self._table.rows) or (self.inside and _REST.fullmatch(text)):
             self._torn(line)
 
-    def _words_of(self, text: str) -> list[str]:
-        """What is behind the type in a row: redop, root and the eight figures, without other columns."""
-        words, places = text.split(), self._table.figures
-        if places is None or len(words) <= max(places):
-            return words
-        return [words[i] for i in (*range(min(places)), *places)]
+    def _row_of(self, begins: re.Match[str] | None, text: str, line: int) -> LoggedRow | None:
+        """The row of this line; None where it is none, has lost columns, or its figures contradict each other."""
+        if begins is None:
+            return None
+        words, titles, places = text[begins.end() :].split(), self._table.titles, self._table.figures
+        if places is not None:
+            if len(words) != len(titles) + titles.count("timestamp"):  # which is a date and a time
+                return None
+            words = [words[i] for i in (*range(min(places)), *places)]
+        row = _row(begins, words, line)
+        if row is None or (titles and (row.root is None) == ("root" in titles)):
+            return None
+        return None if inconsistent(row, timed=not self._table.cpu_time) else row
 
     def _take(self, row: LoggedRow) -> None:
         self._rows += 1
@@ -303,14 +321,12 @@ class _Reader:
             table.libraries += [] if library in table.libraries else [library]
 
 
-def _more_columns(title: str) -> tuple[int, ...] | None:
+def _more_columns(titles: Sequence[str]) -> tuple[int, ...] | None:
     """Places of the usual figures behind the type, where a table has others between or after them (a time of day, times of
     single iterations); None where it has none."""
-    found = _TITLES.search(title)
-    words = found[1].split() if found else []
-    first = [i for i, word in enumerate(words) if word in ("time", "cputime")]
+    first = [i for i, word in enumerate(titles) if word in ("time", "cputime")]
     places = tuple(i for start in first for i in range(start, start + _NUMBERS // 2))
-    if len(first) != 2 or len(words) == places[-1] + 1 == first[0] + _NUMBERS:
+    if len(first) != 2 or len(titles) == places[-1] + 1 == first[0] + _NUMBERS:
         return None
     return places
 
@@ -337,7 +353,7 @@ def _row(begins: re.Match[str], words: list[str], line: int) -> LoggedRow | None
         count=int(begins[2]),
         dtype=begins[3],
         redop=redop,
-        root=-1 if root is None else int(root),
+        root=None if root is None else int(root),
         out_of_place=out,
         in_place=into,
     )
@@ -353,10 +369,15 @@ def _figures(words: list[str]) -> LoggedFigures | None:
     return LoggedFigures(time, algbw, busbw, None if errors == "N/A" else errors)
 
 
-def inconsistent(row: LoggedRow) -> bool:
-    """Whether a printed algbw is not size / time, beyond what rounding explains."""
+def inconsistent(row: LoggedRow, *, timed: bool = True) -> bool:
+    """Whether a printed algbw is not size / time, beyond what rounding explains, or the size not so many elements.
+
+    timed: its times are those that the bandwidths are of.
+    """
+    if row.count and row.size_bytes % (row.count * _BYTES.get(row.dtype, 1)):
+        return True
     for form in (row.out_of_place, row.in_place):
-        if form.time_us is None or form.algbw is None or float(form.time_us) <= 0:
+        if not timed or form.time_us is None or form.algbw is None or float(form.time_us) <= 0:
             continue
         time = float(form.time_us)
         derived = row.size_bytes / time / 1e3

@@ -98,7 +98,7 @@ def test_sizes_that_became_empty_are_left_out_and_said_but_count_in_its_average(
     rates = [float(line.split()[7]) for line in lines[at : at + 4]]
     for rows, right in ((5, True), (4, False)):
         average = f"# Avg bus bandwidth    : {sum(rates) / rows:g}"
-        found = read(tmp_path, "\n".join([*lines[:at], zero, *lines[at:], average]))
+        found = read(tmp_path, "\n".join([*lines[:at], zero, *lines[at:], average, ""]))
         assert 0 not in {r.size_bytes for r in found.comm_rows}
         assert any("1 row of 0 bytes left out" in note for note in found.notes)
         assert any("average bus bandwidth" in note for note in found.notes) is not right
@@ -189,10 +189,37 @@ def test_a_log_cut_off_in_the_last_row_keeps_the_rows_before(tmp_path: Path) -> 
     assert len(read(tmp_path, cut).comm_rows) == 2 * (len(SIZES) - 1)
 
 
-def test_an_edited_rate_is_noticed(tmp_path: Path) -> None:
-    text = log(SIZES, average=None).replace("  206.68", "  306.68", 1)
+@pytest.mark.parametrize(
+    ("old", "new"), [("  206.68", "  306.68"), ("     262144 ", "     262145 "), ("1048576        ", "91048576       ")]
+)
+def test_a_row_that_contradicts_itself_is_left_out(tmp_path: Path, old: str, new: str) -> None:
+    """An edited rate, or two torn rows that look like one: which of its figures is wrong, the row does not say."""
+    text = log(SIZES, average=None).replace(old, new, 1)
     assert text != log(SIZES, average=None)
-    assert any("differ from size / time" in note for note in read(tmp_path, text).notes)
+    found = read(tmp_path, text)
+    assert len(found.comm_rows) == 2 * (len(SIZES) - 1)
+    assert {row.size_bytes for row in found.comm_rows} < {size for size, _ in SIZES}
+    assert any("1 damaged row" in note for note in found.notes)
+
+
+def test_a_last_row_without_its_end_is_left_out(tmp_path: Path) -> None:
+    """Its last word may be cut off: of a broadcast from rank 3, what is left then looks like another row."""
+    text = log(SIZES, op="broadcast").replace("none      -1", "none       3")
+    end = text.index("# Out of bounds")
+    for cut in range(1, 12):
+        found = read(tmp_path, text[: end - cut])
+        assert {row.size_bytes for row in found.comm_rows} == {size for size, _ in SIZES[:-1]}
+
+
+@pytest.mark.parametrize(("end", "ended"), [("# Out of", False), ("# Avg bus", True), ("#\n", True)])
+def test_a_table_without_its_summary_is_said(tmp_path: Path, end: str, ended: bool) -> None:
+    text = log(SIZES)
+    text = text if end == "#\n" else text[: text.index(end)]
+    found = read(tmp_path, text)
+    assert len(found.comm_rows) == 2 * len(SIZES)
+    stops = [note for note in found.notes if "summary" in note]
+    assert bool(stops) is not ended
+    assert ended or f"ends at {SIZES[-1][0]} bytes of 8589934592" in stops[0]
 
 
 def test_nan_is_no_figure(tmp_path: Path) -> None:
@@ -297,7 +324,8 @@ def test_columns_of_the_old_programs(op: str, middle: str, tmp_path: Path) -> No
     text = (
         "# nThread 1 nGpus 1 minBytes 8 maxBytes 128 step: 2(factor) warmup iters: 5 iters: 20 validation: 1\n#\n"
         + "\n".join(devices(8))
-        + "\n#       size         count    type    root     time   algbw   busbw  error     time   algbw   busbw  error\n"
+        + f"\n#       size         count    type    {'root' if middle else ''}"
+        + "     time   algbw   busbw  error     time   algbw   busbw  error\n"
         + f"{1 << 20:12} {1 << 18:13} {'float':>6} {middle} {figures} {figures}\n"
     )
     path = tmp_path / f"{op}.log"

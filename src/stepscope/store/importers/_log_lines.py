@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stepscope.core.words import counted
 from stepscope.records.run import Status
-from stepscope.store.files import reading
+from stepscope.store.files import reading, whole_words
 
 SUFFIXES = (".out", ".log", ".txt", ".err", "")
 PIECE = 1 << 16
@@ -20,9 +20,6 @@ RUN_THROUGH = "another process wrote into"
 """In a run's note: of the whole file, too, because what was left out shows nowhere."""
 _NAMED = 5
 _SHOWN = 40
-_CLOSING = (b" ", b"\t", b"\r", b"|", b"%", b")", b"]", b"}")
-"""Nothing of a word comes after them."""
-_LONGEST_WORD = 4096
 _FINITE = re.compile(rb"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
@@ -66,7 +63,7 @@ class Lines:
                     held = b""
                     continue
                 self.rest = held + line
-                words, held = _whole_words(self.rest)
+                words, held = whole_words(self.rest)
                 yield self.count, words
             self._left_out = self._left_out or held or None  # reached where no .gz was cut off
 
@@ -93,14 +90,6 @@ class Lines:
             )
             found.append(f"{self.path}:{self.count}: the last line {NO_END}: {what}")
         return found
-
-
-def _whole_words(text: bytes) -> tuple[bytes, bytes]:
-    """(what is surely whole of a line without its end, the word that may go on)."""
-    if text[-1:] in _CLOSING:
-        return text, b""
-    at = max(text.rfind(space, -_LONGEST_WORD) for space in (b" ", b"\t", b"\r")) + 1
-    return (text[:at], text[at:]) if at or len(text) < _LONGEST_WORD else (text, b"")
 
 
 def without_colours(line: bytes) -> bytes:

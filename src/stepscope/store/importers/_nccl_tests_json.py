@@ -36,6 +36,7 @@ def read_json_run(path: Path) -> Log:
         started=_program(document, results),
         devices=_devices(document.get("devices") or config.get("devices"), config),
         cpu_time="cpu_time" in str(results[:1]),
+        ended=True,  # a document that was cut off is none
     )
     bounds, average = document.get("out_of_bounds"), document.get("average_bus_bandwidth")
     run.out_of_bounds = whole(bounds.get("count")) if isinstance(bounds, dict) else None

@@ -31,7 +31,6 @@ from stepscope.store.nccl_tests_log import (
     LoggedRun,
     begins_table,
     half_unit,
-    inconsistent,
     read_tables,
 )
 
@@ -157,7 +156,7 @@ def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_pla
         "op": facts.op, "dtype": _TYPES.get(row.dtype, row.dtype),
         "reduce_op": None if row.redop is None else _REDUCE_OPS.get(row.redop, row.redop),
         "in_place": in_place, "pattern": "ring" if facts.op == "send_recv" else None, "pacing": "back_to_back",
-        "root": max(0, row.root), "world_size": facts.world_size, "hosts": facts.hosts, "device": "cuda",
+        "root": max(0, row.root or 0), "world_size": facts.world_size, "hosts": facts.hosts, "device": "cuda",
         "backend": "nccl", "size_bytes": row.size_bytes, "asked_bytes": row.size_bytes, "numel": row.count,
         "iterations": table.iterations, "warmup": table.warmup, "time_ns_mean": time_ns,
         "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": busbw, "link_peak_bytes_per_s": peak,
@@ -213,7 +212,20 @@ def _notes(table: LoggedRun) -> Iterator[str]:
         yield f"{counted(empty, 'row')} of 0 bytes left out: the size asked for was below one element a rank"
     if table.torn:
         lines = ", ".join(map(str, table.torn[:5]))
-        yield f"{counted(len(table.torn), 'damaged row')} left out (line {lines})"
+        yield (
+            f"{counted(len(table.torn), 'damaged row')} left out (line {lines}): torn, or size, time and algbw contradict "
+            "each other"
+        )
+    if not table.ended:
+        asked = (
+            f" of {table.sizes[1]} bytes asked for"
+            if table.sizes and table.sizes[1] > table.rows[-1].size_bytes
+            else ""
+        )
+        yield (
+            f"its table ends at {table.rows[-1].size_bytes} bytes{asked} without the summary (Avg bus bandwidth): the log "
+            "was cut off, or the job was stopped"
+        )
     if table.cut:
         yield "parts of the table are missing (<snip>)"
     if table.together > 1:
@@ -228,12 +240,6 @@ def _notes(table: LoggedRun) -> Iterator[str]:
             "its times are the host's (-C 1), so that those shown are size / algbw"
             + (f"; {counted(lost, 'row')} left out, whose algbw has too few digits" if lost else "")
         )
-    elif odd := [row for row in table.rows if inconsistent(row)]:
-        first = odd[0]
-        yield (
-            f"{counted(len(odd), 'printed bandwidth')} differ from size / time, first in line {first.line} "
-            f"({first.size_bytes} bytes): was the log edited?"
-        )
     unsized = Counter(row.size_bytes for row in table.rows if row.size_bytes)
     twice = [size for size, count in unsized.items() if count > len({_kind(r) for r in table.rows})]
     if twice:
@@ -243,7 +249,7 @@ def _notes(table: LoggedRun) -> Iterator[str]:
         yield f"wrong results: nccl-tests found {counted(table.out_of_bounds, 'value')} out of bounds"
 
 
-def _kind(row: LoggedRow) -> tuple[str, str | None, int]:
+def _kind(row: LoggedRow) -> tuple[str, str | None, int | None]:
     return row.dtype, row.redop, row.root
 
 
