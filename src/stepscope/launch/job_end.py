@@ -6,6 +6,7 @@ end of another are victims; of the rest the oldest failed first. torchrun's own 
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that launchers, schedulers and users stop a job with."""
 
 _STOPPED = ("KeyboardInterrupt", "SignalException")
+_SIGNAL_NUMBER = re.compile(r"got signal: (\d{1,2})\b")
+"""In the message of torch's SignalException."""
 _OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
 _PEER_GONE = ("DistNetworkError", "DistStoreError")
 _LAUNCHERS = ("ChildFailedError", "ProcessRaisedException", "ProcessExitedException")
@@ -96,7 +99,7 @@ def judge_end(facts: EndFacts) -> JobEnd:
     first = culprits[0] if culprits else None
     number = None if first is None or first.code is None or first.code >= 0 else -first.code
     if kind == "killed" and number is None:
-        number = _signal_of(facts.code)
+        number = _signal_of(facts.code) or _stopping(fates)
     if kind == "interrupted" and facts.signals:
         number = facts.signals[0][0]
     hang = facts.hang if kind == "hang" else None
@@ -166,13 +169,28 @@ def _judged(facts: EndFacts, fates: Sequence[_Fate]) -> tuple[EndKind, list[_Fat
         return "hang", []
     if facts.code is None and not any(f.sort == "victim" for f in fates):
         return _kind_of_success(facts), []
+    stopped = _first_of(f for f in fates if f.sort == "stopped")
+    victims = _first_of(f for f in fates if f.sort == "victim")
+    if stopped and (not victims or stopped[0].at_ns < victims[0].at_ns):
+        return "killed", []  # who left no word may have been stopped, too
     if silent := _vanished(facts, fates):
         return _kind_of_kill(facts), silent
-    if victims := _first_of(f for f in fates if f.sort == "victim"):
+    if victims:
         return "crash", victims[:1]
     if _signal_of(facts.code) is not None:
         return _kind_of_kill(facts), []
     return "exit-code", []
+
+
+def _stopping(fates: Sequence[_Fate]) -> int | None:
+    """The signal that the first stopped process had, as its code or its exception says."""
+    for fate in _first_of(f for f in fates if f.sort == "stopped"):
+        if number := _signal_of(fate.code):
+            return number
+        if fate.exception is not None:
+            named = _SIGNAL_NUMBER.search(fate.message or "")
+            return int(named[1]) if named else signal.SIGINT if "Keyboard" in fate.exception else None
+    return None
 
 
 def _kind_of_failure(first: _Fate, facts: EndFacts) -> EndKind:

@@ -2,7 +2,8 @@
 
 torchrun's "root cause" is only the first failure *seen*. The rule here: an out-of-memory in any rank's error file wins;
 ranks that got SIGTERM are collateral; ranks whose connection was closed or that timed out are victims; what remains
-failed by itself, the earliest first; with none left, the rank that stopped moving first.
+failed by itself, the earliest first. Where only collateral is known, nobody failed: the cause is outside. Else the rank
+that stopped moving first.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ _FAILURE_BLOCK = re.compile(
     r"rank\s*:\s*(?P<rank>\d+)\s*\(local_rank:\s*\d+\)\s*\n\s*exitcode\s*:\s*(?P<code>-?\d+)", re.MULTILINE
 )
 
+
+_TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit codes of a rank that somebody stopped."""
 
 PROGRESS_NS = 5_000_000_000
 """A rank that has moved within this time is at work, whatever its steps took before."""
@@ -91,7 +95,9 @@ def judge(
         if of_kind:
             return _from_error(min(of_kind, key=_order), "oom" if kind == "oom" else "host_oom")
     own = [e for e in errors if e.kind in ("error", "usage")]
-    silent = _silent(errors, codes, finished, world_size)
+    victims = [e for e in errors if e.kind == "victim"]
+    stopped = _stopped(errors, codes)
+    silent = _silent(errors, codes, finished, world_size, alone=bool(stopped) and not victims)
     if own:
         return _from_error(min(own, key=_order), "error")
     if deadline is not None:
@@ -107,7 +113,6 @@ def judge(
             verdict = _silent_death(rank, codes.get(rank), by_rank.get(rank), None)
             return replace(verdict, reason=f"{verdict.reason}; {calls.differed}")
         return _silent_death(rank, codes.get(rank), by_rank.get(rank), last_words.get(rank))
-    victims = [e for e in errors if e.kind == "victim"]
     if victims:
         broke = calls if calls is not None and calls.differed is not None else None
         verdict = _stuck(by_rank, world_size, "error", "ranks lost the connection to each other", broke)
@@ -115,17 +120,46 @@ def judge(
         return Verdict(status="error", rank=verdict.rank, host=verdict.host, phase=verdict.phase,
                        reason=f"{verdict.reason}; rank {first.rank} reported: {first.exception}",
                        exception=first.exception)  # fmt: skip
-    return _stuck(by_rank, world_size, "killed", "the worker group was terminated from outside")
+    return _from_outside(by_rank, stopped, calls)
+
+
+def _stopped(errors: Sequence[RankError], codes: Mapping[int, int]) -> list[int]:
+    """Ranks that are known to have gone by SIGTERM."""
+    by_code = {rank for rank, code in codes.items() if code in _TERMINATED}
+    return sorted(by_code | {e.rank for e in errors if e.kind == "terminated"})
 
 
 def _silent(
-    errors: Sequence[RankError], codes: Mapping[int, int], finished: frozenset[int], world_size: int
+    errors: Sequence[RankError], codes: Mapping[int, int], finished: frozenset[int], world_size: int, *, alone: bool
 ) -> list[int]:
-    """Ranks that exited without an error message: no error file, no summary, and not stopped by the launcher's SIGTERM."""
+    """Ranks that exited without an error message: no error file, no summary, and not stopped by the launcher's SIGTERM.
+
+    alone: ranks gone by SIGTERM are all that is known: then one whose end nobody saw may have gone by it, too.
+    """
     spoke = {e.rank for e in errors}
-    told = [r for r in range(world_size) if r not in spoke and r not in finished]
-    known = [r for r in told if codes.get(r) not in (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM)]
-    return known or told
+    quiet = [r for r in range(world_size) if r not in spoke and r not in finished and codes.get(r) not in _TERMINATED]
+    known = [r for r in quiet if codes.get(r) not in (None, 0)]
+    return known or ([] if alone else quiet)
+
+
+def _from_outside(heartbeats: Mapping[int, Heartbeat], stopped: Sequence[int], calls: CallsVerdict | None) -> Verdict:
+    """Nobody failed: a scheduler, a user or the launcher ended the group."""
+    last = min(heartbeats.values(), key=lambda h: (h.step, h.rank), default=None)
+    who = (
+        f"ranks {', '.join(map(str, stopped))}"
+        if len(stopped) > 1
+        else f"rank {stopped[0]}"
+        if stopped
+        else "the ranks"
+    )
+    where = "" if last is None else f" (last seen in {last.phase}, step {last.step})"
+    differed = "" if calls is None or calls.differed is None else f"; {calls.differed}"
+    return Verdict(
+        status="killed",
+        phase=None if last is None else last.phase,
+        reason=f"SIGTERM from outside ended {who}{where}: a scheduler, a user or the launcher sent it, and no rank is known "
+        f"to have failed{differed}",
+    )
 
 
 def _at_work(heartbeat: Heartbeat, deadline: Deadline) -> bool:

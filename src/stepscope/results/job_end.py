@@ -12,6 +12,7 @@ from stepscope.store.reader import read_if_there
 from stepscope.traces.flight_calls import ranks_text
 
 MESSAGE_CHARS = 160
+_STOPPING = ("SIGTERM", "SIGINT", "SIGHUP")
 
 
 def read_job_end(layout: ProfileLayout) -> JobEnd | None:
@@ -57,6 +58,9 @@ def _what(end: JobEnd) -> str:
             return f"Failed: {_who(end)} exited with code {code}{_where(end)}"
         case "killed" if end.signal is None:
             return f"Killed: {_who(end)} ended without an error message{_where(end)}: by a signal, or by os._exit"
+        case "killed" if not end.ranks and end.signal in _STOPPING:
+            by = f"{end.signal} from outside (scheduler, user or launcher)"
+            return f"Killed: {by} ended the job{_where(end)}; no rank failed"
         case "killed":
             were = "were" if len(end.ranks) > 1 else "was"
             return f"Killed: {_who(end)} {were} ended by {end.signal}{_where(end)}"

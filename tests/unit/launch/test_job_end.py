@@ -91,6 +91,18 @@ CLOSED = "[pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
         # one process, our own child
         (end(diary(0, world=1), code=137, host="n0", child=100), "killed", (0,), ()),
         (end(diary(0, world=1), code=143, host="n0", child=100), "killed", (), (0,)),
+        # nothing but SIGTERM is known of anybody: it came from outside, whoever the launcher lists or leaves out
+        (end(diary(0), diary(1), failures=[failed((0, -15), (1, -15))]), "killed", (), (0, 1)),
+        (end(diary(0), diary(1), failures=[failed((0, 143), (1, 143))]), "killed", (), (0, 1)),
+        (end(diary(0), diary(1), failures=[failed((0, -15))]), "killed", (), (0,)),
+        (end(diary(0), diary(1), failures=[failed(exception="SignalException")]), "killed", (), ()),
+        (
+            end(diary(0), raised(1, "RuntimeError", CLOSED, at=5), failures=[failed((0, -15), (1, 1))],
+                gone_ns={("n0", 100): T0 + 4 * S}),
+            "killed", (), (0, 1),
+        ),
+        # stopped by the launcher after the connection broke
+        (end(diary(0), raised(1, "RuntimeError", CLOSED), failures=[failed((0, -15), (1, 1))]), "crash", (1,), (0,)),
         # before any step
         (end(failures=[failed((0, 2), (1, 2))]), "exit-code", (0, 1), ()),
         (end(failures=[failed(exception="ModuleNotFoundError", torch=False)]), "crash", (), ()),
@@ -143,6 +155,19 @@ def test_a_kill_is_told_with_its_signal_and_likely_is_said_where_the_kernel_does
     assert end(diary(1), failures=[failed((1, -9))], memory_low=True).likely
     assert not end(diary(1), failures=[failed((1, -9))], oom_kills=1).likely
     assert not end(raised(1, "MemoryError", "")).likely
+
+
+@pytest.mark.parametrize(
+    ("found", "signal_name"),
+    [
+        (end(diary(0), diary(1), failures=[failed((0, -15), (1, 143))]), "SIGTERM"),
+        (end(diary(0), failures=[failed(exception="SignalException", message="Process 99 got signal: 1")]), "SIGHUP"),
+        (end(diary(0), failures=[failed(exception="KeyboardInterrupt")]), "SIGINT"),
+    ],
+)
+def test_a_job_that_was_stopped_from_outside_names_the_signal_and_no_rank(found: JobEnd, signal_name: str) -> None:
+    assert (found.kind, found.ranks, found.signal) == ("killed", (), signal_name)
+    assert "outside" in end_sentence(found)
 
 
 HANG = Hang(ranks=(1,), waiting=(0,), silent_s=63, step=4, said="rank 1 has not called all_reduce #9", place="t.py:3")

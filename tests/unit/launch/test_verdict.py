@@ -107,6 +107,38 @@ def test_a_rank_stopped_by_the_launcher_is_never_the_culprit() -> None:
     assert result.rank == 0
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"codes": {0: -15, 1: -15, 2: -15, 3: -15}},
+        {"codes": {0: 143, 1: 143, 2: 143, 3: 143}, "seen_first": 2},
+        {"codes": {2: -15}},  # of the others nobody knows
+        {"codes": {2: -15}, "seen_first": 2, "finished": frozenset({0})},
+        {"errors": [error(r, "terminated") for r in range(4)]},
+        {"errors": [error(r, "terminated") for r in (0, 1)], "codes": {2: -15}},
+        {"errors": [error(0, "terminated")]},
+    ],
+)
+def test_where_only_ends_by_sigterm_are_known_the_cause_is_outside(given: dict) -> None:
+    result = verdict(heartbeats=[beat(r, step=3 + r) for r in range(4)], **given)
+    assert (result.status, result.rank, result.host, result.phase) == ("killed", None, None, "measure")
+    assert "outside" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("given", "culprit"),
+    [
+        ({"codes": {0: -15, 1: -15, 2: -9, 3: -15}}, 2),
+        ({"codes": {0: -15, 1: 1, 3: 143}}, 1),
+        ({"codes": {0: -15, 1: -15}, "errors": [error(2, "victim")]}, 3),  # its end was noticed, and it left no word
+        ({"codes": {0: -15, 1: -15}, "errors": [error(2, "error")]}, 2),
+        ({"codes": {0: -15}, "errors": [error(2, "terminated"), error(3, "oom")]}, 3),
+    ],
+)
+def test_among_ends_by_sigterm_the_rank_that_failed_is_found(given: dict, culprit: int) -> None:
+    assert verdict(seen_first=0, **given).rank == culprit
+
+
 def test_at_a_timeout_the_rank_that_never_entered_the_collective_is_named() -> None:
     beats = [
         beat(0, step=3, enqueued=9),
