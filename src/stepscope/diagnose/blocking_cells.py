@@ -54,14 +54,15 @@ def _blocks(plan: tuple[CommOp, ...]) -> bool:
 
 def _stake(
     cell: TimedCell, overlapping: list[TimedCell], *, least_share: float, least_gain: float
-) -> tuple[float, float, str]:
-    """(what overlap returns at most, share of communication, both in words); a stake of 0: not worth a finding."""
+) -> tuple[float, float, str, bool]:
+    """(what overlap returns at most, share of communication, both in words, whether that was measured); a stake of 0: not
+    worth a finding."""
     found = exposed(cell.cell.result)
     net = 0.0 if found is None else found.net_ns
     share = net / cell.step_ns
     said = f"{format_percent(share)} of the step is communication after backward"
     if share <= least_share:
-        return 0.0, share, f"{said}, limit {format_percent(least_share)}"
+        return 0.0, share, f"{said}, limit {format_percent(least_share)}", False
     measured = [c for c in overlapping if same_work(c.cell.result, cell.cell.result)]
     if measured:
         best = min(measured, key=lambda c: c.step_ns)
@@ -69,8 +70,8 @@ def _stake(
         if gain is not None:
             said += f"; measured: {best.cell.run.label} takes {format_duration(best.step_ns)}"
             said += f" against {format_duration(cell.step_ns)}"
-            return (gain if gain > least_gain else 0.0), share, said
-    return min(net, cell.phases.backward_compute_ns) / cell.step_ns, share, said
+            return (gain if gain > least_gain else 0.0), share, said, True
+    return min(net, cell.phases.backward_compute_ns) / cell.step_ns, share, said, False
 
 
 def _gain(fast: TimedCell, slow: TimedCell) -> float | None:
@@ -83,11 +84,10 @@ def _gain(fast: TimedCell, slow: TimedCell) -> float | None:
 
 
 def _finding(
-    evidence: Evidence, ranked: list[TimedCell], stake: tuple[float, float, str], plan: tuple[CommOp, ...]
+    evidence: Evidence, ranked: list[TimedCell], stake: tuple[float, float, str, bool], plan: tuple[CommOp, ...]
 ) -> Finding:
     cell = ranked[0]
-    most, share, said = stake
-    sure = "measured" in said
+    most, share, said, sure = stake
     size = "gradient by gradient" if len(plan) > 1 else "in one piece"
     return Finding(
         severity="problem" if most > 0.2 else "warning",
@@ -98,6 +98,7 @@ def _finding(
             *others(ranked, lambda c: f"({format_duration(c.step_ns)} a step)"),
         ),
         stake_fraction=most,
+        share=share,
         confidence="measured: both strategies ran here"
         if sure
         else "likely: no overlapping cell was measured well enough",
@@ -108,4 +109,5 @@ def _finding(
             ),
         ),
         subject=cell.name,
+        runs=(cell.cell.run.run_id,),
     )

@@ -85,14 +85,17 @@ def _explains(cause: Finding, symptom: Finding, causes: Mapping[str, tuple[str, 
 
 
 def _of_one_job(a: Finding, b: Finding) -> bool:
-    return a.job == b.job and (a.job is not None or a.subject == b.subject or None in (a.subject, b.subject))
+    if a.job != b.job or a.job is not None:
+        return a.job == b.job
+    return not a.runs or not b.runs or not set(a.runs).isdisjoint(b.runs)
 
 
 def _less(finding: Finding, stake: float) -> Finding:
     """The same with a smaller stake, and no graver than that stake makes it."""
     if finding.severity == "problem" and finding.priority == "performance" and stake < NO_MATTER_OF_TIME:
         finding = replace(finding, severity="warning")
-    return replace(finding, stake_fraction=stake)
+    share = finding.stake_fraction if finding.share is None else finding.share
+    return replace(finding, stake_fraction=stake, share=share)
 
 
 def _causes_first(ranked: Sequence[Finding], causes: Mapping[str, tuple[str, ...]]) -> list[Finding]:
@@ -179,12 +182,11 @@ def page_of(rule: Rule) -> str:
     return (importlib.import_module(rule.module).__doc__ or "").strip()
 
 
-def _order(finding: Finding) -> tuple[bool, int, float, int, bool, bool]:
-    """Good news last; the rest by priority, stake, severity and certainty, of equals one with a subject first. A problem
-    without a stake stands with large ones."""
+def _order(finding: Finding) -> tuple[bool, int, float, int, bool]:
+    """Good news last; the rest by priority, stake and severity, of equals one with a subject first. A problem without a
+    stake stands with large ones."""
     stake = finding.stake_fraction
     if stake is None:
         stake = NO_MATTER_OF_TIME if finding.severity == "problem" else 0.0
-    sure = finding.confidence.startswith("certain")
     kind, grave = _PRIORITY.index(finding.priority), _SEVERITY[finding.severity]
-    return finding.severity == "info", kind, -round(stake, 3), grave, not sure, finding.subject is None
+    return finding.severity == "info", kind, -round(stake, 3), grave, finding.subject is None

@@ -32,7 +32,7 @@ def why_no_traces(evidence: Evidence) -> str:
 
 
 def doubted(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
-    """``findings``, those of jobs with truncated traces with that in their confidence."""
+    """``findings``, those of jobs with truncated traces with that among their doubts."""
     cut = {job.name: ranks for job in evidence.traces if (ranks := _cut(job.summary))}
     return [_doubted(finding, cut) for finding in findings]
 
@@ -42,7 +42,7 @@ def _doubted(finding: Finding, cut: Mapping[str, list[int]]) -> Finding:
     if not ranks:
         return finding
     why = f"the trace of {_ranks(ranks)} is truncated, how much is lost is unknown"
-    return replace(finding, confidence=f"doubtful: {why}; {finding.confidence.removeprefix('certain: ')}")
+    return replace(finding, doubts=(*finding.doubts, why))
 
 
 def _is_fragment(summary: TraceSummary) -> bool:

@@ -25,14 +25,16 @@ SOURCES = {
 }
 """Where each framework's options are documented."""
 
-_FSDP1_ONLY = "(FSDP1 only)"
+_FSDP1_ONLY = {("forward prefetch", "transformers"), ("forward prefetch", "accelerate"),
+               ("backward prefetch", "transformers"), ("backward prefetch", "accelerate")}  # fmt: skip
+"""Options of FSDP1 that FSDP2 does not have."""
 
 OPTIONS: dict[str, dict[str, str]] = {
     "forward prefetch": {
         "fsdp2": "block.set_modules_to_forward_prefetch([next_block]) on every block",
         "fsdp1": "FullyShardedDataParallel(forward_prefetch=True)",
-        "transformers": 'fsdp_config={"forward_prefetch": true} (FSDP1 only)',
-        "accelerate": "fsdp_forward_prefetch: true (FSDP1 only)",
+        "transformers": 'fsdp_config={"forward_prefetch": true}',
+        "accelerate": "fsdp_forward_prefetch: true",
         "lightning": "FSDPStrategy(forward_prefetch=True)",
         "deepspeed": "a larger stage3_prefetch_bucket_size, overlap_comm: true",
         "megatron": "--overlap-param-gather",
@@ -40,8 +42,8 @@ OPTIONS: dict[str, dict[str, str]] = {
     "backward prefetch": {
         "fsdp2": "block.set_modules_to_backward_prefetch([previous_block]) on every block",
         "fsdp1": "backward_prefetch=BackwardPrefetch.BACKWARD_PRE, limit_all_gathers=True",
-        "transformers": 'fsdp_config={"backward_prefetch": "backward_pre"} (FSDP1 only)',
-        "accelerate": "fsdp_backward_prefetch: BACKWARD_PRE (FSDP1 only)",
+        "transformers": 'fsdp_config={"backward_prefetch": "backward_pre"}',
+        "accelerate": "fsdp_backward_prefetch: BACKWARD_PRE",
         "lightning": "FSDPStrategy(backward_prefetch=BackwardPrefetch.BACKWARD_PRE)",
         "deepspeed": "a larger stage3_prefetch_bucket_size, overlap_comm: true",
     },
@@ -171,18 +173,23 @@ def used_in(summary: TraceSummary) -> frozenset[str]:
 def speaks(topic: str, used: Iterable[str]) -> str | None:
     """The framework whose option a job sets: DeepSpeed, which replaces the wrapper, else the outermost that has one."""
     options, known = OPTIONS[topic], set(used)
-    only_fsdp1 = {key for key, text in options.items() if text.endswith(_FSDP1_ONLY)} if "fsdp2" in known else set()
+    only_fsdp1 = {key for of, key in _FSDP1_ONLY if of == topic} if "fsdp2" in known else set()
     return next((key for key in ("deepspeed", *_OUTERMOST) if key in known & options.keys() - only_fsdp1), None)
 
 
 def option(topic: str, used: Iterable[str], *, plain: str) -> str:
     """What to set, in the words of the job's framework; ``plain``: of torch itself, where no framework has an option."""
     key = speaks(topic, used)
-    return plain if key is None else f"{NAMES[key]}: {OPTIONS[topic][key]}"
+    return plain if key is None else _said(topic, key)
 
 
 def in_words_of(topic: str, used: Iterable[str], *, otherwise: Iterable[str] = ()) -> tuple[Advice, ...]:
     """The option of the framework that takes it; those of ``otherwise``, one advice each, where none of a job's does."""
     key = speaks(topic, used)
     named = [key] if key is not None else [k for k in otherwise if k in OPTIONS[topic]]
-    return tuple(Advice(text=f"{NAMES[k]}: {OPTIONS[topic][k]}") for k in named)
+    return tuple(Advice(text=_said(topic, key)) for key in named)
+
+
+def _said(topic: str, framework: str) -> str:
+    only = " (FSDP1 only)" if (topic, framework) in _FSDP1_ONLY else ""
+    return f"{NAMES[framework]}: {OPTIONS[topic][framework]}{only}"

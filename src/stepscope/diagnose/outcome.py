@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stepscope.core.units import format_percent
@@ -23,11 +22,6 @@ IN_FULL = 4
 """Findings of one rule that a reader gets in full."""
 
 _LINES = 12
-
-_A_TIME = re.compile(r",? *\d{4}-\d\d-\d\d\S*|(: )[\w./-]*\d[\w./-]*: ")
-"""What a subject has of its day, or of its numbered run folder: ``results: 8 ranks, 2025-05-04``, ``mlp: night-3: ddp``."""
-
-_NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def outcome_of(statement: Statement) -> Outcome:
@@ -88,9 +82,12 @@ def each_job(
     )
 
 
-def folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """``findings`` of one rule, largest stake first; from the fifth on as lines of one finding without a stake."""
-    ranked = sorted(_over_time(findings), key=lambda finding: -(finding.stake_fraction or 0.0))
+def folded(findings: Iterable[Finding], repeats: Mapping[str, object] | None = None) -> tuple[Finding, ...]:
+    """``findings`` of one rule, largest stake first; from the fifth on as lines of one finding without a stake.
+
+    repeats: run_id -> what the run repeats (:func:`results.days.repeated`): the same on such runs is one finding.
+    """
+    ranked = sorted(_over_time(findings, repeats or {}), key=lambda finding: -(finding.stake_fraction or 0.0))
     rest = ranked[IN_FULL:]
     if len(rest) < 2:
         return tuple(ranked)
@@ -100,7 +97,9 @@ def folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     others = replace(
         rest[0],
         severity="problem" if any(finding.severity == "problem" for finding in rest) else rest[0].severity,
-        wrong_runs=tuple(dict.fromkeys(run_id for finding in rest for run_id in finding.wrong_runs)),
+        runs=_of_all(rest, lambda finding: finding.runs),
+        case=None,
+        wrong_runs=_of_all(rest, lambda finding: finding.wrong_runs),
         title=f"{rest[0].rule}: {counted(len(rest), 'more case')} of the same kind",
         evidence=tuple(lines),
         stake_fraction=None,
@@ -113,14 +112,13 @@ def folded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return (*ranked[:IN_FULL], others)
 
 
-def _over_time(findings: Iterable[Finding]) -> list[Finding]:
-    """``findings`` with those of one kind of run on several days, or in several numbered run folders, as one: the one with
-    most at stake, and which others have the same."""
+def _over_time(findings: Iterable[Finding], repeats: Mapping[str, object]) -> list[Finding]:
+    """``findings`` with those on runs that repeat each other as one: the one with most at stake, with the others."""
     alike: dict[object, list[Finding]] = {}
     for finding in findings:
-        kind = _A_TIME.sub(r"\1", finding.subject or "")
-        same = (finding.rule, kind, _NUMBER.sub("#", finding.title), tuple(a.text for a in finding.advice))
-        alike.setdefault(same if kind != finding.subject else id(finding), []).append(finding)
+        kinds = tuple(repeats.get(run_id) for run_id in finding.runs)
+        known = bool(kinds) and None not in kinds
+        alike.setdefault((finding.case, kinds) if known else id(finding), []).append(finding)
     told = []
     for same_kind in alike.values():
         first = max(same_kind, key=lambda finding: finding.stake_fraction or 0.0)
@@ -129,10 +127,15 @@ def _over_time(findings: Iterable[Finding]) -> list[Finding]:
             first = replace(
                 first,
                 evidence=(*first.evidence, f"the same on {counted(len(others), 'other run')}: {listed(others)}"),
-                wrong_runs=tuple(dict.fromkeys(run_id for f in same_kind for run_id in f.wrong_runs)),
+                runs=_of_all(same_kind, lambda f: f.runs),
+                wrong_runs=_of_all(same_kind, lambda f: f.wrong_runs),
             )
         told.append(first)
     return told
+
+
+def _of_all(findings: Iterable[Finding], runs: Callable[[Finding], tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(run_id for finding in findings for run_id in runs(finding)))
 
 
 def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tuple[str, tuple[Finding, ...]]:

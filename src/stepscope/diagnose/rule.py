@@ -66,7 +66,11 @@ class Rule:
         if self.look_at_job is not None and evidence.traces:
             outcomes.append(each_job(evidence.traces, self.look_at_job, found=outcomes[0] if outcomes else ()))
         outcome = named(self.name, together(outcomes))
-        return folded(outcome) if self.folded and isinstance(outcome, tuple) else outcome
+        if not self.folded or not isinstance(outcome, tuple):
+            return outcome
+        from stepscope.results.days import repeated
+
+        return folded(outcome, repeated(evidence))
 
     @property
     def rates(self) -> bool:

@@ -208,6 +208,7 @@ class Part:
             title=title,
             evidence=(*self.spread, *evidence),
             stake_fraction=self.share if stake is None else stake,
+            share=self.share,
             confidence=confidence,
             advice=advice,
         )

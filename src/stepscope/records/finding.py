@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
 from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 
 Severity = Literal["info", "warning", "problem"]
 
-Priority = Literal["wrong", "failure", "performance"]
-"""What a finding is about, the first kind first: figures or results that are wrong, work that failed, time and memory."""
+Priority = Literal["wrong", "failure", "doubt", "performance"]
+"""What a finding is about, the first kind first: figures or results that are wrong, work that failed, figures that other
+findings rest on and that are in doubt, time and memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +33,16 @@ class Finding:
     wrong or in doubt; nothing else rates or praises them.
     evidence: sentences with the numbers that led here, strongest first. stake_fraction: share of the step (or of the
     window of a trace) that fixing it returns at most; None: not a matter of time, or unknown.
-    confidence: ``measured``, ``likely``, ``certain: ...``: how far the evidence carries, and why no further.
+    share: of the step, what the symptom takes, where that may be more than a fix returns.
+    confidence: ``measured``, ``likely``, ``certain: ...``: how far the evidence carries, and why no further. doubts: why the
+    figures that it rests on carry less far than that (a truncated trace, noise, the profiler).
+    casts_doubt: of a finding on figures, run_id or name of a traced job -> why conclusions from them are in doubt; the
+    engine says so in ``doubts`` of findings on their times.
     job: name of the traced job. ranks: those it is about. at_ns: a stretch of time that shows it, first and last ns on
     the clock of the first of ``ranks`` (as in its trace); None: no stretch shows it better than another.
-    subject: what it is about where a diagnosis covers several things (a run, a group of runs, a rank, an operation).
+    subject: what it is about where a diagnosis covers several things (a run, a group of runs, a rank, an operation), for
+    people: what code asks is ``job``, ``runs`` (run_ids, the one that shows it first) and ``case``, which of a rule's
+    checks found it, where it has several.
     """
 
     rule: str = ""
@@ -41,14 +50,24 @@ class Finding:
     title: str
     evidence: tuple[str, ...]
     stake_fraction: float | None = None
+    share: float | None = None
     confidence: str
+    doubts: tuple[str, ...] = ()
+    casts_doubt: Mapping[str, str] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
     subject: str | None = None
     priority: Priority = "performance"
+    runs: tuple[str, ...] = ()
+    case: str | None = None
     wrong_runs: tuple[str, ...] = ()
     job: str | None = None
     ranks: tuple[int, ...] = ()
     at_ns: tuple[int, int] | None = None
+
+    @property
+    def certainty(self) -> str:
+        """Confidence and doubts in one sentence."""
+        return f"doubtful: {'; '.join(self.doubts)}; otherwise {self.confidence}" if self.doubts else self.confidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

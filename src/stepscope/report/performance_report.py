@@ -94,7 +94,7 @@ def _finding(finding: Finding, number: int) -> list[str]:
     about = f" About: {finding.subject}." if finding.subject else ""
     lines.append(
         paragraph(
-            f"Confidence: {finding.confidence.rstrip('.')}.{stake}{about} Rule: {finding.rule}.",
+            f"Confidence: {finding.certainty.rstrip('.')}.{stake}{about} Rule: {finding.rule}.",
             indent=indent,
         )
     )

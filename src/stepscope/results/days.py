@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.training import TrainingRun
 from stepscope.stats.change_point import LEAST_CHANGE, ChangePoint, change_point
+
+if TYPE_CHECKING:
+    from stepscope.results.evidence import Evidence
 
 _WHEN = re.compile(r"(?:^|[._ ])(?:date|day|night|timestamp)$", re.IGNORECASE)
 _A_DATE = re.compile(r"\d{4}-\d\d-\d\d.*|\d{8}")
@@ -35,11 +40,7 @@ def nights(runs: Iterable[TrainingRun]) -> tuple[Nights, ...]:
     for run in runs:
         day, time = day_of(run), _time(run)
         if run.status == "ok" and day is not None and time is not None:
-            key = (
-                re.sub(r":\d+$", "", run.source), run.group, run.world_size, run.strategy, run.precision, run.micro_batch,
-                run.global_batch, run.accumulation, run.hardware, run.step_ns is None,
-            )  # fmt: skip
-            alike.setdefault(key, []).append((day, time, run))
+            alike.setdefault((_file(run), _kind(run), run.step_ns is None), []).append((day, time, run))
     found = []
     for members in alike.values():
         ordered = sorted(members, key=lambda each: each[0])
@@ -48,6 +49,27 @@ def nights(runs: Iterable[TrainingRun]) -> tuple[Nights, ...]:
             days, _, mine = zip(*ordered, strict=True)
             found.append(Nights(runs=mine, days=days, change=change))
     return tuple(found)
+
+
+def repeated(evidence: Evidence) -> dict[str, object]:
+    """run_id -> what the run repeats, equal for runs of one kind: the cell of `bench`, in every run folder; of a table what
+    its rows have in common beside their day. Without runs that repeat nothing, and rows that the day does not tell apart.
+    """
+    found: dict[str, object] = {cell.run.run_id: ("cell", cell.cell_id) for cell in evidence.cells}
+    rows = [(run, day) for run in evidence.runs if run.run_id not in found and (day := day_of(run)) is not None]
+    times = Counter((_file(run), _kind(run), day) for run, day in rows)
+    return found | {run.run_id: ("day", _kind(run)) for run, day in rows if times[_file(run), _kind(run), day] == 1}
+
+
+def _file(run: TrainingRun) -> str:
+    return re.sub(r":\d+$", "", run.source)
+
+
+def _kind(run: TrainingRun) -> tuple[object, ...]:
+    return (
+        run.group, run.model, run.dataset, run.world_size, run.strategy, run.precision, run.micro_batch, run.global_batch,
+        run.accumulation, run.hardware,
+    )  # fmt: skip
 
 
 def day_of(run: TrainingRun) -> str | None:

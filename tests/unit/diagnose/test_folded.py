@@ -1,11 +1,16 @@
 from __future__ import annotations
 
-from tests.evidence import evidence, run
+from typing import Any
+
+import pytest
+from tests.bench_evidence import bench, made
+from tests.evidence import evidence, run, step
 
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.outcome import IN_FULL, folded
 from stepscope.diagnose.rules.impossible_figures import RULE as IMPOSSIBLE
 from stepscope.records.finding import Advice, Diagnosis, Finding
+from stepscope.records.training import TrainingRun
 from stepscope.report.diagnose_document import metrics
 from stepscope.results.evidence import Evidence
 
@@ -46,16 +51,61 @@ def test_what_is_folded_counts_once() -> None:
     assert counted["problem_count"] == counted["finding_count"] == IN_FULL + 1
 
 
+def _wrong(run_id: str, day: int, *, ranks: int = 8, of: str = "", **known: Any) -> TrainingRun:
+    """A run of a table that states its day, with an impossible MFU. of: what its label begins with."""
+    settings = {"mfu": 1.2 + day / 100, "date": f"2025-05-{day:02d}"}
+    return run(run_id, ranks=ranks, label=f"{of}{ranks} ranks, 2025-05-{day:02d}", settings=settings, **known)
+
+
+def _found(*runs: TrainingRun) -> tuple[Finding, ...]:
+    found = check(IMPOSSIBLE, evidence(*runs))
+    assert isinstance(found, tuple)
+    return found
+
+
 def test_the_same_on_many_nights_is_one_finding_with_its_runs() -> None:
     """A figure that is wrong every night is told once; another kind of run keeps its own."""
+    found = _found(*(_wrong(f"n{day}", day) for day in range(1, 21)), _wrong("four", 1, ranks=4))
+    assert [set(f.wrong_runs) for f in found] == [{f"n{day}" for day in range(1, 21)}, {"four"}]
+    assert found[0].evidence[-1].startswith("the same on 19 other runs: toy: 8 ranks, 2025-05-")
+
+
+@pytest.mark.parametrize("models", [("7B", "70B"), ("llama-7b", "llama-13b")])
+def test_findings_on_different_models_stay_apart(models: tuple[str, str]) -> None:
+    """Their names differ in a number only, as do days and numbered run folders."""
+    found = _found(*(_wrong(f"{model}-{day}", day, of=f"{model}: ", model=model) for model in models for day in (1, 2)))
+    assert [f.wrong_runs for f in found] == [(f"{model}-1", f"{model}-2") for model in models]
+
+
+def test_folders_that_are_no_nights_stay_apart() -> None:
+    runs = [run(size, ranks=8, label=f"{size}: ddp", settings={"mfu": 1.2}) for size in ("7B", "70B")]
+    assert [f.wrong_runs for f in _found(*runs)] == [("7B",), ("70B",)]
+
+
+def test_two_checks_on_one_kind_of_run_stay_apart() -> None:
+    runs = [_wrong(f"n{day}", day, step_ns=step(10), exposed_comm_ns=step(20)) for day in (1, 2)]
+    assert [(f.case, f.wrong_runs) for f in _found(*runs)] == [("mfu", ("n1", "n2")), ("exposed", ("n1", "n2"))]
+
+
+def test_rows_of_one_day_are_no_repeats() -> None:
+    """Something that no column names differs between them."""
+    assert [f.wrong_runs for f in _found(_wrong("a", 1), _wrong("b", 1))] == [("a",), ("b",)]
+
+
+def test_a_cell_of_bench_is_the_same_in_every_run_folder() -> None:
     nights = [
-        run(f"n{day}", ranks=8, label=f"8 ranks, 2025-05-{day:02d}", settings={"mfu": 1.2 + day / 100})
-        for day in range(1, 21)
+        bench(made(cell, known={"run_id": f"night-{n}/{cell}", "exposed_comm_ns": step(300)}))
+        for n in (1, 2)
+        for cell in ("c", "d")
     ]
-    other = run("four", ranks=4, label="4 ranks, 2025-05-01", settings={"mfu": 1.3})
-    found = check(IMPOSSIBLE, evidence(*nights, other))
+    found = _cells(nights)
+    assert sorted(f.runs for f in found) == [("night-1/c", "night-2/c"), ("night-1/d", "night-2/d")]
+
+
+def _cells(parts: list[Evidence]) -> tuple[Finding, ...]:
+    together = Evidence(
+        sources=(), runs=tuple(r for e in parts for r in e.runs), cells=tuple(c for e in parts for c in e.cells)
+    )
+    found = check(IMPOSSIBLE, together)
     assert isinstance(found, tuple)
-    assert len(found) == 2
-    told = next(f for f in found if "8 ranks" in (f.subject or ""))
-    assert told.evidence[-1].startswith("the same on 19 other runs: toy: 8 ranks, 2025-05-")
-    assert set(told.wrong_runs) == {f"n{day}" for day in range(1, 21)}
+    return found

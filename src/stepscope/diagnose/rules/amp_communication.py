@@ -129,6 +129,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         confidence="certain: bytes are counted; half the bytes saves at most half the time",
         advice=() if small else tuple(_advice(evidence, cell)),
         subject=cell.name,
+        runs=(cell.cell.run.run_id,),
     )
 
 

@@ -98,6 +98,7 @@ def _finding(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Fin
             ),
         ),
         subject=f"{cell.run.group}: {cell.run.label}",
+        runs=(cell.run.run_id,),
     )
 
 

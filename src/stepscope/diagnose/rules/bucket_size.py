@@ -175,6 +175,7 @@ def _finding(evidence: Evidence, worst: _Judged) -> Finding:
             Advice(text="compare the predicted step of each size", command=_predict(cell)),
         ),
         subject=cell.name,
+        runs=(cell.cell.run.run_id,),
     )
 
 

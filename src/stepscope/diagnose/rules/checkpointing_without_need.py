@@ -107,6 +107,7 @@ def _finding(evidence: Evidence, cell: CellEvidence, more: int, share: float) ->
             Advice(text="or use the memory: a larger micro-batch, a longer sequence"),
         ),
         subject=f"{cell.run.group}: {cell.run.label}",
+        runs=(cell.run.run_id,),
     )
 
 

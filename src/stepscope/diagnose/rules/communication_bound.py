@@ -337,6 +337,7 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
         else "likely: inferred from the speed-up and the sizes; communication was not timed",
         advice=_advice(evidence, worst),
         subject=name_of(run),
+        runs=(run.run_id,),
     )
 
 

@@ -119,6 +119,7 @@ def _of_cell(evidence: Evidence, cell: TimedCell) -> Finding:
             ),
         ),
         subject=cell.name,
+        runs=(cell.cell.run.run_id,),
         job=traced(evidence, cell),
     )
 

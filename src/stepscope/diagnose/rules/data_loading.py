@@ -66,6 +66,7 @@ def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         confidence=measured(cell),
         advice=_advice(evidence, cell),
         subject=cell.name,
+        runs=(cell.cell.run.run_id,),
         job=traced(evidence, cell),
     )
 

@@ -102,6 +102,7 @@ def _by_count(run: TrainingRun, pair: Pair | None, seen: float, command: str | N
         confidence="measured: samples were counted on every rank",
         advice=_advice(command),
         subject=name_of(run),
+        runs=(run.run_id,),
         priority="wrong",
         wrong_runs=(run.run_id,),
     )
@@ -131,6 +132,7 @@ def _by_curves(pair: Pair, shown: FirstEpochs, command: str | None) -> Finding:
         confidence="likely: from the learning curves and the epoch times; samples counted on each rank would prove it",
         advice=_advice(command),
         subject=pair.name,
+        runs=(pair.run.run_id, pair.base.run_id),
         priority="wrong",
         wrong_runs=(pair.run.run_id,),
     )

@@ -102,6 +102,7 @@ def _finding(group: Sequence[tuple[TrainingRun, Measured]], *, several: bool) ->
         ),
         confidence="measured: the 95% intervals do not overlap" + _limits(fast, slow),
         subject=fast.group,
+        runs=tuple(run.run_id for run, _ in group),
     )
 
 

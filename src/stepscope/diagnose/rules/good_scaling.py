@@ -76,6 +76,7 @@ def _finding(group: list[Pair]) -> Finding:
         evidence=tuple(evidence),
         confidence="measured" + ("" if row.low is not None else ", without an interval"),
         subject=best.name,
+        runs=(best.run.run_id, best.base.run_id),
     )
 
 

@@ -91,6 +91,7 @@ def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
         row, run, base = worst.row, worst.run, worst.base
         also = ", ".join(f"{pair.row.speedup:.2f}x on {pair.ranks}" for pair in others[:4])
         yield _finding(
+            "super-linear",
             worst.name,
             f"{row.speedup:.2f}x on {worst.ranks} is super-linear: {format_percent(row.efficiency)} efficiency",
             [
@@ -101,6 +102,7 @@ def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
             f"measure {base.label} again, alone on the machine, with as many steps as {run.label}",
             "suspicious, not impossible: caches, sharded state and larger batches can exceed linear; a slow baseline "
             "is more frequent",
+            runs=(run.run_id, base.run_id),
             wrong=() if superlinear_reasons(run, base) else (base.run_id,),
             command=remeasured(evidence, base),
         )
@@ -143,11 +145,12 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
             share = value / 100 if value > 2 else value  # a source that writes per cent
             if share > MAX_MFU.value:
                 how = "as the source states it" if run.model_flop is None else CONVENTION
-                yield _mfu(name_of(run), share, how, wrong=(run.run_id,))
+                yield _mfu(name_of(run), share, how, runs=(run.run_id,))
 
 
-def _mfu(name: str, mfu: float, how: str, *, wrong: tuple[str, ...] = ()) -> Finding:
+def _mfu(name: str, mfu: float, how: str, *, runs: tuple[str, ...] = ()) -> Finding:
     return _finding(
+        "mfu",
         name,
         f"MFU of {format_percent(mfu)} is impossible",
         [
@@ -157,7 +160,7 @@ def _mfu(name: str, mfu: float, how: str, *, wrong: tuple[str, ...] = ()) -> Fin
         ],
         "give FLOP per step, number of devices and dense peak of the type in use: stepscope hardware lists peaks",
         "certain: no device exceeds its peak (of sparse products, the sparse peak); which input is wrong is unknown",
-        wrong=wrong,
+        runs=runs,
     )
 
 
@@ -165,12 +168,13 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
     step, exposed = run.step_ns, run.exposed_comm_ns
     if step is not None and exposed is not None and exposed.value > step.value * MAX_EFFICIENCY.value > 0:
         yield _finding(
+            "exposed",
             name_of(run),
             f"{format_duration(exposed.value)} of exposed communication in a step of {format_duration(step.value)}",
             ["usual error: communication summed over ranks or micro-steps, step time of one rank"],
             "measure both per rank and optimizer step, on one clock",
             "certain: a step contains its exposed communication",
-            wrong=(run.run_id,),
+            runs=(run.run_id,),
         )
     contradiction = _contradiction(run)
     if contradiction is not None:
@@ -178,22 +182,24 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
     wrong = [e.number for e in run.epochs if e.validation_accuracy is not None and not 0 <= e.validation_accuracy <= 1]
     if wrong:
         yield _finding(
+            "accuracy",
             name_of(run),
             f"validation accuracy outside 0 to 1 in epoch {wrong[0]}",
             [f"{counted(len(wrong), 'epoch')} of {len(run.epochs)}", "usual error: per cent written as a fraction"],
             "divide by 100, or name the column accuracy in per cent",
             "certain: an accuracy is between 0 and 1",
-            wrong=(run.run_id,),
+            runs=(run.run_id,),
         )
     empty = [e.number for e in run.epochs if e.duration_ns is not None and e.duration_ns <= 0]
     if empty or (step is not None and step.value <= 0):
         yield _finding(
+            "no time",
             name_of(run),
             f"{counted(len(empty), 'epoch') if empty else 'a step'} took no time",
             ["usual errors: a clock that was set back, a field that was never filled"],
             "use a monotonic clock (time.perf_counter); leave unknown times out",
             "certain: work takes more than zero time",
-            wrong=(run.run_id,),
+            runs=(run.run_id,),
         )
 
 
@@ -208,13 +214,14 @@ def _contradiction(run: TrainingRun) -> Finding | None:
     if 1 / MAX_CONTRADICTION.value < ratio < MAX_CONTRADICTION.value:
         return None
     return _finding(
+        "contradiction",
         name_of(run),
         f"{format_number(run.samples_per_s.value)} samples/s contradicts its own step: {run.global_batch} samples in"
         f" {format_duration(run.step_ns.value)} is {format_number(derived)}",
         [f"{ratio:.3g}x apart: {_reason(run, ratio)}"],
         "compute throughput = samples of all ranks in a step / time of the slowest rank's step",
         "certain: the two figures do not describe the same steps; the reason is likely",
-        wrong=(run.run_id,),
+        runs=(run.run_id,),
     )
 
 
@@ -234,15 +241,18 @@ def _reason(run: TrainingRun, ratio: float) -> str:
 
 
 def _finding(
+    case: str,
     subject: str,
     title: str,
     evidence: list[str],
     fix: str,
     confidence: str,
     *,
-    wrong: tuple[str, ...],
+    runs: tuple[str, ...],
+    wrong: tuple[str, ...] | None = None,
     command: str | None = None,
 ) -> Finding:
+    """case: which figure. wrong: of ``runs``, those that it declares wrong; None: all."""
     return Finding(
         severity="warning",
         title=title,
@@ -251,7 +261,9 @@ def _finding(
         advice=(Advice(text=fix, command=command),),
         subject=subject,
         priority="wrong",
-        wrong_runs=wrong,
+        runs=runs,
+        case=case,
+        wrong_runs=runs if wrong is None else wrong,
     )
 
 

@@ -142,6 +142,8 @@ def _finding(apart: _Apart) -> Finding:
             ),
         ),
         subject=name_of(run),
+        runs=(run.run_id,),
+        case="replicas",
         priority="wrong",
         wrong_runs=(run.run_id,),
     )
@@ -160,6 +162,7 @@ def _replicas(run: TrainingRun, note: str) -> Finding:
             ),
         ),
         subject=name_of(run),
+        runs=(run.run_id,),
         priority="wrong",
         wrong_runs=(run.run_id,),
     )

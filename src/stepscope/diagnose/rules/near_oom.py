@@ -218,6 +218,7 @@ def _failed(evidence: Evidence, jobs: Sequence[_Job]) -> Iterator[Finding]:
             priority="failure",
             advice=_remedies(evidence, job),
             subject=job.name,
+            runs=tuple(each.run_id for _, each in group),
         )
 
 
@@ -289,6 +290,7 @@ def _near(evidence: Evidence, worst: _Peak, others: list[_Peak]) -> Finding:
         confidence="measured" if "marketed" not in worst.source else "likely: the capacity is the marketed size",
         advice=_remedies(evidence, job),
         subject=job.name,
+        runs=() if job.run is None else (job.run.run_id,),
     )
 
 

@@ -78,6 +78,7 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
         else "measured" + ("" if row.high is not None else ", without an interval"),
         advice=_advice(evidence, worst, copies=copies),
         subject=worst.name,
+        runs=(worst.run.run_id, worst.base.run_id),
     )
 
 

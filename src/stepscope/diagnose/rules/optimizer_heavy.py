@@ -95,6 +95,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         confidence=f"{measured(cell)}; the gain depends on the remedy",
         advice=tuple(advice),
         subject=cell.name,
+        runs=(cell.cell.run.run_id,),
     )
 
 

@@ -138,6 +138,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
             confidence="likely harmless: intra-op threads of ranks on GPUs sleep unless operators run on the CPU",
             advice=tuple(advice),
             subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+            runs=(worst.cell.run.run_id,),
         )
     return Finding(
         severity="problem" if worst.ranks * worst.threads > cores else "warning",
@@ -146,6 +147,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
         confidence="certain: threads and cores are counted; the cost is unknown",
         advice=tuple(advice),
         subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+        runs=(worst.cell.run.run_id,),
     )
 
 
@@ -167,6 +169,7 @@ def _gpus(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Load]
             ),
         ),
         subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+        runs=(worst.cell.run.run_id,),
     )
 
 
@@ -204,6 +207,7 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
             ),
         ),
         subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+        runs=(worst.cell.run.run_id,),
     )
 
 

@@ -106,6 +106,7 @@ def _measured(name: str, cell: CellEvidence, found: MeasuredPipeline) -> Finding
         confidence="measured",
         advice=tuple(advice),
         subject=name,
+        runs=(cell.run.run_id,),
     )
 
 

@@ -83,6 +83,7 @@ def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Statement:
         confidence="measured; what the split brings is simulated, with blocks as their FLOP say",
         advice=(Advice(text=f"split the blocks as {better}: `strategy_options: {{split: {better}}}`"),),
         subject=name_of(cell.run),
+        runs=(cell.run.run_id,),
     )
 
 

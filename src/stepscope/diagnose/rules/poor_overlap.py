@@ -184,9 +184,11 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
         title=title,
         evidence=(*said, *rest),
         stake_fraction=worst.avoidable,
+        share=worst.share,
         confidence=_confidence(worst),
         advice=tuple(advice),
         subject=cell.name,
+        runs=(cell.cell.run.run_id,),
     )
 
 

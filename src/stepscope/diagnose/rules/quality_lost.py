@@ -100,6 +100,7 @@ def _finding(evidence: Evidence, pair: Pair, found: Quality) -> Finding:
         else "likely: one run each",
         advice=_advice(evidence, pair),
         subject=pair.name,
+        runs=(pair.run.run_id, pair.base.run_id),
         priority="wrong",
         wrong_runs=(pair.run.run_id,) if found.is_other_work else (),
     )

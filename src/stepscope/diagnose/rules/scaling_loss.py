@@ -95,6 +95,7 @@ def _finding(evidence: Evidence, budget: ScalingBudget) -> Finding:
         confidence=f"measured: {budget.basis}" + (f"; {budget.no_interval}" if budget.no_interval else ""),
         advice=_advice(evidence, budget),
         subject=f"{budget.run} against {budget.base}",
+        runs=budget.run_ids,
     )
 
 

@@ -91,6 +91,8 @@ def _contradiction(pair: Pair) -> Finding:
             ),
         ),
         subject=pair.name,
+        runs=(pair.run.run_id, pair.base.run_id),
+        case="contradiction",
     )
 
 
@@ -104,6 +106,7 @@ def _mixed(group: list[Pair]) -> Finding:
         confidence="certain: from the batches or as stated",
         advice=(Advice(text="plot and rate each kind separately, against its own baseline"),),
         subject=base.group,
+        runs=(base.run_id, *(pair.run.run_id for pair in group)),
     )
 
 

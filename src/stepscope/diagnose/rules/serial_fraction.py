@@ -51,6 +51,7 @@ class _Series:
 
     name: str
     points: tuple[SizePoint, ...]
+    runs: tuple[str, ...]
 
     @property
     def most(self) -> int:
@@ -116,7 +117,8 @@ def _series(found: list[Pair]) -> list[_Series]:
             for n, p in sorted(best.items())
         ]
         name = f"{group}: {strategy}" if strategy else group
-        series.append(_Series(name=name, points=tuple(points)))
+        runs = (members[0].base.run_id, *(p.run.run_id for p in best.values()))
+        series.append(_Series(name=name, points=tuple(points), runs=runs))
     return series
 
 
@@ -148,6 +150,7 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
             ),
         ),
         subject=series.name,
+        runs=series.runs,
     )
 
 

@@ -129,6 +129,7 @@ def _finding(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any
             ),
         ),
         subject=pair.name,
+        runs=(pair.run.run_id, pair.base.run_id),
     )
 
 

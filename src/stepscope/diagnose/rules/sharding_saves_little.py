@@ -110,6 +110,7 @@ def _finding(evidence: Evidence, each: Held, saved: float) -> Finding | None:
             Advice(text="where memory is short, recompute activations: they are what is large here"),
         ),
         subject=f"{cell.run.group}: {cell.run.label}",
+        runs=(cell.run.run_id,),
     )
 
 

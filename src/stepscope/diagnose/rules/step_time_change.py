@@ -109,6 +109,7 @@ def _of_steps(run: TrainingRun, change: StepChange) -> Finding:
             Advice(text="the medians over the whole run mix two levels: compare runs by the steps of one"),
         ),
         subject=name_of(run),
+        runs=(run.run_id,),
     )  # fmt: skip
 
 
@@ -145,6 +146,7 @@ def _over_runs(found: History, cell: CellHistory, change: ChangePoint, since: in
             ),
         ),
         subject=who,
+        case="history",
     )
 
 
@@ -180,6 +182,8 @@ def _of_days(found: Nights) -> Finding:
             ),
         ),
         subject=name,
+        runs=tuple(run.run_id for run in found.runs),
+        case="days",
     )
 
 

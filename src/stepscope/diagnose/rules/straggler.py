@@ -160,6 +160,7 @@ def _of_cell(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, r
         confidence=_confidence(slow, times),
         advice=_advice(evidence, cell, slow, times),
         subject=cell.name,
+        runs=(cell.cell.run.run_id,),
         job=traced(evidence, cell),
     )
 

@@ -69,6 +69,7 @@ def _finding(run: TrainingRun) -> Finding | None:
         confidence="certain: epoch numbers repeat or decrease; the writer is likely",
         advice=(Advice(text=fix),),
         subject=name_of(run),
+        runs=(run.run_id,),
         priority="wrong",
         wrong_runs=(run.run_id,),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,14 +75,15 @@ def _shown(finding: Finding, timeline: Mapping[str, Any]) -> ShownFinding:
 
 
 def _explained(finding: Finding) -> str | None:
-    """Why the title's share is not the stake; None where there are no two shares to tell apart."""
-    share = re.search(r"([\d.]+%) of the (time|step)", finding.title)
-    stake = finding.stake_fraction
-    if stake is None or share is None or share[1] == format_percent(stake):
+    """Why what was measured is not the stake; None where there are no two shares to tell apart."""
+    if finding.share is None or finding.stake_fraction is None:
+        return None
+    measured, stake = format_percent(finding.share), format_percent(finding.stake_fraction)
+    if measured == stake:
         return None
     return (
-        f"{share[0]} is what was measured. A fix of this alone takes at most {format_percent(stake)} off the step: the rest"
-        " would stay, or has another cause."
+        f"This takes {measured} of the step. A fix of this alone recovers at most {stake}: the rest stays, or has another"
+        " cause."
     )
 
 

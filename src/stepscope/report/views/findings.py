@@ -31,7 +31,7 @@ def build(findings: Sequence[Finding]) -> Table:
             ),
             Column("subject", "about", lambda f: f.subject or None, drop=4),
             Column("evidence", "evidence", lambda f: "; ".join(f.evidence) or None, drop=2),
-            Column("confidence", "confidence", lambda f: f.confidence or None, drop=3),
+            Column("confidence", "confidence", lambda f: f.certainty or None, drop=3),
             Column("advice", "what to do", lambda f: "; ".join(a.text for a in f.advice) or None, drop=1),
             Column("command", "command", lambda f: "; ".join(a.command for a in f.advice if a.command) or None, drop=1),
             Column("rule", "rule", lambda f: f.rule, drop=5),
