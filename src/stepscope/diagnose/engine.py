@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -12,7 +12,7 @@ from stepscope.diagnose.commands import concrete
 from stepscope.diagnose.outcome import Outcome
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.rules import REGISTRY
-from stepscope.records.finding import Diagnosis, Finding, Priority, Quiet, Skipped
+from stepscope.records.finding import Diagnosis, Doubt, Finding, Priority, Quiet, Skipped
 from stepscope.results.evidence import NEEDS, Evidence
 
 NO_MATTER_OF_TIME = 0.2
@@ -42,8 +42,10 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
     skipped: list[Skipped] = []
     quiet: list[Quiet] = []
     causes: dict[str, tuple[str, ...]] = {}
+    rating: set[str] = set()
     for rule in sorted(all_rules() if rules is None else rules, key=lambda rule: rule.rates):
         causes[rule.name] = rule.explained_by
+        rating |= {rule.name} if rule.rates else set()
         trusted = believable(evidence, findings) if rule.rates else evidence
         outcome = check(rule, trusted)
         if isinstance(outcome, Skipped) and trusted is not evidence:
@@ -56,12 +58,35 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
             quiet.append(outcome)
         else:
             findings += _doubted(outcome, evidence)
-    told, folded = _folded(findings, causes)
+    told, folded = _folded(_doubtful(findings, rating), causes)
     return Diagnosis(
         findings=_capped(_causes_first(sorted(told, key=_order), causes)),
         skipped=tuple(sorted(skipped, key=lambda each: each.rule)),
         quiet=tuple(sorted((*quiet, *folded), key=lambda each: each.rule)),
     )
+
+
+def _doubtful(findings: Sequence[Finding], rating: Container[str]) -> list[Finding]:
+    """``findings``, those on times with the doubts that others cast on these, and such others before what they qualify.
+
+    rating: rules that rate runs by their times, whatever is at stake.
+    """
+    doubts = {about: doubt for finding in findings for about, doubt in finding.casts_doubt.items()}
+    touched: set[str] = set()
+    told = []
+    for finding in findings:
+        about = (finding.job,) if not finding.runs and finding.job is not None else finding.runs
+        on_times = finding.stake_fraction is not None or finding.rule in rating
+        if on_times and finding.priority == "performance" and not finding.casts_doubt:
+            mine = {each: doubts[each] for each in about if each in doubts and _reaches(doubts[each], finding)}
+            touched |= mine.keys()
+            finding = replace(finding, doubts=tuple(dict.fromkeys((*finding.doubts, *(d.why for d in mine.values())))))
+        told.append(finding)
+    return [replace(f, priority="doubt") if f.casts_doubt.keys() & touched else f for f in told]
+
+
+def _reaches(doubt: Doubt, finding: Finding) -> bool:
+    return doubt.reach is None or finding.stake_fraction is None or finding.stake_fraction <= doubt.reach
 
 
 def _folded(findings: Iterable[Finding], causes: Mapping[str, tuple[str, ...]]) -> tuple[list[Finding], list[Quiet]]:

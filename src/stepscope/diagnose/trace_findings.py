@@ -18,8 +18,8 @@ OWN = (
     "exposed_tail_bucket", "fp32_matmul", "fsdp_no_prefetch", "fsdp_regathers", "fsdp_root_unit", "fsdp_small_units",
     "fsdp_wait_on_copy", "gradient_sync_each_micro_step", "host_sync", "impossible_figures", "launch_bound", "long_gap",
     "low_mfu", "memory_bandwidth_bound", "naive_synchronisation", "no_communication", "no_tensor_cores",
-    "pipeline_bubble", "pipeline_imbalance", "plan_broken", "python_overhead", "queued_idle", "small_kernels", "straggler",
-    "tensor_parallel_slow_link",
+    "pipeline_bubble", "pipeline_imbalance", "plan_broken", "profiler_overhead", "python_overhead", "queued_idle",
+    "small_kernels", "straggler", "tensor_parallel_slow_link",
 )  # fmt: skip
 """The rules shipped that read traces: `trace` does without importing the others, which takes as long as a small trace. A
 test holds the list against the rules themselves."""

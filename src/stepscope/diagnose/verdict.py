@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import median
 
 import numpy as np
 
@@ -124,7 +124,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         step_ns=middle,
         step_low_ns=low,
         step_high_ns=high,
-        profiled_step_ns=_profiled_step(job),
+        profiled_step_ns=job.profiled_step_ns,
         steps_timed=steps.steps,
         steps_profiled=job.steps_profiled,
         ranks_seen=steps.ranks,
@@ -132,6 +132,9 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         hosts=len(set(steps.hosts)),
         ended=None if job.end is None else job.end.kind,
     )
+    doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
+    if costs and costs[0].kind not in SIZED and doubts:
+        verdict = replace(verdict, confidence=f"doubtful: {'; '.join(dict.fromkeys(doubts))}")
     sized = _sized(diagnosis, steps, costs, sized=_sizes_known(job, window))
     return Judged(verdict=worded(verdict, job=job, steps=steps, late=late, diagnosis=sized), diagnosis=sized)
 
@@ -410,16 +413,12 @@ def _confidence(steps: JobSteps) -> str:
     return f"measured over {steps.steps} steps"
 
 
-def _profiled_step(job: ProfiledJob) -> float | None:
-    times = [median(each) for each in job.profiled_ns if each]
-    return float(fmean(times)) if times else None
-
-
 def _sized(diagnosis: Diagnosis, steps: JobSteps, costs: Sequence[TimeCost], *, sized: bool) -> Diagnosis:
     """The findings of the window, with the diary's stakes; what the diary measured and found small is no finding."""
     if not sized:
         return diagnosis
     by_kind = {cost.kind: cost for cost in costs}
+    of_window = {doubt.why for finding in diagnosis.findings for doubt in finding.casts_doubt.values()}
     kept: list[Finding] = []
     quiet = list(diagnosis.quiet)
     for finding in diagnosis.findings:
@@ -431,7 +430,9 @@ def _sized(diagnosis: Diagnosis, steps: JobSteps, costs: Sequence[TimeCost], *, 
         elif kind in by_kind:
             most = by_kind[kind].stake_fraction
             stake = most if finding.stake_fraction is None or most is None else min(most, finding.stake_fraction)
-            kept.append(replace(finding, stake_fraction=stake))
+            kept.append(
+                replace(finding, stake_fraction=stake, doubts=tuple(d for d in finding.doubts if d not in of_window))
+            )
         else:
             quiet.append(
                 Quiet(

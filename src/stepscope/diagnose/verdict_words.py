@@ -40,6 +40,9 @@ NOUNS: dict[VerdictKind, str] = {
     "undecided": "Undecided",
 }
 
+OF_WINDOW = frozenset({"host-bound", "memory-bound"})
+"""Kinds whose size the profiled steps alone show."""
+
 _ENDS = ("crash", "killed", "hang", "no-steps")
 
 PART_WORDS = {
@@ -188,7 +191,10 @@ def _profiler(verdict: JobVerdict) -> list[str]:
     if verdict.step_ns is None or verdict.profiled_step_ns is None:
         return []
     change = verdict.profiled_step_ns / verdict.step_ns - 1
+    known = "sizes above are those of timed steps"
+    if any(cost.kind in OF_WINDOW for cost in verdict.costs):
+        known = "sizes of profiled steps include the profiler's own time"
     return [
         f"a timed step takes {format_duration(verdict.step_ns)} (median), a profiled one "
-        f"{format_duration(verdict.profiled_step_ns)} ({change:+.0%}): sizes above are those of timed steps"
+        f"{format_duration(verdict.profiled_step_ns)} ({change:+.0%}): {known}"
     ]

@@ -24,6 +24,15 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Why conclusions from a run's times are in doubt. reach: share of the step up to which they may be the figures' own
+    error; None: all are."""
+
+    why: str
+    reach: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing that matters: symptom, numbers, what to do.
 
@@ -36,8 +45,7 @@ class Finding:
     share: of the step, what the symptom takes, where that may be more than a fix returns.
     confidence: ``measured``, ``likely``, ``certain: ...``: how far the evidence carries, and why no further. doubts: why the
     figures that it rests on carry less far than that (a truncated trace, noise, the profiler).
-    casts_doubt: of a finding on figures, run_id or name of a traced job -> why conclusions from them are in doubt; the
-    engine says so in ``doubts`` of findings on their times.
+    casts_doubt: of a finding on how figures were taken, run_id or name of a traced job -> the doubt in what rests on them.
     job: name of the traced job. ranks: those it is about. at_ns: a stretch of time that shows it, first and last ns on
     the clock of the first of ``ranks`` (as in its trace); None: no stretch shows it better than another.
     subject: what it is about where a diagnosis covers several things (a run, a group of runs, a rank, an operation), for
@@ -53,7 +61,7 @@ class Finding:
     share: float | None = None
     confidence: str
     doubts: tuple[str, ...] = ()
-    casts_doubt: Mapping[str, str] = field(default_factory=dict)
+    casts_doubt: Mapping[str, Doubt] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
     subject: str | None = None
     priority: Priority = "performance"

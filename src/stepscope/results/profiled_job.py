@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from stepscope.core.dataclass import dataclass
@@ -35,6 +36,12 @@ class ProfiledJob:
     @property
     def steps_profiled(self) -> int:
         return max(map(len, self.profiled_ns), default=0)
+
+    @property
+    def profiled_step_ns(self) -> float | None:
+        """Median step of the window, mean over ranks; None where no window left traces."""
+        times = [median(each) for each in self.profiled_ns if each]
+        return float(fmean(times)) if times else None
 
     @property
     def on_cpu(self) -> bool | None:

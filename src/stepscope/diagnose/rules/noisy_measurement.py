@@ -30,7 +30,7 @@ from stepscope.core.words import counted, plural
 from stepscope.diagnose.commands import ANY_MATRIX, remeasured
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Advice, Doubt, Finding, Skipped
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.figures import timed_epochs
@@ -67,11 +67,17 @@ LEAST_REPEATS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Noisy:
+    """reach: of the interval, None: there is none. short: it has too few samples, and what there are do not vary much."""
+
     run: TrainingRun
     said: str
-    worse: float
+    reach: float | None
     short: bool
-    """It has too few samples, and what there are do not vary too much."""
+    drifts: bool
+
+    @property
+    def worse(self) -> float:
+        return self.reach or 0.0
 
 
 def check(evidence: Evidence) -> Statement:
@@ -121,7 +127,7 @@ def _noisy(evidence: Evidence, run: TrainingRun) -> _Noisy | None:
     if not said:
         return None
     wide = drift is not None or (reach is not None and reach > MAX_REACH.value)
-    return _Noisy(run=run, said="; ".join(said), worse=reach or 0.0, short=not wide)
+    return _Noisy(run=run, said="; ".join(said), reach=reach, short=not wide, drifts=drift is not None)
 
 
 def _drifts(cell: CellEvidence | None) -> bool:
@@ -161,6 +167,11 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
             Advice(text="ignore differences smaller than the intervals; compare shows the larger ones"),
         ),
         subject=name_of(worst.run) if alone else None,
+        runs=tuple(each.run.run_id for each in noisy),
+        casts_doubt={
+            each.run.run_id: Doubt(why=f"{each.run.label}: {each.said}", reach=None if each.drifts else each.reach)
+            for each in noisy
+        },
     )
 
 

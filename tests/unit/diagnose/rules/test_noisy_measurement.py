@@ -6,6 +6,8 @@ import pytest
 from tests.bench_evidence import bench, made
 from tests.evidence import epochs, evidence, run, step
 
+from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.rules.communication_bound import RULE as COMMUNICATION
 from stepscope.diagnose.rules.noisy_measurement import RULE
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.training import Measured
@@ -69,3 +71,34 @@ def test_epochs_without_times_are_not_short() -> None:
     """Lightning logs losses by epoch, and no time."""
     untimed = tuple(replace(each, duration_ns=None) for each in epochs(seconds=[1.0] * 3))
     assert isinstance(RULE.check(evidence(run("a", epochs=untimed))), Skipped)
+
+
+@pytest.mark.parametrize(
+    ("time", "doubted"),
+    [
+        (step(132, spread=0.4), True),
+        (step(132, spread=0.12), False),
+        (step(132), False),
+        (Measured(value=1.3e8, n=4), True),
+    ],
+)
+def test_noise_comes_before_the_findings_that_it_may_explain(time: Measured, doubted: bool) -> None:
+    """A quarter of the step is exposed communication: less than an interval of 40%, more than one of 12%."""
+    shaky = made("a", comm_ms=32, known={"step_ns": time})
+    told = diagnose(bench(shaky), rules=(RULE, COMMUNICATION)).findings
+    bound = next(f for f in told if f.rule == "communication-bound")
+    assert bound.stake_fraction is not None
+    assert bool(bound.doubts) is doubted
+    assert [f.rule for f in told].index("communication-bound") == (1 if doubted else 0)
+
+
+def test_noise_of_one_run_says_nothing_of_another() -> None:
+    cells = (made("a", comm_ms=32), made("b", precision="bf16", steps=4))
+    told = diagnose(bench(*cells), rules=(RULE, COMMUNICATION)).findings
+    assert [(f.rule, f.doubts) for f in told] == [("communication-bound", ()), ("noisy-measurement", ())]
+
+
+def test_what_does_not_rest_on_times_is_not_in_doubt() -> None:
+    wrong = run("a", step_ns=step(10, spread=0.5), epochs=epochs(seconds=[1.0], accuracy=[78.0]))
+    told = diagnose(evidence(wrong)).findings
+    assert [(f.rule, f.doubts) for f in told] == [("impossible-figures", ()), ("noisy-measurement", ())]

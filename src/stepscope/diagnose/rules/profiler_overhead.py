@@ -1,0 +1,115 @@
+"""The profiler makes steps so much longer that shares of its trace are not those of the job.
+
+What
+----
+Median step of a trace (slowest rank) against the median of the same job's steps without the profiler: timed steps of
+`stepscope profile` and `run`, and of the cells of `bench`. Fires where a fifth or more of the traced step is the
+profiler's. Findings on the trace that are no larger than that are called doubtful; what the verdict of `profile` measures
+on timed steps is not.
+
+Why
+---
+The profiler works on the host, for each operator and each launch. It makes Python, launches and gaps look longer, most of
+all where operators are short, and everything else look smaller.
+
+Known problems
+--------------
+A trace whose job was timed nowhere else cannot be judged. Steps of different work (sequence lengths) differ without a
+profiler.
+
+References
+----------
+PyTorch documentation, torch.profiler: with_stack, record_shapes and profile_memory add overhead.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.outcome import Statement
+from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.records.finding import Advice, Doubt, Finding, Skipped
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.results.diary import step_interval
+from stepscope.results.evidence import Evidence, TraceEvidence
+
+MOST = Threshold(
+    value=0.2,
+    unit="of the traced step",
+    source="stepscope's choice, 2026-11: as much as makes a finding on a trace a problem",
+)
+
+
+def _look(evidence: Evidence) -> Statement:
+    compared = [(job, *pair) for job in evidence.traces if (pair := _steps(evidence, job)) is not None]
+    if not compared:
+        return Skipped(
+            reason="no steps without the profiler to compare a trace with", command="stepscope run -- COMMAND"
+        )
+    shares = [(1 - timed / traced, job, traced, timed) for job, traced, timed in compared]
+    found = [each for each in shares if each[0] >= MOST.value]
+    worst, job, traced, timed = max(shares, key=lambda each: each[0])
+    if not found:
+        return (
+            f"{job.name}: {format_duration(traced)} a traced step, {format_duration(timed)} without the profiler; limit: "
+            f"{format_percent(MOST.value)} of the traced step"
+        )
+    also = f"so it is in {counted(len(found) - 1, 'more traced job')}" if len(found) > 1 else None
+    return Finding(
+        severity="warning",
+        title=f"the profiler makes a step {traced / timed:.1f} times as long: {format_duration(traced)} against "
+        f"{format_duration(timed)}",
+        evidence=(
+            f"{format_percent(worst)} of the traced step is the profiler's, which works on the host: Python, launches and "
+            "gaps look longer than they are",
+            *([also] if also else []),
+        ),
+        confidence="measured: medians of traced and of timed steps",
+        advice=(
+            Advice(text="trust sizes of timed steps; of the trace, the order of things and what the devices do"),
+            *_lighter(job),
+        ),
+        subject=job.name,
+        job=job.name,
+        casts_doubt={
+            each.name: Doubt(why=f"{format_percent(share)} of the traced step is the profiler's", reach=share)
+            for share, each, *_ in found
+        },
+    )
+
+
+def _steps(evidence: Evidence, job: TraceEvidence) -> tuple[float, float] | None:
+    """Medians of a traced and of a timed step, ns; None where either is unknown."""
+    profiled = next((p for p in evidence.profiled if job.job and p.folder.resolve() == job.job.resolve()), None)
+    if profiled is not None and profiled.steps is not None and profiled.profiled_step_ns is not None:
+        timed = step_interval(profiled.steps)[0]
+        return (profiled.profiled_step_ns, timed) if timed else None
+    cell = next((c for c in evidence.cells if c.cell_id == job.cell_id), None)
+    traced = traced_step_ns(job.summary)
+    if cell is None or cell.run.step_ns is None or cell.run.step_ns.value <= 0 or traced is None:
+        return None
+    return traced, cell.run.step_ns.value
+
+
+def traced_step_ns(summary: TraceSummary) -> float | None:
+    """The median step of the slowest rank."""
+    return max((median(s.parts.window_ns for s in p.steps) for p in summary.ranks if p.steps), default=None)
+
+
+def _lighter(job: TraceEvidence) -> tuple[Advice, ...]:
+    """For a window of `profile`, which can record less; `bench` has no such options."""
+    if job.cell_id is not None:
+        return ()
+    text = "profile without shapes, stacks and memory, then compare"
+    return (Advice(text=text, command="stepscope profile --no-shapes -- COMMAND"),)
+
+
+RULE = Rule(
+    symptom="the profiler lengthens the steps that findings rest on",
+    needs=("traces",),
+    look=_look,
+    protocol=1,
+    thresholds={"share": MOST},
+)

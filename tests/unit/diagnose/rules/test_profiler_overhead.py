@@ -1,0 +1,79 @@
+"""A trace whose steps the profiler lengthens: what is said of it, and of findings that rest on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.bench_evidence import bench, made
+from tests.profiled_jobs import job, planted
+from tests.trace_evidence import found, generated, quiet, skipped, with_idle
+
+from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.rules import REGISTRY
+from stepscope.diagnose.rules.profiler_overhead import RULE, traced_step_ns
+from stepscope.records.training import Measured
+from stepscope.results.diary import step_interval
+from stepscope.results.evidence import Evidence, TraceEvidence
+
+
+def traced_cell(folder: Path, *, longer: float, idle: float = 0.0) -> Evidence:
+    """A cell whose traced step takes ``longer`` times as long as a timed one; idle: of the trace, for late launches."""
+    alone = generated(folder, world=2)
+    summary = (with_idle(alone, host_late=idle) if idle else alone).traces[0].summary
+    traced = traced_step_ns(summary)
+    assert traced is not None
+    step = Measured(value=traced / longer, low=traced / longer * 0.99, high=traced / longer * 1.01, n=40)
+    cell = made("c", known={"step_ns": step})
+    return bench(cell, traces=(TraceEvidence(name="c", summary=summary, cell_id="c"),))
+
+
+@pytest.mark.parametrize(("longer", "share"), [(7.51, 1 - 1 / 7.51), (1.26, 1 - 1 / 1.26), (1.24, None), (0.9, None)])
+def test_the_profilers_part_of_the_step_decides(tmp_path: Path, longer: float, share: float | None) -> None:
+    evidence = traced_cell(tmp_path, longer=longer)
+    if share is None:
+        assert "limit: 20%" in quiet(RULE, evidence)
+        return
+    said = found(RULE, evidence)
+    assert said.casts_doubt["c"].reach == pytest.approx(share)
+    assert (said.job, len(said.advice)) == ("c", 1)  # bench cannot profile with less
+
+
+@pytest.mark.parametrize(("longer", "doubted"), [(7.5, True), (1.3, False)])
+def test_findings_no_larger_than_the_profilers_part_are_in_doubt_and_come_after_it(
+    tmp_path: Path, longer: float, doubted: bool
+) -> None:
+    """The device waits for late launches 40% of the trace: more than the profiler's 23%, less than its 87%."""
+    evidence = traced_cell(tmp_path, longer=longer, idle=0.4)
+    rules = [REGISTRY.load(key) for key in ("launch_bound", "profiler_overhead")]
+    told = diagnose(evidence, rules=rules).findings
+    assert [f.rule for f in told] == ["profiler-overhead", "launch-bound"][:: 1 if doubted else -1]
+    late = next(f for f in told if f.rule == "launch-bound")
+    assert bool(late.doubts) is doubted
+    assert late.certainty.startswith("doubtful") is doubted
+
+
+def test_a_job_of_profile_is_compared_with_its_own_timed_steps(tmp_path: Path) -> None:
+    folder = planted(tmp_path / "job")
+    profiled = job(folder)
+    assert profiled.steps is not None
+    timed = step_interval(profiled.steps)[0]
+    summary = generated(tmp_path, world=2).traces[0].summary
+    trace = TraceEvidence(name="job", summary=summary, job=folder)
+    for longer, fires in ((2.0, True), (1.1, False)):
+        told = RULE.check(
+            Evidence(
+                sources=(),
+                traces=(trace,),
+                profiled=(replace(profiled, profiled_ns=((round(timed * longer),) * 3,) * 2),),
+            )
+        )
+        assert isinstance(told, tuple) is fires
+        if isinstance(told, tuple):
+            assert told[0].casts_doubt["job"].reach == pytest.approx(0.5, abs=0.01)
+            assert len(told[0].advice) == 2
+
+
+def test_a_trace_alone_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
+    assert "no steps without the profiler" in skipped(RULE, generated(tmp_path, world=2))
