@@ -22,7 +22,7 @@ def write_results(layout: RunLayout, runs: Sequence[TrainingRun]) -> None:
 
 
 def bench_rows(runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
-    """A flat row a run, in order; speed-up and efficiency against the one-rank baseline that a run names."""
+    """A flat row a run, in order; speed-up and efficiency against the baseline that a run names."""
     scaled = speedups(runs)
     every = [known(run, scaled.get(run.run_id)) for run in runs]
     return [codec.to_builtins({key: figure.of(each) for key, figure in BENCH.items()}) for each in every]

@@ -92,7 +92,7 @@ class TraceEvidence:
 class Evidence:
     """What is known. Empty or None: there is nothing of that kind, and rules that need it are skipped.
 
-    runs: training runs of all sources; run_id is unique. scaling: runs against their baselines, one-rank runs included.
+    runs: training runs of all sources; run_id is unique. scaling: runs against their baselines, baselines included.
     cells: those runs that `bench` measured, with their samples. environment: of the run folder, None where sources have
     several different ones. profiled: folders of `profile` and `run`, with the diaries of
     all their steps. flight: what the flight recorders of a job say of a hang; watchdog: what its log says of it.
@@ -153,7 +153,7 @@ class Evidence:
 NEEDS: Mapping[str, tuple[str, str | None]] = {
     "runs": ("no training runs were given", "stepscope bench MATRIX.yaml"),
     "scaling": (
-        "no run on several ranks has a one-rank baseline",
+        "no run has a baseline on fewer ranks",
         "stepscope bench --preset strong-scaling",
     ),
     "scaling_budgets": ("no two jobs on different numbers of ranks to compare", None),

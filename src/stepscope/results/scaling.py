@@ -68,6 +68,11 @@ def shards(strategy: str | None) -> bool:
     return any(name in (strategy or "").lower() for name in ("zero", "fsdp", "shard"))
 
 
+def is_plain(run: TrainingRun) -> bool:
+    """Whether the run's process shares its work with no other."""
+    return _strategy(run) in PLAIN
+
+
 def superlinear_reasons(run: TrainingRun, base: TrainingRun) -> tuple[str, ...]:
     """What makes more than linear speed-up possible with a sound baseline; empty: nothing known does."""
     found = []
@@ -98,12 +103,12 @@ def speedups(runs: Sequence[TrainingRun]) -> dict[str, ScalingRow]:
 
 
 def with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
-    """Cells of one run folder with ``baseline_id``, a one-rank run; a run that others are measured against is its own.
+    """Cells of one run folder with ``baseline_id`` (:func:`find_baseline`); what others are measured against is its own.
 
     A baseline without a result is a note.
     """
-    one_rank = [run for run in runs if run.world_size == 1]
-    bases = {run.run_id: base.run_id for run in runs if (base := find_baseline(run, one_rank)) is not None}
+    groups = grouped(runs, lambda run: run.group)
+    bases = {run.run_id: base.run_id for run in runs if (base := find_baseline(run, groups[run.group])) is not None}
     kinds: dict[str, set[Scaling | None]] = {}
     for run in runs:
         if run.run_id in bases:
@@ -139,22 +144,52 @@ def baseline_of(run: TrainingRun, runs: Sequence[TrainingRun]) -> TrainingRun | 
 
 
 def find_baseline(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun | None:
-    """The comparable run on the fewest ranks, fewer than ``run``'s; None where there is none, or several could be meant.
+    """The comparable run on the fewest ranks, fewer than ``run``'s, for cells of ours and for imported rows alike.
 
-    One with a result goes before one without; a plain process (no strategy, ``single``) before the same strategy on so few
-    ranks. Among cells of ours that are alike: the same environment, network and length of run.
+    A finished run goes before others. Of several on that many ranks: a plain process (``single``, or no strategy), then the
+    run's own strategy, then the fastest strategy; of runs of one strategy those with the same environment, network and
+    length, and of repeats the median (of an even number the faster of the middle two: a slow baseline flatters).
+    None where there is none, or where some would make it strong and others weak scaling and nothing says which is meant.
     """
-    alike = [r for r in runs if _comparable(run, r) and r.world_size is not None]
-    for there in ([r for r in alike if r.status == "ok"], alike):
+    ranks = run.world_size or 0
+    fewer = [r for r in runs if r.world_size is not None and r.world_size < ranks and _comparable(run, r)]
+    for there in ([r for r in fewer if r.status == "ok"], fewer):
+        there = [r for r in there if scaling_of(run, r) is not None] or there
         fewest = min((r.world_size or 0 for r in there), default=0)
-        first = [r for r in there if r.world_size == fewest < (run.world_size or 0)]
-        plain = [r for r in first if _strategy(r) in PLAIN]
-        for chosen in (plain, [r for r in first if _strategy(r) == _strategy(run)]):
-            if chosen and (run.workload is not None or len(chosen) == 1):
-                return min(chosen, key=lambda r: _distance(run, r))  # the first of equal ones
-        if len(first) == 1 and run.workload is None:
-            return first[0]
+        first = [r for r in there if r.world_size == fewest]
+        if len({scaling_of(run, r) for r in first}) > 1:
+            return None
+        if first:
+            return _preferred(run, first)
     return None
+
+
+def _preferred(run: TrainingRun, first: Sequence[TrainingRun]) -> TrainingRun:
+    """Which of several runs on the same number of ranks, all comparable with ``run``, is its baseline."""
+
+    def order(other: TrainingRun) -> tuple[int, tuple[bool, ...]]:
+        name = _strategy(other)
+        kind = 0 if name == "single" else 1 if name in PLAIN else 2 if name == _strategy(run) else 3
+        return kind, _distance(run, other)
+
+    best = min(order(other) for other in first)
+    repeats = grouped([other for other in first if order(other) == best], _strategy)
+    middles = [_by_speed(members)[len(members) // 2] for members in repeats.values()]
+    return _by_speed(middles)[-1]
+
+
+def _by_speed(runs: Sequence[TrainingRun]) -> list[TrainingRun]:
+    """The slowest first, by the first figure that all of them have; as given where they have none in common."""
+    for speed in (
+        lambda r: r.samples_per_s and r.samples_per_s.value,
+        lambda r: (times := steady_times(r)) and -fmean(times),
+        lambda r: r.epoch_ns and -r.epoch_ns.value,
+        lambda r: r.step_ns and -r.step_ns.value,
+    ):
+        found = [speed(run) for run in runs]
+        if all(found):
+            return [run for _, run in sorted(zip(found, runs, strict=True), key=lambda pair: pair[0])]
+    return list(runs)
 
 
 def _comparable(run: TrainingRun, other: TrainingRun) -> bool:
@@ -178,7 +213,7 @@ def _same_settings(run: TrainingRun, other: TrainingRun) -> bool:
     """Whether nothing but the ranks, the strategy and what one rank cannot feel differs between two cells of ours."""
     if (run.workload, dict(run.model_options)) != (other.workload, dict(other.model_options)):
         return False
-    plain = _strategy(other) in PLAIN
+    plain = is_plain(other)
     mine, theirs = (
         {
             key: value

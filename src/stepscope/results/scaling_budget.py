@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted
 from stepscope.records.scaling_budget import ScalingBudget, ScalingPart, ScalingReading
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.training import Measured, Scaling, ScalingRow, TrainingRun
 from stepscope.results.figures import PER_EPOCH, epochs_mixed, steady_times
+from stepscope.results.scaling import baseline_of
 from stepscope.stats.bootstrap import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
@@ -71,7 +73,12 @@ def scaling_budgets(
         for run in by_id.values()
         if run.run_id in mixed and len(by_id) > 1
     ]
-    runs += [_undecided(run, by_id) for run in by_id.values() if run.run_id not in rows and run.run_id not in mixed]
+    groups = grouped(by_id.values(), lambda run: run.group)
+    runs += [
+        _undecided(run, tuple(by_id.values()) if run.baseline_id else groups[run.group])
+        for run in by_id.values()
+        if run.run_id not in rows and run.run_id not in mixed
+    ]
     return (*traced, *(each for each in runs if each is not None)), tuple(notes)
 
 
@@ -278,10 +285,10 @@ def _of_run(run: TrainingRun, base: TrainingRun, row: ScalingRow, drop_epochs: i
     return _budget(run, base, unit, times, ranks, readings, basis=row.basis, decided_by=decided_by)
 
 
-def _undecided(run: TrainingRun, by_id: Mapping[str, TrainingRun]) -> ScalingBudget | None:
-    """Step times of a run and of the baseline that it names, of which no file tells the batches: both readings."""
-    base = by_id.get(run.baseline_id or "")
-    if base is None or base is run or run.step_ns is None or base.step_ns is None:
+def _undecided(run: TrainingRun, runs: Sequence[TrainingRun]) -> ScalingBudget | None:
+    """Step times of a run and of its baseline, of which no file tells the batches: both readings."""
+    base = baseline_of(run, runs)
+    if base is None or run.step_ns is None or base.step_ns is None:
         return None
     if not run.world_size or not base.world_size or base.world_size >= run.world_size:
         return None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.bench_evidence import made
 from tests.evidence import epochs, evidence, rate, run, step
 
+from stepscope.diagnose.engine import diagnose
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
+from stepscope.results.open import load_evidence
 from stepscope.results.scaling import baseline_of, scaling_rows, with_baselines
 
 BASE_SECONDS = [12.0, 10.0, 10.2, 9.8, 10.1, 9.9, 10.0, 10.0]
@@ -123,15 +126,77 @@ def test_a_baseline_that_failed_is_unknown_and_never_1() -> None:
 
 
 def test_which_of_several_first_runs_is_the_baseline() -> None:
-    single, naive, ddp = (run(s, strategy=s, samples_per_s=rate(100)) for s in ("single", "naive", "ddp"))
+    single, naive, ddp = (
+        run(s, strategy=s, samples_per_s=rate(n)) for s, n in (("single", 100), ("naive", 90), ("ddp", 95))
+    )
     two = run("two", ranks=2, strategy="ddp", samples_per_s=rate(190))
     other = run("other", ranks=2, strategy="fsdp", samples_per_s=rate(150))
     every = [single, naive, ddp, two, other]
     assert baseline_of(two, every) is single, "a plain process, where there is one"
     assert baseline_of(two, [naive, ddp, two]) is ddp
     assert baseline_of(other, every) is single
-    assert baseline_of(other, [naive, ddp, other]) is None, "two could be meant"
+    assert baseline_of(other, [naive, ddp, other]) is ddp, "the fastest"
     assert baseline_of(single, every) is None
+
+
+def test_of_repeats_the_median_is_the_baseline_and_of_an_even_number_the_faster_middle() -> None:
+    repeats = [run(f"s{n}", strategy="single", samples_per_s=rate(n)) for n in (100, 80, 120, 110)]
+    two = run("two", ranks=2, strategy="ddp", samples_per_s=rate(190))
+    assert baseline_of(two, [*repeats[:3], two]) is repeats[0]
+    assert baseline_of(two, [*repeats, two]) is repeats[3]
+
+
+def test_batches_that_fit_go_first_and_two_that_fit_unlike_are_none() -> None:
+    """A sweep over batches on 1 rank: the baseline of strong and of weak scaling are two runs."""
+    swept = [
+        run(f"b{n}", strategy="single", scaling=None, micro_batch=n, global_batch=n, samples_per_s=rate(n))
+        for n in (8, 16, 32)
+    ]
+    batches = {"scaling": None, "ranks": 2, "samples_per_s": rate(60)}
+    weak = run("w", micro_batch=32, global_batch=64, **batches)
+    strong = run("s", micro_batch=4, global_batch=8, **batches)
+    either = run("e", micro_batch=8, global_batch=16, **batches)
+    assert baseline_of(weak, [*swept, weak]) is swept[2]
+    assert baseline_of(strong, [*swept, strong]) is swept[0]
+    assert baseline_of(either, [*swept, either]) is None, "b16 would be strong, b8 weak"
+    told = replace(either, scaling="weak")
+    assert baseline_of(told, [*swept, told]) is swept[0]
+
+
+def test_the_same_rows_have_one_speed_up_as_cells_and_imported(tmp_path: Path) -> None:
+    """METRICS, Scaling: one baseline for both; the strategy's own 1-rank run made 3.00x of what is 2.50x."""
+    table = [("single", 1, 10.0), ("ddp", 1, 12.0), ("ddp", 2, 11.0), ("ddp", 4, 4.0), ("zero1", 4, 5.0)]
+    measured = [
+        made(f"{name}{n}", strategy=name, world_size=n, micro_batch=64 // n, global_batch=64, comm_ms=0.0,
+             phases={"forward": ms})
+        for name, n, ms in table
+    ]  # fmt: skip
+    cells = evidence(*with_baselines([cell.run for cell in measured]))
+    steps = [cell.run.step_ns.value for cell in measured if cell.run.step_ns is not None]
+    lines = [f"{name},{n},{ns / 1e6},64" for (name, n, _), ns in zip(table, steps, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["strategy,gpus,step_time_ms,global_batch", *lines, ""]))
+    imported = load_evidence([tmp_path / "t.csv"])
+    found = [
+        [(row.speedup, row.efficiency, row.baseline_world_size) for row in each.scaling] for each in (cells, imported)
+    ]
+    assert len(found[0]) == 4, "ddp on 1 rank is measured against nothing"
+    for mine, theirs in zip(*found, strict=True):
+        assert mine == pytest.approx(theirs)
+    assert found[0][2][0] == pytest.approx(steps[0] / steps[3])
+    negative = [
+        next(f.stake_fraction for f in diagnose(each).findings if f.rule == "negative-scaling")
+        for each in (cells, imported)
+    ]
+    assert negative == [pytest.approx(1 - found[0][1][1])] * 2, "what is at stake is what is lost against that baseline"
+
+
+def test_without_a_run_on_one_rank_cells_are_measured_against_the_fewest_ranks() -> None:
+    cells = [
+        made(f"c{n}", strategy="ddp", world_size=n, micro_batch=64 // n, global_batch=64, phases={"forward": 16.0 / n})
+        for n in (2, 4, 8)
+    ]
+    two, four, eight = with_baselines([cell.run for cell in cells])
+    assert [each.baseline_id for each in (two, four, eight)] == ["c2", "c2", "c2"]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from stepscope.core.units import format_number, format_percent, format_plus_minus
+from stepscope.core.words import listed
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.table import Column, Format, Tone, Value, duration, percent, rate, unknown
 from stepscope.results.figures import exposed_fraction
+from stepscope.results.scaling import is_plain
 
 _TONES: dict[str, Tone] = {"excellent": "good", "good": "good", "fair": "warn", "poor": "bad", "negative": "bad"}
 
@@ -58,6 +60,17 @@ def efficiency_value(row: ScalingRow | None) -> Value:
         raw=row.efficiency,
         tone=_TONES.get(row.rating or "", "bad"),
     )
+
+
+def baselines_said(runs: Iterable[TrainingRun], scaling: Iterable[ScalingRow]) -> tuple[str, ...]:
+    """Which runs speed-ups refer to, where one is no plain process on one rank."""
+    by_id = {run.run_id: run for run in runs}
+    bases = dict.fromkeys(row.baseline_id for row in scaling if not row.is_baseline)
+    known = [by_id[base] for base in bases if base in by_id]
+    if all(run.world_size == 1 and is_plain(run) for run in known):
+        return ()
+    named = listed(list(dict.fromkeys(run.label for run in known)), at_most=4, between="; ")
+    return (f"{'baselines' if len(known) > 1 else 'baseline'}: {named}.",)
 
 
 def interval_text(middle: float, low: float | None, high: float | None) -> str:

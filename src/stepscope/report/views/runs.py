@@ -28,6 +28,7 @@ from stepscope.report.table import (
 from stepscope.report.view import View
 from stepscope.report.views._training import (
     NONE,
+    baselines_said,
     efficiency_value,
     exposed_share,
     exposed_value,
@@ -195,8 +196,11 @@ def _footnotes(
         how = "; ".join(text for kind, text in kinds.items() if kind in {row.scaling for row in rows})
         notes.append(
             f"speed-up: throughput over the baseline's, from {', '.join(dict.fromkeys(row.basis for row in rows))}"
-            f"{f' ({how})' if how else ''}; efficiency: speed-up / ranks."
+            f"{f' ({how})' if how else ''}; efficiency: speed-up / (ranks / baseline's ranks)."
+            if any(row.baseline_world_size > 1 for row in rows)
+            else f"{f' ({how})' if how else ''}; efficiency: speed-up / ranks."
         )
+        notes += baselines_said(runs, rows)
     notes += _mfu_footnotes(done)
     ours = [run for run in done if run.workload is not None]
     notes += _thread_footnotes(ours)

@@ -16,7 +16,7 @@ from stepscope.report.vega import chart as chart_
 from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._curves import CURVES_HEIGHT, CurvePoint, RunCurve, RunCurves, curve_layers
 from stepscope.report.views._runs import facets, model_on, names, numbered_parts, scaled
-from stepscope.report.views._training import efficiency_value, first_epochs, speedup_value
+from stepscope.report.views._training import baselines_said, efficiency_value, first_epochs, speedup_value
 
 _RULES = {
     "strong": ("strong scaling", " Strong: the same global batch (or data) on more ranks."),
@@ -195,7 +195,7 @@ def build(
         "Scaling",
         (column for column in columns if raw or column.key not in _RAW),
         ((row, target) for row in ordered for target in (row.targets or (None,))),
-        footnotes=_footnotes(ordered, drop_epochs),
+        footnotes=(*_footnotes(ordered, drop_epochs), *baselines_said(runs, ordered)),
     )
 
 

@@ -28,12 +28,13 @@ from stepscope.store.importers._table_lines import (
 )
 from stepscope.store.importers._tables import TextTable, number
 from stepscope.store.importers._training import (
+    first_runs,
     label,
     measured,
     require_agreement,
     slug,
     with_interval,
-    with_own_baselines,
+    with_own_scaling,
     with_unique_ids,
 )
 from stepscope.store.stated_columns import plain
@@ -69,13 +70,13 @@ _ROUNDED = 0.02
 
 
 def runs_of(lines: Sequence[TableLine]) -> tuple[TrainingRun, ...]:
-    """One run a row, or of the rows of its epochs; baselines and scaling as far as the rows tell. Raises DataError."""
+    """One run a row, or of the rows of its epochs; scaling as far as the rows tell. Raises DataError."""
     kinds = _kinds_of(lines)
     runs = [
         _run(members, kinds) if len(members) == 1 or members[0].columns.has("epoch") else _of_repeats(members, kinds)
         for members in _by_run(lines, kinds)
     ]
-    return _with_scaling(with_own_baselines(with_unique_ids(runs)))
+    return _with_scaling(with_own_scaling(with_unique_ids(runs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,21 +434,25 @@ def _scaling(members: Sequence[TableLine]) -> Any:
 
 def _with_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
     """What is kept as ranks are added: also by the sizes of data sets. Where only epochs are timed it has to be known."""
-    by_id = {run.run_id: run for run in runs}
+    first = first_runs(runs)
     found = []
     for run in runs:
-        base = by_id.get(run.baseline_id or "")
+        base = first[run.group][0] if run.status == "ok" and run.group in first else run
         new = run
-        if base is not None and base is not run and run.scaling is None and run.dataset_size and base.dataset_size:
+        if _more_ranks(run, base) and run.scaling is None and run.dataset_size and base.dataset_size:
             grown = run.dataset_size * (base.world_size or 1) == base.dataset_size * (run.world_size or 1)
             new = replace(run, scaling="strong" if run.dataset_size == base.dataset_size else "weak" if grown else None)
         timed = run.epoch_ns is not None or any(epoch.duration_ns for epoch in run.epochs)
         rated = run.samples_per_s is not None or run.step_ns is not None
-        if timed and not rated and new.scaling is None and base is not None:
+        if timed and not rated and new.scaling is None and any(_more_ranks(other, base) for other in runs):
             why = "only epochs are timed, and no column states the samples of one"
             new = replace(new, missing={**new.missing, "scaling": why})
         found.append(new)
     return tuple(found)
+
+
+def _more_ranks(run: TrainingRun, base: TrainingRun) -> bool:
+    return run.group == base.group and (run.world_size or 0) > (base.world_size or 0)
 
 
 def _run_id(line: TableLine, kinds: _Kinds) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stepscope.core.errors import DataError
+from stepscope.core.grouping import grouped
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.training import Measured, Scaling, StepChange, TrainingRun
@@ -40,9 +41,9 @@ def imported_runs(
 ) -> Imported:
     """What an importer of runs hands over: ids made unique, what is compared found, and what the user states filled in.
 
-    compared: gives runs their baseline or kind of scaling; None: as their batches tell.
+    compared: gives runs their kind of scaling; None: as their batches tell.
     """
-    known = (compared or with_own_baselines)(with_unique_ids(runs))
+    known = (compared or with_own_scaling)(with_unique_ids(runs))
     unread = (note for run in known for note in run.notes if any(mark in note for mark in _OF_THE_FILE))
     hardware = sorted({run.hardware for run in known if run.hardware})
     return Imported(
@@ -91,7 +92,7 @@ def slug(*parts: object) -> str:
 
 
 def with_unique_ids(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
-    """``runs`` with ``-2``, ``-3`` put behind a run_id that an earlier run has; baselines are to be set afterwards."""
+    """``runs`` with ``-2``, ``-3`` put behind a run_id that an earlier run has."""
     used: set[str] = set()
     found = []
     for run in runs:
@@ -104,22 +105,24 @@ def with_unique_ids(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
     return tuple(found)
 
 
-def with_own_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
-    """``runs`` with baseline and scaling, where their own batches tell: see :func:`scaling_by_batches`.
+def with_own_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
+    """``runs`` with what is kept as ranks are added, where their batches tell: see :func:`scaling_by_batches`.
 
-    A run's baseline is the only finished one of the same group and strategy on the fewest ranks.
+    Against the finished runs of the same group on the fewest ranks; which of them is a run's baseline, results decide.
     """
-    baselines = _baselines(runs)
-    by_id = {run.run_id: run for run in runs}
+    first = first_runs(runs)
     found = []
     for run in runs:
-        base_id = baselines.get((run.group, run.strategy))
-        if base_id is None or run.status != "ok" or run.world_size is None:
-            found.append(run)
-            continue
-        scaling = run.scaling or scaling_by_batches(run, by_id[base_id])
-        found.append(replace(run, baseline_id=base_id, scaling=scaling))
+        kinds = {scaling_by_batches(run, base) for base in first.get(run.group, ()) if run.status == "ok"} - {None}
+        found.append(replace(run, scaling=kinds.pop()) if run.scaling is None and len(kinds) == 1 else run)
     return tuple(found)
+
+
+def first_runs(runs: Iterable[TrainingRun]) -> Mapping[str, Sequence[TrainingRun]]:
+    """Group -> its finished runs on the fewest ranks."""
+    done = grouped([run for run in runs if run.status == "ok" and run.world_size is not None], lambda run: run.group)
+    fewest = {group: min(run.world_size or 0 for run in members) for group, members in done.items()}
+    return {group: [run for run in members if run.world_size == fewest[group]] for group, members in done.items()}
 
 
 def scaling_by_batches(run: TrainingRun, base: TrainingRun) -> Scaling | None:
@@ -132,20 +135,6 @@ def scaling_by_batches(run: TrainingRun, base: TrainingRun) -> Scaling | None:
         return "strong"
     grown = run.global_batch * base.world_size == base.global_batch * run.world_size
     return "weak" if grown and run.accumulation == base.accumulation else None
-
-
-def _baselines(runs: Iterable[TrainingRun]) -> Mapping[tuple[str, str | None], str]:
-    alike: dict[tuple[str, str | None], list[TrainingRun]] = {}
-    for run in runs:
-        if run.status == "ok" and run.world_size is not None:
-            alike.setdefault((run.group, run.strategy), []).append(run)
-    found = {}
-    for key, members in alike.items():
-        fewest = min(run.world_size or 0 for run in members)
-        first = [run for run in members if run.world_size == fewest]
-        if len(first) == 1 and len(members) > 1:
-            found[key] = first[0].run_id
-    return found
 
 
 def step_change(steps: Sequence[int], times_ns: Sequence[float], *, timed: bool = True) -> StepChange | None:

@@ -63,7 +63,7 @@ def _import(source: Candidate) -> Imported:
     files, left_out = read_each(source, _knows, _read_file, suffixes=_SUFFIXES)
     files, copies = _without_copies(files)
     runs = with_unique_ids(run for file in files for run in file.runs)
-    runs = with_stated(_with_baselines(runs), source.stated)
+    runs = with_stated(runs, source.stated)
     hardware = list(dict.fromkeys(run.hardware for run in runs if run.hardware is not None))
     return Imported(
         format="document_000",
@@ -235,19 +235,6 @@ def _mean(values: Sequence[float]) -> Measured | None:
     """Mean after the first epoch, as long as there is another."""
     steady = values[1:] or values
     return Measured(value=fmean(steady), n=len(steady)) if steady else None
-
-
-def _with_baselines(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
-    """Each run against the single-GPU run of the same file and group, where there is exactly one."""
-    single: dict[tuple[str, str], list[str]] = {}
-    for run in runs:
-        if run.strategy == "single" and run.status == "ok":
-            single.setdefault((run.source, run.group), []).append(run.run_id)
-    found = []
-    for run in runs:
-        ids = single.get((run.source, run.group), [])
-        found.append(replace(run, baseline_id=ids[0]) if len(ids) == 1 and run.status == "ok" else run)
-    return tuple(found)
 
 
 def _without_copies(files: Iterable[_File]) -> tuple[list[_File], list[str]]:

@@ -34,7 +34,7 @@ from stepscope.store.importers._training import (
     measured,
     require_agreement,
     slug,
-    with_own_baselines,
+    with_own_scaling,
     with_unique_ids,
 )
 from stepscope.store.stated import with_stated
@@ -100,7 +100,7 @@ def _import(source: Candidate) -> Imported:
     return Imported(
         format="document_001",
         path=str(source.path),
-        runs=with_own_baselines(with_stated(runs, source.stated)),
+        runs=with_own_scaling(with_stated(runs, source.stated)),
         comm_rows=tuple(row for file in files for row in file.comm_rows),
         hardware=", ".join(hardware) or None,
         notes=tuple(dict.fromkeys(note for file in files for note in file.notes)),

@@ -15,6 +15,7 @@ from tests.evidence import evidence
 from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_document import document_001
+from stepscope.results.scaling import baseline_of
 from stepscope.store.foreign import detect, read_foreign
 
 N = 4
@@ -94,7 +95,7 @@ def test_training_of_several_world_sizes_is_weak_scaling(tmp_path: Path) -> None
     assert (four.run_id, four.label) == ("small-b64-4gpu", "ddp on 4 ranks")
     assert one.group == four.group == "suite MLP small on synthetic, 64 samples per rank"
     assert (four.micro_batch, four.global_batch, four.scaling) == (64, 256, "weak")
-    assert four.baseline_id == one.run_id
+    assert baseline_of(four, imported.runs) is one
     assert four.step_ns is not None
     assert (four.step_ns.value, four.step_ns.n) == (2.5e6, 100)
     (found,) = [r for r in evidence(*imported.runs).scaling if r.run_id == four.run_id]

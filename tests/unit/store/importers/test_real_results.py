@@ -14,7 +14,7 @@ from tests.unit.store.importers.shared_results import RESULTS, by_id, document, 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
-from stepscope.results.scaling import scaling_rows
+from stepscope.results.scaling import baseline_of, scaling_rows
 from stepscope.store.foreign import read_foreign
 
 pytestmark = real
@@ -67,7 +67,8 @@ def test_a_json_file_a_run() -> None:
         )  # fmt: skip
         assert run.peak_memory_bytes == told["max_cuda_memory_mb"] * 2**20
         assert run.hardware == "NVIDIA A100-SXM4-40GB"
-        assert run.baseline_id == f"{told['strategy']}_1gpu"
+        base = baseline_of(run, list(runs.values()))
+        assert base is (runs[f"{told['strategy']}_1gpu"] if told["world_size"] > 1 else None)
         assert run.scaling == ("weak" if told["world_size"] > 1 else None)
     assert len({run.group for run in runs.values()}) == 1
 
@@ -103,7 +104,8 @@ def test_sweeps_over_gpus_and_batches() -> None:
             gib = line.get("max_peak_memory_gb", line.get("peak_memory_gb"))
             assert run.peak_memory_bytes == round(gib * GIB)
     two = runs["scaling_ddp_resnet50_2gpu"]
-    assert (two.scaling, two.baseline_id, two.train_loss) == ("weak", "scaling_ddp_resnet50_1gpu", 0.0001)
+    assert (two.scaling, two.train_loss) == ("weak", 0.0001)
+    assert baseline_of(two, imported.runs) is runs["scaling_ddp_resnet50_1gpu"]
     assert speedups(L40S)["scaling_ddp_resnet50_2gpu"] == round(1336.7 / 703.67, 3)
     assert imported.hardware == "NVIDIA L40S"
 
@@ -144,7 +146,8 @@ def test_epochs_of_workers(tmp_path: Path) -> None:
         times = [float(line["wall_sec"]) for line in mine]
         assert [round((epoch.duration_ns or 0) / 1e9, 6) for epoch in run.epochs] == times
         assert rate(run) == pytest.approx(3000 * workers / fmean(times))
-        assert (run.scaling, run.dataset_size, run.baseline_id) == ("weak", 3000 * workers, "weak_scaling-1")
+        assert (run.scaling, run.dataset_size) == ("weak", 3000 * workers)
+        assert baseline_of(run, imported.runs) is (runs["weak_scaling-1"] if workers > 1 else None)
     found = {row.run_id: row.speedup for row in scaling_rows(imported.runs)}
     assert found["weak_scaling-2"] == pytest.approx(2 * fmean((45.617758, 45.452957, 54.665552)) / 30.730333, abs=1e-3)
     text = (WORKERS / "speedup_table.txt").read_text()
@@ -171,7 +174,8 @@ def test_throughput_of_clusters() -> None:
         assert {name, framework, cluster, date} <= set(run.group.replace(name, "").split(", ")) | {name}
     assert [run.status for run in runs].count("error") == 1
     eight = by_id(imported)["results-mahti-ddp-synthetic-pytorch-1.11.0-cu115-2022-05-18-8"]
-    assert eight.baseline_id == "results-mahti-ddp-synthetic-pytorch-1.11.0-cu115-2022-05-18-1"
+    one = by_id(imported)["results-mahti-ddp-synthetic-pytorch-1.11.0-cu115-2022-05-18-1"]
+    assert baseline_of(eight, runs) is one
     assert speedups(CLUSTERS)[eight.run_id] == round(5502.49 / 758.90, 3)
 
 

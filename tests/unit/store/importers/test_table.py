@@ -14,7 +14,7 @@ from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
 from stepscope.results.missing import require_stated
 from stepscope.results.open import load_evidence
-from stepscope.results.scaling import scaling_rows
+from stepscope.results.scaling import baseline_of, scaling_rows
 from stepscope.store.foreign import detect, read_foreign
 from stepscope.store.importers._columns import columns_of, meanings_of
 from stepscope.store.stated import parse_columns
@@ -99,7 +99,7 @@ class TestRuns:
         assert (run.step_ns.value, rate(run), run.peak_memory_bytes) == (50e6, 640.0, round(3.5 * 2**30))
         assert (run.model, run.dataset, run.precision, run.strategy) == ("resnet50", "ImageNet", "bf16", "ddp")
         assert (run.train_loss, run.test_accuracy, run.settings["lr"]) == (2.5, pytest.approx(0.71), 0.1)
-        assert runs["t-4"].baseline_id == "t-1"
+        assert baseline_of(runs["t-4"], list(runs.values())) is run
         assert run.group == "resnet50, ImageNet, bf16"
         assert run.source.endswith("t.csv:2")
 
@@ -214,8 +214,9 @@ class TestJson:
             write(tmp_path / f"ddp{gpus}.json", self.run(gpus))
             write(tmp_path / f"fsdp{gpus}.json", self.run(gpus, mode="fsdp", impl="FSDPStrategy"))
         runs = by_id(read(tmp_path, key=KEY))
-        assert {name: (run.scaling, run.baseline_id) for name, run in runs.items()} == {
-            "ddp1": (None, "ddp1"), "ddp2": ("weak", "ddp1"), "fsdp1": (None, "fsdp1"), "fsdp2": ("weak", "fsdp1"),
+        bases = {name: baseline_of(run, list(runs.values())) for name, run in runs.items()}
+        assert {name: (run.scaling, bases[name]) for name, run in runs.items()} == {
+            "ddp1": (None, None), "ddp2": ("weak", runs["ddp1"]), "fsdp1": (None, None), "fsdp2": ("weak", runs["fsdp1"]),
         }  # fmt: skip
         two = runs["ddp2"]
         assert (two.step_ns, two.hardware, two.global_batch) == (runs["ddp1"].step_ns, "L40S", 64)
@@ -306,7 +307,8 @@ class TestEpochs:
             (1, 11e9, 0.6),
             (2, 11e9, 0.72),
         ]
-        assert (two.world_size, two.dataset_size, two.scaling, two.baseline_id) == (2, 200, "weak", one.run_id)
+        assert (two.world_size, two.dataset_size, two.scaling) == (2, 200, "weak")
+        assert baseline_of(two, imported.runs) is one
         assert [row.speedup for row in scaling_rows(imported.runs)] == [1.0, pytest.approx(2.0)]
 
     def test_weak_scaling_without_samples_has_no_speedup_and_says_what_it_needs(self, tmp_path: Path) -> None:
