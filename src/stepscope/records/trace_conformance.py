@@ -7,7 +7,8 @@ from stepscope.core.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceCheck:
-    """One rank. holds: None when no whole step was recorded; differences: in words, one a line."""
+    """One rank. holds: None when no whole step was recorded; differences: in words, one a line; certain: some of them cannot
+    come from the plan in any order, batching or prefetch."""
 
     rank: int
     strategy: str
@@ -17,3 +18,4 @@ class ConformanceCheck:
     overlap_planned: bool
     holds: bool | None
     differences: tuple[str, ...]
+    certain: bool

@@ -23,6 +23,9 @@ from stepscope.traces.host_marks import step_marks
 _MESSAGES = ("send", "recv")
 """A trace calls both ends ``send_recv``, and a schedule decides when they are called."""
 
+_AHEAD = ("all_gather",)
+"""Prefetch may call these in an earlier phase than the one that needs them."""
+
 _REGIONS = {
     "forward": ("stepscope.forward", "stepscope.loss"),
     "backward": ("stepscope.backward",),
@@ -40,9 +43,22 @@ class Call:
     size_bytes: int
     phase: str
 
+    def may_be(self, seen: Call) -> bool:
+        """A size that was not recorded may be any."""
+        return (self.op, self.phase) == (seen.op, seen.phase) and seen.size_bytes in (-1, self.size_bytes)
+
     def __str__(self) -> str:
         size = "unknown size" if self.size_bytes < 0 else f"{self.size_bytes} bytes"
         return f"{self.op} of {size}" + (f" in {self.phase}" if self.phase else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Differences:
+    """texts: in words, what is missing and what is too much. certain: no order, batching or prefetch of the plan explains
+    them."""
+
+    texts: tuple[str, ...]
+    certain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +95,13 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
     early = sum(op.get("phase") == "backward" and op["op"] not in _MESSAGES for op in plan)
     launched = [(c, c.launch_ns) for c in collectives if c.launch_ns is not None]
     differences: list[str] = []
+    certain = False
     inside = 0
     for number, start, end in zip(marks.numbers.tolist(), marks.starts.tolist(), marks.ends.tolist(), strict=True):
         mine = [(c, _phase_at(phases, at)) for c, at in launched if start <= at < end]
-        differences += [f"step {number}: {text}" for text in _differences(planned, mine)]
+        found = _differences(planned, mine)
+        differences += [f"step {number}: {text}" for text in found.texts]
+        certain |= found.certain
         inside += sum(phase == "backward" for _, phase in mine)
     return ConformanceCheck(
         rank=trace.rank,
@@ -93,6 +112,7 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
         overlap_planned=early > 0,
         holds=not differences if len(marks) else None,
         differences=tuple(differences),
+        certain=certain,
     )
 
 
@@ -127,21 +147,39 @@ def _group(name: str, trace: RankTrace) -> tuple[int | None, tuple[int, ...] | N
     return mesh.size(shape, world, name), mesh.members(shape, world, trace.rank, name)
 
 
-def _differences(planned: Sequence[_Planned], seen: Iterable[tuple[RankCollective, str]]) -> list[str]:
-    """In words: what is missing, what is too much. seen: with its phase."""
-    left, extra = list(planned), Counter[str]()
+def _differences(planned: Sequence[_Planned], seen: Iterable[tuple[RankCollective, str]]) -> _Differences:
+    left, extra = list(planned), list[tuple[RankCollective, Call]]()
     # What the trace knows most of has the choice: the rest fits more of the plan.
-    for c, phase in sorted(seen, key=lambda each: (each[0].group is None, each[0].group_size is None)):
+    for c, phase in sorted(seen, key=lambda e: (e[0].size_bytes is None, e[0].group is None, e[0].group_size is None)):
         size = -1 if c.size_bytes is None else c.size_bytes
         call = Call(c.op, size, "" if c.op == "send_recv" else phase)
-        found = next((p for p in left if p.call == call and p.may_be(c)), None)
+        found = next((p for p in left if p.call.may_be(call) and p.may_be(c)), None)
         if found is None:
-            extra[f"{call}{_on(c)}"] += 1
+            extra.append((c, call))
         else:
             left.remove(found)
     missing = Counter(f"{p.call}" + ("" if p.group == "dp" else f" on {p.group}") for p in left)
+    more = Counter(f"{call}{_on(c)}" for c, call in extra)
     texts = [f"missing {n} x {what}" for what, n in sorted(missing.items())]
-    return texts + [f"{n} x {what} that the plan does not have" for what, n in sorted(extra.items())]
+    texts += [f"{n} x {what} that the plan does not have" for what, n in sorted(more.items())]
+    return _Differences(tuple(texts), certain=not _rearranged(left, extra))
+
+
+def _rearranged(left: Sequence[_Planned], extra: Sequence[tuple[RankCollective, Call]]) -> bool:
+    """Whether what was seen beyond the plan may be what is missing of it: the same bytes of an operation in other pieces,
+    or gathers that were called ahead, among the same ranks as far as they are known."""
+    wanted, called = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for p in left:
+        wanted[_kind(p.call)] += p.call.size_bytes
+    for c, call in extra:
+        if c.size_bytes is None or not any(_kind(p.call) == _kind(call) and p.may_be(c) for p in left):
+            return False
+        called[_kind(call)] += call.size_bytes
+    return wanted == called
+
+
+def _kind(call: Call) -> tuple[str, str]:
+    return call.op, "" if call.op in _AHEAD else call.phase
 
 
 def _on(seen: RankCollective) -> str:

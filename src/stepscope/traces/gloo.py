@@ -19,6 +19,7 @@ Ints = NDArray[np.int64]
 
 _ALIKE = {"all_to_all_v": "all_to_all"}
 _ANY, _UNSIZED = "any size", "size not recorded"
+_WORKERS = 2  # threads that ProcessGroupGloo starts for a group, unless its options say otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,23 +149,18 @@ def _spans(events: Events, groups: Groups) -> list[_Span]:
 
 
 def _group_of_threads(events: Events, found: Ints, ops: list[str | None], groups: Groups) -> dict[int, CollectiveGroup]:
-    """Which group a worker thread serves. Each group starts its two workers together, groups in order: runs of
-    neighbouring thread ids are groups, if there are as many runs as groups; otherwise it cannot be told."""
+    """Which group a worker thread serves, where every group's workers are there: each group starts its two when it is
+    created, so that thread ids in ascending order are the groups in pairs. Where a worker is missing, as of a group that
+    called nothing, the others may be of any: a busy machine leaves gaps between the ids of one group, too."""
     workers: dict[int, int] = {}
     for i in found.tolist():
         if ops[int(events.name[i])] != "send_recv":  # these run on the caller's own thread
             tid = events.threads[int(events.thread[i])][1]
             if tid.isdigit():
                 workers[int(tid)] = int(events.thread[i])
-    runs: list[list[int]] = []
-    for worker in sorted(workers):
-        if runs and worker - runs[-1][-1] == 1:
-            runs[-1].append(worker)
-        else:
-            runs.append([worker])
-    if len(runs) != len(groups.on_gloo):
+    if len(workers) != _WORKERS * len(groups.on_gloo):
         return {}
-    return {workers[t]: group for run, group in zip(runs, groups.on_gloo, strict=True) for t in run}
+    return {workers[tid]: groups.on_gloo[at // _WORKERS] for at, tid in enumerate(sorted(workers))}
 
 
 def _inputs(events: Events, i: int) -> Inputs | None:

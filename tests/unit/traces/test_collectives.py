@@ -146,6 +146,35 @@ def test_gloo_spans_are_named_and_timed_from_their_launches(tmp_path: Path) -> N
     assert {c.group.name for c in found.collectives if c.group} == {"0"}
 
 
+@pytest.mark.parametrize(
+    ("threads", "told"),
+    [
+        ((31, 32, 41, 42, 51, 52), {"0", "1", "3"}),
+        ((31, 34, 41, 45, 51, 52), {"0", "1", "3"}),  # other processes started threads in between
+        ((41, 42, 51, 52), set()),  # the first group called nothing
+        ((41, 42, 51, 54), set()),  # and the last one's workers are no neighbours: three runs of ids for three groups
+        ((31, 41, 51), set()),
+    ],
+)
+def test_gloo_groups_are_named_by_their_workers_only_where_all_of_them_worked(
+    tmp_path: Path, threads: tuple[int, ...], told: set[str]
+) -> None:
+    config = [
+        {"pg_name": name, "pg_desc": "", "backend_config": "cpu:gloo", "pg_size": len(ranks), "ranks": ranks}
+        for name, ranks in (("0", [0, 1, 2, 3]), ("1", [0, 2]), ("3", [0, 1]))
+    ]
+    spans = [
+        _event("gloo:all_reduce", "user_annotation", tid, 10 * n, 5, **{"Input Dims": [[8]], "Input type": ["float"]})
+        for n, tid in enumerate(threads)
+    ]
+    info = {"backend": "gloo", "rank": 0, "world_size": 4, "pg_count": 3, "pg_config": config}
+    path = tmp_path / "rank-0.json"
+    path.write_text(json.dumps({"distributedInfo": info, "traceEvents": spans}))
+    found = rank_communication(load_traces(path).ranks[0]).collectives
+    names = [c.group.name for c in found if c.group]
+    assert names == sorted(name for name in told for _ in range(2))
+
+
 def test_a_trace_without_communication_has_no_collectives(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.json"
     path.write_text(json.dumps({"traceEvents": [_event("aten::mm", "cpu_op", 1, 0, 10)]}))

@@ -26,10 +26,12 @@ REGIONS = (
 FORWARD, BACKWARD, AFTER = 10, 30, 70
 
 
-def collective(op: str, at: int, *, ranks: tuple[int, ...] | None = None, size: int | None = None) -> Any:
+def collective(
+    op: str, at: int, *, ranks: tuple[int, ...] | None = None, size: int | None = None, size_bytes: int | None = 32
+) -> Any:
     group = None if ranks is None else SimpleNamespace(ranks=ranks, description="")
     return SimpleNamespace(
-        op=op, size_bytes=32, launch_ns=at, group=group, group_size=size or (len(ranks) if ranks else None)
+        op=op, size_bytes=size_bytes, launch_ns=at, group=group, group_size=size or (len(ranks) if ranks else None)
     )
 
 
@@ -103,3 +105,33 @@ def test_a_call_that_names_its_group_is_not_taken_for_another_one() -> None:
     plan = [*in_phase("backward", "dp"), *in_phase("backward", "tp")]
     called = [collective("all_reduce", 30), collective("all_reduce", 31, ranks=(0, 2))]
     assert checked(*called, plan=plan, mesh=SQUARE).holds
+
+
+def test_the_same_bytes_in_other_pieces_are_no_certain_deviation() -> None:
+    plan = [*in_phase("backward"), *in_phase("backward")]
+    halves = [collective("all_reduce", 30 + n, size_bytes=16) for n in range(4)]
+    joined = checked(collective("all_reduce", BACKWARD, size_bytes=64), plan=plan, regions=REGIONS)
+    split = checked(*halves, plan=plan, regions=REGIONS)
+    assert [(c.holds, c.certain) for c in (joined, split)] == [(False, False)] * 2
+    less = checked(*halves[:3], plan=plan, regions=REGIONS)
+    elsewhere = checked(*(collective("all_reduce", AFTER, size_bytes=16) for _ in range(4)), plan=plan, regions=REGIONS)
+    assert (less.certain, elsewhere.certain) == (True, True), "bytes are missing, or reduced when nothing hides them"
+
+
+def test_a_gather_called_ahead_is_prefetch_and_one_too_many_is_not() -> None:
+    plan = [{**MESSAGE, "op": "all_gather", "phase": "backward"}]
+    ahead = checked(collective("all_gather", FORWARD), plan=plan, regions=REGIONS)
+    assert (ahead.holds, ahead.certain) == (False, False)
+    twice = [collective("all_gather", FORWARD), collective("all_gather", BACKWARD)]
+    assert checked(*twice, plan=plan, regions=REGIONS).certain
+
+
+def test_another_group_is_no_rearrangement() -> None:
+    plan = in_phase("backward", "tp")
+    assert checked(collective("all_reduce", BACKWARD, ranks=(0, 2)), plan=plan, mesh=SQUARE).certain
+
+
+def test_a_call_whose_bytes_are_unknown_may_be_any_of_the_plan() -> None:
+    plan = [*in_phase("backward"), {**in_phase("backward")[0], "numel": 4}]
+    called = [collective("all_reduce", 30, size_bytes=None), collective("all_reduce", 31)]
+    assert checked(*called, plan=plan, regions=REGIONS).holds

@@ -12,7 +12,8 @@ but does not is slower than expected.
 
 Known problems
 --------------
-Only traces of ``stepscope bench --profile`` carry a plan. Steps cut off by the capture do not count.
+Only traces of ``stepscope bench --profile`` carry a plan. Steps cut off by the capture do not count. The same bytes in other
+pieces, and gathers called ahead, are named as such: batching and prefetch do that.
 
 References
 ----------
@@ -26,7 +27,10 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice, Finding
+from stepscope.records.trace_conformance import ConformanceCheck
 from stepscope.results.evidence import TraceEvidence
+
+_SHOW = "--show conformance,collectives"
 
 
 def _look(job: TraceEvidence) -> Statement:
@@ -46,20 +50,43 @@ def _look(job: TraceEvidence) -> Statement:
             f"{first.strategy}: {first.planned_per_step} collectives a step as planned, on "
             f"{counted(len(decided), 'rank')}"
         )
-    first = broken[0]
+    first = min(broken, key=lambda c: not c.certain)
+    return _deviation(job, first, len(broken)) if first.certain else _rearranged(job, first, len(broken))
+
+
+def _deviation(job: TraceEvidence, first: ConformanceCheck, ranks: int) -> Finding:
     return Finding(
         severity="problem",
-        title=f"strategy {first.strategy!r} deviates from its communication plan on {counted(len(broken), 'rank')}",
-        evidence=tuple(f"rank {first.rank}: {text}" for text in first.differences[:4]),
+        title=f"strategy {first.strategy!r} deviates from its communication plan on {counted(ranks, 'rank')}",
+        evidence=_shown(first),
         confidence="certain: collectives counted by operation, bytes and phase",
         advice=(
             Advice(
                 text="correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong",
-                command=trace_command(job, "--show conformance,collectives"),
+                command=trace_command(job, _SHOW),
             ),
         ),
         priority="wrong",
     )
+
+
+def _rearranged(job: TraceEvidence, first: ConformanceCheck, ranks: int) -> Finding:
+    return Finding(
+        severity="info",
+        title=f"strategy {first.strategy!r} sends its plan's bytes in other pieces or earlier on {counted(ranks, 'rank')}",
+        evidence=_shown(first),
+        confidence="likely: batching or prefetch explains every difference",
+        advice=(
+            Advice(
+                text="compare the calls with the plan before you use its predictions: they price the plan's pieces",
+                command=trace_command(job, _SHOW),
+            ),
+        ),
+    )
+
+
+def _shown(first: ConformanceCheck) -> tuple[str, ...]:
+    return tuple(f"rank {first.rank}: {text}" for text in first.differences[:4])
 
 
 RULE = Rule(

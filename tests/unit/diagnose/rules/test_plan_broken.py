@@ -10,7 +10,7 @@ from stepscope.diagnose.rules.plan_broken import RULE
 from stepscope.records.trace_conformance import ConformanceCheck
 
 
-def checked(holds: bool | None, *differences: str, steps: int = 3) -> ConformanceCheck:
+def checked(holds: bool | None, *differences: str, steps: int = 3, certain: bool = True) -> ConformanceCheck:
     return ConformanceCheck(
         rank=0,
         strategy="interleaved",
@@ -20,6 +20,7 @@ def checked(holds: bool | None, *differences: str, steps: int = 3) -> Conformanc
         overlap_planned=True,
         holds=holds,
         differences=differences,
+        certain=certain,
     )
 
 
@@ -29,6 +30,12 @@ def test_a_broken_plan_fires_and_names_what_is_missing(tmp_path: Path) -> None:
     assert finding.severity == "problem"
     assert finding.title == "strategy 'interleaved' deviates from its communication plan on 2 ranks"
     assert finding.evidence == ("rank 0: step 10: missing 1 x all_reduce of 4 bytes",)
+
+
+def test_what_batching_or_prefetch_explains_is_worth_knowing_and_not_wrong(tmp_path: Path) -> None:
+    other = checked(False, "step 10: 2 x all_reduce of 4 bytes that the plan does not have", certain=False)
+    finding = found(RULE, with_ranks(generated(tmp_path, world=2), conformance=other))
+    assert (finding.severity, finding.priority, finding.confidence[:6]) == ("info", "performance", "likely")
 
 
 def test_a_matching_plan_is_quiet(tmp_path: Path) -> None:
