@@ -28,6 +28,7 @@ from stepscope.matrix.session import ReadyMatrix, derive_results, make_plan
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
 from stepscope.report.summary import write_summary
+from stepscope.report.views import overlap_gain
 from stepscope.report.views.held import build as held_tables
 from stepscope.report.views.pipeline import build as pipeline_tables
 from stepscope.report.views.runs import of_cells
@@ -129,10 +130,13 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
 def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Evidence, Diagnosis]:
     """Everything that follows from the run folder, written; the runs, the evidence and what the rules say of it."""
     runs = derive_results(layout)
-    evidence = load_evidence([layout.root], traces=False)
+    run = read_run(layout.root)
+    traced = bool(run.matrix.get("measure", {}).get("profile"))  # the matrix itself is about what traces show
+    whole = load_evidence([layout.root], traces=traced)
+    evidence = replace(whole, traces=())
     diagnosis = diagnose(evidence)
-    write_summary(layout, runs, run=read_run(layout.root), findings=diagnosis.findings)
-    return runs, evidence, diagnosis
+    write_summary(layout, runs, run=run, findings=diagnosis.findings)
+    return runs, whole, diagnosis
 
 
 def _print(
@@ -147,8 +151,12 @@ def _print(
     for said in conclusions(pipelines(evidence.cells)):
         say(said)
     show_table(of_cells(runs))
-    for table in (*pipeline_tables(evidence.cells), *held_tables(evidence.cells)):
-        console.print()
-        show_table(table)
+    further = [*pipeline_tables(evidence.cells), *held_tables(evidence.cells)]
+    if evidence.traces:
+        further.append(overlap_gain.build(evidence.cells, evidence.traces))
+    for table in further:
+        if table.rows:
+            console.print()
+            show_table(table)
     print_headlines(layout.root, diagnosis)
     say(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from stepscope.core.errors import StepscopeError
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Statement
 from stepscope.predict.run_buckets import same_work
-from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.plan import CommOp
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, others, timed_cells
 from stepscope.results.evidence import Evidence
+from stepscope.results.overlap_gain import after_backward, plan_of
 
 
 def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float) -> Statement:
@@ -21,8 +20,8 @@ def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float)
     least_gain: share of the step that an overlapping cell of the same run has to save, where one was measured.
     """
     cells = timed_cells(evidence, least_ranks=2)
-    plans = {each.cell.cell_id: declared_plan(each) for each in cells}
-    blocking = [c for c in cells if _blocks(plans[c.cell.cell_id])]
+    plans = {each.cell.cell_id: plan_of(each.cell.spec) for each in cells}
+    blocking = [c for c in cells if after_backward(plans[c.cell.cell_id])]
     if not blocking:
         if not cells:
             return Skipped(reason="no finished cell on several ranks", command=None)
@@ -38,18 +37,6 @@ def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float)
         ranked = sorted(group, key=lambda c: -stakes[id(c)][0])
         found.append(_finding(evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.cell_id]))
     return tuple(found)
-
-
-def declared_plan(each: TimedCell) -> tuple[CommOp, ...]:
-    """The collectives that the cell's strategy declares for a step."""
-    try:
-        return specs_of(each.cell.result.spec).comm_plan
-    except (StepscopeError, ValueError):
-        return ()  # a strategy that is not installed here declares nothing
-
-
-def _blocks(plan: tuple[CommOp, ...]) -> bool:
-    return bool(plan) and all(op.phase == "after_backward" for op in plan)
 
 
 def _stake(

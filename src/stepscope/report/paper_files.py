@@ -14,7 +14,7 @@ from stepscope.report.page.tables import memory_tables, step_tables
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv, latex, markdown
 from stepscope.report.table import Table
-from stepscope.report.views import comm, findings, runs, scaling, scaling_budget
+from stepscope.report.views import comm, findings, overlap_gain, runs, scaling, scaling_budget
 from stepscope.report.views import history as history_view
 from stepscope.results.evidence import Evidence
 from stepscope.results.history import history
@@ -43,9 +43,9 @@ def write_tables(
     """The tables that ``evidence`` fills, and ``performance_report.txt``; the files written.
 
     ``comprehensive_summary.csv``: everything known of every run. ``summary_table.tex``, ``summary_table.md``: what of it a
-    page holds. ``scaling.*``, ``collectives.*``, ``step_parts.*``, ``findings.*``: in each format. drop_epochs: first epochs
-    that means leave out. verdict: of a profiled job, with which the text begins. Raises UsageError for an unknown format,
-    WriteError where files cannot be written.
+    page holds. ``scaling.*``, ``overlap_gain.*``, ``collectives.*``, ``step_parts.*``, ``findings.*``: in each format.
+    drop_epochs: first epochs that means leave out. verdict: of a profiled job, with which the text begins. Raises
+    UsageError for an unknown format, WriteError where files cannot be written.
     """
     for name in formats:
         if name not in FORMATS:
@@ -76,6 +76,7 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
         "scaling": scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs, raw=raw),
         "scaling_budget": scaling_budget.build(evidence.scaling_budgets),
         "history": history_view.build(history(evidence)),
+        "overlap_gain": overlap_gain.build(evidence.cells, evidence.traces),
         "collectives": comm.build(evidence.comm),
         "findings": findings.build(diagnosis.findings),
     }

@@ -23,8 +23,8 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 PALETTE = {
     "ink": "#1c2126", "faint": "#5a646e", "rule": "#d5dae0", "ground": "#ffffff", "panel": "#f6f7f8", "bad": "#b3261e",
     "c0": "#0072b2", "c1": "#c24a00", "c2": "#00805e", "c3": "#b0528a", "c4": "#a86c00", "c5": "#2b8fcf", "c6": "#444c55",
-    "k-compute": "#0072b2", "k-exposed": "#d55e00", "k-copies": "#009e73", "k-idle": "#e4e8ec", "k-wait": "#cc79a7",
-    "k-late": "#6a3d9a",
+    "k-compute": "#0072b2", "k-exposed": "#d55e00", "k-hidden": "#e0a030", "k-copies": "#009e73", "k-idle": "#e4e8ec",
+    "k-wait": "#cc79a7", "k-late": "#6a3d9a",
     "k-forward": "#56b4e9", "k-other": "#9aa4ae",
 }  # fmt: skip
 """Light colours by the names that templates/page.css gives them."""

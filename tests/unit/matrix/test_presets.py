@@ -24,7 +24,7 @@ LAPTOP = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)
 NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capability="9.0")
 NAMES = (
     "accumulation", "ag-news", "ag-news-optimized", "bucket-size", "checkpointing", "demo", "fsdp-unit-size", "imdb",
-    "mnist", "overlap", "overlap-emulated", "pipeline-microbatches", "precision",
+    "mnist", "naive-vs-overlapped", "overlap-emulated", "pipeline-microbatches", "precision",
     "quick", "shallowspeed", "strong-scaling", "tp-vs-dp", "weak-scaling", "zero-stages",
 )  # fmt: skip
 
@@ -108,9 +108,19 @@ def test_shallowspeed_is_the_whole_matrix_of_eighty_cells() -> None:
     assert {c.spec.dataset_options["samples"] for c in cells} == {65536}
 
 
-def test_overlap_makes_every_layer_a_bucket_of_its_own() -> None:
-    (ddp,) = (c for c in cells_of("overlap", NODE) if c.spec.strategy == "ddp" and c.spec.world_size == 2)
-    assert [op.size_bytes for op in ddp.comm_plan] == [64 * 2**20] * 40
+@pytest.mark.parametrize(
+    ("overrides", "layer_bytes", "layers"),
+    [((), 4 * 2**20, 8), (("base.model={depth: 40, width: 4096}",), 64 * 2**20, 40)],
+    ids=["here", "on GPUs"],
+)
+def test_naive_vs_overlapped_traces_both_and_makes_every_layer_a_bucket(
+    overrides: tuple[str, ...], layer_bytes: int, layers: int
+) -> None:
+    cells = {c.spec.strategy: c for c in cells_of("naive-vs-overlapped", NODE, *overrides)}
+    assert load_matrix("naive-vs-overlapped").measure.profile
+    assert [op.size_bytes for op in cells["ddp"].comm_plan] == [layer_bytes] * layers
+    assert {op.phase for op in cells["naive"].comm_plan} == {"after_backward"}
+    assert {op.phase for op in cells["ddp"].comm_plan} == {"backward"}
 
 
 def test_bucket_size_has_parameters_below_its_smallest_cap_and_six_different_partitions() -> None:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from tests import comm_rows, training_records
+from tests import comm_rows, overlapped_cells, training_records
 from tests.comm_rows import MIB, SIZES, collective, pairs, row, sweep
 from tests.pipelines import MS, pipeline_cell
 from tests.profiled_jobs import job, planted
@@ -56,11 +56,13 @@ def records() -> dict[str, object]:
     measured = {"rows": [*two, *four, *messages], "calibration": comm_rows.calibration(*fits)}
     trained = training_records.everything()
     runs = tuple(replace(run, mfu=0.1 + 0.05 * n) for n, run in enumerate(trained["runs"]))
+    overlapped = overlapped_cells.evidence(*overlapped_cells.two(40, 10), naive=[0, 0], ddp=[0.5, 0.75])
     return {
         **measured,
         **trained,
         "runs": runs,
-        "cells": (*trained["cells"], *pipelined()),
+        "cells": (*trained["cells"], *pipelined(), *overlapped.cells),
+        "traces": (*trained["traces"], *overlapped.traces),
         "history": history(nightly_runs()),
         "memory": (recorded(),),
         "published": graded_speeds(),

@@ -29,7 +29,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.blocking_cells import declared_plan
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
@@ -39,6 +38,7 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, measured, others, timed_cells
 from stepscope.results.comm_costs import CommCosts, comm_costs, command_for
 from stepscope.results.evidence import Evidence
+from stepscope.results.overlap_gain import inside_backward, plan_of
 from stepscope.results.scaling import shards
 
 MIN_EXPOSED = Threshold(
@@ -83,11 +83,11 @@ class _Judged:
 
 
 def check(evidence: Evidence) -> Statement:
-    cells = [each for each in timed_cells(evidence, least_ranks=2) if _overlaps(each)]
+    cells = [each for each in timed_cells(evidence, least_ranks=2) if inside_backward(plan_of(each.cell.spec))]
     if not cells:
         return Skipped(
             reason="no finished cell on several ranks overlaps communication with backward",
-            command="stepscope bench --preset overlap",
+            command="stepscope bench --preset naive-vs-overlapped",
         )
     costs = comm_costs(evidence)
     judged = [found for each in cells if (found := _judge(evidence, each, costs)) is not None]
@@ -98,11 +98,6 @@ def check(evidence: Evidence) -> Statement:
     if worst is None:
         return Skipped(reason="no cell has steps that all ranks recorded")
     return _quiet(worst)
-
-
-def _overlaps(each: TimedCell) -> bool:
-    # A pipeline's messages have a rule of their own (pipeline-bubble).
-    return any(op.phase == "backward" and op.op not in ("send", "recv") for op in declared_plan(each))
 
 
 def _judge(evidence: Evidence, each: TimedCell, costs: CommCosts | None) -> _Judged | None:

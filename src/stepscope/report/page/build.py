@@ -29,8 +29,8 @@ _STYLES = ("page.css", "tables.css", "charts.css", "print.css")
 _SCRIPTS = ("page.js", "tables.js", "charts.js", "spans.js", "timeline.js")
 _SCALING = ("scaling", "speedup_efficiency")
 """Views whose charts stand beside the table of scaling."""
-_STEPS = ("diary", "step_parts")
-"""Views whose charts stand above the timeline: all steps, of which it shows a few."""
+_STEPS = ("diary", "step_parts", "overlap_gain")
+"""Views whose charts stand above the timeline: all steps, of which it shows a few; the same step made in two ways."""
 _FIRST = (
     "history",
     "step_budget",

@@ -17,6 +17,7 @@ from stepscope.report.views import (
     memory_kinds,
     memory_snapshots,
     nccl_debug,
+    overlap_gain,
     pipeline,
     runs,
     scaling_budget,
@@ -98,9 +99,14 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
         found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
     if (past := history(evidence)) is not None:
         found.insert(0, shown(history_view.build(past)))
-    lost = scaling_budget.build(evidence.scaling_budgets)
-    if lost.rows:
-        found.append(shown(lost))
+    found += [
+        shown(table)
+        for table in (
+            scaling_budget.build(evidence.scaling_budgets),
+            overlap_gain.build(evidence.cells, evidence.traces),
+        )
+        if table.rows
+    ]
     found += [shown(table, fold=len(table.rows) > 200) for table in build_all(evidence.comm)]
     found += [shown(table) for table in (*held.build(evidence.cells), *pipeline.build(evidence.cells))]
     found += [shown(table) for table in machine_tables(evidence)]

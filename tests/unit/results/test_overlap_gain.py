@@ -1,0 +1,112 @@
+"""Communication after backward against communication inside it: which cells are compared, what is hidden, which sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.bench_evidence import made
+from tests.overlapped_cells import MS, evidence, traced, two
+
+from stepscope.report.views import overlap_gain as view
+from stepscope.results.evidence import Evidence
+from stepscope.results.overlap_gain import OverlapGain, conclusions, gains, hidden_of
+
+
+def only(found: Evidence) -> OverlapGain:
+    (gain,) = gains(found.cells, found.traces)
+    return gain
+
+
+def test_the_hidden_share_is_that_of_all_ranks_and_steps_with_the_single_steps_as_its_range() -> None:
+    gain = only(evidence(*two(40, 10), naive=[0, 0, 0], ddp=[0.5, 0.75, 1.0]))
+    assert (gain.after.cell_id, gain.inside.cell_id) == ("naive-cell", "ddp-cell")
+    assert gain.hidden_after is not None
+    assert gain.hidden_inside is not None
+    assert gain.hidden_after.share == 0
+    assert gain.hidden_inside.share == pytest.approx(0.75)
+    assert (gain.hidden_inside.low, gain.hidden_inside.high, gain.hidden_inside.steps) == (0.5, 1.0, 3)
+    assert gain.hidden_inside.comm_ns == 40 * MS
+
+
+@pytest.mark.parametrize(
+    ("naive_ms", "ddp_ms", "verdict"),
+    [(40, 10, "better"), (10, 40, "worse"), (20, 20, "no significant difference")],
+)
+def test_a_shorter_step_is_claimed_only_where_the_intervals_show_it(
+    naive_ms: float, ddp_ms: float, verdict: str
+) -> None:
+    step = only(evidence(*two(naive_ms, ddp_ms))).step
+    assert step.verdict == verdict
+    assert step.low is not None
+    assert step.high is not None
+    assert step.low < step.ratio < step.high
+    # medians of the steps: work of 97 ms, and what is exposed
+    assert step.ratio == pytest.approx((97 + ddp_ms) / (97 + naive_ms), rel=0.02)
+
+
+def test_too_few_steps_give_a_ratio_without_a_verdict() -> None:
+    step = only(evidence(*two(40, 10, steps=4))).step
+    assert (step.low, step.verdict) == (None, "not tested")
+
+
+@pytest.mark.parametrize(
+    ("naive_ms", "ddp_ms", "network", "said"),
+    [(40, 10, None, False), (10, 40, None, True), (20, 20, None, True), (10, 40, "2gbit:2", False)],
+)
+def test_that_ranks_share_cores_is_said_where_overlap_did_not_help_without_a_network(
+    naive_ms: float, ddp_ms: float, network: str | None, *, said: bool
+) -> None:
+    found = evidence(*two(naive_ms, ddp_ms, network=network), naive=[0, 0], ddp=[0.8, 0.8])
+    (sentence,) = conclusions(gains(found.cells, found.traces))
+    assert ("--emulate-network" in sentence) == said
+    assert "80%" in sentence
+
+
+def test_cells_of_other_work_are_not_compared() -> None:
+    naive, ddp = two(40, 10)
+    other = made("other-cell", strategy="ddp", world_size=2, micro_batch=ddp.result.spec.micro_batch * 2)
+    alone = made("single-cell", strategy="single", world_size=1)
+    found = evidence(naive, other, alone)
+    assert gains(found.cells, ()) == ()
+    assert view.build(found.cells, ()).rows == ()
+
+
+def test_without_a_trace_or_communication_the_hidden_share_is_unknown() -> None:
+    assert only(evidence(*two(40, 10))).hidden_inside is None
+    assert hidden_of(None) is None
+    silent = traced("c", [0.5])
+    ranks = tuple(
+        replace(p, steps=tuple(replace(s, parts=replace(s.parts, comm_ns=0, overlap_ns=0)) for s in p.steps))
+        for p in silent.summary.ranks
+    )
+    assert hidden_of(replace(silent, summary=replace(silent.summary, ranks=ranks))) is None
+
+
+def test_the_table_has_the_run_after_backward_first_and_the_ratio_with_its_interval() -> None:
+    found = evidence(*two(40, 10), naive=[0, 0], ddp=[0.5, 1.0])
+    table = view.build(found.cells, found.traces)
+    rows = [dict(zip((c.key for c in table.columns), row.values, strict=True)) for row in table.rows]
+    assert [row["reduces"].raw for row in rows] == ["after backward", "inside backward"]
+    assert [row["hidden"].raw for row in rows] == [0, 0.75]
+    assert rows[0]["step_ratio"].raw is None
+    assert rows[1]["step_ratio"].tone == "good"
+
+
+def test_the_two_pictures_have_one_axis_and_every_span_of_one_step_in_its_place() -> None:
+    found = evidence(*two(40, 10), naive=[0, 0, 0], ddp=[0.75, 0.75, 0.75])
+    after, inside = view.prepare(found.cells, found.traces)
+    assert after.end_ns == inside.end_ns == 140 * MS
+    assert [view.picture(each)["encoding"]["x"]["scale"]["domainMax"] for each in (after, inside)] == [140, 140]
+
+    def on_rank_1(bars: Sequence[tuple[str, str, int, int]]) -> list[tuple[str, int, int]]:
+        return [(kind, start // MS, end // MS) for row, kind, start, end in bars if row.startswith("rank 1")]
+
+    assert on_rank_1(after.bars) == [(view.COMPUTE, 0, 100), (view.EXPOSED, 100, 140)]
+    assert on_rank_1(inside.bars) == [(view.COMPUTE, 0, 100), (view.HIDDEN, 70, 100), (view.EXPOSED, 100, 110)]
+
+
+def test_one_traced_cell_alone_is_not_drawn() -> None:
+    found = evidence(*two(40, 10), ddp=[0.5, 0.5])
+    assert view.prepare(found.cells, found.traces) == ()
