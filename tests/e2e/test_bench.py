@@ -334,3 +334,23 @@ def test_variables_left_over_from_a_world_are_named_before_anything_starts(cli: 
     assert "LOCAL_RANK, MASTER_ADDR and MASTER_PORT are not" in done.err
     assert "unset RANK WORLD_SIZE" in done.err
     assert not (cli.folder / "run").exists()
+
+
+def test_a_planted_fault_costs_its_rank_real_time_and_is_part_of_the_cell(cli: Cli) -> None:
+    name = cli.matrix("", warmup=3)
+    arguments = ("bench", name, "-o", "run", "--inject", "slow_rank=1:25ms", "--inject", "loader=5ms")
+    done = cli(*arguments, "--json")
+    assert done.code == 0, done.err
+    run = cli.folder / "run"
+    row = by_cell(run)["mlp-naive-w2"]
+    timed = [[s for s in samples_of(run, row, rank) if not s["warmup"]] for rank in (0, 1)]
+    assert min(s["forward_ns"] for s in timed[1]) >= 25e6, "rank 1 computes that much longer in every step"
+    assert min(s["data_wait_ns"] for rank in timed for s in rank) >= 5e6, "and every rank waits for its batches"
+    assert min(s["step_ns"] for s in timed[0]) >= 25e6, "rank 0 waits for it"
+    summaries = [json.loads((run / "cells" / row["cell_id"] / f"rank-0000{r}.json").read_text()) for r in (0, 1)]
+    assert [sorted(s["planted_ns"]) for s in summaries] == [["loader"], ["loader", "slow_rank"]]
+    assert any("slow_rank=1:25ms,loader=5ms" in note for note in row["notes"]), "the table says what was planted"
+    assert "0 cells to run, 1 kept" in cli(*arguments).err
+    plain = cli("bench", name, "-o", "run")
+    assert plain.code == 2
+    assert "none of its 1 measured cell" in plain.err, "the cell without the fault is another one"

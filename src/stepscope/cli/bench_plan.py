@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import print_block
 from stepscope.cli.console import out, print_document, say
+from stepscope.config.injection import parse_injection
 from stepscope.config.network import parse_network
 from stepscope.config.overrides import Override, Shortcut
 from stepscope.config.yaml_loader import Document
@@ -38,6 +39,8 @@ def overrides(options: Bench) -> list[Override]:
         changes += ["base.epochs=null", Shortcut("--steps", options.steps, "base.steps")]
     if options.emulate_network is not None:
         changes.append(Shortcut("--emulate-network", str(parse_network(options.emulate_network)), "base.network"))
+    if options.inject:
+        changes.append(Shortcut("--inject", str(parse_injection(",".join(options.inject))), "base.inject"))
     return changes
 
 

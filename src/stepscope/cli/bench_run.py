@@ -87,7 +87,8 @@ def _mode(options: Bench) -> tuple[str, Collection[str]]:
     if options.list_:
         return "--list", ("list_", "json")
     if options.show:
-        return "--show", ("show", "matrix", "preset", "model", *_OF_MODEL, "set_", "warmup", "steps", "emulate_network")
+        changes = ("set_", "warmup", "steps", "emulate_network", "inject")
+        return "--show", ("show", "matrix", "preset", "model", *_OF_MODEL, *changes)
     return ("--plan", vars(options).keys() - {"show"}) if options.plan else ("bench", vars(options).keys())
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from stepscope.config.cell_settings import OPTIMIZERS, OPTION_GROUPS
 from stepscope.config.cross import RawCell
+from stepscope.config.injection import absent, absent_ranks, parse_injection
 from stepscope.config.matrix_file import GivenValue
 from stepscope.config.messages import no_option
 from stepscope.config.options import OptionsModel
 from stepscope.config.problems import Path, Problem
 from stepscope.config.vocabulary import Family, Vocabulary
 from stepscope.config.yaml_loader import Document
+from stepscope.core.errors import UsageError
 
 
 def family_of(vocabulary: Vocabulary, group: str) -> Family:
@@ -79,6 +82,8 @@ def _misplaced(cell: RawCell, given: GivenValue, vocabulary: Vocabulary, unused:
             return None
         unused.setdefault(given.path, _Unused(given)).owners.add(str(name))
         return f"{name} has no momentum: remove it (its betas are fixed)"
+    if given.key == "inject":
+        return _for_no_rank(cell, given, unused)
     group, dot, option = given.key.partition(".")
     if not dot or group not in OPTION_GROUPS:
         return None
@@ -92,6 +97,29 @@ def _misplaced(cell: RawCell, given: GivenValue, vocabulary: Vocabulary, unused:
     return no_option(f"{OPTION_GROUPS[group]} {owner!r}", option, schema.model_fields)
 
 
+def _for_no_rank(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) -> str | None:
+    """Why planted faults do not concern a cell: they slow only ranks that it does not have."""
+    world = _world_size(cell)
+    try:
+        found = parse_injection(given.value) if isinstance(given.value, str) else None
+    except UsageError:
+        found = None  # said by the cell's own check
+    if found is None or world is None or found.jitter or found.loader:
+        return None
+    if len(absent_ranks(found, world)) < len(found.slow):
+        return None
+    unused.setdefault(given.path, _Unused(given)).owners.add(str(world))
+    return absent(found, world)
+
+
+def _world_size(cell: RawCell) -> int | None:
+    given = cell.values.get("world_size") or cell.values.get("mesh")
+    value = None if given is None else given.value
+    if isinstance(value, dict) and all(isinstance(n, int) for n in value.values()):
+        return prod(value.values())
+    return value if isinstance(value, int) else None
+
+
 def _written_for_this_cell(cell: RawCell, given: GivenValue) -> bool:
     """True for a value of an include item itself: not from the base, not from an axis."""
     return given.path[0] == "include" and "axes" not in given.path[:3] and cell.origin == given.path[:2]
@@ -100,6 +128,9 @@ def _written_for_this_cell(cell: RawCell, given: GivenValue) -> bool:
 def _nowhere(entry: _Unused) -> str:
     if entry.given.key == "momentum":
         return f"no cell of the matrix uses sgd ({', '.join(sorted(entry.owners))}): remove momentum"
+    if entry.given.key == "inject":
+        ranks = " or ".join(sorted(entry.owners, key=int))
+        return f"{entry.given.value} slows a rank that no cell has: the cells have {ranks} ranks, counted from 0"
     option = entry.given.key.partition(".")[2]
     return no_option(" or ".join(sorted(entry.owners)), option, entry.known)
 

@@ -54,6 +54,7 @@ class CellSettings(OptionsModel):
     persistent_workers: bool = Field(default=False, description="true or false")
     cudnn_benchmark: bool = Field(default=False, description="true or false")
     network: str | None = Field(default=None, description="the name of an emulated network, or null")
+    inject: str | None = Field(default=None, description="planted faults such as slow_rank=2:30%, or null")
 
 
 CELL_KEYS: tuple[str, ...] = tuple(CellSettings.model_fields)

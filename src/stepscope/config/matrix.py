@@ -11,6 +11,7 @@ from stepscope.config.applicable import drop_inapplicable, group_values, option_
 from stepscope.config.cell_settings import OPTIMIZERS, OPTION_GROUPS, PRECISIONS, REQUIRED_KEYS, RIVALS, CellSettings
 from stepscope.config.cross import MAX_CELLS, RawCell, count_cells, raw_cells
 from stepscope.config.excluding import without_excluded
+from stepscope.config.injection import absent, parse_injection
 from stepscope.config.matrix_file import GivenValue, MatrixFile, kind_of, read_sections
 from stepscope.config.messages import no_option, validate
 from stepscope.config.options import OptionsModel
@@ -190,6 +191,7 @@ class _CellCheck:
         batches = self._batches(settings)
         self._loading(settings)
         self._own(settings)
+        self._faults(settings)
         if self.problems or batches is None or loss is None:
             return None
         return CellDraft(
@@ -320,6 +322,17 @@ class _CellCheck:
     def _loading(self, settings: CellSettings) -> None:
         if settings.persistent_workers and settings.num_workers == 0:
             self._complain("persistent_workers", "there are no workers: set num_workers to at least 1")
+
+    def _faults(self, settings: CellSettings) -> None:
+        """Planted faults that are none, or that slow a rank which the cell does not have."""
+        if settings.inject is None:
+            return
+        try:
+            reason = absent(parse_injection(settings.inject), settings.world_size)
+        except UsageError as error:
+            reason = error.line
+        if reason is not None:
+            self._complain("inject", reason)
 
     def _own(self, settings: CellSettings) -> None:
         """What a user's own model cannot have, and what it alone has."""

@@ -25,6 +25,7 @@ def settings_of(cell: CellSpec) -> dict[str, Any]:
         **{name: getattr(cell, name) for name in SETTINGS},
         **({"mesh": mesh.text(cell.mesh)} if cell.mesh else {}),
         **({CHECKPOINTING: cell.activation_checkpointing} if cell.activation_checkpointing != "none" else {}),
+        **({"inject": cell.inject} if cell.inject is not None else {}),
         **{f"env.{name}": value for name, value in cell.env.items()},
     }
 

@@ -13,6 +13,7 @@ LOSS = "stepscope.loss"
 BACKWARD = "stepscope.backward"
 COMMUNICATION = "stepscope.communication"
 OPTIMIZER = "stepscope.optimizer"
+PLANTED = "stepscope.planted"
 
 
 class Regions:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stepscope.config import injection
 from stepscope.config.matrix import CellDraft, Matrix
 from stepscope.config.options import OptionsModel
 from stepscope.config.precision import refuse
@@ -143,6 +144,7 @@ def resolve(
             network=networks.canonical(s.network),
             mesh=mesh.canonical(s.mesh or {}),
             activation_checkpointing=s.activation_checkpointing,
+            inject=injection.canonical(s.inject),
             facts=None if model is None else model.facts,
         )
     )
@@ -164,6 +166,7 @@ def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, ca
         _refused_by_machine(spec, machine, oversubscribe=matrix.launch.oversubscribe),
         _refused_by_precision(spec, facts, machine),
         _refused_by_torch(spec, strategy, machine),
+        _refused_faults(spec, strategy),
         _refused_by_strategy(spec, strategy, facts, setting, draft.strategy_options),
     )
     plan = strategy.comm_plan(facts, setting, draft.strategy_options) if reason is None else ()
@@ -201,6 +204,17 @@ def _refused_by_torch(spec: CellSpec, strategy: Strategy, machine: Machine) -> s
     if here is None or needed is None or _release(here) >= _release(needed):
         return None
     return f"{spec.strategy} needs torch {needed} or later, and torch {here} is installed"
+
+
+def _refused_faults(spec: CellSpec, strategy: Strategy) -> str | None:
+    """A share is of a rank's own computation, which a sharded strategy's timings hold together with its waiting."""
+    shares = [a for a in injection.injection_of(spec.inject).amounts if a.share is not None]
+    if not shares or not strategy.sharded or spec.strategy == "pipeline":
+        return None
+    return (
+        f"inject {spec.inject}: {spec.strategy} computes and waits in the same phases, so that {shares[0]} of its "
+        "computation is unknown: write a time, such as 5ms"
+    )
 
 
 def _release(version: str) -> tuple[int, ...]:

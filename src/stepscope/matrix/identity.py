@@ -20,7 +20,7 @@ def identity(spec: Cell) -> dict[str, Any]:
     """The fields that make two cells the same cell: all of the spec but its id. Independent of the order of keys."""
     document: dict[str, Any] = to_builtins(spec)
     document.pop("cell_id")
-    for added in ("facts", "mesh"):  # ids from before there were such fields stay
+    for added in ("facts", "mesh", "inject"):  # ids from before there were such fields stay
         if not document.get(added, True):
             document.pop(added)
     if document.get("activation_checkpointing") == "none":

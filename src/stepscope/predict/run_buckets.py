@@ -153,7 +153,7 @@ def _work(cell: CellResult) -> str:
     spec = cell.spec
     return repr(
         (spec.workload, dict(spec.model), spec.world_size, spec.micro_batch, spec.precision, spec.accumulation,
-         spec.network, dict(spec.env))
+         spec.network, dict(spec.env), spec.inject)
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from stepscope.rank.evaluate import correct_answers
 from stepscope.rank.loading import Batch, Loader, Seen
 from stepscope.rank.own.batches import MadeBatches, maker
 from stepscope.rank.pace import Pace
+from stepscope.rank.planted import PlantedFaults, planted_in
 from stepscope.rank.precision import Numerics
 from stepscope.rank.recorder import Recorder, StepFacts
 from stepscope.rank.reset import reset
@@ -56,6 +57,7 @@ class _Subject:
     task: Task
     session: Session
     training: Training
+    planted: PlantedFaults | None
     loader: Loader | MadeBatches
     readiness: GradientReadiness | None
     numerics: Numerics
@@ -133,7 +135,8 @@ def _build(cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepare
     session = IMPLEMENTATIONS.load(cell.strategy)(module, mesh, specs.strategy_options, specs.facts)
     # From here on ranks may draw different numbers (dropout); until here they must not.
     torch.manual_seed(cell.seed + 1 + mesh.data_rank)
-    training = Training(cell, task, session, numerics, timer, readiness)
+    planted = planted_in(cell, rank=mesh.rank, device=device)
+    training = Training(cell, task, session, numerics, timer, readiness, planted=planted)
     sampling = Sampling(
         num_samples=len(prepared.train) or cell.global_batch,
         world_size=mesh.data_size,
@@ -164,6 +167,7 @@ def _build(cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepare
         task=task,
         session=session,
         training=training,
+        planted=planted,
         loader=loader,
         readiness=readiness,
         numerics=numerics,
@@ -226,7 +230,10 @@ def _measure(
             )
             loss_sum = stepped.loss_sum if counts else torch.zeros(())
             recorder.add(facts, stepped.pending, loss_sum)
+            warming = pace.warming
             pace.after_step(full=window.full)
+            if subject.planted is not None and warming and not pace.warming:
+                subject.planted.forget()
             step += 1
             context.pulse.phase = "warmup" if pace.warming else "measure"
             if pace.stop_reason is not None:
@@ -310,6 +317,7 @@ def _summary(
         peak_memory_bytes=None if isinstance(peak, Unavailable) else peak.size_bytes,
         peak_memory_source=peak.reason if isinstance(peak, Unavailable) else peak.source,
         epochs=epochs,
+        planted_ns={} if subject.planted is None else subject.planted.lost_ns,
         notes=(*notes, *subject.prepared.notes),
     )
 

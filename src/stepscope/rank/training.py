@@ -24,6 +24,7 @@ from stepscope.instrument.timer import (
     StepTimer,
 )
 from stepscope.rank.loading import Batch
+from stepscope.rank.planted import PlantedFaults
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import StepSamples
 from stepscope.rank.strategies import Session
@@ -54,6 +55,7 @@ class Training:
         readiness: GradientReadiness | None,
         *,
         optimizer: torch.optim.Optimizer | None = None,
+        planted: PlantedFaults | None = None,
     ) -> None:
         self._cell = cell
         self._task = task
@@ -61,6 +63,7 @@ class Training:
         self._numerics = numerics
         self._timer = timer
         self._readiness = readiness
+        self._planted = planted
         own = task.optimizer if cell.optimizer == "own" else None
         self.optimizer = optimizer or (session.optimizer(own) if own else make_optimizer(cell, session))
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -71,7 +74,7 @@ class Training:
     def step(self, window: StepSamples, batches: Iterator[Batch], regions: Regions) -> Stepped:
         """One optimizer step over ``window``. Gradient = sum of sample losses / global samples, over all ranks."""
         self._set_learning_rate()
-        timer, session, readiness = self._timer, self._session, self._readiness
+        timer, session, readiness, planted = self._timer, self._session, self._readiness, self._planted
         scale = session.loss_factor / window.global_samples
         losses: list[Tensor] = []
         samples, host_data_ns, last = 0, 0, window.micro_steps - 1
@@ -79,10 +82,15 @@ class Training:
         for index in itertools.count():
             before = perf_counter_ns()
             with regions(names.DATA):
+                if planted is not None and index == 0:
+                    planted.before_batch()
                 x, y = self._numerics.inputs(*next(batches))
             timer.mark(DATA)
             host_data_ns += perf_counter_ns() - before
             samples += self._task.size(y)
+            if planted is not None and index == 0:
+                with regions(names.PLANTED):
+                    planted.before_compute()
             with session.micro_step(last=index == last):
                 if session.scheduled is not None:
                     loss = session.scheduled(x, y, self._task.loss_sum, scale, self._numerics.autocast, timer.mark)
@@ -110,6 +118,8 @@ class Training:
         timer.mark(OPTIMIZER)
         self._steps += 1
         pending = timer.stop()
+        if planted is not None:
+            planted.after_step(pending)
         return Stepped(pending, torch.stack(losses).sum() if last else losses[0], samples, host_data_ns)
 
     def _set_learning_rate(self) -> None:

@@ -107,6 +107,9 @@ class RankSummary:
     backward: BackwardProfile | None = None
     pipeline: PipelineProfile | None = None
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by kind, tensor by tensor, in one step
+    planted_ns: Mapping[str, int] = field(
+        default_factory=dict
+    )  # lost to planted faults by kind, median over timed steps
     model_part: int = 0  # ranks with the same one ended with the same parameters
 
 

@@ -237,7 +237,7 @@ def _but_for_ranks(cell: CellResult) -> str:
     spec = cell.spec
     fixed = {name: n for name, n in spec.mesh.items() if name != meshes.grows(spec.mesh)}
     return repr((spec.workload, dict(spec.model), spec.strategy, dict(spec.strategy_options), fixed, spec.precision,
-                 spec.accumulation, spec.network, spec.batch_rule,
+                 spec.accumulation, spec.network, spec.inject, spec.batch_rule,
                  spec.micro_batch if spec.batch_rule == "micro_batch" else spec.global_batch))  # fmt: skip
 
 

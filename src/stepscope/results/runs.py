@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stepscope.config.injection import injection_of
 from stepscope.config.varied import settings_of, varied_settings
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
@@ -335,6 +336,8 @@ def _notes(
     cell: CellResult, common: measured.CommonSteps, step: Measured | None, plan: Planned | Unavailable | None
 ) -> list[str]:
     notes = [note for summary in cell.summaries for note in summary.notes]
+    if cell.spec.inject is not None:
+        notes.append(f"planted: {injection_of(cell.spec.inject).words} (inject {cell.spec.inject})")
     if common.missing_ranks:
         ranks = ", ".join(map(str, common.missing_ranks))
         notes.append(f"no step time: rank {ranks} left no samples")

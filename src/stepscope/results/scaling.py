@@ -26,8 +26,8 @@ PLAIN = (None, "single")
 COMMUNICATION = tuple(f"env.{prefix}" for prefix in ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_"))
 """Variables that tune communication only: one rank, which sends nothing, is the same with and without."""
 
-FREE = ("steps", "epochs", "network")
-"""Settings in which a run and its baseline may differ: how long they ran, and what one rank sends nothing over."""
+FREE = ("steps", "epochs", "network", "inject")
+"""Settings in which a run and its baseline may differ: how long they ran, what one rank sends nothing over, faults."""
 
 
 def scaling_rows(
@@ -234,6 +234,7 @@ def _distance(run: TrainingRun, other: TrainingRun) -> tuple[bool, ...]:
     return (
         env(run) != env(other),
         run.settings.get("network") != other.settings.get("network"),
+        run.settings.get("inject") != other.settings.get("inject"),
         lengths[0] != lengths[1],
     )
 

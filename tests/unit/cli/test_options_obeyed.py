@@ -85,7 +85,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "download": ["--download"], "profile": ["--profile"], "tensorboard": ["--tensorboard", "OUT/tb"],
         "rerun": ["--rerun", "failed"], "force": ["--force"], "json": ["--json"], "model": ["--model", "models:build"],
         "batch": ["--batch", "8"], "strategies": ["--strategies", "ddp"], "ranks": ["--ranks", "2"],
-        "input": ["--input", "3x8x8"],
+        "input": ["--input", "3x8x8"], "inject": ["--inject", "jitter"],
     },
     "comm": {
         "ops": ["--ops", "all_gather"], "sizes": ["--sizes", "1K"], "dtype": ["--dtype", "bf16"],
@@ -179,6 +179,7 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("plan", "sharp"): "concerns all-reduces, of which the layouts shown have none between nodes",
     ("predict --collective", "dtype"): "tells only whether a size is a whole number of elements",
     ("bench --plan", "emulate_network"): "cells are named by what differs between them; --json has it",
+    ("bench --plan", "inject"): "cells are named by what differs between them; --json has it",
     **{
         (mode, option): why
         for mode in ("bench --plan", "bench --plan --json")

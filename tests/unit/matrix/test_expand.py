@@ -274,3 +274,46 @@ def test_a_mesh_of_other_ranks_is_refused_where_it_is_written(matrix: Read) -> N
         UsageError, match=r"axes.mesh\[1\]: dp 2 x tp 2 = 4 ranks, and world_size is 2: use dp 1 or world"
     ):
         matrix("axes: {strategy: [ddp], world_size: [2], mesh: [{dp: 2}, {dp: 2, tp: 2}]}\n")
+
+
+TWO_WORLDS = "axes: {strategy: [ddp], world_size: [2, 4]}\n"
+
+
+def test_faults_are_part_of_what_a_cell_is_and_a_cell_without_keeps_its_id(plan: Plan) -> None:
+    (plain,) = plan(PAIR)
+    (slow,) = plan(PAIR, "base.inject='slow_rank=1:30.0%'")
+    assert slow.spec.inject == "slow_rank=1:30%"
+    assert slow.spec.cell_id != plain.spec.cell_id
+    assert "inject" not in identity(plain.spec)
+
+
+def test_a_slow_rank_concerns_the_cells_that_have_it(plan: Plan) -> None:
+    cells = plan(TWO_WORLDS, "base.inject='slow_rank=3:5ms'")
+    assert {c.spec.world_size: c.spec.inject for c in cells} == {2: None, 4: "slow_rank=3:5ms"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("slow_rank=4:30%", "base.inject: slow_rank=4:30% slows a rank that no cell has"),
+        ("'slow_rank=3:30%,jitter'", "slows rank 3, and the cell has ranks 0 to 1"),
+        ("slow", "is not a planted fault"),
+    ],
+)
+def test_a_fault_that_cannot_be_planted_is_refused_where_it_is_written(plan: Plan, fault: str, words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        plan(TWO_WORLDS, f"base.inject={fault}")
+    assert words in str(error.value)
+
+
+def test_a_share_is_refused_where_computing_and_waiting_are_timed_together() -> None:
+    from tests.unit.cells import cell_spec
+
+    from stepscope.matrix.expand import _refused_faults
+    from stepscope.strategies import REGISTRY
+
+    sharded, ddp = REGISTRY.load("fsdp2"), REGISTRY.load("ddp")
+    share, time = cell_spec(strategy="fsdp2", inject="jitter=30%"), cell_spec(strategy="fsdp2", inject="jitter=3ms")
+    assert "write a time" in (_refused_faults(share, sharded) or "")
+    assert _refused_faults(time, sharded) is None
+    assert _refused_faults(cell_spec(strategy="ddp", inject="jitter=30%"), ddp) is None

@@ -59,6 +59,10 @@ class Bench(Options):
             metavar="NETWORK",
         ),
     ] = None
+    inject: Annotated[
+        tuple[str, ...],
+        typer.Option(help="Plant a fault: slow_rank=2:30%, jitter or loader. Repeatable.", metavar="FAULT[=AMOUNT]"),
+    ] = ()
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets.", metavar="DIR")] = None
     download: Annotated[bool, typer.Option("--download", help="Fetch missing public data into --data-dir.")] = False
     profile: Annotated[

@@ -1,0 +1,160 @@
+"""Faults planted into a cell: a slow rank, jitter, a slow loader; their text form, and how long each takes. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stepscope.core.errors import UsageError
+from stepscope.core.units import format_duration, format_percent, parse_duration_ns
+
+EXAMPLES = "slow_rank=2:30%, jitter=50%, loader=10ms, or several with a comma between them"
+KINDS = ("slow_rank", "jitter", "loader")
+DEFAULT = "50%"
+"""Of jitter and loader: half of a rank's own computation shows above the noise of two busy cores."""
+
+MAX_SHARE = 100.0
+MAX_NS = 60 * 10**9
+
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
+_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """Time that is lost: a share of the rank's own computation of a step, or ns. One of the two is None."""
+
+    share: float | None = None
+    ns: int | None = None
+
+    def __str__(self) -> str:
+        if self.ns is None:
+            return f"{round(100 * (self.share or 0), 9):g}%"
+        unit, scale = next((u, s) for u, s in _UNITS.items() if self.ns % s == 0)
+        return f"{self.ns // scale}{unit}"
+
+    @property
+    def words(self) -> str:
+        """``30%`` or ``5 ms``."""
+        return format_percent(self.share or 0) if self.ns is None else format_duration(self.ns)
+
+    @property
+    def of_step(self) -> str:
+        """``50% of its computation`` or ``5 ms``."""
+        return self.words if self.ns is not None else f"{self.words} of its computation"
+
+    def of(self, own_ns: float) -> float:
+        """ns, for a rank whose own computation of a step takes ``own_ns``."""
+        return self.share * own_ns if self.share is not None else float(self.ns or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRank:
+    """A rank that computes longer in every step."""
+
+    rank: int
+    by: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Injection:
+    """The faults of one cell. ``str()`` is the canonical text: a part of the cell's identity.
+
+    slow: by rank. jitter: every rank loses, in every step, a random time between 0 and this (uniform, from the cell's seed).
+    loader: every rank waits so long for the batches of a step.
+    """
+
+    slow: tuple[SlowRank, ...] = ()
+    jitter: Amount | None = None
+    loader: Amount | None = None
+
+    def __str__(self) -> str:
+        parts = [f"slow_rank={s.rank}:{s.by}" for s in self.slow]
+        parts += [f"{name}={amount}" for name in KINDS[1:] if (amount := getattr(self, name)) is not None]
+        return ",".join(parts)
+
+    @property
+    def amounts(self) -> tuple[Amount, ...]:
+        return (*(s.by for s in self.slow), *(a for a in (self.jitter, self.loader) if a is not None))
+
+    @property
+    def words(self) -> str:
+        """What is planted, in words."""
+        parts = [f"rank {s.rank} computes {s.by.words} longer" for s in self.slow]
+        if self.jitter is not None:
+            parts.append(f"every rank loses a random time up to {self.jitter.of_step} in each step")
+        if self.loader is not None:
+            parts.append(f"every rank waits {self.loader.of_step} longer for the batches of a step")
+        return ", ".join(parts)
+
+
+def parse_injection(text: str) -> Injection:
+    """The faults that ``slow_rank=RANK:AMOUNT[,jitter[=AMOUNT]][,loader[=AMOUNT]]`` describes; AMOUNT: ``30%`` of the rank's
+    own computation of a step, or a time such as ``5ms``. Raises UsageError."""
+    slow: dict[int, SlowRank] = {}
+    other: dict[str, Amount] = {}
+    for part in (part.strip() for part in text.strip().lower().split(",")):
+        kind, equals, value = part.partition("=")
+        if kind == "slow_rank":
+            found = _slow(value, part, text)
+            if found.rank in slow:
+                raise _bad(text, f"rank {found.rank} is slow twice")
+            slow[found.rank] = found
+        elif kind in KINDS:
+            if kind in other:
+                raise _bad(text, f"{kind} is given twice")
+            other[kind] = _amount(value if equals else DEFAULT, part, text)
+        else:
+            raise _bad(text, f"{part!r} is none of {', '.join(KINDS)}")
+    return Injection(slow=tuple(slow[rank] for rank in sorted(slow)), **other)
+
+
+def canonical(text: str | None) -> str | None:
+    """The text in a cell's identity: one for each set of faults. Raises UsageError."""
+    return None if text is None else str(parse_injection(text))
+
+
+def injection_of(text: str | None) -> Injection:
+    """Of a cell; without a fault, an empty one."""
+    return Injection() if text is None else parse_injection(text)
+
+
+def absent_ranks(injection: Injection, world_size: int) -> tuple[int, ...]:
+    """Slow ranks that ``world_size`` ranks do not have."""
+    return tuple(s.rank for s in injection.slow if s.rank >= world_size)
+
+
+def absent(injection: Injection, world_size: int) -> str | None:
+    """Why the ranks of a cell cannot take the faults; None when they can."""
+    missing = absent_ranks(injection, world_size)
+    if not missing:
+        return None
+    there = "rank 0 alone" if world_size == 1 else f"ranks 0 to {world_size - 1}"
+    return f"{injection} slows rank {missing[0]}, and the cell has {there}"
+
+
+def _slow(value: str, part: str, whole: str) -> SlowRank:
+    rank, colon, amount = value.partition(":")
+    if not colon or not rank.isdecimal():
+        raise _bad(whole, f"{part!r} is not slow_rank=RANK:AMOUNT")
+    return SlowRank(rank=int(rank), by=_amount(amount, part, whole))
+
+
+def _amount(value: str, part: str, whole: str) -> Amount:
+    if (match := _PERCENT.fullmatch(value)) is not None:
+        share = float(match[1]) / 100
+        if not 0 < share <= MAX_SHARE:
+            raise _bad(whole, f"{part!r}: expected more than 0% and at most {100 * MAX_SHARE:,.0f}%")
+        return Amount(share=share)
+    try:
+        # A bare number has no unit: neither a share nor a time.
+        ns = 0 if value.replace(".", "").isdecimal() else parse_duration_ns(value)
+    except UsageError:
+        ns = 0
+    if not 0 < ns <= MAX_NS:
+        raise _bad(whole, f"{part!r}: expected a share such as 30%, or a time up to 60 s with its unit, such as 5ms")
+    return Amount(ns=ns)
+
+
+def _bad(text: str, why: str) -> UsageError:
+    return UsageError(f"{text!r} is not a planted fault", why=why, fix=f"write {EXAMPLES}")
