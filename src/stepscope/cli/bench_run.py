@@ -13,6 +13,7 @@ from stepscope.cli.bench_model import model_matrix
 from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, say, typed
+from stepscope.cli.experiment_run import sweep_beside
 from stepscope.cli.findings import print_figures, print_headlines
 from stepscope.cli.progress import run_and_show
 from stepscope.config.yaml_loader import Document
@@ -27,13 +28,15 @@ from stepscope.matrix.run_place import exit_code, take_place
 from stepscope.matrix.session import ReadyMatrix, derive_results, make_plan
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
+from stepscope.report.page.tables import experiment_tables
 from stepscope.report.summary import write_summary
-from stepscope.report.views import overlap_gain
+from stepscope.report.views import experiment, overlap_gain
 from stepscope.report.views.held import build as held_tables
 from stepscope.report.views.pipeline import build as pipeline_tables
 from stepscope.report.views.runs import of_cells
 from stepscope.results.bench_document import bench_document
 from stepscope.results.evidence import Evidence
+from stepscope.results.experiments import checks_of
 from stepscope.results.open import load_evidence
 from stepscope.results.pipeline_profile import conclusions, pipelines
 from stepscope.store.layout import RunLayout
@@ -117,11 +120,15 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
         tensorboard_dir=options.tensorboard,
         environment=plan.environment,
     )
+    swept: list[bool] = []  # whether there is more to derive from than the cells
     runs, *_ = run_and_show(
         request,
         renew=lambda: derive_results(layout),
         finish=lambda: _derive_all(layout),
-        show=(lambda found: _print(layout, *found, json=options.json)) if printed else None,
+        draw=(lambda _: swept.append(sweep_beside(plan, layout))) if place.group is None else None,
+        show=(lambda found: _print(layout, *(_derive_all(layout) if any(swept) else found), json=options.json))
+        if printed
+        else None,
         saved=f"{layout.results_jsonl} and {layout.summary_md}",
     )
     ours = {cell.spec.cell_id for cell in plan.cells}
@@ -145,7 +152,7 @@ def _print(
 ) -> None:
     """JSON on stdout, or the table, findings and where the rest is."""
     if json:
-        print_document(bench_document(read_run(layout.root), runs))
+        print_document(bench_document(read_run(layout.root), runs, experiment=experiment.document(checks_of(evidence))))
         return
     console = out()
     print_figures(evidence, diagnosis)
@@ -159,5 +166,8 @@ def _print(
         if table.rows:
             console.print()
             show_table(table)
+    for table in experiment_tables(evidence):
+        console.print()
+        show_table(table, titled=True)
     print_headlines(layout.root, diagnosis)
     say(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
-from importlib.resources.abc import Traversable
 
 from stepscope.config.yaml_loader import Document, parse_yaml
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
+from stepscope.results.experiments import experiment_names, experiment_of
 
 PACKAGE = "stepscope.presets"
 SUFFIX = ".yaml"
@@ -24,7 +24,8 @@ class Preset:
 
 def preset_names() -> tuple[str, ...]:
     """All presets, sorted."""
-    return tuple(sorted(name.removesuffix(SUFFIX) for name in _files()))
+    files = (item.name for item in resources.files(PACKAGE).iterdir() if item.name.endswith(SUFFIX))
+    return tuple(sorted({*(name.removesuffix(SUFFIX) for name in files), *experiment_names()}))
 
 
 def list_presets() -> tuple[Preset, ...]:
@@ -34,8 +35,11 @@ def list_presets() -> tuple[Preset, ...]:
 
 def preset_text(name: str) -> str:
     """The preset's file as it is, for a user who wants to start from it. Unknown name: UsageError."""
-    file = _files().get(f"{name}{SUFFIX}")
-    if file is None:
+    experiment = experiment_of(name)
+    if experiment is not None and experiment.matrix is not None:
+        return experiment.matrix
+    file = resources.files(PACKAGE).joinpath(f"{name}{SUFFIX}")
+    if name not in preset_names():
         raise UsageError(unknown("preset", name, preset_names()))
     return file.read_text(encoding="utf-8")
 
@@ -48,7 +52,3 @@ def preset_document(name: str) -> Document:
 def _description(document: Document) -> str:
     value = document.value.get("description") if isinstance(document.value, dict) else None
     return value.strip() if isinstance(value, str) else ""
-
-
-def _files() -> dict[str, Traversable]:
-    return {item.name: item for item in resources.files(PACKAGE).iterdir() if item.name.endswith(SUFFIX)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepscope.records import codec
@@ -33,10 +33,13 @@ def rows_csv(runs: Sequence[TrainingRun]) -> str:
     return csv_text(tuple(BENCH), [row.values() for row in bench_rows(runs)])
 
 
-def bench_document(run: RunRecord | None, runs: Sequence[TrainingRun]) -> dict[str, Any]:
-    """What ``bench --json`` prints."""
+def bench_document(
+    run: RunRecord | None, runs: Sequence[TrainingRun], *, experiment: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """What ``bench --json`` prints. experiment: rows of what was expected and found; none: the run is no experiment."""
     return {
         **codec.headed("bench/1"),
         "run": None if run is None else codec.to_builtins(run),
         "cells": bench_rows(runs),
+        **({"experiment": list(experiment)} if experiment else {}),
     }

@@ -12,6 +12,7 @@ from stepscope.report.trace_sections import table as trace_table
 from stepscope.report.views import (
     diary,
     epochs,
+    experiment,
     held,
     memory_holders,
     memory_kinds,
@@ -27,6 +28,7 @@ from stepscope.report.views import (
 from stepscope.report.views import history as history_view
 from stepscope.results.comm_facts import topology_of
 from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.experiments import checks_of
 from stepscope.results.history import history
 
 MAX_NOTES = 50
@@ -93,7 +95,7 @@ def _said_once(column: Column, value: Value) -> str:
 
 def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]:
     """Every table of the page but scaling's, which stands with its charts."""
-    found = [shown(table) for table in step_tables(evidence)]
+    found = [shown(table) for table in (*experiment_tables(evidence), *step_tables(evidence))]
     if evidence.runs:
         table = runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs, show=runs.PAGE)
         found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
@@ -113,6 +115,12 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
     if any(run.epochs for run in evidence.runs):
         found.append(shown(epochs.build(evidence.runs), fold=True))
     return tuple(found)
+
+
+def experiment_tables(evidence: Evidence) -> tuple[Table, ...]:
+    """What experiments expected and found; none without one."""
+    table = experiment.build(checks_of(evidence))
+    return (table,) if table.rows else ()
 
 
 def step_tables(evidence: Evidence) -> tuple[Table, ...]:

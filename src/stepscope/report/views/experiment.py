@@ -1,0 +1,105 @@
+"""An experiment: what was expected, what was measured, and whether the two agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from stepscope.core.words import counted
+from stepscope.records.training import Measured
+from stepscope.report.table import (
+    Column,
+    Format,
+    Table,
+    Value,
+    duration,
+    flops,
+    percent,
+    said,
+    size,
+    tabled,
+    unknown,
+    whole,
+)
+from stepscope.report.view import View
+from stepscope.results.experiments import Check
+
+_FORMATS: dict[str, Format] = {"time": duration, "bytes": size, "share": percent, "flops": flops, "whole": whole}
+_TONES: dict[str, Any] = {"agrees": "good", "differs": "warn", "cannot be told": "dim"}
+
+
+def build(checks: Sequence[Check]) -> Table:
+    """A row for each figure; none where no run is an experiment."""
+    return tabled(
+        "experiment",
+        "Expected and measured",
+        (
+            Column("subject", "run", lambda c: c.subject, role="group"),
+            Column("quantity", "quantity", lambda c: c.quantity, role="identity", lead=True),
+            Column("expected", "expected", lambda c: _figure(c, c.expected), align="right"),
+            Column("measured", "measured", lambda c: _figure(c, c.measured), align="right"),
+            Column("low", "95% from", lambda c: _end(c, "low"), align="right"),
+            Column("high", "to", lambda c: _end(c, "high"), align="right"),
+            Column("verdict", "verdict", lambda c: said(c.verdict, tone=_TONES[c.verdict])),
+            Column("model", "expected by", lambda c: c.model, drop=1),
+        ),
+        checks,
+        footnotes=(conclusion(checks), _READING),
+        notes=reasons(checks),
+    )
+
+
+_READING = (
+    "agrees: the 95% interval of what was measured meets what is expected, with what its model leaves out; differs: it does "
+    "not; cannot be told: a figure or its interval is missing, or the interval is so wide that it would agree with anything"
+)
+
+
+def conclusion(checks: Sequence[Check]) -> str:
+    """``9 of 12 figures agree with what is expected, 2 differ, 1 cannot be told``."""
+    found = Counter(check.verdict for check in checks)
+    rest = [f"{found['differs']} differ" if found["differs"] else "", f"{found['cannot be told']} cannot be told"
+            if found["cannot be told"] else ""]  # fmt: skip
+    told = f"{found['agrees']} of {counted(len(checks), 'figure')} agree with what is expected"
+    return ", ".join([told, *(part for part in rest if part)])
+
+
+def reasons(checks: Sequence[Check]) -> tuple[str, ...]:
+    """Why figures differ or cannot be told, each reason once with those that it is about."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for check in checks:
+        if check.reason:
+            found.setdefault((check.verdict, check.reason), []).append(f"{check.subject}: {check.quantity}")
+    return tuple(f"{'; '.join(names)} {verdict}: {reason}" for (verdict, reason), names in found.items())
+
+
+def document(checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """For ``--json``: base units, unknown is null."""
+    return [
+        {
+            "run": c.subject, "quantity": c.quantity, "unit": _FORMATS[c.unit].unit,
+            "expected": None if c.expected is None else c.expected.value,
+            "measured": None if c.measured is None else c.measured.value,
+            "low": None if c.measured is None else c.measured.low,
+            "high": None if c.measured is None else c.measured.high,
+            "tolerance": c.tolerance, "verdict": c.verdict, "reason": c.reason or None, "model": c.model,
+        }
+        for c in checks
+    ]  # fmt: skip
+
+
+def _figure(check: Check, found: Measured | None) -> Value:
+    return unknown() if found is None else _FORMATS[check.unit](_raw(check, found.value))
+
+
+def _end(check: Check, side: str) -> Value:
+    end = None if check.measured is None else getattr(check.measured, side)
+    return _FORMATS[check.unit](None if end is None else _raw(check, end))
+
+
+def _raw(check: Check, value: float) -> float:
+    return int(value) if check.unit == "whole" else value
+
+
+VIEW = View(key="experiment", title="Expected and measured", needs=("checks",), table=build)
