@@ -614,7 +614,7 @@ def a_step_that_the_capture_cut_breaks_no_plan(tmp_path: Path) -> Case:
     def checked(holds: bool | None, *differences: str) -> Any:
         return ConformanceCheck(
             rank=0, strategy="interleaved", steps=0 if holds is None else 3, planned_per_step=4, launched_in_backward=12,
-            overlap_planned=True, holds=holds, differences=differences,
+            overlap_planned=True, holds=holds, differences=differences, certain=holds is False,
         )  # fmt: skip
 
     job = generated(tmp_path, world=2)

@@ -161,6 +161,7 @@ def _of_cell(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, r
         advice=_advice(evidence, cell, slow, times),
         subject=cell.name,
         runs=(cell.cell.run.run_id,),
+        ranks=() if slow.rank is None else (slow.rank,),
         job=traced(evidence, cell),
     )
 
