@@ -629,7 +629,7 @@ def test_a_path_across_ranks_that_cannot_be_followed_is_noted() -> None:
 def _check(rank: int, **fields: Any) -> ConformanceCheck:
     return ConformanceCheck(**{
         "rank": rank, "strategy": "ddp", "steps": 3, "planned_per_step": 2, "launched_in_backward": 6,
-        "overlap_planned": True, "holds": True, "differences": (), **fields,
+        "overlap_planned": True, "holds": True, "differences": (), "certain": False, **fields,
     })  # fmt: skip
 
 
