@@ -110,10 +110,12 @@ _NOT_TRAINING = re.compile(
     r"prefill)(?:$|[_/])"
 )
 """What rates of another loop than the training's have in their names: ``eval_samples_per_second``."""
-_STEP_RATE = re.compile(r"(?:^|_)(?:steps|step|it|its|iters|iterations|batches)_?(?:per|/)_?(?:s|sec|second)$")
+_STEP_RATE = re.compile(r"(?:^|_)(?:steps|step|it|its|iter|iters|iterations|batches)_?(?:per|/)_?(?:s|sec|second)$")
 _STEP_TIME = re.compile(r"(?:^|_)(s|sec|secs|seconds|ms)_?(?:per|/)_?(?:step|it|iter|iteration|batch)$")
 _BRACKETS = re.compile(r"^(.*\S)\s*[(\[]([^()\[\]]*)[)\]]\s*$")
-_GPU_COLUMN = re.compile(r"\d+_?x?_?(?:gpus?|ranks?|workers?|devices?)")
+_GPU_COLUMN = re.compile(r"(?:^|_)\d+_?x?_?(?:gpus?|ranks?|workers?|devices?)$")
+_PARENTS = ("train", "training", "perf", "performance", "metrics", "throughput", "charts", "time", "speed")
+"""Groups whose name says nothing of what a figure is: ``perf/tokens_per_s`` is ``tokens_per_s``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,18 @@ class Meaning:
     item: str | None = None
     per_rank: bool = False
     unit: str = ""
+
+
+def spellings(name: str) -> list[str]:
+    """How a figure that a logger put into a group may be called: ``eval/loss`` is ``eval_loss``."""
+    parent, _, last = name.rpartition("/")
+    if last.lower() in TIMES:  # it/s
+        return [name]
+    spellings = [name, name.replace("/", "_")]
+    if parent:
+        spellings.append(f"{last}_{parent}".replace("/", "_"))
+        spellings += [last] if parent.rpartition("/")[2].lower() in _PARENTS else []
+    return spellings
 
 
 def meanings_of(name: str) -> tuple[Meaning, ...]:
@@ -214,7 +228,8 @@ def columns_of(names: Sequence[str], stated: Mapping[str, str] | None = None) ->
         if target == "-":
             left_out.add(index)
         else:
-            possible[index] = meanings_of(name if target is None else target)
+            known = (meanings_of(each) for each in (spellings(name) if target is None else [target]))
+            possible[index] = next((each for each in known if each), ())
     by_role: dict[str, tuple[int, Meaning]] = {}
     per_epoch = any(meaning.role == "epoch" for meanings in possible.values() for meaning in meanings)
     stated_columns = {index for index, name in enumerate(names) if plain(name) in wanted}
@@ -245,5 +260,5 @@ def _priority(meanings: Sequence[Meaning], name: str) -> int:
 
 
 def is_gpu_count(name: str) -> bool:
-    """``4 GPUs``: a column a number of ranks, of a table that is wide."""
-    return _GPU_COLUMN.fullmatch(plain(name)) is not None
+    """``4 GPUs``, ``throughput_4gpu``: a column a number of ranks, of a table that is wide."""
+    return _GPU_COLUMN.search(plain(name)) is not None

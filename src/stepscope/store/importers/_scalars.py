@@ -11,13 +11,10 @@ from typing import Any
 
 from stepscope.core.words import counted
 from stepscope.records.training import Epoch, Measured, StepChange, TrainingRun
-from stepscope.store.importers._columns import Meaning, meanings_of
+from stepscope.store.importers._columns import Meaning, meanings_of, spellings
 from stepscope.store.importers._epoch_order import MOST_EPOCHS
 from stepscope.store.importers._training import NOT_READ, label, steady_median, step_change
 from stepscope.store.stated_columns import plain
-
-_PARENTS = ("train", "training", "perf", "performance", "metrics", "throughput", "charts", "time", "speed")
-"""Groups whose name says nothing of what a figure is: ``perf/tokens_per_s`` is ``tokens_per_s``."""
 
 _BY_EPOCH = {
     "train_loss": "train_loss", "train_accuracy": "train_accuracy", "validation_loss": "validation_loss",
@@ -58,21 +55,12 @@ class Scalars:
 
 def meaning_of(name: str) -> Meaning | None:
     """What a logged figure is, ``eval/loss`` or ``loss/eval`` as ``eval_loss``; None: not known, or its unit is not."""
-    return next((each for spelt in _spellings(name) for each in meanings_of(spelt) if each.scale is not None), None)
-
-
-def _spellings(name: str) -> list[str]:
-    parent, _, last = name.rpartition("/")
-    spellings = [name.replace("/", "_"), name]
-    if parent:
-        spellings.append(f"{last}_{parent}".replace("/", "_"))
-        spellings += [last] if parent.rpartition("/")[2].lower() in _PARENTS else []
-    return spellings
+    return next((each for spelt in spellings(name) for each in meanings_of(spelt) if each.scale is not None), None)
 
 
 def _lacks_unit(name: str) -> str | None:
     """The note on a figure that would be a time, a rate or memory, if its name had a unit."""
-    roles = (each.role for spelt in _spellings(name) for each in meanings_of(spelt))
+    roles = (each.role for spelt in spellings(name) for each in meanings_of(spelt))
     role = next((role for role in roles if role in (*_RATES, "epoch_ns", "peak_memory")), None)
     return role and _NO_UNIT.format(name=name, like=_LIKE.get(role, "step_time_ms"))
 

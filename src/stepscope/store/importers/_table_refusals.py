@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from stepscope.core.bus_factor import BUS_FACTORS
 from stepscope.core.errors import DataError
+from stepscope.core.words import listed
 from stepscope.records.imported import Stated
-from stepscope.store.importers._columns import FIGURES, Columns, is_gpu_count, meanings_of
+from stepscope.store.importers._columns import FIGURES, TIMES, Columns, is_gpu_count, meanings_of
 from stepscope.store.importers._stated_columns import require_meanings
 from stepscope.store.importers._tables import TextTable, number
 from stepscope.store.stated_columns import absent_columns, no_such_column, plain
 
 _WIDE = 3
+_TIME_WORD = re.compile(r"(?:^|_)(?:\d*time|duration|latency|runtime|elapsed|[nuµm]s|s|secs?|seconds)(?:_|$)")
+_TIMED = re.compile(rf"{_TIME_WORD.pattern}|(?:^|_)(?:throughput|speed)(?:_|$)")
+_OF_A_RUN = ("world_size", "run", "strategy", "model")
 _NODES = ("nodes", "n_nodes", "nnodes", "num_nodes", "node_count", "number_of_nodes")
 KNOWN = "world_size, strategy, model, step_time_ms, tokens_per_s, epoch_time_s, peak_memory_gib"
+_SERIES = (
+    "write one row per step as CSV, with columns such as step,step_time_ms (or epoch,epoch_time_s), one file a run"
+)
 LONG = "write one row per run as CSV, with columns such as gpus,model,samples_per_s"
 
 
@@ -70,6 +79,8 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
         if table.names[i] and any(number(row.cells[i]) for row in table.rows)
     ]
     name = free[0] if len(free) == 1 else "NAME"
+    unnamed = [each for each in free if _TIMED.search(plain(each))]
+    series = next((each for each in _series(free) if len(each) >= _WIDE), [])
     lacks, example = "no column is a time or a throughput", f"{name}=samples_per_s"
     if columns.has("size") and columns.has("time_ns"):
         lacks, example = "no column names the collective", f"{_naming_an_op(table) or 'NAME'}=op"
@@ -78,13 +89,40 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
         example = f"{figures['time_ns']}=epoch_time_s"
     elif figures.keys() - {"peak_memory"}:
         lacks, example = "no column identifies a run", f"{name}=world_size"
+    elif series:
+        lacks = f"{series[0]} to {series[-1]} are a series: a row holds several steps or epochs of a run"
+        example = f"{series[0]}={_like(series[0])}"
+    elif unnamed:
+        which = "is a time or a rate" if len(unnamed) == 1 else "are times or rates"
+        lacks = f"{listed(unnamed, at_most=4)} {which}, and no name says that it is of a step or an epoch"
+        example = f"{name if name in unnamed else 'NAME'}={_like(unnamed[0])}"
     state = f"state what a column is: --columns {example} (or {KNOWN}; of collectives op, size_bytes and time_us)"
+    long = _SERIES if series else LONG
+    if columns.has(*_OF_A_RUN) and not series:  # a row is a run already
+        long = "add a column such as step_time_ms or samples_per_s"
     wide = len([i for i in columns.others if all(number(row.cells[i]) for row in table.rows)]) >= _WIDE
     return DataError(
         f"{path}: which column is what?",
         why=f"{'; '.join([lacks, *columns.unclear.values()])}; the columns are: {found}",
-        fix=f"{LONG}; or {state}" if wide and not figures else f"{state}; or {LONG}",
+        fix=f"{long}; or {state}" if wide and not (figures or unnamed or columns.unclear) else f"{state}; or {long}",
     )
+
+
+def _series(names: Sequence[str]) -> list[list[str]]:
+    """Names of times and rates that count on: ``step_1_ms``, ``step_2_ms``; percentiles do not."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        numbers = re.findall(r"\d{1,9}", name)
+        if len(numbers) == 1 and _TIMED.search(plain(name)):
+            found.setdefault(re.sub(r"\d+", "#", plain(name)), []).append((int(numbers[0]), name))
+    return [[n for _, n in each] for each in found.values() if all(b - a == 1 for (a, _), (b, _) in pairwise(each))]
+
+
+def _like(name: str) -> str:
+    """A name that the vocabulary knows, in the unit of a time or a rate of another name."""
+    last = plain(name).rpartition("_")[2]
+    what = "epoch_time" if "epoch" in plain(name) else "step_time"
+    return f"{what}_{last if last in TIMES else 's'}" if _TIME_WORD.search(plain(name)) else "samples_per_s"
 
 
 def _naming_an_op(table: TextTable) -> str | None:

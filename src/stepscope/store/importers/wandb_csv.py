@@ -35,7 +35,8 @@ def _is_chart(names: Sequence[str]) -> bool:
 
 
 def _is_history(names: Sequence[str]) -> bool:
-    return "_step" in names and any(name in names for name in ("_runtime", "_timestamp"))
+    """Not the table of runs, one row a run, whose ``_step`` is the last one."""
+    return "Name" not in names and "_step" in names and any(name in names for name in ("_runtime", "_timestamp"))
 
 
 def _recognises(candidate: Candidate) -> bool:

@@ -444,6 +444,41 @@ class TestRefusals:
         says = refusal(tmp_path, "machine,ssd,gnmt,resnet50\nx_8xH100,10,19,37\n")
         assert says.index("one row per run as CSV") < says.index("--columns")
 
+    @pytest.mark.parametrize(
+        ("text", "says", "command"),
+        [
+            ("run,gpus,forward_ms,backward_ms,loss\na,1,10,20,2\n", "forward_ms, backward_ms are times", "NAME"),
+            ("model,gpus,p50_ms,p90_ms,p99_ms\na,1,10,20,30\n", "p50_ms, p90_ms, p99_ms are times", "NAME"),
+            ("run,step_1_ms,step_2_ms,step_3_ms\na,10,20,30\n", "step_1_ms to step_3_ms are a series", "step_1_ms"),
+            ("run,gpus,acc,f1,auc,recall\na,1,10,20,30,1\n", "no column is a time or a throughput", "NAME"),
+        ],
+    )
+    def test_a_table_of_one_row_a_run_is_not_to_be_written_as_one(
+        self, tmp_path: Path, text: str, says: str, command: str
+    ) -> None:
+        refused = refusal(tmp_path, text)
+        assert says in refused
+        assert "one row per run" not in refused
+        assert f"--columns {command}=" in refused
+
+    def test_one_column_per_number_of_ranks_with_what_it_holds(self, tmp_path: Path) -> None:
+        refused = refusal(tmp_path, "run,throughput_1gpu,throughput_2gpu\na,100,190\n")
+        assert "one column per number of ranks (throughput_1gpu, throughput_2gpu)" in refused
+
+    def test_a_trackers_table_of_runs_has_figures_in_groups(self, tmp_path: Path) -> None:
+        """One row a run; of a run's history, ``_step`` and ``_timestamp`` are those of the row."""
+        head = "Name,State,Runtime,GPU Count,train/loss,train/tokens_per_sec,eval/loss,eval/tokens_per_sec,_step,_timestamp"
+        text = f"{head}\na,finished,60,1,2.1,1000,2.2,7,100,17\nb,finished,60,2,2.0,1900,2.3,7,100,18\n"
+        runs = runs_of(tmp_path, text).values()
+        found = [(r.world_size, r.train_loss, r.samples_per_s and r.samples_per_s.value, r.unit) for r in runs]
+        assert found == [(1, 2.1, 1000, "tokens"), (2, 2.0, 1900, "tokens")]
+
+    @pytest.mark.parametrize("name", ["it/s", "step/s", "iter/sec"])
+    def test_a_rate_of_steps_is_no_time_of_one(self, tmp_path: Path, name: str) -> None:
+        (run,) = runs_of(tmp_path, f"gpus,model,{name}\n1,a,4\n").values()
+        assert run.step_ns is not None
+        assert run.step_ns.value == 0.25e9
+
     def test_columns_that_are_not_there_or_mean_nothing(self, tmp_path: Path) -> None:
         text = "gpus,tok_s\n1,10\n"
         assert "no column 'tok_z'; did you mean 'tok_s'?" in refusal(tmp_path, text, tok_z="tokens_per_s")
