@@ -40,6 +40,16 @@ class LinkSpec:
         return self.peer_links * self.each_bytes_per_s
 
 
+DRIVER_GIB: Mapping[str, float] = {
+    "v100-sxm2-32gb": 31.74, "t4": 14.74, "a100-sxm4-40gb": 39.39, "a100-pcie-40gb": 39.39, "a100-sxm4-80gb": 79.14,
+    "a100-pcie-80gb": 79.14, "a800-sxm4-80gb": 79.14, "h100-sxm": 79.1, "h100-pcie": 79.1, "h800-sxm": 79.1,
+    "h200-sxm": 139.72, "b200": 178.35, "mi300x": 191.98,
+}  # fmt: skip
+"""Device -> GiB that its driver reports, the least seen (2026-11): totalGlobalMem of profiler traces (V100 32 GB, A100 40
+GB, MI300X), and of the others what torch prints as total capacity in public logs; variants of one chip and memory share
+it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """One device as torch counts them (one GCD of an MI250X, one GPU of a GB200).
@@ -63,6 +73,12 @@ class Accelerator:
     confused_with: str
     link: LinkSpec | None = None
     pcie: tuple[int, int] | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """What the driver reports to a program as the device's memory (torch: total_memory); as marketed, where unknown."""
+        seen = DRIVER_GIB.get(self.key)
+        return self.memory_bytes if seen is None else round(seen * 2**30)
 
     def peak(self, dtype: str) -> float | Unavailable:
         """Dense peak of ``dtype`` in FLOP/s, the P of MFU = model FLOP / (time x n x P)."""

@@ -15,8 +15,9 @@ context, NCCL's buffers and fragments, which torch's peak does not include.
 
 Known problems
 --------------
-The accelerator table has the marketed capacity; the driver's is a few per cent larger or smaller. The plan of a cell
-leaves out most activations, which depend on the micro-batch and the sequence length.
+Without a record of the device, its capacity is what drivers usually report for it, 1% more or less; as marketed, where
+that is unknown. A run whose peak is above that ran on another device and is not judged. The plan of a cell leaves out most
+activations, which depend on the micro-batch and the sequence length.
 
 References
 ----------
@@ -113,6 +114,7 @@ class _Peak:
     peak_bytes: int
     capacity_bytes: int
     source: str
+    driver: bool
     share: float
 
 
@@ -152,7 +154,9 @@ def _job(evidence: Evidence, run: TrainingRun) -> _Job:
 
 def _of_name(name: str | None) -> tuple[int, str] | None:
     found = find(name) if name else Unavailable("no name")
-    return None if isinstance(found, Unavailable) else (found.memory_bytes, f"marketed size of {found.name}")
+    if isinstance(found, Unavailable):
+        return None
+    return found.total_bytes, f"usual for {found.name}; this device's driver was not asked"
 
 
 def _runs(evidence: Evidence, jobs: Iterable[_Job]) -> Iterator[_Peak]:
@@ -161,9 +165,13 @@ def _runs(evidence: Evidence, jobs: Iterable[_Job]) -> Iterator[_Peak]:
         if peak is None or job.capacity is None:
             continue
         capacity, source = job.capacity
+        if job.cell is None and peak > capacity:  # it ran: its device has more than the table's
+            continue
         share = None if job.cell is None else memory_share(job.cell, evidence.environment)
         share = peak / capacity if share is None else share
-        yield _Peak(job=job, peak_bytes=peak, capacity_bytes=capacity, source=source, share=share)
+        yield _Peak(
+            job=job, peak_bytes=peak, capacity_bytes=capacity, source=source, driver=job.cell is not None, share=share
+        )
 
 
 def _snapshots(evidence: Evidence) -> Iterator[_Peak]:
@@ -173,7 +181,10 @@ def _snapshots(evidence: Evidence) -> Iterator[_Peak]:
             continue
         capacity, source = job.capacity
         peak = memory.segment_bytes if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes
-        yield _Peak(job=job, peak_bytes=peak, capacity_bytes=capacity, source=source, share=peak / capacity)
+        known = memory.capacity_bytes is not None or device_capacity(evidence.environment) is not None
+        yield _Peak(
+            job=job, peak_bytes=peak, capacity_bytes=capacity, source=source, driver=known, share=peak / capacity
+        )
 
 
 def _snapshot(evidence: Evidence, memory: MemorySnapshot) -> _Job:
@@ -287,7 +298,7 @@ def _near(evidence: Evidence, worst: _Peak, others: list[_Peak]) -> Finding:
         severity="warning",
         title=f"{job.name}: the peak takes {format_percent(worst.share)} of the {'host' if job.host else 'device'}'s memory",
         evidence=tuple(said),
-        confidence="measured" if "marketed" not in worst.source else "likely: the capacity is the marketed size",
+        confidence="measured" if worst.driver else "likely: the table's capacity, not that of this device's driver",
         advice=_remedies(evidence, job),
         subject=job.name,
         runs=() if job.run is None else (job.run.run_id,),

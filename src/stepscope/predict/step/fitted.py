@@ -73,8 +73,10 @@ SEEN_CODES = frozenset({"nanotron", "composer", "fsdp2", "megatron", "megatron t
 WIDER_PER_DOUBLING = 0.5
 """Variance that each doubling of GPUs away from the calibrating run adds, of the interval's own."""
 
-MEMORY_LIMIT = 0.92
-"""Share of a GPU's memory above which a layout is said not to fit."""
+MEMORY_LIMIT = 0.86
+"""Of the memory that a GPU's driver reports, up to which a layout fits; the rest is kept for the prediction's own error
+(mean 7.8%). Layouts between here and the whole are tight: of published ones 50 failed and 5 ran in sources that list
+failures, and 86 ran in the others."""
 
 
 def of_stack(name: str | None) -> StepCalibration:

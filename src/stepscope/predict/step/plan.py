@@ -9,7 +9,6 @@ from typing import Any
 from stepscope.core.errors import UsageError
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.cluster import Cluster
-from stepscope.predict.step.fitted import MEMORY_LIMIT
 from stepscope.predict.step.layout import Layout, Recompute, errors
 from stepscope.predict.step.memory import stage_memory
 from stepscope.predict.step.model import ModelShape
@@ -58,6 +57,7 @@ def plan(
     """
     c = calibration or StepCalibration()
     fitting: list[StepPrediction] = []
+    tight: list[StepPrediction] = []
     priced = dropped = 0
     for family in _families(model, cluster, base, pinned):
         if not _least_fits(model, cluster, family, c, pinned):
@@ -67,11 +67,14 @@ def plan(
             priced += 1
             if prediction.fits:
                 fitting.append(prediction)
+            elif prediction.tight:
+                tight.append(prediction)
     if not priced and not dropped:
         raise UsageError(
             f"no layout of {model.name} on {cluster.gpus} GPUs keeps what --layout says",
             why=_obstacle(model, cluster, base, pinned),
         )
+    fitting = fitting or tight
     fitting.sort(key=lambda p: p.step_s)
     best = [predict_step(model, cluster, p.layout, c) if p.layout.pp > 1 else p for p in _distinct(fitting)[:REFINED]]
     best.sort(key=lambda p: p.step_s)
@@ -153,11 +156,11 @@ def _some(numbers: list[int]) -> list[int]:
 def _least_fits(
     model: ModelShape, cluster: Cluster, layout: Layout, c: StepCalibration, pinned: frozenset[str]
 ) -> bool:
-    """Whether its smallest form does: one sequence, everything recomputed."""
+    """Whether its smallest form does, without a reserve: one sequence, everything recomputed."""
     smallest = layout if "recompute" in pinned else replace(layout, recompute="full")
     stages = stages_of(model, cluster, smallest, c)
     return all(
-        stage_memory(model, cluster, smallest, stage, index, c).total <= MEMORY_LIMIT * cluster.gpu.memory_bytes
+        stage_memory(model, cluster, smallest, stage, index, c).total <= cluster.gpu.total_bytes
         for index, stage in enumerate(stages)
     )
 
@@ -211,13 +214,13 @@ def _alternatives(
             yield UsualLayout(name=name, prediction=None, why=f"cannot be: {wrong[0]}")
             continue
         found = list(_members(model, cluster, family, c, frozenset()))
-        fitting = [p for p in found if p.fits]
+        fitting = [p for p in found if p.fits] or [p for p in found if p.tight]
         if fitting:
             fastest = min(fitting, key=lambda p: p.step_s)
             if fastest.layout != best.layout:
                 yield UsualLayout(name=name, prediction=fastest, why=slower_because(fastest, best))
             continue
-        used, has = min(p.memory.total for p in found) / 1e9, cluster.gpu.memory_bytes / 1e9
+        used, has = min(p.memory.total for p in found) / 1e9, cluster.gpu.total_bytes / 1e9
         why = f"does not fit even with mbs=1 and full recomputation: {used:,.0f} of {has:,.0f} GB"
         yield UsualLayout(name=name, prediction=None, why=why)
 

@@ -100,7 +100,13 @@ class StepPrediction:
 
     @property
     def fits(self) -> bool:
-        return self.memory.total <= MEMORY_LIMIT * self.cluster.gpu.memory_bytes
+        """With the reserve of ``MEMORY_LIMIT``."""
+        return self.memory.total <= MEMORY_LIMIT * self.cluster.gpu.total_bytes
+
+    @property
+    def tight(self) -> bool:
+        """Whether it takes some of the reserve, and not more than there is: published layouts of that kind ran or failed."""
+        return not self.fits and self.memory.total <= self.cluster.gpu.total_bytes
 
 
 def predict_step(

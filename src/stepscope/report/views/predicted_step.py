@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_bytes, format_duration
 from stepscope.predict.step.fit import Remedy
+from stepscope.predict.step.fitted import MEMORY_LIMIT
 from stepscope.predict.step.layout_text import layout_text
 from stepscope.predict.step.scaling import KNEE, base_of, efficiency
 from stepscope.predict.step.step import StepPrediction
@@ -41,7 +42,7 @@ def build_scaling(predictions: Sequence[StepPrediction]) -> Table:
         return percent(share, tone="plain" if share >= KNEE else "warn")
 
     def memory(p: StepPrediction) -> Value:
-        return size(p.memory.total, tone="plain" if p.fits else "bad")
+        return size(p.memory.total, tone="plain" if p.fits else "warn" if p.tight else "bad")
 
     return tabled(
         "predicted_steps",
@@ -88,7 +89,7 @@ def build_memory(prediction: StepPrediction) -> Table:
         (
             Column("kind", "kind", lambda item: _MEMORY.get(item[0], item[0]), role="identity", lead=True),
             Column("bytes", "size", lambda item: item[1], size),
-            Column("share", "of the GPU", lambda item: item[1] / prediction.cluster.gpu.memory_bytes, percent),
+            Column("share", "of the GPU", lambda item: item[1] / prediction.cluster.gpu.total_bytes, percent),
         ),
         [(name, value) for name, value in found if value > 0] + [("total", prediction.memory.total)],
     )
@@ -114,7 +115,9 @@ def verdict(p: StepPrediction) -> str:
     """Whether it fits, speed and its interval, in a sentence."""
     low, high = format_duration(p.low_s * 1e9), format_duration(p.high_s * 1e9)
     what = f"{p.model.name} on {p.layout.gpus} x {p.cluster.gpu.name}"
-    if not p.fits:
+    if p.tight:
+        what += f" is tight, {_used(p)} per GPU (fits up to {MEMORY_LIMIT:.0%}); if it fits"
+    elif not p.fits:
         what += f" does not fit, {_used(p)} per GPU; if it did"
     return (
         f"{what}: {p.tokens_per_s:,.0f} tokens/s, {p.tokens_per_s_per_gpu:,.0f} per GPU; "
@@ -133,7 +136,7 @@ def bound(p: StepPrediction) -> tuple[str, ...]:
 
 
 def _used(p: StepPrediction) -> str:
-    return f"{format_bytes(p.memory.total)} of {format_bytes(p.cluster.gpu.memory_bytes)}"
+    return f"{format_bytes(p.memory.total)} of {format_bytes(p.cluster.gpu.total_bytes)}"
 
 
 VIEW = View(key="predicted_step", title="Predicted steps", needs=("predictions",), table=build_scaling)

@@ -59,6 +59,15 @@ def test_the_obvious_layouts_lose_for_a_reason() -> None:
     assert plan(MODEL, CLUSTER, BASE).alternatives[-1].why.split()[1] == "slower"
 
 
+def test_a_layout_that_takes_of_the_reserve_is_found_where_no_other_is() -> None:
+    """Published layouts of that kind ran: it is the answer where nothing keeps the reserve, and no layout before that."""
+    pinned = {"tp": 1, "pp": 1, "zero": 3, "recompute": "none", "micro_batch": 1}
+    only = Layout(global_batch=16, dp=16, **{**pinned, "seq_len": 9216})
+    (found,) = plan(MODEL, CLUSTER, only, frozenset(pinned) | {"shard_group"}).best
+    assert found.tight
+    assert all(p.fits for p in plan(MODEL, CLUSTER, only, frozenset({"tp", "pp", "zero"})).best)
+
+
 def test_a_model_too_large_fits_nowhere() -> None:
     found = plan(find_model("llama3-405b"), CLUSTER, BASE)
     assert not found.best

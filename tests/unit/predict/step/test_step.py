@@ -162,3 +162,14 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
 def test_a_gpu_without_the_precision_is_refused() -> None:
     with pytest.raises(UsageError, match="no fp8"):
         step(8, gpu="a100-sxm4-80gb", precision="fp8", global_batch=64)
+
+
+@pytest.mark.parametrize(
+    ("gib", "fits", "tight"), [(68.0, True, False), (68.1, False, True), (79.0, False, True), (79.2, False, False)]
+)
+def test_a_layout_is_refused_only_above_what_the_driver_reports(gib: float, fits: bool, tight: bool) -> None:
+    """An H100 of 80 GB has 79.1 GiB, 85 GB; 14% of them are the prediction's reserve, which is no refusal."""
+    some = step(8, zero=3)
+    rest = some.memory.total - some.memory.activations
+    made = replace(some, memory=replace(some.memory, activations=gib * 2**30 - rest))
+    assert (made.fits, made.tight) == (fits, tight)

@@ -78,7 +78,7 @@ def no_less(ran: Asked, failed: Asked) -> bool:
 
 
 def fits(material: Material, asked: Asked) -> bool:
-    return material.step(asked).memory.total <= MEMORY_LIMIT * asked.cluster.gpu.memory_bytes
+    return material.step(asked).memory.total <= MEMORY_LIMIT * asked.cluster.gpu.total_bytes
 
 
 QUESTION = Question(
