@@ -81,6 +81,7 @@ def print_plan(plan: ReadyMatrix, options: Bench) -> int:
             "total_ns": expected.total_ns,
             "upper_bound": expected.upper_bound,
             "profiled": profiled,
+            "comm": None if plan.comm is None else plan.comm.as_dict(),
             "cells": [
                 {
                     "spec": codec.to_builtins(cell.spec),
@@ -131,6 +132,8 @@ def print_plan(plan: ReadyMatrix, options: Bench) -> int:
         beside = "" if options.tensorboard is None else f", also in {options.tensorboard}"
         time += f", each with three more steps for a trace{beside}"
     say(f"\n{len(durations)} of {counted(len(plan.cells), 'cell')} to run{kept}{time}")
+    if plan.comm is not None:
+        say(f"then collectives: {plan.comm.ops}{', pairs' if plan.comm.pairs else ''}, sizes {plan.comm.sizes}")
     return 0
 
 

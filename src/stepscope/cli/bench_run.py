@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli import bench_plan
+from stepscope.cli import bench_parts, bench_plan
 from stepscope.cli.bench_model import model_matrix
 from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
@@ -17,14 +17,15 @@ from stepscope.cli.experiment_run import sweep_beside
 from stepscope.cli.findings import print_figures, print_headlines
 from stepscope.cli.progress import run_and_show
 from stepscope.config.yaml_loader import Document
-from stepscope.core.errors import UsageError
+from stepscope.core.errors import ExitCode, Interrupted, UsageError
 from stepscope.core.places import cache_dir
 from stepscope.diagnose.engine import diagnose
+from stepscope.launch.join import joined_world
 from stepscope.launch.torchrun import require_torch
 from stepscope.matrix.bench_cells import BENCH
 from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.resolved import resolved_matrix
-from stepscope.matrix.run_place import exit_code, take_place
+from stepscope.matrix.run_place import RunPlace, exit_code, take_place
 from stepscope.matrix.session import ReadyMatrix, derive_results, make_plan
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
@@ -63,7 +64,9 @@ def run(options: Bench) -> int:
         return bench_plan.print_matrix(source, overrides=overrides)
     if not options.plan:
         require_torch()
-    plan = make_plan(source, overrides=overrides, data_dir=options.data_dir, download=options.download)
+    plan = make_plan(
+        source, overrides=overrides, data_dir=options.data_dir, download=options.download, only=options.sections
+    )
     return bench_plan.print_plan(plan, options) if options.plan else run_plan(plan, options)
 
 
@@ -97,9 +100,30 @@ def _mode(options: Bench) -> tuple[str, Collection[str]]:
 
 def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
     """Run what is missing, write results and report, print them (``printed``); the command's exit code."""
-    launch = plan.matrix.launch
-    place = take_place(options.output, name=plan.matrix.name, env_source="launch.env", env=tuple(launch.env))
-    layout = place.layout
+    bench_parts.refuse_two_kinds(plan)
+    joined = joined_world(os.environ)
+    if not plan.cells and joined is not None and joined[0] != 0 and options.output is not None:
+        return bench_parts.sweep(plan, RunLayout(options.output), force=options.force)  # a rank of it: no return
+    env = tuple(plan.matrix.launch.env)
+    place = take_place(options.output, name=plan.matrix.name, env_source="launch.env", env=env)
+    sectioned = bool(plan.matrix.sections)
+    swept: int = ExitCode.OK
+    try:
+        code = _run_cells(plan, options, place, printed=printed and not sectioned)
+        if plan.comm is not None:
+            swept = bench_parts.sweep(plan, place.layout, force=options.force)
+    except Interrupted:
+        if sectioned and printed:
+            bench_parts.show_sections(place.layout, json=options.json)
+        raise
+    if sectioned and printed:
+        bench_parts.show_sections(place.layout, json=options.json)
+    return code or swept
+
+
+def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: bool) -> int:
+    """The matrix' cells."""
+    launch, layout = plan.matrix.launch, place.layout
     measure = plan.matrix.measure
     request = RunRequest(
         kind=BENCH,
@@ -107,6 +131,7 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
         name=plan.matrix.name,
         matrix=resolved_matrix(plan.matrix),
         cells=plan.cells,
+        others=plan.others,
         measure=replace(measure, profile=measure.profile or options.profile or options.tensorboard is not None),
         usable_cores=plan.environment.usable_cores * place.cores_factor,
         argv=typed(),
@@ -132,7 +157,7 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
         saved=f"{layout.results_jsonl} and {layout.summary_md}",
     )
     ours = {cell.spec.cell_id for cell in plan.cells}
-    return exit_code(run.status for run in runs if run.run_id in ours)
+    return exit_code(run.status for run in runs if run.run_id in ours) if ours else ExitCode.OK
 
 
 def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Evidence, Diagnosis]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.cli.bench_run import run_plan
-from stepscope.cli.comm_run import run as run_comm
 from stepscope.cli.commands.bench import Bench
-from stepscope.cli.commands.comm import Comm
 from stepscope.cli.commands.report import Report
-from stepscope.cli.console import err, out
+from stepscope.cli.console import out
 from stepscope.cli.report_run import run as run_report
 from stepscope.core.errors import ExitCode
 from stepscope.launch.torchrun import require_torch
@@ -29,12 +27,7 @@ def run(options: Demo) -> int:
     trained = run_plan(plan, Bench(output=folder, profile=True), printed=not json)
     if trained == ExitCode.ALL_CELLS_FAILED:
         return trained
-    err().print("\nthe collectives behind these steps", style="bold")
-    seconds_long = Comm(
-        ops="all_reduce,all_gather", sizes="1K:4M:8", ranks="2", budget="1s", output=folder / "comm"
-    )  # from what latency decides to what bandwidth decides
-    swept = run_comm(seconds_long, printed=False)
     if not json:
         out().print()
     reported = run_report(Report(paths=(folder,), output=folder / "report", title="stepscope demo", json=json))
-    return trained or swept or reported
+    return trained or reported

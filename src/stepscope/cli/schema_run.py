@@ -45,8 +45,24 @@ _ROW = object_type("BenchRow", {name: figure.kind for name, figure in BENCH.item
 
 DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     "bench/1": {"run": RunRecord | None, "cells": list[_ROW]},  # type: ignore[valid-type]
+    "suite/1": {
+        "name": str,
+        "world_size": int | None,
+        "timestamp": str,
+        "config": dict[str, Any],
+        "results": dict[str, dict[str, Any]],
+        "links": _OBJECTS,
+        "recommendations": tuple[Finding, ...],
+        "run": RunRecord,
+    },
     "presets/1": {"presets": _OBJECTS},
-    "plan/1": {"total_ns": float | None, "upper_bound": bool, "profiled": bool, "cells": _OBJECTS},
+    "plan/1": {
+        "total_ns": float | None,
+        "upper_bound": bool,
+        "profiled": bool,
+        "comm": dict[str, Any] | None,
+        "cells": _OBJECTS,
+    },
     "comm/1": {"run": str, "rows": tuple[CommRow, ...]},
     "diagnose/1": _DIAGNOSIS,
     "rules/1": {"rules": list[dict[str, Any]]},

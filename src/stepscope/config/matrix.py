@@ -12,11 +12,11 @@ from stepscope.config.cell_settings import OPTIMIZERS, OPTION_GROUPS, PRECISIONS
 from stepscope.config.cross import MAX_CELLS, RawCell, count_cells, raw_cells
 from stepscope.config.excluding import without_excluded
 from stepscope.config.injection import absent, parse_injection
-from stepscope.config.matrix_file import GivenValue, MatrixFile, kind_of, read_sections
+from stepscope.config.matrix_file import COMM, GivenValue, MatrixFile, kind_of, read_sections
 from stepscope.config.messages import no_option, validate
 from stepscope.config.options import OptionsModel
 from stepscope.config.problems import Path, Problem, path_text, raise_problems
-from stepscope.config.sections import LaunchSettings
+from stepscope.config.sections import CommSection, LaunchSettings
 from stepscope.config.vocabulary import Family, Vocabulary
 from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import UsageError
@@ -33,6 +33,7 @@ class CellDraft:
 
     model, dataset_options, strategy_options: instances of the schemas that its workload, dataset and strategy bring.
     env: the swept environment variables of this cell. loss: resolved. origin: where the file asks for it.
+    sections: that it is in.
     """
 
     settings: CellSettings
@@ -44,6 +45,7 @@ class CellDraft:
     micro_batch: int
     global_batch: int
     origin: str
+    sections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,14 @@ class Matrix:
     launch: LaunchSettings
     measure: MeasureSettings
     document: Mapping[str, Any]
+    comm: CommSection | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """What ``--only`` may name, in file order; empty: the matrix is one piece."""
+        named = dict.fromkeys(name for cell in self.cells for name in cell.sections)
+        return (COMM, *named) if named and self.comm is not None else tuple(named)
 
 
 def build_matrix(document: Document, vocabulary: Vocabulary, *, name: str) -> Matrix:
@@ -88,6 +97,7 @@ def build_matrix(document: Document, vocabulary: Vocabulary, *, name: str) -> Ma
         launch=file.launch,
         measure=file.measure.settings(),
         document=document.value,
+        comm=file.comm,
         notes=tuple(notes),
     )
 
@@ -204,6 +214,7 @@ class _CellCheck:
             micro_batch=batches[0],
             global_batch=batches[1],
             origin=self.cell.label,
+            sections=next((item.sections for item in self.file.include if item.path == self.cell.origin), ()),
         )
 
     def _complain(self, key: str, message: str) -> None:

@@ -9,15 +9,16 @@ from typing import Any, TypeVar
 from stepscope.config.cell_settings import CELL_KEYS, GROUP_KEYS
 from stepscope.config.messages import validate
 from stepscope.config.problems import Path, Problem
-from stepscope.config.sections import LAUNCHER_VARIABLES, LaunchSettings, MeasureOptions
+from stepscope.config.sections import LAUNCHER_VARIABLES, CommSection, LaunchSettings, MeasureOptions
 from stepscope.config.yaml_loader import Document
 from stepscope.core.suggest import did_you_mean, unknown
 
-S = TypeVar("S", LaunchSettings, MeasureOptions)
+S = TypeVar("S", LaunchSettings, MeasureOptions, CommSection)
 
 VERSION = 1
 SECTIONS = (
-    "version", "name", "description", "base", "axes", "include", "exclude", "equal_buckets", "launch", "measure",
+    "version", "name", "description", "base", "axes", "include", "exclude", "equal_buckets", "comm", "launch",
+    "measure",
 )  # fmt: skip
 _BATCH = "global_batch (samples per optimizer step over all ranks) or micro_batch (per rank and micro-step)"
 _CALLED_ELSEWHERE = {
@@ -50,6 +51,9 @@ _CALLED_ELSEWHERE = {
 ELSEWHERE = {name: here for here, names in _CALLED_ELSEWHERE.items() for name in names.split()}
 """What other tools call a cell's keys -> what they are here."""
 
+COMM = "comm"
+"""The sweep of collectives beside the cells, and what ``--only`` calls it."""
+
 EQUAL_BUCKETS = ("once", "each")
 
 
@@ -73,11 +77,15 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Include:
-    """Cells added to the cross product: its own values over the base, crossed with its own axes if it has any."""
+    """Cells added to the cross product: its own values over the base, crossed with its own axes if it has any.
+
+    sections: what ``--only`` calls them.
+    """
 
     path: Path
     values: tuple[GivenValue, ...]
     axes: tuple[Axis, ...]
+    sections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +108,7 @@ class MatrixFile:
     include: tuple[Include, ...]
     exclude: tuple[Exclude, ...]
     equal_buckets: str
+    comm: CommSection | None
     launch: LaunchSettings
     measure: MeasureOptions
     problems: tuple[Problem, ...]
@@ -138,6 +147,7 @@ def read_sections(document: Document) -> MatrixFile:
         include=tuple(_include(reading, item, path) for path, item in _items(reading, top, "include")),
         exclude=_excludes(reading, top),
         equal_buckets=_equal_buckets(reading, top),
+        comm=None if top.get(COMM) is None else _section(reading, CommSection, top[COMM], COMM),
         launch=_launch(reading, top.get("launch")),
         measure=_section(reading, MeasureOptions, top.get("measure"), "measure"),
         problems=tuple(reading.problems),
@@ -309,12 +319,24 @@ def _points(reading: _Reading, key: str, values: list[Any], path: Path) -> tuple
 
 
 def _include(reading: _Reading, item: dict[str, Any], path: Path) -> Include:
-    own = {key: value for key, value in item.items() if key != "axes"}
+    own = {key: value for key, value in item.items() if key not in ("axes", "section")}
     return Include(
         path=path,
         values=_values(reading, own, path),
         axes=_axes(reading, item.get("axes"), (*path, "axes")),
+        sections=_sections(reading, item.get("section"), (*path, "section")),
     )
+
+
+def _sections(reading: _Reading, value: Any, path: Path) -> tuple[str, ...]:
+    """The names that ``section`` gives, one or a list."""
+    names = value if isinstance(value, list) else [] if value is None else [value]
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier():
+            reading.complain(path, f"a section is named by a word of letters, digits and _, found {name!r}")
+        elif name == COMM:
+            reading.complain(path, f"{COMM} is the sweep of collectives: name the cells' section otherwise")
+    return tuple(name for name in names if isinstance(name, str))
 
 
 def _excludes(reading: _Reading, top: Mapping[str, Any]) -> tuple[Exclude, ...]:

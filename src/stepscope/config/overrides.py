@@ -11,13 +11,13 @@ from stepscope.config.cell_settings import CELL_KEYS, GROUP_KEYS, rival_of
 from stepscope.config.matrix_file import SECTIONS, is_group_key, unknown_cell_key
 from stepscope.config.options import OptionsModel
 from stepscope.config.problems import Mark, Path, path_text
-from stepscope.config.sections import LaunchSettings, MeasureOptions
+from stepscope.config.sections import CommSection, LaunchSettings, MeasureOptions
 from stepscope.config.yaml_loader import Document, parse_value
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 
 _CELL_LISTS = ("include", "exclude")
-_FLAT: dict[str, type[OptionsModel]] = {"launch": LaunchSettings, "measure": MeasureOptions}
+_FLAT: dict[str, type[OptionsModel]] = {"launch": LaunchSettings, "measure": MeasureOptions, "comm": CommSection}
 _EXAMPLE = "write for example --set base.lr=1e-3 or --set axes.world_size=[1,2]"
 
 

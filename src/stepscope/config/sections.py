@@ -31,6 +31,18 @@ class LaunchSettings(OptionsModel):
     oversubscribe: bool = Field(default=True, description="true or false")
 
 
+class CommSection(OptionsModel):
+    """The sweep of collectives that a matrix brings, in the words of ``stepscope comm``."""
+
+    ops: str = Field(default="all", description="names of collectives, or all")
+    sizes: str = Field(default="1K:64M:4", description="sizes as nccl-tests writes them, such as 1K:64M:4")
+    dtype: str = Field(default="fp32", description="types, such as fp32,bf16")
+    pairs: bool = Field(default=False, description="true or false")
+    matmul: bool = Field(default=False, description="true or false")
+    overlap: bool = Field(default=False, description="true or false")
+    budget_s: float = Field(default=2.0, gt=0, allow_inf_nan=False, description="a number of seconds above 0")
+
+
 class MeasureOptions(OptionsModel):
     """How long and how carefully to measure; not part of a cell's identity."""
 

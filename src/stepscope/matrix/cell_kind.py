@@ -16,7 +16,7 @@ from stepscope.store.layout import RunLayout
 
 
 class PlannedWork(Protocol):
-    """A cell of any kind before it runs. unsupported, skipped: why it does not."""
+    """A cell of any kind before it runs. unsupported, skipped: why it does not. sections: of its matrix."""
 
     @property
     def spec(self) -> Cell: ...
@@ -26,6 +26,9 @@ class PlannedWork(Protocol):
 
     @property
     def skipped(self) -> str | None: ...
+
+    @property
+    def sections(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,7 @@ class RunRequest:
     env: Mapping[str, str]
     environment: EnvironmentRecord
     kind: CellKind
+    others: tuple[PlannedWork, ...] = ()  # of the same matrix, not asked for now: their results stay
     isolate: bool = False
     joined: str | None = None  # id of the group when the ranks exist already (launch/join.py)
     rerun: tuple[str, ...] = ()  # cells that are measured once more (resume.cells_to_rerun)

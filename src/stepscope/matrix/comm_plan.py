@@ -67,6 +67,7 @@ class PlannedComm:
     spec: CommSpec
     unsupported: str | None = None
     skipped: str | None = None
+    sections: tuple[str, ...] = ()
 
 
 def op_names(text: str) -> tuple[str, ...]:

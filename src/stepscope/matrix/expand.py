@@ -46,7 +46,8 @@ class PlannedCell:
 
     facts, comm_plan, memory_plan: the model, the collectives and the memory of a step that its strategy declares (none when
         unsupported).
-    unsupported: why it cannot run here. skipped: why it need not run (it realises the same buckets as another cell).
+    sections: of the matrix that it is in. unsupported: why it cannot run here. skipped: why it need not run (it realises
+        the same buckets as another cell).
     """
 
     spec: CellSpec
@@ -55,6 +56,7 @@ class PlannedCell:
     memory_plan: MemoryPlan | None = None
     unsupported: str | None = None
     skipped: str | None = None
+    sections: tuple[str, ...] = ()
 
     @property
     def runnable(self) -> bool:
@@ -85,6 +87,8 @@ def expand(
                 if model and model.error
                 else _plan(spec, draft, matrix, machine, catalog)
             )
+        found = planned[spec.cell_id]
+        planned[spec.cell_id] = replace(found, sections=tuple(dict.fromkeys((*found.sections, *draft.sections))))
     cells = sorted(planned.values(), key=lambda cell: cell.spec.world_size > 1)  # stable
     return _buckets_once(cells) if matrix.equal_buckets == "once" else tuple(cells)
 

@@ -13,7 +13,8 @@ from stepscope.config.matrix import Matrix
 from stepscope.config.sections import MeasureOptions
 
 _ORDER = (
-    "version", "name", "description", "base", "axes", "include", "exclude", "equal_buckets", "launch", "measure",
+    "version", "name", "description", "base", "axes", "include", "exclude", "equal_buckets", "comm", "launch",
+    "measure",
 )  # fmt: skip
 
 
@@ -28,6 +29,7 @@ def resolved_matrix(matrix: Matrix) -> dict[str, Any]:
     own = any(draft.settings.optimizer == "own" for draft in matrix.cells)
     document["base"] = _base(document, open_keys={"optimizer"} if own else set())
     document["equal_buckets"] = matrix.equal_buckets
+    document["comm"] = None if matrix.comm is None else matrix.comm.as_dict()
     document["launch"] = matrix.launch.as_dict()
     document["measure"] = MeasureOptions().as_dict() | _given(document.get("measure"))
     return {key: document[key] for key in _ORDER if document.get(key) is not None}

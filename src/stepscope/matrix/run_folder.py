@@ -28,18 +28,25 @@ def prepare(
     specs: tuple[Cell, ...],
     environment: EnvironmentRecord,
     force: bool,
+    others: tuple[str, ...] = (),
 ) -> None:
     """Write run.json, environment.json and the cells' specs.
 
-    Cells of an earlier run in the folder that are not in this matrix stay in run.json as ``earlier_cells`` if they have
-    a result. Raises UsageError as :func:`refuse_unfit` does.
+    others: cells of the matrix that are not asked for now: those that were stay among ``cells``. Cells of an earlier
+    run in the folder that are not in this matrix stay in run.json as ``earlier_cells`` if they have a result. Raises
+    UsageError as :func:`refuse_unfit` does.
     """
     earlier = refuse_unfit(
-        layout, kind=run.kind, name=run.name, cell_ids=run.cells, environment=environment, force=force
+        layout, kind=run.kind, name=run.name, cell_ids=(*run.cells, *others), environment=environment, force=force
     )
     commands: tuple[tuple[str, ...], ...] = ()
     if earlier is not None:
-        run = replace(run, earlier_cells=_measured(layout, earlier, other_than=run.cells))
+        kept = tuple(cell for cell in (*earlier.cells, *earlier.earlier_cells) if cell in others)
+        run = replace(
+            run,
+            cells=(*run.cells, *kept),
+            earlier_cells=_measured(layout, earlier, other_than=(*run.cells, *others)),
+        )
         commands = earlier.commands or (earlier.argv,)
     run = replace(run, commands=tuple(dict.fromkeys((*commands, run.argv))))
     write_record(layout.run, run)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +59,7 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
             specs=tuple(planned.spec for planned in request.cells),
             environment=request.environment,
             force=request.force,
+            others=tuple(planned.spec.cell_id for planned in request.others),
         )
         earlier = run_folder.read_statuses(layout, (planned.spec.cell_id for planned in request.cells))
         rerun = cells_to_rerun(request.rerun, request.cells, earlier)
@@ -87,9 +88,19 @@ def _run_record(request: RunRequest) -> RunRecord:
         name=request.name,
         matrix=dict(request.matrix),
         cells=tuple(planned.spec.cell_id for planned in request.cells),
+        sections=_sections((*request.cells, *request.others)),
         argv=request.argv,
         data_dir=None if request.data_dir is None else str(request.data_dir),
     )
+
+
+def _sections(cells: Iterable[PlannedWork]) -> dict[str, tuple[str, ...]]:
+    """Section -> its cells, in order."""
+    found: dict[str, tuple[str, ...]] = {}
+    for planned in cells:
+        for name in planned.sections:
+            found[name] = (*found.get(name, ()), planned.spec.cell_id)
+    return found
 
 
 class _Run:

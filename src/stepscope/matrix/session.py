@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.config.matrix import Matrix
+from stepscope.config.matrix_file import COMM
 from stepscope.config.options import OptionsModel
 from stepscope.config.overrides import Override
+from stepscope.config.sections import CommSection
 from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import DataError, UsageError
+from stepscope.core.suggest import unknown
 from stepscope.datasets import REGISTRY as DATASETS
 from stepscope.environment.collect import collect
 from stepscope.launch.join import joined_world
@@ -35,12 +38,16 @@ KIND = "bench"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyMatrix:
-    """A matrix on this machine, ready to run."""
+    """A matrix on this machine, ready to run: its cells and its sweep of collectives, as far as they are in the sections
+    chosen. others: cells of sections that are not.
+    """
 
     matrix: Matrix
     cells: tuple[PlannedCell, ...]
     environment: EnvironmentRecord
     data_dir: Path | None
+    comm: CommSection | None = None
+    others: tuple[PlannedCell, ...] = ()
 
 
 def make_plan(
@@ -49,14 +56,19 @@ def make_plan(
     overrides: Sequence[Override] = (),
     data_dir: Path | None = None,
     download: bool = False,
+    only: Sequence[str] | None = None,
 ) -> ReadyMatrix:
-    """Read, check and expand a matrix. Raises UsageError, DataError when no cell has its data, MissingError."""
+    """Read, check and expand a matrix. only: sections to run; None: everything.
+
+    Raises UsageError, DataError when no cell has its data, MissingError.
+    """
     if data_dir is not None and data_dir.exists() and not data_dir.is_dir():
         raise UsageError(
             f"--data-dir {data_dir} is a file, not a folder",
             fix=f"name the folder: --data-dir {data_dir.parent}",
         )
     matrix = load_matrix(source, overrides=overrides)
+    chosen = None if only is None else chosen_sections(matrix, only)
     if download:
         _download(matrix, data_dir)
     joined = joined_world(os.environ)
@@ -77,12 +89,29 @@ def make_plan(
     cells = expand(matrix, machine=machine, digest_of=digest_of, model_of=models)
     if missing and all(cell.spec.dataset in missing for cell in cells):
         raise next(iter(missing.values()))
+    cells = tuple(_without_data(cell, missing) for cell in cells)
+    mine = {cell.spec.cell_id for cell in cells if chosen is None or chosen.intersection(cell.sections)}
     return ReadyMatrix(
         matrix=matrix,
-        cells=tuple(_without_data(cell, missing) for cell in cells),
+        cells=tuple(cell for cell in cells if cell.spec.cell_id in mine),
         environment=environment,
         data_dir=data_dir,
+        comm=matrix.comm if chosen is None or COMM in chosen else None,
+        others=tuple(cell for cell in cells if cell.spec.cell_id not in mine),
     )
+
+
+def chosen_sections(matrix: Matrix, only: Sequence[str]) -> frozenset[str]:
+    """The sections that ``--only`` names. Raises UsageError, with those there are, for one that the matrix does not have."""
+    if not matrix.sections:
+        raise UsageError(
+            f"--only: the matrix {matrix.name!r} has no sections", fix="remove --only; the preset suite has sections"
+        )
+    if strange := [name for name in only if name not in matrix.sections]:
+        raise UsageError(unknown("section", strange[0], matrix.sections))
+    if not only:
+        raise UsageError("--only names no section", fix=f"choose from {', '.join(matrix.sections)}")
+    return frozenset(only)
 
 
 def _without_data(cell: PlannedCell, missing: Mapping[str, DataError | UsageError]) -> PlannedCell:
@@ -122,7 +151,10 @@ def outlook(
     Raises UsageError for a folder in which the plan would be refused.
     """
     cell_ids = tuple(cell.spec.cell_id for cell in plan.cells)
-    refuse_unfit(layout, kind=KIND, name=plan.matrix.name, cell_ids=cell_ids, environment=plan.environment, force=force)
+    known_ids = (*cell_ids, *(cell.spec.cell_id for cell in plan.others))
+    refuse_unfit(
+        layout, kind=KIND, name=plan.matrix.name, cell_ids=known_ids, environment=plan.environment, force=force
+    )
     earlier = read_statuses(layout, cell_ids)
     asked = cells_to_rerun(rerun, plan.cells, earlier)
     again = untraced(layout, earlier) - asked if profile else frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, Literal
 
 from stepscope.core.dataclass import dataclass
@@ -15,7 +16,8 @@ class RunRecord:
     """run.json: what was asked for, when and with which tool.
 
     cells: of the matrix, in its order. earlier_cells: have a result in this folder and are not in the matrix any more.
-    argv: of the last command. commands: every different one that ran in this folder, oldest first.
+    sections: of the matrix, each with its cells, run or not. argv: of the last command. commands: every different one that
+    ran in this folder, oldest first.
     """
 
     kind: Literal["bench", "comm", "profile", "imported"]
@@ -27,6 +29,7 @@ class RunRecord:
     environment: str = "environment.json"
     earlier_cells: tuple[str, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
+    sections: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

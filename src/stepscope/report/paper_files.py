@@ -14,8 +14,9 @@ from stepscope.report.page.tables import experiment_tables, memory_tables, step_
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv, latex, markdown
 from stepscope.report.table import Table
-from stepscope.report.views import comm, findings, overlap_gain, runs, scaling, scaling_budget
+from stepscope.report.views import comm, findings, links, memory_batches, overlap_gain, runs, scaling, scaling_budget
 from stepscope.report.views import history as history_view
+from stepscope.results.comm_facts import topology_of
 from stepscope.results.evidence import Evidence
 from stepscope.results.history import history
 from stepscope.results.run_figures import CSV, known
@@ -43,7 +44,8 @@ def write_tables(
     """The tables that ``evidence`` fills, and ``performance_report.txt``; the files written.
 
     ``comprehensive_summary.csv``: everything known of every run. ``summary_table.tex``, ``summary_table.md``: what of it a
-    page holds. ``scaling.*``, ``overlap_gain.*``, ``collectives.*``, ``step_parts.*``, ``findings.*``: in each format.
+    page holds. ``scaling.*``, ``overlap_gain.*``, ``memory_batches.*``, ``links.*``, ``collectives.*``, ``step_parts.*``,
+    ``findings.*``: in each format.
     drop_epochs: first epochs that means leave out. verdict: of a profiled job, with which the text begins. Raises
     UsageError for an unknown format, WriteError where files cannot be written.
     """
@@ -77,6 +79,8 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
         "scaling_budget": scaling_budget.build(evidence.scaling_budgets),
         "history": history_view.build(history(evidence)),
         "overlap_gain": overlap_gain.build(evidence.cells, evidence.traces),
+        "memory_batches": memory_batches.build(evidence.runs),
+        "links": links.build(evidence.comm, evidence.environment, topology_of(evidence)),
         "collectives": comm.build(evidence.comm),
         "findings": findings.build(diagnosis.findings),
     }

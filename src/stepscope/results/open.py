@@ -248,7 +248,7 @@ def _run_folder(path: Path, how: Reading) -> Evidence:
     layout, run = RunLayout(path), read_run(path)
     if run.kind == "comm":
         return _comm_run(path, layout, run)
-    runs = _runs(layout)
+    runs = _runs(layout) if run.cells or run.earlier_cells or not layout.comm_run.run.is_file() else ()
     wanted = _chosen(runs, how.cell)
     notes = list(_without_result(run, runs))
     results = _readable(wanted, lambda each: read_cell(layout.cell(each.run_id)), lambda each: each.run_id, notes)

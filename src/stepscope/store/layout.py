@@ -107,6 +107,16 @@ class RunLayout:
         return self.root / "results.jsonl"
 
     @property
+    def results_json(self) -> Path:
+        """The one document of a matrix with sections."""
+        return self.root / "results.json"
+
+    @property
+    def comm_run(self) -> RunLayout:
+        """The sweep of collectives that a matrix brings: a run folder of its own."""
+        return RunLayout(self.root / "comm")
+
+    @property
     def results_csv(self) -> Path:
         return self.root / "results.csv"
 

@@ -49,6 +49,9 @@ class Bench(Options):
         tuple[str, ...],
         typer.Option("--set", help="Change one key: --set base.lr=0.01. Repeatable.", metavar="KEY=VALUE"),
     ] = ()
+    only: Annotated[
+        str | None, typer.Option(help="Of a matrix with sections, such as suite: run these.", metavar="NAME,...")
+    ] = None
     warmup: Annotated[str | None, typer.Option(help="Warm-up steps: a number, or auto.", metavar="N|auto")] = None
     steps: Annotated[str | None, typer.Option(help="Timed steps: a number, or auto.", metavar="N|auto")] = None
     emulate_network: Annotated[
@@ -79,6 +82,11 @@ class Bench(Options):
         False
     )
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
+
+    @property
+    def sections(self) -> tuple[str, ...] | None:
+        """What ``--only`` lists; None: everything."""
+        return None if self.only is None else tuple(word.strip() for word in self.only.split(",") if word.strip())
 
     @property
     def rerun_words(self) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from stepscope.report.views import (
     epochs,
     experiment,
     held,
+    links,
+    memory_batches,
     memory_holders,
     memory_kinds,
     memory_snapshots,
@@ -106,6 +108,8 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
         for table in (
             scaling_budget.build(evidence.scaling_budgets),
             overlap_gain.build(evidence.cells, evidence.traces),
+            memory_batches.build(evidence.runs),
+            links.build(evidence.comm, evidence.environment, topology_of(evidence)),
         )
         if table.rows
     ]

@@ -137,8 +137,8 @@ def _pictures(group: Sequence[OverlapGain], jobs: dict[str | None, TraceEvidence
             rows=tuple(row for found in ranks for row in _names(found)),
             bars=tuple(bar for found in ranks for bar in _bars(found, number)),
             end_ns=end,
-            said=f"Step {number} of the trace of {cell.run.label}, {format_duration(length)}: each rank's computation, and "
-            f"its communication below{share}.{said}" + (f" {counted(rest, 'more rank')} not drawn." if rest else ""),
+            said=f"Step {number} of the trace of {cell.run.label}, {format_duration(length)}: each rank's computation, and"
+            f" its communication below{share}.{said}" + (f" {counted(rest, 'more rank')} not drawn." if rest else ""),
         )
 
 

@@ -1,0 +1,53 @@
+"""Peak memory of a rank over the batch: what each further sample takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.records.training import TrainingRun
+from stepscope.report.table import Column, Table, Value, binary_size, duration, tabled, whole
+from stepscope.report.view import View
+from stepscope.report.views._training import measured, rate_column
+from stepscope.results.labels import failure_label
+from stepscope.results.memory_by_batch import BatchMemory, memory_by_batch
+
+
+def build(runs: Sequence[TrainingRun]) -> Table:
+    """One row a batch, of runs that differ in nothing else."""
+    found = [each for group in memory_by_batch(runs) for each in group]
+    devices = {each.run.device for each in found}
+    return tabled(
+        "memory_batches",
+        "Memory by batch size",
+        (
+            Column("group", "runs", lambda each: f"{each.run.group}, {each.run.label}", role="group"),
+            Column("micro_batch", "batch of a rank", lambda each: each.micro_batch, whole, role="identity", lead=True),
+            Column("peak_memory_bytes", "peak memory", lambda each: each.peak_bytes, binary_size),
+            Column("per_sample_bytes", "per further sample", _per_sample, binary_size),
+            Column("step_ns", "step", lambda each: measured(each.run.step_ns, duration, tight=True), duration),
+            rate_column([each.run for each in found], lambda each: each.run.samples_per_s),
+        ),
+        found,
+        failure=lambda each: failure_label(each.run) if each.peak_bytes is None else None,
+        footnotes=(
+            *(
+                (
+                    "peak memory: on a CPU the resident set of the rank's process, with Python and torch in it;"
+                    " what the batch takes is its growth.",
+                )
+                if "cpu" in devices
+                else ()
+            ),
+            *(("peak memory: on a GPU what torch's allocator gave out.",) if "cuda" in devices else ()),
+            "per further sample: growth of the peak since the next smaller batch, for each sample more.",
+        ),
+    )
+
+
+def _per_sample(each: BatchMemory) -> Value | float | None:
+    if each.per_sample_bytes is not None and each.per_sample_bytes <= 0:
+        return Value(text="none seen", raw=each.per_sample_bytes, tone="dim")
+    return each.per_sample_bytes
+
+
+VIEW = View(key="memory_batches", title="Memory by batch size", needs=("runs",), table=build)
