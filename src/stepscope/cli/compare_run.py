@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 
 
 ROUNDS = 6
-READ_OBEYED = frozenset({"paths", "metric", "world_size", "scaling", "columns", "drop_epochs", "fail_if", "json"})
+MOST_ALONE = 8
+"""What has no partner, named one by one."""
+READ_OBEYED = frozenset(
+    {"paths", "metric", "world_size", "scaling", "columns", "drop_epochs", "fail_if", "json", "everything"}
+)
 RUN_OBEYED = frozenset({
-    "paths", "run", "rounds", "output", "data_dir", "set_", "metric", "drop_epochs", "fail_if", "json",
+    "paths", "run", "rounds", "output", "data_dir", "set_", "metric", "drop_epochs", "fail_if", "json", "everything",
 })  # fmt: skip
 
 
@@ -51,7 +55,7 @@ def run(options: Compare) -> int:
     if options.json:
         print_document(document(comparison))
     else:
-        _show(comparison)
+        _show(comparison, every=options.everything)
     if not (comparison.figures or comparison.scaling):
         raise DataError(
             f"nothing to compare in {', '.join(map(str, options.paths))}",
@@ -162,43 +166,56 @@ def _round_folder(folder: Path, side: int, number: int) -> Path:
     return folder / f"{'ab'[side]}-{number:02d}"
 
 
-def _show(comparison: Comparison) -> None:
+def _show(comparison: Comparison, *, every: bool) -> None:
+    """What differs, then the figures: one by one, or summed up where they are many and not every one was asked for."""
     from stepscope.report.views import comparison as tables
 
     console = out()
+    summed = not every and len(comparison.figures) > tables.MOST_ROWS
     _show_verdict(comparison)
     _show_scaling(comparison)
-    print_conditions(comparison, comparison.differences, comparison.sides)
+    shown = tables.most_telling(comparison.differences) if summed else comparison.differences
+    print_conditions(comparison, shown, comparison.sides)
     console.print()
-    table = tables.build(comparison)
+    table = tables.build_summed(comparison) if summed else tables.build(comparison)
     if table.rows:
         show_table(table, titled=True, folded=True)
-    for text in comparison.unmatched[:8]:
+    alone = comparison.unmatched if every else comparison.unmatched[: MOST_ALONE // 2 if summed else MOST_ALONE]
+    for text in alone:
         say(f"! {text}", "yellow")
-    if len(comparison.unmatched) > 8:
-        console.print(f"! and {len(comparison.unmatched) - 8} more without a partner", style="yellow")
+    if more := len(comparison.unmatched) - len(alone):
+        console.print(f"! and {more} more without a partner", style="yellow")
+    if summed:
+        hidden = len(comparison.differences) - len(shown)
+        also = f" and {counted(hidden, 'more difference')} in settings" if hidden else ""
+        say(f"{len(comparison.figures)} figures one by one{also}: the same command with --all", "dim")
 
 
 def _show_verdict(comparison: Comparison) -> None:
     """A line for each side: of two profiled jobs how the step changed; else how many figures differ, and the largest."""
-    from stepscope.report.views.comparison import METRIC_NAMES, signed_percent, step_sentence
+    from stepscope.report.views.comparison import metric_name, signed_percent, step_sentence, unclear_sentence
     from stepscope.results.compared_diaries import STEP_METRIC
 
     for side in comparison.sides[1:]:
         tested = [f for f in comparison.figures if f.side == side and f.verdict != "not tested"]
         clear = [f for f in tested if f.verdict in ("better", "worse")]
         step = next((f for f in comparison.figures if f.side == side and f.metric == STEP_METRIC), None)
+        unclear = [f for f in tested if f.verdict == "not clear"]
         text = (
             f"no significant difference in {counted(len(tested), 'tested figure')}" if tested else "nothing was tested"
         )
+        if unclear:
+            most = max(unclear, key=lambda f: abs(f.change))
+            text = f"not clear in {len(unclear)} of {counted(len(tested), 'tested figure')}: {unclear_sentence(most)}"
         if step is not None:
-            parts = [f"{METRIC_NAMES[f.metric]} {signed_percent(f.change)}" for f in clear if f is not step]
+            parts = [f"{metric_name(f)} {signed_percent(f.change)}" for f in clear if f is not step]
             text = "; ".join((step_sentence(step), *parts))
         elif clear:
             most = max(clear, key=lambda f: abs(f.change))
-            counts = ", ".join(f"{n} {k}" for k in ("better", "worse") if (n := sum(f.verdict == k for f in clear)))
-            name = METRIC_NAMES.get(most.metric, most.metric)
-            text = f"{counts} of {counted(len(tested), 'tested figure')}; largest: {name} {signed_percent(most.change)}"
+            kinds = ("better", "worse", "not clear")
+            counts = ", ".join(f"{n} {k}" for k in kinds if (n := sum(f.verdict == k for f in tested)))
+            largest = f"{metric_name(most)} {signed_percent(most.change)}"
+            text = f"{counts} of {counted(len(tested), 'tested figure')}; largest: {largest}"
         say(f"{side} against {comparison.sides[0]}: {text}", "bold")
     out().print()
 

@@ -8,7 +8,8 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.scaling_budget import ScalingBudget
 from stepscope.records.training import Measured
 
-ComparisonVerdict = Literal["better", "worse", "no significant difference", "not tested"]
+ComparisonVerdict = Literal["better", "worse", "not clear", "no significant difference", "not tested"]
+"""``not clear``: of the test and the interval one says that there is a difference, the other does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,9 @@ class Replicates:
 class ComparedFigure:
     """One figure of one side against the same figure of the first side.
 
-    what: which run or collective. metric: a key (``step_ns``, ``samples_per_s``); higher_is_better: of that metric.
+    what: which run or collective. label: what it is without the model, data and size that it is of (``ddp on 2 ranks``), by
+    which figures of many are summed up; None: of that alone. metric: a key (``step_ns``, ``samples_per_s``);
+    higher_is_better: of that metric. unit: what a throughput counts (``tokens``); None: no throughput.
     ratio = this side's / the first side's; low, high: its 95% interval; None: too few replicates.
     p_value: Mann-Whitney U, two-sided, over replicates; None with ``untested``: why there is no test.
     verdict: of the second against the first; ``not tested`` where there is neither a test nor two intervals.
@@ -54,6 +57,8 @@ class ComparedFigure:
     untested: str | None
     replicate: str | None
     verdict: ComparisonVerdict
+    label: str | None = None
+    unit: str | None = None
 
     @property
     def change(self) -> float:

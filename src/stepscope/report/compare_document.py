@@ -8,6 +8,7 @@ from typing import Any
 from stepscope.records.codec import headed, plain
 from stepscope.records.comparison import Comparison
 from stepscope.report.conditions import Changed, Condition
+from stepscope.results.compared_figure import lacking
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
@@ -19,20 +20,26 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "differences": plain(comparison.differences),
         "same": plain(comparison.same),
         "unknown": plain(comparison.unknown),
-        "figures": [{**plain(figure), "change": figure.change} for figure in comparison.figures],
+        "figures": [
+            {**plain(figure), "change": figure.change, "lacking": lacking(figure)} for figure in comparison.figures
+        ],
         "unmatched": list(comparison.unmatched),
         "notes": list(comparison.notes),
     }
 
 
+UNCHANGED = ("no significant difference", "not clear")
+"""Verdicts of a change that may be none."""
+
+
 def changes(comparison: Comparison) -> tuple[Changed, ...]:
-    """What conditions are about; a change that its test calls no significant difference is none."""
+    """What conditions are about; a change that may be none is none."""
     return tuple(
         Changed(
             key=each.metric,
             what=each.what,
             value=each.second.value,
-            change=None if each.verdict == "no significant difference" else each.change * 100,
+            change=None if each.verdict in UNCHANGED else each.change * 100,
         )
         for each in comparison.figures
     )

@@ -23,9 +23,11 @@ def figure(
     paired: bool = False,
     between: float | None = None,
     tests: int = 1,
+    label: str | None = None,
+    unit: str | None = None,
 ) -> ComparedFigure:
     """Both figures and the second's ratio to the first. paired: replicates are rounds that took turns. between, tests: of
-    :func:`stepscope.stats.compare.change`.
+    :func:`stepscope.stats.compare.change`. label, unit: see the record.
 
     With replicates the figures are the medians over them, as the ratio is; without, the two as given.
     """
@@ -51,7 +53,9 @@ def figure(
         p_value=found.p_value,
         untested=found.untested,
         replicate=None if replicates is None else replicates[0].kind,
-        verdict=_verdict(found, higher_is_better=higher_is_better),
+        verdict=_verdict(found, higher_is_better=higher_is_better, wider=between is not None),
+        label=label,
+        unit=unit,
     )
 
 
@@ -63,20 +67,25 @@ def _untested(first: Measured, second: Measured) -> Change:
     return Change(ratio=ratio, low=second.low / first.high, high=second.high / first.low, untested=why)
 
 
-def _verdict(found: Change, *, higher_is_better: bool) -> ComparisonVerdict:
-    """Different only where the test and the interval agree; without a test, where intervals do not overlap."""
+def _verdict(found: Change, *, higher_is_better: bool, wider: bool) -> ComparisonVerdict:
+    """Different only where the test and the interval agree; without a test, where intervals do not overlap.
+
+    wider: the interval holds what the test cannot know (what two runs differ by), and decides alone that there is nothing.
+    """
     if found.low is None or found.high is None:
         return "not tested"
-    if not (found.apart if found.p_value is None else found.differs):
+    significant = found.apart if found.p_value is None else found.p_value < SIGNIFICANT
+    if found.apart != significant and not (wider and not found.apart):
+        return "not clear"
+    if not found.apart:
         return "no significant difference"
     return "better" if (found.ratio > 1.0) == higher_is_better else "worse"
 
 
 def lacking(compared: ComparedFigure) -> Literal["test", "interval"] | None:
     """Which of the two keeps a tested figure from being different, where the other one says that it is; else None."""
-    if compared.verdict != "no significant difference" or compared.p_value is None or compared.low is None:
+    if compared.verdict in ("better", "worse") or compared.p_value is None or compared.low is None:
         return None
-    apart = compared.low > 1.0 or (compared.high is not None and compared.high < 1.0)
-    if apart:
+    if compared.low > 1.0 or (compared.high is not None and compared.high < 1.0):
         return "test"
     return "interval" if compared.p_value < SIGNIFICANT else None

@@ -13,13 +13,14 @@ from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent, format_size
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Comparison, Replicates
+from stepscope.records.scaling_budget import ScalingBudget
 from stepscope.records.training import Measured, Scaling, TrainingRun
 from stepscope.results.comm_pairs import SweepPair, sweep_pairs
 from stepscope.results.compared_diaries import BUSY, DIARY_METRICS, diary_figures, timed_steps
 from stepscope.results.compared_figure import figure
 from stepscope.results.differences import conditions_of
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, derived
-from stepscope.results.figures import epoch_time, steady_times, train_loss
+from stepscope.results.figures import PER_EPOCH, epoch_time, steady_times, train_loss
 from stepscope.results.joining import as_given
 from stepscope.stats.compare import MIN_REPLICATES, MOST_BLOCKS, SIGNIFICANT, block_medians, step_blocks
 from stepscope.stats.measured import common_steps, slowest
@@ -56,6 +57,7 @@ METRICS = (
         key="epoch_ns", higher_is_better=False, of=lambda r, drop: None if r.epoch_estimated else epoch_time(r, drop)
     ),
     Metric(key="exposed_comm_ns", higher_is_better=False, of=lambda r, _: r.exposed_comm_ns),
+    Metric(key="epoch_exposed_comm_ns", higher_is_better=False, of=lambda r, _: _plain(r.settings.get(PER_EPOCH))),
     Metric(key="peak_memory_bytes", higher_is_better=False, of=lambda r, _: _plain(r.peak_memory_bytes)),
     Metric(key="train_loss", higher_is_better=False, of=lambda r, _: _plain(train_loss(r))),
     Metric(key="test_accuracy", higher_is_better=True, of=lambda r, _: _plain(r.test_accuracy)),
@@ -121,8 +123,19 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
         figures=tuple(figures),
         unmatched=tuple(dict.fromkeys(unmatched)),
         notes=(*notes, *(note for note in together.remarks if note.startswith("no scaling verdict"))),
-        scaling=together.scaling_budgets,
+        scaling=_across(together.scaling_budgets, once),
     )
+
+
+def _across(budgets: Iterable[ScalingBudget], sides: Sequence[Side]) -> tuple[ScalingBudget, ...]:
+    """Those of a run on one side and its baseline on another: what one side alone gains from ranks is no comparison."""
+    names = [{run.run_id: side.name for run in side.rounds[0].runs} for side in sides]
+
+    def side_of(run_id: str) -> str | None:
+        plain = [known[run_id] for known in names if run_id in known]
+        return plain[0] if len(plain) == 1 else next((s.name for s in sides if run_id.startswith(f"{s.name}/")), None)
+
+    return tuple(each for each in budgets if len({side_of(run_id) for run_id in each.run_ids}) != 1)
 
 
 def _diary_figures(first: Side, second: Side) -> list[ComparedFigure]:
@@ -204,7 +217,8 @@ def _figures(
 ) -> Iterable[ComparedFigure]:
     for metric in METRICS:
         a, b = (metric.of(run, drop_epochs) for run in (before, after))
-        if a is None or b is None or a.value == 0:
+        throughput = metric.key == "samples_per_s"
+        if a is None or b is None or a.value == 0 or (throughput and before.unit != after.unit):
             continue
         mine = theirs = None
         if metric.key in TESTED:
@@ -219,6 +233,8 @@ def _figures(
             second=b,
             replicates=None if mine is None or theirs is None else (mine, theirs),
             paired=len(first.rounds) == len(second.rounds) > 1,
+            label=before.label,
+            unit=before.unit if throughput else None,
         )
 
 
@@ -266,6 +282,7 @@ def _comm_figures(sweep: SweepPair, side: str) -> Iterable[ComparedFigure]:
                 first=_time(before),
                 second=_time(after),
                 replicates=None,
+                label=sweep.name,
             )
 
 

@@ -15,6 +15,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
 from stepscope.results import comm_pairs
 from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.figures import PER_EPOCH
 
 _RUN_FIELDS = (
     "model", "dataset", "strategy", "precision", "accumulation", "world_size", "micro_batch", "global_batch", "scaling",
@@ -171,7 +172,7 @@ def _software(environment: EnvironmentRecord | None) -> Facts:
 
 def _run(run: TrainingRun) -> Facts:
     fields = {name: getattr(run, name) for name in _RUN_FIELDS}
-    return {**fields, **{key: value for key, value in run.settings.items() if key not in fields}}
+    return {**fields, **{key: value for key, value in run.settings.items() if key not in fields and key != PER_EPOCH}}
 
 
 def _text(value: Any) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from statistics import fmean, median
 from typing import Any
 
@@ -148,7 +150,8 @@ def find_baseline(run: TrainingRun, runs: Iterable[TrainingRun]) -> TrainingRun 
 
     A finished run goes before others. Of several on that many ranks: a plain process (``single``, or no strategy), then the
     run's own strategy, then the fastest strategy; of runs of one strategy those with the same environment, network and
-    length, and of repeats the median (of an even number the faster of the middle two: a slow baseline flatters).
+    length, of the same file, and of repeats the median (of an even number the faster of the middle two: a slow baseline
+    flatters).
     None where there is none, or where some would make it strong and others weak scaling and nothing says which is meant.
     """
     ranks = run.world_size or 0
@@ -230,12 +233,15 @@ def _distance(run: TrainingRun, other: TrainingRun) -> tuple[bool, ...]:
     def env(each: TrainingRun) -> dict[str, Any]:
         return {key: value for key, value in each.settings.items() if key.startswith("env.")}
 
+    files = [PurePath(re.sub(r":\d+$", "", each.source)) for each in (run, other)]  # some importers add the line
     lengths = [(each.settings.get("steps"), each.settings.get("epochs")) for each in (run, other)]
     return (
         env(run) != env(other),
         run.settings.get("network") != other.settings.get("network"),
         run.settings.get("inject") != other.settings.get("inject"),
         lengths[0] != lengths[1],
+        files[0] != files[1],
+        files[0].parent != files[1].parent,
     )
 
 

@@ -146,3 +146,59 @@ def test_the_folder_of_the_data_sets_reaches_both_plans(tmp_path: Path, monkeypa
     with pytest.raises(DataError):
         run(request(tmp_path, data_dir=tmp_path))
     assert [(stem, known["data_dir"]) for stem, known in asked] == [("a", tmp_path), ("b", tmp_path)]
+
+
+def notebook(folder: Path, gpu: str, comm: float) -> Path:
+    """The notebook's results of one machine: 3 models x 2 precisions x (1 + 3 modes x 3 numbers of GPUs) = 60 runs."""
+    rows = []
+    for model, seconds in (("base", 2.0), ("large", 6.0), ("xlarge", 16.0)):
+        for amp in (False, True):
+            modes = [("single_gpu", 1), *((mode, n) for n in (2, 4, 8) for mode in MODES)]
+            for mode, n in modes:
+                epoch = seconds * (0.6 if amp else 1.0) / n + (comm * seconds * MODES[mode] if n > 1 else 0.0)
+                times = [epoch * (1 + at % 3 / 500) for at in range(6)]
+                rows.append(
+                    {"mode": mode, "n_gpus": n, "n_params": 64_000_000, "model_size": model, "use_amp": amp,
+                     "grad_accum_steps": 1, "epoch_times": times, "losses": [2.3] * 6, "final_accuracy": 0.1,
+                     "avg_epoch_time": epoch, "total_time": sum(times), "gpu_name": gpu}
+                )  # fmt: skip
+    path = folder / f"benchmark_results_{gpu.replace(' ', '_')}.json"
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return path
+
+
+MODES = {"dp_naive": 1.0, "dp_interleaved": 0.5, "ddp_builtin": 0.4}
+
+
+def test_two_machines_are_one_screen_and_all_of_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """60 runs of two machines: 1,100 lines before; a line for each strategy and number of GPUs."""
+    paths = (notebook(tmp_path, "NVIDIA A100 PCIe", 0.3), notebook(tmp_path, "NVIDIA A100 SXM", 0.03))
+    fields = {"run": False, "rounds": None, "output": None, "metric": None, "json": False}
+    assert run(request(tmp_path, paths=paths, **fields)) == 0
+    screen = capsys.readouterr().out.splitlines()
+    assert run(request(tmp_path, paths=paths, everything=True, **fields)) == 0
+    every = capsys.readouterr().out.splitlines()
+    assert len(screen) <= 40
+    assert sum("on 8 ranks" in line for line in screen) == 3
+    assert sum("on 8 ranks" in line for line in every) >= 18, "each model and precision by itself"
+
+
+def test_ranks_are_stated_under_the_names_that_the_remark_asks_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two folders of one name: `x/run/run=RANKS` is asked for, and taken."""
+    paths = []
+    for place in ("x", "y"):
+        (tmp_path / place).mkdir()
+        paths += imported(tmp_path / place, "run")
+    monkeypatch.chdir(tmp_path)
+    here = tuple(path.relative_to(tmp_path) for path in paths)
+    fields = {"paths": here, "run": False, "rounds": None, "output": None, "metric": None}
+    assert run(request(tmp_path, **fields)) == 0
+    asked = json.loads(capsys.readouterr().out)["notes"][-1].rpartition("--world-size ")[2]
+    assert asked == "x/run/run=RANKS,y/run/run=RANKS"
+    assert run(request(tmp_path, world_size="x/run/run=1,y/run/run=4", **fields)) == 0
+    (budget,) = json.loads(capsys.readouterr().out)["scaling"]
+    assert (budget["base_world_size"], budget["world_size"]) == (1, 4)

@@ -58,7 +58,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "run": ["--run"], "rounds": ["--rounds", "5"], "output": ["--output", "OUT/ab"], "data_dir": ["--data-dir", "."],
         "set_": ["--set", "base.lr=1"], "metric": ["--metric", "epoch_ns"], "world_size": ["--world-size", "old=1,new=4"],
         "scaling": ["--scaling", "weak"], "columns": ["--columns", "val_loss=-"], "drop_epochs": ["--drop-epochs", "3"],
-        "fail_if": ["--fail-if", "epoch_ns > 0"], "json": ["--json"],
+        "fail_if": ["--fail-if", "epoch_ns > 0"], "json": ["--json"], "everything": ["--all"],
     },
     "predict": {
         "collective": ["--collective", "all_gather"], "size": ["--size", "1M"], "sizes": ["--sizes", "1K,1M"],
@@ -173,6 +173,7 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("diagnose --json", "everything"): SAME,
     ("diagnose --json", "protocol"): "refused",
     ("report", "md"): SAME, ("report", "force"): "no report lies there",
+    ("compare", "everything"): "so few figures are shown one by one",
     ("compare", "columns"): "the loss of the columns is left out on both sides",
     ("predict --collective", "caller"): "changes figures of launch-bound sizes only",
     ("predict --model", "chart"): "shown by its file", ("plan", "matrix"): "shown by its file",

@@ -10,8 +10,12 @@ from tests.comm_rows import collective
 from tests.evidence import MS, epochs, evidence, rate, run, step
 from tests.trace_evidence import generated, traced
 
-from stepscope.records.comparison import ComparedFigure, Comparison
+from stepscope.records.comparison import ComparedFigure, Comparison, Replicates
 from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.training import TrainingRun
+from stepscope.report.compare_document import changes
+from stepscope.report.views.comparison import metric_name
+from stepscope.results.compared_figure import figure, lacking
 from stepscope.results.comparing import Side, compare
 from stepscope.traces.diff import diff_profiles
 from stepscope.traces.job import analyse_job
@@ -167,9 +171,9 @@ def test_figures_beside_a_tested_ratio_are_of_the_same_statistic() -> None:
     # The first round is an outlier on one side: its own figures, 79 against 43, contradict what six rounds say.
     a = side("a", 12.6, 23.0, 23.4, 23.1, 22.9, 23.2)
     b = side("b", 23.5, 23.9, 23.8, 24.1, 23.7, 24.0)
-    for figure in compare([a, b]).figures:
-        assert figure.ratio == pytest.approx(figure.second.value / figure.first.value)
-        assert figure.first.n == figure.second.n == 6
+    for each in compare([a, b]).figures:
+        assert each.ratio == pytest.approx(each.second.value / each.first.value)
+        assert each.first.n == each.second.n == 6
     assert of(compare([a, b]), "step_ns").first.value == pytest.approx(23.05 * MS)
 
 
@@ -245,3 +249,45 @@ def test_a_sweep_measured_twice_on_a_side_pairs_with_nothing_and_is_named() -> N
     found = compare([comm_side("a", a), comm_side("b", [collective(1024, 20)])])  # type: ignore[arg-type]
     assert found.figures == ()
     assert any("a only: all_reduce on 2 ranks" in text and "more than once" in text for text in found.unmatched)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "paired", "missing"),
+    [
+        ((10, 20, 30, 40), (5, 11, 14, 21), True, "test"),  # -53% to -45% round by round, and p 0.34
+        ((10.0, 10.8, 9.4, 9.8, 8.6, 9.2), (14.6, 12.5, 10.4, 9.7, 10.1, 11.3), False, "interval"),  # p 0.04
+    ],
+)
+def test_where_interval_and_test_disagree_it_is_not_clear_and_the_missing_one_is_named(
+    first: tuple[float, ...], second: tuple[float, ...], paired: bool, missing: str
+) -> None:
+    found = figure(
+        what="w", metric="step_ns", side="b", higher_is_better=False, first=step(1), second=step(1), paired=paired,
+        replicates=(Replicates(kind="round", values=first), Replicates(kind="round", values=second)),
+    )  # fmt: skip
+    assert (found.verdict, lacking(found)) == ("not clear", missing)
+    made = Comparison(sides=("a", "b"), differences=(), figures=(found,))
+    assert [change.change for change in changes(made)] == [None], "no condition holds on what may be no change"
+
+
+def test_a_throughput_has_the_unit_of_its_runs_and_two_units_are_not_compared() -> None:
+    sides = [
+        Side(name=name, rounds=(evidence(run(name, samples_per_s=rate(n), unit=unit, step_ns=step(10))),))
+        for name, n, unit in (("a", 100, "tokens"), ("b", 110, "tokens"), ("c", 5, "samples"))
+    ]
+    tokens = [f for f in compare(sides).figures if f.metric == "samples_per_s"]
+    assert [(f.side, f.unit) for f in tokens] == [("b", "tokens")]
+    assert metric_name(tokens[0]) == "tokens/s"
+
+
+def test_scaling_is_of_a_run_on_one_side_and_its_baseline_on_another() -> None:
+
+    def both(source: str) -> tuple[TrainingRun, ...]:
+        made = (run(f"r{n}", ranks=n, samples_per_s=rate(90 * n), step_ns=step(10)) for n in (1, 2))
+        return tuple(replace(each, source=source) for each in made)
+
+    one, two = both("t.csv:2")
+    again = [Side(name=name, rounds=(evidence(*both(f"{name}.csv:2")),)) for name in "ab"]
+    assert compare(again).scaling == (), "both sides have both: what one gains from ranks is no comparison"
+    (across,) = compare([Side(name="a", rounds=(evidence(one),)), Side(name="b", rounds=(evidence(two),))]).scaling
+    assert across.run_ids == ("r2", "r1")

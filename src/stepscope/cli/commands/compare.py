@@ -53,6 +53,7 @@ class Compare(Options):
             metavar="CONDITION",
         ),
     ] = ()
+    everything: Annotated[bool, typer.Option("--all", help="Every figure and every difference, however many.")] = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
 
 

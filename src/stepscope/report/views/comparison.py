@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import numpy as np
+
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_bytes_binary, format_duration, format_number
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.training import Measured
@@ -18,6 +23,7 @@ METRIC_NAMES = {
     "step_ns": "step",
     "epoch_ns": "epoch",
     "exposed_comm_ns": "exposed communication",
+    "epoch_exposed_comm_ns": "exposed communication of an epoch",
     "peak_memory_bytes": "peak memory",
     "train_loss": "training loss",
     "test_accuracy": "test accuracy",
@@ -51,7 +57,7 @@ _TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
 
 def build(comparison: Comparison) -> Table:
     """One row a figure; blocks by what is compared. Changes are shown against the first side."""
-    many = len(comparison.sides) > 2
+    many = many_sides(comparison)
     first, second = comparison.sides[0], comparison.sides[1]
     kinds = dict.fromkeys(f.replicate for f in comparison.figures if f.p_value is not None)
     footnotes = []
@@ -91,6 +97,64 @@ def build(comparison: Comparison) -> Table:
     )
 
 
+MOST_ROWS = 24
+"""Figures that are shown one by one; more are summed up by what they are of."""
+
+MOST_LABELS = 16
+"""Lines of a sum by label; of more labels only what all figures of one kind did is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sum:
+    """Figures of one kind and label."""
+
+    metric: str
+    label: str
+    figures: tuple[ComparedFigure, ...]
+
+    def ratio(self, at: float) -> float:
+        """The quantile ``at`` of their ratios."""
+        return float(np.quantile([f.ratio for f in self.figures], at))
+
+
+def build_summed(comparison: Comparison) -> Table:
+    """Many figures on a screen: a line for each label of the first kind of figure, one for each of the other kinds."""
+    kinds = grouped(comparison.figures, lambda f: (f.side, metric_name(f)))
+    first = dict(reversed(kinds))
+    sums = []
+    for (side, name), figures in kinds.items():
+        labels = grouped(figures, lambda f: f.label or f.what)
+        each = name == first[side] and 1 < len(labels) <= MOST_LABELS and len(comparison.sides) == 2
+        sums += [_Sum(metric=name, label=label, figures=tuple(mine)) for label, mine in labels.items() if each]
+        if not each:
+            sums.append(_Sum(metric=name, label=side if many_sides(comparison) else "all", figures=tuple(figures)))
+
+    def verdicts(each: _Sum) -> str:
+        counts: Counter[str] = Counter(f.verdict for f in each.figures)
+        order = ("better", "worse", "not clear", "no significant difference", "not tested")
+        return ", ".join(f"{counts[kind]} {kind}" for kind in order if counts[kind])
+
+    return tabled(
+        "comparison",
+        f"Changes against {comparison.sides[0]}, {len(comparison.figures)} figures summed up",
+        (
+            Column("metric", "figure", lambda s: s.metric, role="group"),
+            Column("label", "", lambda s: s.label, role="identity", lead=True),
+            Column("figures", "figures", lambda s: len(s.figures), whole, drop=2),
+            Column("change", "median", lambda s: said(signed_percent(s.ratio(0.5) - 1), s.ratio(0.5) - 1), figure),
+            Column("least", "least", lambda s: said(signed_percent(s.ratio(0) - 1), s.ratio(0) - 1), figure, drop=1),
+            Column("most", "most", lambda s: said(signed_percent(s.ratio(1) - 1), s.ratio(1) - 1), figure, drop=1),
+            Column("verdict", "verdicts", verdicts),
+        ),
+        sums,
+        notes=comparison.notes,
+    )
+
+
+def many_sides(comparison: Comparison) -> bool:
+    return len(comparison.sides) > 2
+
+
 def _verdict(compared: ComparedFigure) -> str:
     """The verdict, and in brackets which of test and interval it lacks."""
     missing = lacking(compared)
@@ -102,15 +166,23 @@ def step_sentence(compared: ComparedFigure) -> str:
     if compared.p_value is None:
         return f"step {signed_percent(compared.change)}, not tested: {compared.untested}"
     change = f"{signed_percent(compared.change)} (95% interval {_interval(compared)}, p {compared.p_value:.2g})"
-    if compared.verdict != "no significant difference":
+    if compared.verdict in _TONES:
         slower = "slower" if compared.ratio > 1 else "faster"
         return f"steps are {slower}: {change}"
     missing = lacking(compared)
     if missing == "interval":
-        return f"no significant difference: blocks of steps differ, but two runs of one command may differ so: {change}"
+        return f"no significant difference: blocks of steps differ, but two runs of one command may differ so: step {change}"
     if missing == "test":
-        return f"no significant difference: the blocks of steps are too few, or too alike: {change}"
+        return f"not clear: the interval leaves out no change, the test does not: step {change}"
     return f"no significant difference: step {change}"
+
+
+def unclear_sentence(compared: ComparedFigure) -> str:
+    """Of a figure on which test and interval disagree: the change, and which of the two does not show it."""
+    change = f"{metric_name(compared)} {signed_percent(compared.change)}, 95% interval {_interval(compared)}"
+    if lacking(compared) == "test":
+        return f"{change}, but p {compared.p_value:.2g} from {compared.first.n} + {compared.second.n} replicates"
+    return f"{change}, which holds no change, but p {compared.p_value:.2g}"
 
 
 def build_differences(comparison: Comparison) -> Table:
@@ -140,13 +212,23 @@ def differences_table(differences: Sequence[Difference], sides: Sequence[str]) -
     )
 
 
+def most_telling(differences: Sequence[Difference]) -> tuple[Difference, ...]:
+    """The first of each key, machine and software before settings, no more than a screen has room for."""
+    first: dict[str, Difference] = {}
+    for each in differences:
+        first.setdefault(each.key, each)
+    return tuple(first.values())[:MOST_NAMED]
+
+
 def said_of_conditions(comparison: Comparison | Conditions) -> tuple[str, ...]:
     """What all sides share, and what some or all of them do not tell: a line each."""
     lines = []
-    if same := comparison.same:
-        first = ", ".join(f"{each.key} {_short(each.values[0] or '', most=40)}" for each in same[:MOST_NAMED])
-        more = f" and {len(same) - MOST_NAMED} more" if len(same) > MOST_NAMED else ""
-        lines.append(f"the same: {first}{more}")
+    if comparison.same:
+        values = grouped(comparison.same, lambda each: each.key)
+        several = {key: f"{len(mine)} values" for key, mine in values.items() if len(mine) > 1}
+        keys = [f"{key} {several.get(key) or _short(values[key][0].values[0] or '', most=40)}" for key in values]
+        more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
+        lines.append(f"the same: {', '.join(keys[:MOST_NAMED])}{more}")
     partly = [each for each in comparison.unknown if any(each.values)]
     if partly:
         told = (f"{each.key} ({' / '.join(_short(v, most=40) if v else '?' for v in each.values)})" for each in partly)
@@ -171,9 +253,15 @@ _OWN = ("step", "call")
 
 def _title(compared: ComparedFigure) -> str:
     """``step``, or ``step, median of blocks`` where that is not the figure that the run has by itself."""
-    name = METRIC_NAMES.get(compared.metric, compared.metric)
-    kind = compared.replicate
+    name, kind = metric_name(compared), compared.replicate
     return name if kind is None or kind in _OWN else f"{name}, median of {kind.partition(' ')[0]}s"
+
+
+def metric_name(compared: ComparedFigure) -> str:
+    """``step``; a throughput by what it counts: ``tokens/s``."""
+    if compared.unit is not None:
+        return f"{compared.unit}/s"
+    return METRIC_NAMES.get(compared.metric, compared.metric)
 
 
 def _tone(compared: ComparedFigure) -> Tone:
