@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from stepscope.cli.progress import run_and_show
 from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import ExitCode, Interrupted, UsageError
 from stepscope.core.places import cache_dir
+from stepscope.core.units import format_bytes
+from stepscope.core.words import counted
 from stepscope.diagnose.engine import diagnose
 from stepscope.launch.join import joined_world
 from stepscope.launch.torchrun import require_torch
@@ -196,3 +199,13 @@ def _print(
         show_table(table, titled=True)
     print_headlines(layout.root, diagnosis)
     say(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}")
+    if traces := layout.trace_files():
+        say(f"traces   {_of_traces(layout, traces)}")
+
+
+def _of_traces(layout: RunLayout, traces: tuple[Path, ...]) -> str:
+    """How many there are, how large, and the command that reads them."""
+    cells = len({path.parent for path in traces})
+    size = format_bytes(sum(path.stat().st_size for path in traces))
+    command = f"stepscope trace {shlex.quote(str(layout.root))}" + (" --cell ID" if cells > 1 else "")
+    return f"{counted(len(traces), 'file')} of {counted(cells, 'cell')}, {size}: {command}"

@@ -140,6 +140,10 @@ class RunLayout:
     def cell(self, cell_id: str) -> CellLayout:
         return CellLayout(self.root / "cells" / cell_id)
 
+    def trace_files(self) -> tuple[Path, ...]:
+        """The traces of all cells."""
+        return tuple(sorted(path for traces in self.root.glob("cells/*/trace") for path in traces.iterdir()))
+
     def group(self, group_id: str) -> GroupLayout:
         return GroupLayout(self.groups / group_id)
 
