@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.console import out, say
@@ -24,6 +25,14 @@ def show_table(table: Table, *, titled: bool = False, width: int | None = None, 
         print_block(out(), text)
     else:
         say(text)
+
+
+def limited(table: Table, limit: int, rest: str) -> Table:
+    """The first rows of a table, and a note on how many more there are. limit: 0 for all; rest: what shows them."""
+    if not limit or len(table.rows) <= limit:
+        return table
+    more = f"{len(table.rows) - limit} more rows: {rest}"
+    return replace(table, rows=table.rows[:limit], notes=(*table.notes[:limit], more))
 
 
 def print_block(console: Console, block: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from stepscope.cli.blocks import limited, show_table
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, say
 from stepscope.cli.evidence import read_evidence
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 NOTES = 12
 """Notes on what was left out or assumed that are shown without --all."""
+
+
+ROWS = 12
+"""Rows of each table of NCCL's that are shown without --all."""
 
 
 def run(options: Diagnose) -> int:
@@ -134,6 +139,8 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None
     if diagnosis.findings:
         console.print()
         print_findings(diagnosis.findings, confidence=True)
+    if everything or not (evidence.runs or evidence.traces or evidence.comm):
+        _show_nccl(evidence, everything=everything)
     print_read(evidence, most=None if everything else NOTES)
     looked, skipped = len(diagnosis.quiet), len(diagnosis.skipped)
     console.print()
@@ -148,6 +155,15 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None
     for each in diagnosis.skipped:
         command = f" ($ {each.command})" if each.command else ""
         say(f"- {each.rule}: {each.reason}{command}", "dim")
+
+
+def _show_nccl(evidence: Evidence, *, everything: bool) -> None:
+    """What NCCL logged: communicators, channels, transports, algorithms and protocols, warnings."""
+    from stepscope.report.views import nccl_debug
+
+    for table in (table for debug in evidence.nccl for table in nccl_debug.build_all(debug)):
+        out().print()
+        show_table(limited(table, 0 if everything else ROWS, "--all shows them"), titled=True)
 
 
 def _good_news() -> frozenset[str]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from stepscope.records.finding import Diagnosis
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.conditions import Condition
-    from stepscope.report.table import Table
 
 EARLY_FROM_BYTES = 100 << 20
 """Text from which on the budget is shown before the rest is read: two seconds of reading, of which it takes a fifth."""
@@ -395,11 +394,11 @@ def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], 
 
 
 def _show_sections(summary: TraceSummary, sections: Sequence[str], *, limit: int) -> None:
-    from stepscope.cli.blocks import show_table
+    from stepscope.cli.blocks import limited, show_table
 
     console = out()
     for section in sections:
-        table = _limited(trace_sections.table(summary, section), limit)
+        table = limited(trace_sections.table(summary, section), limit, "--limit 0 shows all, --rank and --steps choose")
         if not (table.rows or table.footnotes or table.notes):
             continue
         show_table(table, titled=True, folded=True)
@@ -435,10 +434,3 @@ def _headline(summary: TraceSummary) -> str:
     if steps:
         parts.append(counted(steps, "step"))
     return " · ".join(parts)
-
-
-def _limited(table: Table, limit: int) -> Table:
-    if not limit or len(table.rows) <= limit:
-        return table
-    more = f"{len(table.rows) - limit} more rows: --limit 0 shows all, --rank and --steps choose"
-    return replace(table, rows=table.rows[:limit], notes=(*table.notes[:limit], more))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.bench_evidence import bench, made
+from tests.nccl_log import Talk
 from tests.nccl_tests_log import log
 
 from stepscope.cli.findings import print_figures, print_finding
@@ -187,3 +188,42 @@ def test_more_epochs_than_there_are_cannot_be_dropped(tmp_path: Path, capsys: py
     assert "--drop-epochs 4 leaves no epoch" in err
     assert "no run has more than 4 timed epochs" in err
     assert "leave out at most 3" in err
+
+
+def nccl_logged(folder: Path) -> Path:
+    talk = Talk()
+    lines = [line for text in talk.texts() for line in text]
+    lines += [talk.say(0, f"AllReduce: {n << 20} Bytes -> Algo RING proto LL128 time 1.0") for n in (1, 64)]
+    torn = talk.say(1, "Channel 00/0 : 1[1] -> 2[0] [se") + talk.say(0, "NCCL_ALGO set by environment to Ring")
+    path = folder / "nccl.log"
+    path.write_text("\n".join([*lines, torn, ""]))
+    return path
+
+
+def test_an_nccl_log_is_shown_as_tables_and_its_torn_lines_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    path = nccl_logged(tmp_path)
+    _, out, _ = run(capsys, str(path))
+    rows = [line.split() for line in out.splitlines() if line.startswith("0xabc1")]
+    assert rows[0][:5] == ["0xabc1", "4", "2", "2.27.3+cuda12.9", "IB"]
+    assert {row[1] for row in rows[1:3]} == {"NET/IB", "P2P/CUMEM/read"}
+    assert rows[3] == ["0xabc1", "AllReduce", "1", "MiB", "64", "MiB", "Ring", "LL128", "2"]
+    assert f"{path}: 1 torn line" in out
+    folder = tmp_path / "out"
+    with pytest.raises(SystemExit):
+        main(["report", str(path), "-o", str(folder), "--txt"])
+    (text,) = folder.glob("*.txt")
+    written = [line.split() for line in text.read_text().splitlines() if line.startswith("0xabc1")]
+    assert [row[:3] for row in written] == [row[:3] for row in rows]
+
+
+def test_beside_collectives_what_nccl_logged_is_shown_on_demand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], measured: Path
+) -> None:
+    path = nccl_logged(tmp_path)
+    _, out, _ = run(capsys, str(path), str(measured))
+    assert "0xabc1" not in out
+    _, out, _ = run(capsys, str(path), str(measured), "--all")
+    assert "0xabc1" in out

@@ -27,7 +27,10 @@ class Diagnose(EvidenceOptions):
         bool, typer.Option("--protocol", help="Show the investigation in five steps: what is known, what to run.")
     ] = False
     everything: Annotated[
-        bool, typer.Option("--all", help="Also list the checks that found nothing and those that were skipped.")
+        bool,
+        typer.Option(
+            "--all", help="Also list the checks that found nothing, those that were skipped, and what NCCL logged."
+        ),
     ] = False
     fail_if: Annotated[
         tuple[str, ...],

@@ -136,7 +136,7 @@ def step_tables(evidence: Evidence) -> tuple[Table, ...]:
 def machine_tables(evidence: Evidence) -> tuple[Table, ...]:
     """What NCCL's logs, the link matrix and memory snapshots hold."""
     links = topology_of(evidence)
-    found = [table for debug in evidence.nccl for table in nccl_debug.build_all(debug) if table.rows]
+    found = [table for debug in evidence.nccl for table in nccl_debug.build_all(debug)]
     found += [topology.build(links)] if links is not None and len(links.devices) > 1 else []
     return (*found, *memory_tables(evidence))
 

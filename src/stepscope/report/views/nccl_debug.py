@@ -26,17 +26,16 @@ def build(debug: NcclDebug) -> Table:
                 Column("communicator", "communicator", lambda c: labels[c[0]], role="identity", lead=True),
                 Column("ranks", "ranks", lambda c: _ranks(c[1]), whole),
                 Column("hosts", "hosts", lambda c: len({r.host for r in c[1].ranks}) or None, whole),
-                Column("version", "NCCL", lambda c: _versions(c[1]), drop=3),
+                Column("version", "NCCL", lambda c: _versions(c[1]), drop=5),
                 Column("network", "network", lambda c: ", ".join(c[1].networks) or None),
-                Column("rings", "rings", lambda c: len(c[1].rings) or None, whole, drop=4),
-                Column("trees", "trees", lambda c: len(c[1].trees) or None, whole, drop=5),
-                Column("coll_channels", "channels", lambda c: c[1].coll_channels, whole, drop=2),
-                Column("p2p_channels", "p2p channels", lambda c: c[1].p2p_channels, whole, short_title="p2p", drop=6),
+                Column("rings", "rings", lambda c: len(c[1].rings) or None, whole, drop=3),
+                Column("trees", "trees", lambda c: len(c[1].trees) or None, whole, drop=2),
+                Column("coll_channels", "channels", lambda c: c[1].coll_channels, whole, drop=6),
+                Column("p2p_channels", "p2p channels", lambda c: c[1].p2p_channels, whole, short_title="p2p", drop=4),
                 Column("nvls", "NVLS", lambda c: _nvls(c[1]), whole, drop=1),
                 Column("state", "state", lambda c: _state(c[1])),
             ),
             enumerate(debug.communicators),
-            notes=debug.notes,
         ),
         footnotes=tuple(_surroundings(debug)),
     )
@@ -115,7 +114,7 @@ def build_messages(debug: NcclDebug) -> Table:
 def build_all(debug: NcclDebug) -> tuple[Table, ...]:
     """The tables that have something to show."""
     tables = (build(debug), build_links(debug), build_choices(debug), build_messages(debug))
-    return tuple(t for t in tables if t.rows or t.notes or t.footnotes)
+    return tuple(t for t in tables if t.rows)
 
 
 def _labels(debug: NcclDebug) -> list[str]:

@@ -21,7 +21,8 @@ def _is_log(candidate: Candidate) -> bool:
 
 
 def _import(source: Candidate) -> Imported:
-    return Imported(format="nccl_debug", path=str(source.path), nccl=read_nccl_debug(source.only or source.path))
+    nccl = read_nccl_debug(source.only or source.path)
+    return Imported(format="nccl_debug", path=str(source.path), nccl=nccl, notes=nccl.notes)
 
 
 IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read_files=_import, rank=60)

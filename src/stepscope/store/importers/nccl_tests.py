@@ -100,7 +100,7 @@ def _import(source: Candidate) -> Imported:
         comm_rows=tuple(rows),
         nccl=nccl,
         hardware=", ".join(hardware) or None,
-        notes=tuple(notes),
+        notes=(*notes, *(nccl.notes if nccl is not None else ())),
         remarks=(f"nccl-tests: {MEAN_NOTE}",) if rows else (),
         left_out=tuple(left_out),
     )
