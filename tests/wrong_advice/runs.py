@@ -269,7 +269,7 @@ def a_restart_is_no_second_job(_: Path) -> Case:
 
 @case("near_oom")
 def activations_that_are_recomputed_already(_: Path) -> Case:
-    full = {"device": "cuda", "hardware": "NVIDIA H100 80GB HBM3", "peak_memory_bytes": 76_000_000_000}
+    full = {"device": "cuda", "hardware": "NVIDIA H100 80GB HBM3", "peak_memory_bytes": 78_000_000_000}
     return Case(
         right=evidence(run("a", **full)),
         wrong=evidence(run("a", **full, settings={"recompute_granularity": "full"})),

@@ -499,7 +499,7 @@ def graphs_that_run_already_are_not_advised(_: Path) -> Case:
     return Case(
         right=_late("cudaLaunchKernel"),
         wrong=_late("cudaGraphLaunch"),
-        advice="if shapes are constant, use CUDA graphs",
+        advice="if shapes are constant, replay CUDA graphs",
         instead="CUDA graphs run already",
     )
 

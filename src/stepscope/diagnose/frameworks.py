@@ -158,14 +158,17 @@ _OUTERMOST = ("lightning", "transformers", "torchtitan", "megatron", "accelerate
 """Who takes the options of a job that uses several: a trainer before what it wraps the model in."""
 
 
-_TRAINERS = ("transformers.Trainer", "trl.")
+_TRAINERS = ("lightning", "torchtitan", "megatron", "transformers")
+"""Who owns the loop, the first one of a job: it takes no options of another."""
+
+_TRAINER_OBJECTS = ("transformers.Trainer", "trl.")
 
 
 def used_in(summary: TraceSummary) -> frozenset[str]:
     """The frameworks that the ranks' traces show. A model of transformers without its Trainer has none of its options."""
     found = frozenset(name for p in summary.ranks for name in p.facts.frameworks)
     objects = {name for p in summary.ranks if p.facts.setup is not None for name in p.facts.setup.objects}
-    if objects and not any(name.startswith(_TRAINERS) for name in objects):
+    if objects and not any(name.startswith(_TRAINER_OBJECTS) for name in objects):
         return found - {"transformers"}
     return found
 
@@ -174,7 +177,11 @@ def speaks(topic: str, used: Iterable[str]) -> str | None:
     """The framework whose option a job sets: DeepSpeed, which replaces the wrapper, else the outermost that has one."""
     options, known = OPTIONS[topic], set(used)
     only_fsdp1 = {key for of, key in _FSDP1_ONLY if of == topic} if "fsdp2" in known else set()
-    return next((key for key in ("deepspeed", *_OUTERMOST) if key in known & options.keys() - only_fsdp1), None)
+    owner = next((key for key in _TRAINERS if key in known), None)
+    others = {*_TRAINERS, *(("accelerate",) if owner == "lightning" else ())} - {owner} if owner else set()
+    return next(
+        (key for key in ("deepspeed", *_OUTERMOST) if key in known & options.keys() - only_fsdp1 - others), None
+    )
 
 
 def option(topic: str, used: Iterable[str], *, plain: str) -> str:

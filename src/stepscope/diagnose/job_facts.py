@@ -1,14 +1,19 @@
-"""What a traced job is: device, frameworks in use, kinds of parallelism, loader, hosts. Advice is chosen by it."""
+"""What a job is, by its traces or by what a run states: device, parallelism, frameworks, loader, hosts. Advice asks it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from statistics import median_low
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import used_in
 from stepscope.records.job_setup import LoaderSetup
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.records.training import TrainingRun
+from stepscope.results.figures import setting
+from stepscope.results.scaling import shards
+from stepscope.traces.kernel_names import FUSED
 
 _SPLIT = ("tp", "pp", "ep", "cp")
 _SHARDS = ("fsdp1", "fsdp2", "deepspeed", "torchtitan")
@@ -21,7 +26,7 @@ class JobFacts:
 
     device: cpu | cuda | rocm. parallel: ddp, sharded, tp, sp (tensor parallel with a split sequence), pp, ep, cp.
     ranks: of the whole job; ranks_a_host: of the host with most of them. cores: of a rank's host that it may use;
-    threads: of one operator. micro_steps: backward passes in a step.
+    threads: of one operator. micro_steps: backward passes in a step. trains: there are backward passes; False: inference.
     """
 
     frameworks: frozenset[str] = frozenset()
@@ -35,6 +40,7 @@ class JobFacts:
     hosts: int | None = None
     ranks_a_host: int | None = None
     micro_steps: int | None = None
+    trains: bool | None = None
 
     @property
     def on_cpu(self) -> bool:
@@ -67,15 +73,69 @@ def facts_of(summary: TraceSummary) -> JobFacts:
         frameworks=used_in(summary),
         parallel=_parallel(summary),
         device=_device(summary),
-        compiled=True if True in compiled else False if False in compiled else None,
+        compiled=True if True in compiled or _fused(summary) else False if False in compiled else None,
         loader=setup.loader if setup is not None else None,
         cores=setup.cores if setup is not None else None,
         threads=setup.threads if setup is not None else None,
         ranks=summary.world_size or len(summary.ranks) or None,
         hosts=len(hosts) if all_named and len(summary.ranks) == (summary.world_size or 0) else _least(hosts),
         ranks_a_host=max(hosts.values()) if all_named else None,
-        micro_steps=micro_steps(summary),
+        micro_steps=_passes(summary) or micro_steps(summary),
+        trains=_trains(summary),
     )
+
+
+def facts_of_run(run: TrainingRun) -> JobFacts:
+    """The facts of a training run of any source, as far as its strategy and settings name them."""
+    named = (run.strategy_key or run.strategy or "").lower()
+    split = {kind for kind, words in _SPLIT_WORDS.items() if any(word in named for word in words)}
+    for kind, names in _SPLIT_SETTINGS.items():
+        if isinstance(size := setting(run.settings, *names), int) and size > 1:
+            split.add(kind)
+    replicas = {"ddp"} if named in _REPLICAS else set[str]()
+    compiled = setting(run.settings, "torch_compile", "compile")
+    return JobFacts(
+        parallel=frozenset(split | replicas | ({"sharded"} if shards(run.strategy_key or run.strategy) else set())),
+        device=run.device,
+        compiled=compiled if isinstance(compiled, bool) else None,
+        ranks=run.world_size,
+        micro_steps=run.accumulation,
+        trains=True,
+    )
+
+
+_SPLIT_WORDS = {
+    "tp": ("tensor", "tp="),
+    "pp": ("pipeline", "interleaved", "pp="),
+    "ep": ("expert",),
+    "cp": ("context",),
+}
+_SPLIT_SETTINGS = {
+    "tp": ("tensor_model_parallel_size", "tensor_parallel_degree", "tp"),
+    "pp": ("pipeline_model_parallel_size", "pipeline_parallel_degree", "pp"),
+}
+_REPLICAS = ("ddp", "naive", "bucketed", "dp", "dataparallel", "distributeddataparallel", "horovod")
+
+
+def _passes(summary: TraceSummary) -> int | None:
+    """Backward passes for each step of the optimizer, median rank."""
+    known = [p.backward_passes.per_optimizer_step for p in summary.ranks if p.backward_passes is not None]
+    counts = [round(each) for each in known if each]
+    return median_low(counts) if counts else None
+
+
+def _trains(summary: TraceSummary) -> bool | None:
+    """None: no host events say."""
+    hosted = {row.phase for p in summary.ranks for row in p.phases if row.host_ns}
+    reduces = any(p.gradient_sync is not None or p.buckets or _passes(summary) for p in summary.ranks)
+    if hosted & {"backward", "optimizer"} or reduces:
+        return True
+    return False if "forward" in hosted and all(not p.partial for p in summary.ranks) else None
+
+
+def _fused(summary: TraceSummary) -> bool:
+    """Whether kernels run that only a compiler makes."""
+    return any(kind.kind == FUSED for p in summary.ranks if p.mix is not None for kind in p.mix.kinds)
 
 
 def _least(hosts: Counter[str | None]) -> int | None:

@@ -67,7 +67,7 @@ def scaling_rows(
 
 def shards(strategy: str | None) -> bool:
     """Whether a strategy, by its name, splits parameters or optimizer state among the ranks."""
-    return any(name in (strategy or "").lower() for name in ("zero", "fsdp", "shard"))
+    return any(name in (strategy or "").lower() for name in ("zero", "fsdp", "hsdp", "shard"))
 
 
 def is_plain(run: TrainingRun) -> bool:

@@ -80,7 +80,8 @@ def test_the_engine_asks_once_and_gives_plain_advice() -> None:
 GUARDED = {
     "pin_memory": "pageable batches",
     "torch.compile": "eager",
-    "use CUDA graphs": "gpu",
+    "replay CUDA graphs": "gpu",
+    "update in few kernels": "trains",
     "on the device": "gpu",
     "persistent_workers=True": "workers that end",
 }

@@ -37,7 +37,9 @@ from dataclasses import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
+from stepscope.diagnose.applies import AdviceFor
 from stepscope.diagnose.commands import again, profiled
+from stepscope.diagnose.job_facts import facts_of_run
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.calibrated import time_of
@@ -369,7 +371,7 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
     run, factor = cost.run, cost.factor
     cell = cell_of(evidence, run)
     more = _up(factor) if math.isfinite(factor) and factor >= LEAST_FACTOR else None
-    advice = []
+    advice: list[Advice] = []
     if more is not None and cell is not None:
         strong = cell.result.spec.batch_rule == "global_batch"
         per_rank = _up(cell.spec.micro_batch * factor)
@@ -383,17 +385,22 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
                 text=f"larger batch, if memory and accuracy allow: {larger[0]} {larger[1]}",
                 command=again(evidence, cell, larger),
             ),
-            Advice(
-                text=f"same memory: accumulate {cell.spec.accumulation * more} micro-batches between reductions (no_sync)",
+            AdviceFor(
+                text=f"same memory: accumulate {cell.spec.accumulation * more} micro-batches between reductions",
                 command=again(evidence, cell, *accumulated),
+                applies_to=("replicated",),
             ),
         ]
     elif more is not None:
         advice = [
             Advice(
-                text=f"{more} times the batch per rank, if memory and accuracy allow, or {more} micro-batches accumulated"
-                " between reductions (no_sync): updates become fewer, scale the learning rate"
-            )
+                text=f"{more} times the batch per rank, if memory and accuracy allow: updates become fewer, scale the "
+                "learning rate"
+            ),
+            AdviceFor(
+                text=f"the same with {more} micro-batches accumulated between reductions (no_sync)",
+                applies_to=("replicated",),
+            ),
         ]
     if run.precision not in ("bf16", "fp16") and not any(cause == "model too small" for cause, _ in cost.causes):
         advice.append(_fewer_bytes(run))
@@ -412,7 +419,7 @@ def _fewer_bytes(run: TrainingRun) -> Advice:
         return Advice(
             text="halve the bytes: gather and reduce in bf16 (mixed precision of the wrapper; AMP alone does not)"
         )
-    if any(name in (run.strategy or "") for name in ("tensor", "pipeline")):
+    if not facts_of_run(run).replicated:
         return Advice(text="halve the bytes: send activations in bf16; keep these groups inside a host")
     return Advice(text="halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)")
 

@@ -216,8 +216,8 @@ def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
     used = facts_of(summary).frameworks
     accumulate = AdviceFor(
         text="synchronise less often: "
-        + option("accumulate", used, plain="accumulate gradients over more micro-batches (no_sync)"),
-        applies_to=("replicated",),
+        + option("accumulate", used, plain="`with model.no_sync():` around all micro-steps but the last"),
+        applies_to=("replicated", "micro-steps"),
     )
     half = AdviceFor(
         text="send fewer bytes: " + option("smaller messages", used, plain="reduce in bf16 (a bf16 hook)"),

@@ -31,6 +31,7 @@ from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.applies import AdviceFor
 from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.message_costs import fitted
 from stepscope.diagnose.outcome import Statement
@@ -111,11 +112,11 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
     evidence += [f"{size}, {format_duration(each_ns)} of it exposed in the median of {counted(len(steps), 'step')}"]
     if len({p.facts.rank for p in job.summary.ranks}) == 1:
         evidence.append("only one rank's trace: this may include waiting for others")
-    advice = [
-        Advice(
-            text=f"use a smaller last bucket: set the cap below {size}, "
-            + option("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
-            command=trace_command(job, "--show buckets"),
+    advice: list[Advice] = [
+        Advice(text=f"use a smaller last bucket: less than {size}", command=trace_command(job, "--show buckets")),
+        AdviceFor(
+            text=option("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
+            applies_to=("replicated",),
         ),
     ]
     if members is not None and len(members) == 1:

@@ -83,10 +83,11 @@ def _advice(job: TraceEvidence, ranks: Sequence[RankPass]) -> tuple[Advice, ...]
         )
     used = used_in(job.summary)
     return (
-        Advice(text="use fewer, larger kernels: a larger micro-batch, fused optimizers (fused=True)", command=look),
+        Advice(text="use fewer, larger kernels: a larger micro-batch", command=look),
+        AdviceFor(text="update in few kernels: a fused optimizer (fused=True)", applies_to=("trains",)),
         AdviceFor(text=option("compile", used, plain="fuse them: torch.compile(model)"), applies_to=("eager",)),
         AdviceFor(
-            text='if shapes are constant, use CUDA graphs: torch.compile(model, mode="reduce-overhead")',
+            text='if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"',
             applies_to=("gpu",),
         ),
     )

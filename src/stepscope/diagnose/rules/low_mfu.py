@@ -164,7 +164,7 @@ def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: 
         _Point(
             other,
             f"kernels other than matrix products, bound by memory{tail}",
-            "fuse element-wise work: fused attention, norms and optimizers",
+            "fuse element-wise work, such as attention and norms",
         )
     )
     slow, first = max(0.0, products - used), mixed[0][0]

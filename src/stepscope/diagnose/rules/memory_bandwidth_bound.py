@@ -100,9 +100,10 @@ def _look(job: TraceEvidence) -> Statement:
         confidence="likely: inferred from kernel names; fusing recovers only a part",
         advice=(
             Advice(
-                text="fuse these kernels: fused optimizers (fused=True), fused norms and attention",
+                text="fuse these kernels: fused norms and attention",
                 command=trace_command(job, "--show sequences,kernels"),
             ),
+            AdviceFor(text="update in few kernels: a fused optimizer (fused=True)", applies_to=("trains",)),
             AdviceFor(
                 text=option("compile", used_in(job.summary), plain="torch.compile(model) fuses element-wise kernels"),
                 applies_to=("eager",),

@@ -37,6 +37,7 @@ from stepscope.core.errors import StepscopeError, Unavailable
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
+from stepscope.diagnose.job_facts import facts_of_run
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.hardware import find
@@ -57,7 +58,6 @@ from stepscope.results.cell_facts import NEAR_CAPACITY, capacity_of, device_capa
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.figures import setting
 from stepscope.results.pairs import cell_of
-from stepscope.results.scaling import shards
 
 MOST_SHARE = Threshold(
     value=NEAR_CAPACITY,
@@ -336,7 +336,7 @@ def _remedies(evidence: Evidence, job: _Job) -> tuple[Advice, ...]:
             )
         )
     ranks = run.world_size if run is not None else None
-    replicated = (run is None or not shards(run.strategy)) and (ranks is None or ranks > 1)
+    replicated = run is None or (facts_of_run(run).replicated and ranks != 1)
     if replicated and job.holds(OPTIMIZER):
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
         advice.append(Advice(text=f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}"))

@@ -29,6 +29,7 @@ from statistics import median
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import used_in
+from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import unread
@@ -49,6 +50,8 @@ def _look(job: TraceEvidence) -> Statement:
     if silent < len(ranks):
         usual = format_duration(median(parts.comm_ns for parts in known))
         return f"{usual} of communication on the median of {counted(len(known), 'rank')}"
+    if facts_of(job.summary).trains is False:
+        return "no backward pass: ranks that infer need not communicate"
     if _same_training(ranks):
         return _replicas(job, world, silent)
     stated = job.summary.world_size is not None
@@ -66,9 +69,7 @@ def _look(job: TraceEvidence) -> Statement:
         else "likely: whether the traces are of one job is not recorded",
         advice=(
             *(() if stated else (Advice(text="if each is a job of its own, diagnose them one by one"),)),
-            Advice(
-                text="check that the capture covers the optimizer step with gradient synchronisation on (not no_sync)"
-            ),
+            Advice(text="check that the capture covers whole steps, with the synchronisation of gradients"),
             Advice(text="record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"),
         ),
     )

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.diagnose.applies import AdviceFor
 from stepscope.diagnose.cell_shares import over_share
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Statement
@@ -31,7 +32,6 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others
 from stepscope.results.evidence import Evidence
-from stepscope.results.scaling import shards
 
 MIN_SHARE = Threshold(
     value=0.20,
@@ -79,12 +79,13 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         advice.append(
             Advice(text=f"use one kernel for all tensors: torch.optim.{_name(spec.optimizer)}(..., fused=True)")
         )
-    if cell.world_size > 1 and not shards(spec.strategy):
+    if cell.world_size > 1:
         n = cell.world_size
         advice.append(
-            Advice(
+            AdviceFor(
                 text=f"shard the update (ZeRO stage 1): each rank updates 1/{n}, up to "
-                f"{format_percent(share * (n - 1) / n)} of the step, for the time of an all-gather"
+                f"{format_percent(share * (n - 1) / n)} of the step, for the time of an all-gather",
+                applies_to=("replicated",),
             )
         )
     return Finding(

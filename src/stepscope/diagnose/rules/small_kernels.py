@@ -64,9 +64,10 @@ def _look(job: TraceEvidence) -> Statement:
         confidence="measured; the gain depends on how many kernels can be fused",
         advice=(
             Advice(
-                text="find repeated sequences and fuse them: fused or foreach optimizers",
+                text="find repeated sequences, and fuse them",
                 command=trace_command(job, "--show sequences,kernels,launches"),
             ),
+            AdviceFor(text="update in few kernels: a fused or foreach optimizer", applies_to=("trains",)),
             AdviceFor(
                 text=option("compile", used_in(job.summary), plain="torch.compile(model) fuses them"),
                 applies_to=("eager",),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.bench_evidence import bench, made
 
+from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules.optimizer_heavy import RULE
 from stepscope.records.finding import Quiet
 
@@ -31,7 +32,9 @@ def test_a_fifth_of_the_step_decides(ms: float, fires: bool) -> None:
 
 
 def test_the_update_of_zero1_holds_its_broadcasts() -> None:
-    (found,) = RULE.check(bench(made("c", phases={"optimizer": 50.0}, world_size=4, strategy="zero1")))
+    outcome = check(RULE, bench(made("c", phases={"optimizer": 50.0}, world_size=4, strategy="zero1")))
+    assert isinstance(outcome, tuple)
+    (found,) = outcome
     assert found.title.endswith("is the optimizer update and the broadcasts of new parameters")
     assert "zero1 sends the updated parameters in this phase: how much of it is transfer, traces show" in found.evidence
     assert not any("shard the update" in each.text for each in found.advice)
