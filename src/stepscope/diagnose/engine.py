@@ -90,14 +90,16 @@ def _reaches(doubt: Doubt, finding: Finding) -> bool:
 
 
 def _folded(findings: Iterable[Finding], causes: Mapping[str, tuple[str, ...]]) -> tuple[list[Finding], list[Quiet]]:
-    """``findings`` without symptoms that their causes explain, the stake of the others less what causes have of it."""
+    """``findings`` without symptoms that their causes explain, and praise of time that another finding wants; the stake of
+    the others less what causes have of it."""
     told, folded = [], []
     for finding in findings:
         known = [f for f in findings if _explains(f, finding, causes)]
         explained = sum(f.stake_fraction or 0.0 for f in known)
-        if not explained or (finding.stake_fraction is None and explained < SAME_TIME):
+        praised = finding.severity == "info" and bool(known)
+        if not praised and (not explained or (finding.stake_fraction is None and explained < SAME_TIME)):
             told.append(finding)
-        elif explained >= SAME_TIME * (finding.stake_fraction or 1.0):
+        elif praised or explained >= SAME_TIME * (finding.stake_fraction or 1.0):
             cause = max(known, key=lambda f: f.stake_fraction or 0.0)
             folded.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: {cause.rule} names the cause"))
         else:

@@ -36,8 +36,8 @@ class Rule:
     traces and elsewhere has both: ``look`` is asked where something of ``any_of`` beside traces is there, and a traced job
     that its findings name (``Finding.job``) is not asked again.
     explained_by: rules that name the cause of this symptom: where one of them finds as much at stake in the same job, the
-    symptom is not told again. folded: from the fifth finding on a line each. good_news: it fires for what is well, so
-    that its silence is no praise.
+    symptom is not told again; good news is not told where one of them finds anything. folded: from the fifth finding on a
+    line each. good_news: it fires for what is well, so that its silence is no praise.
     """
 
     name: str = ""

@@ -192,20 +192,25 @@ def _costs(
             yield from _communication(steps, window, diagnosis, late)
         fed = tuple(_input(steps, ahead=job.loads_ahead))
         yield from fed
-        yield from _optimizer(steps)
-        yield from _beyond_python_before(fed, diagnosis, skip=SIZED | ({"pipeline-bubble"} if pipeline else set()))
+        updating = tuple(_optimizer(steps))
+        yield from updating
+        skip = SIZED | ({"pipeline-bubble"} if pipeline else set())
+        yield from _beyond_timed((*fed, *updating), diagnosis, skip=skip)
     else:
         yield from _seen_in_window(diagnosis, skip=frozenset())
     yield from _between(steps)
 
 
-def _beyond_python_before(
-    fed: Sequence[TimeCost], diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]
+def _beyond_timed(
+    timed: Sequence[TimeCost], diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]
 ) -> Iterable[TimeCost]:
-    """What the window shows, without Python that is mostly the preparation of batches: the diary has that time."""
-    prepared = next((cost.share.value for cost in fed if cost.rules == ("before",)), 0.0)
+    """What the window shows, without what is mostly a part that the diary timed: Python that prepares batches, and kernels
+    of the optimizer that move memory."""
+    prepared = sum(cost.share.value for cost in timed if cost.rules == ("before",))
+    updating = sum(cost.share.value for cost in timed if cost.kind == "optimizer-bound")
+    known: dict[VerdictKind, float] = {"host-bound": prepared, "memory-bound": updating}
     for cost in _seen_in_window(diagnosis, skip=skip):
-        if cost.kind != "host-bound" or cost.share.value - prepared >= WORTH:
+        if cost.share.value - known.get(cost.kind, 0.0) >= WORTH:
             yield cost
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from stepscope.core.dataclass import dataclass
 
 
@@ -60,6 +62,10 @@ class StepBudget:
     parts: Parts
 
 
+Phase = Literal["data", "forward", "backward", "communication", "optimizer", "evaluation", "other"]
+"""What the host was at; ``other``: none of these."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseBudget:
     """Share of one phase in the window; over all phases each column sums to the window's.
@@ -69,7 +75,7 @@ class PhaseBudget:
     """
 
     rank: int
-    phase: str  # data | forward | backward | communication | optimizer | evaluation | other
+    phase: Phase
     compute_ns: int
     exposed_comm_ns: int
     exposed_memory_ns: int

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from operator import methodcaller
 from types import MappingProxyType
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.records.trace_budget import PhaseBudget
+from stepscope.records.trace_budget import Phase, PhaseBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity
@@ -22,7 +23,7 @@ from stepscope.traces.passes import AUTOGRAD, Passes, passes_of
 
 Ints = NDArray[np.int64]
 
-PHASES = ("data", "forward", "backward", "communication", "optimizer", "evaluation", "other")
+PHASES: tuple[Phase, ...] = get_args(Phase)
 BACKWARD, FORWARD, OTHER = (PHASES.index(p) for p in ("backward", "forward", "other"))
 
 _BY_ANNOTATION: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -65,7 +66,7 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
     def marked(marks: NDArray[np.bool_]) -> Spans:
         return spans.union(events.ts_ns[marks], events.end_ns[marks])
 
-    found = dict.fromkeys(PHASES[:OTHER], spans.EMPTY)
+    found: dict[str, Spans] = dict.fromkeys(PHASES[:OTHER], spans.EMPTY)
     claimed = spans.EMPTY
     passes = Passes(evaluation=spans.EMPTY, after_backward=spans.EMPTY)
 

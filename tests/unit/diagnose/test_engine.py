@@ -3,14 +3,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.bench_evidence import bench, made
 from tests.evidence import epochs, evidence, rate, run
+from tests.trace_evidence import by_hand, kernels
 
 from stepscope.diagnose.engine import all_rules, believable, diagnose
 from stepscope.diagnose.headlines import all_clear, remainder, shown
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Diagnosis, Finding, Priority, Quiet, Skipped
 from stepscope.records.training import TrainingRun
-from stepscope.results.evidence import Evidence
+from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.scaling import scaling_rows
 from stepscope.stats.scaling import NOT_EQUIVALENT
 
@@ -45,6 +47,32 @@ def test_a_symptom_is_not_told_again_where_its_cause_has_as_much_at_stake(at_sta
     said = diagnose(evidence(), rules=(symptom, rule("cause", stake=at_stake, priority="performance")))
     assert [f.rule for f in said.findings] == shown
     assert [q.rule for q in said.quiet] == [name for name in ("symptom",) if name not in shown]
+
+
+def test_time_that_a_finding_wants_is_not_praised() -> None:
+    praise = replace(rule("praise", stake=None, priority="performance", severity="info"), explained_by=("cause",))
+    for cause, told in (("cause", ["cause"]), ("other", ["other", "praise"])):
+        said = diagnose(evidence(), rules=(praise, rule(cause, stake=0.1, priority="performance")))
+        assert [f.rule for f in said.findings] == told
+
+
+def _cell_with_a_trace(*, optimizer_ms: float) -> Evidence:
+    """Its trace computes 90% of the time, 52% of the time in kernels that move memory."""
+    work, moves = ("ampere_sgemm", 380.0), ("void at::native::vectorized_elementwise_kernel<4>", 520.0)
+    summary = by_hand(*kernels(work, moves, gap_us=100), device="NVIDIA A100-SXM4-80GB").traces[0].summary
+    cell = made("c", phases={"forward": 20.0, "backward_compute": 20.0, "optimizer": optimizer_ms})
+    return bench(cell, traces=(TraceEvidence(name="c", summary=summary, cell_id="c"),))
+
+
+@pytest.mark.parametrize(
+    ("optimizer_ms", "shown"),
+    [(60.0, ["optimizer-heavy"]), (5.0, ["memory-bandwidth-bound"])],
+)
+def test_one_part_of_the_time_leads_one_finding(optimizer_ms: float, shown: list[str]) -> None:
+    """Its update, its kernels that move memory, and its computation: half of the time, once."""
+    rules = [r for r in all_rules() if r.name in ("optimizer-heavy", "memory-bandwidth-bound", "compute-bound")]
+    said = diagnose(_cell_with_a_trace(optimizer_ms=optimizer_ms), rules=rules)
+    assert [f.rule for f in said.findings] == shown
 
 
 def test_of_several_causes_the_largest_is_named() -> None:

@@ -60,6 +60,16 @@ def test_planted_cause_is_the_verdict(
             assert found.stake_fraction == pytest.approx(stake, rel=0.2)
 
 
+@pytest.mark.parametrize(("optimizer_ms", "told"), [(14.0, ["optimizer-bound"]), (1.0, ["memory-bound"])])
+def test_kernels_of_the_optimizer_are_told_once(tmp_path: Path, optimizer_ms: float, told: list[str]) -> None:
+    """Half of the window moves memory; where the optimizer takes half of the timed step, it is that."""
+    simulate(tmp_path, ranks=1, steps=100, seed=5, optimizer_ms=optimizer_ms)
+    moves = Finding(
+        rule="memory-bandwidth-bound", severity="problem", title="-", evidence=(), confidence="-", stake_fraction=0.52
+    )
+    assert [cost.kind for cost in verdict_of(tmp_path, [moves]).costs] == told
+
+
 def test_clean_jobs_are_compute_bound(tmp_path: Path) -> None:
     wrong = []
     for seed in range(60):

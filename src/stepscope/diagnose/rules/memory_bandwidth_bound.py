@@ -118,4 +118,5 @@ RULE = Rule(
     look_at_job=_look,
     protocol=4,
     thresholds={"kernels": _DOMINATES, **SHARES},
+    explained_by=("optimizer-heavy",),
 )

@@ -30,7 +30,7 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding
-from stepscope.results.cell_facts import TimedCell, measured, others
+from stepscope.results.cell_facts import TimedCell, measured, others, traced
 from stepscope.results.evidence import Evidence
 
 MIN_SHARE = Threshold(
@@ -96,6 +96,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         confidence=f"{measured(cell)}; the gain depends on the remedy",
         advice=tuple(advice),
         subject=cell.name,
+        job=traced(evidence, cell),
         runs=(cell.cell.run.run_id,),
     )
 
