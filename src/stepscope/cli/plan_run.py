@@ -17,6 +17,7 @@ from stepscope.predict.step.layout_text import layout_text, parse_layout
 from stepscope.predict.step.model_file import model_of
 from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.plan import LayoutSearch, plan
+from stepscope.predict.step.plan_matrix import matrix_yaml, require_measurable
 from stepscope.report.views import planned, predicted_step
 
 if TYPE_CHECKING:
@@ -55,9 +56,10 @@ def run(options: Options) -> int:
         base = replace(base, global_batch=_usual_batch(base.seq_len, counts[0]))
         notes.append(f"gbs not given: {base.global_batch} sequences, {base.tokens_per_step:,} tokens per step")
     gpu = known_gpu(str(options.gpu))
+    if options.matrix is not None:
+        require_measurable(model, base)
     found = plan(model, cluster_of(options, counts[0]), base, asked.given, constants_of(options, model))
     if options.matrix is not None and found.best:
-        from stepscope.predict.step.plan_matrix import matrix_yaml
         from stepscope.store.writer import write_bytes
 
         others = [a.prediction for a in found.alternatives if a.prediction is not None]

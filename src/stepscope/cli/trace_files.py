@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stepscope.cli.console import err
 from stepscope.core.errors import DataError, UsageError
+from stepscope.core.suggest import named
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
 from stepscope.store.layout import ProfileLayout, RunLayout
@@ -39,7 +40,7 @@ def traces_of(given: str, cell: str | None) -> list[str]:
             fix=f"run `stepscope bench ... -o {given} --profile`: three profiled steps per cell",
         )
     if cell is not None:
-        found = [c for c in traced if c.startswith(cell)]
+        found = named(cell, traced)
         if len(found) != 1:
             raise UsageError(f"--cell {cell!r} names {counted(len(found), 'traced cell')}", fix=_cells(layout, traced))
         return [str(traced[found[0]])]

@@ -13,6 +13,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
+def named(name: str, known: Iterable[str]) -> list[str]:
+    """The known name that is exactly ``name``, else all that begin with it: a name as offered always names one."""
+    names = list(known)
+    return [name] if name in names else [each for each in names if each.startswith(name)]
+
+
 SHORT, MOST_LISTED = 12, 30
 """Known names that a sentence lists beside a guess, and without one."""
 

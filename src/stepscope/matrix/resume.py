@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.suggest import named, unknown
 from stepscope.matrix.backstop import BACKSTOP
 from stepscope.matrix.cell_kind import PlannedWork
 from stepscope.records.run import CellStatus, Status
@@ -48,17 +48,15 @@ def cells_to_rerun(
         if word == FAILED:
             found.update(i for i in ids if i in statuses and statuses[i].status not in ("ok", "unsupported"))
             continue
-        if word == BASELINE:
-            named = [cell.spec.cell_id for cell in cells if cell.spec.world_size == 1]
-        else:
-            named = [i for i in ids if i == word] or [i for i in ids if i.startswith(word)]
-        if not named:
+        ones = [cell.spec.cell_id for cell in cells if cell.spec.world_size == 1]
+        these = ones if word == BASELINE else named(word, ids)
+        if not these:
             known = [FAILED, BASELINE, *ids]
             raise UsageError(unknown("--rerun", word, known), fix="--plan -o DIR --json lists the ids of cells")
-        if word != BASELINE and len(named) > 1:
-            fix = f"write more of the id: {', '.join(named[:5])}"
-            raise UsageError(f"--rerun {word!r} names {len(named)} cells", fix=fix)
-        found.update(named)
+        if word != BASELINE and len(these) > 1:
+            fix = f"write more of the id: {', '.join(these[:5])}"
+            raise UsageError(f"--rerun {word!r} names {len(these)} cells", fix=fix)
+        found.update(these)
     return frozenset(found & statuses.keys())
 
 

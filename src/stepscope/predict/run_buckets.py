@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stepscope.core.errors import DataError, UsageError
+from stepscope.core.suggest import named
 from stepscope.predict.calibrated import FitWanted, time_of
 from stepscope.predict.specs import specs_of
 from stepscope.predict.timeline import CANDIDATES_MB, CommTime, best_bucket, slowest_of, step_timeline
@@ -91,7 +92,8 @@ def pick_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:
     """The cell asked for, or the only one with buckets and several ranks. UsageError lists them when it is not clear."""
     able = [c for c in cells if c.spec.strategy in BUCKETED and c.spec.world_size > 1]
     if cell_id is not None:
-        able = [c for c in able if c.spec.cell_id == cell_id]
+        ids = named(cell_id, [c.spec.cell_id for c in able])
+        able = [c for c in able if c.spec.cell_id in ids]
     if not able:
         raise UsageError(
             "there is no cell with buckets" if cell_id is None else f"cell {cell_id} has no buckets",

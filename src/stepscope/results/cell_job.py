@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from stepscope.config.network import hosts_of
 from stepscope.core.errors import DataError, Unavailable, UsageError
+from stepscope.core.suggest import named
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.hardware import find
@@ -209,12 +210,17 @@ def choose_cell(cells: Sequence[CellResult], cell_id: str | None) -> CellResult:
     """
     able = [c for c in cells if c.samples and c.summaries and specs_of(c.spec).strategy.collective]
     if cell_id is not None:
-        able = [c for c in able if c.spec.cell_id.startswith(cell_id)]
-        if len(able) != 1:
+        ids = named(cell_id, [c.spec.cell_id for c in able])
+        if len(ids) != 1:
+            others = named(cell_id, [c.spec.cell_id for c in cells if c not in able])
             raise UsageError(
-                f"--cell {cell_id!r} names {counted(len(able), 'cell')} that communicate", fix=_listing(cells)
+                f"--cell {cell_id!r} names {counted(len(ids), 'cell')} that communicate",
+                why=f"{', '.join(others)}: not finished, or of a strategy that sends nothing"
+                if others and not ids
+                else None,
+                fix=_listing(able) if able else "run one of ddp on 2 ranks",
             )
-        return able[0]
+        return next(c for c in able if c.spec.cell_id == ids[0])
     if not able:
         raise UsageError("no cell of this run communicates", fix="run one of ddp on 2 ranks, or name traces of a job")
     most = max(able, key=lambda c: c.spec.world_size)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.places import telling_names
+from stepscope.core.suggest import named
 from stepscope.core.words import counted
 from stepscope.environment.topology import Topology, parse_topology
 from stepscope.records.calibration import Calibration
@@ -327,10 +328,11 @@ def _readable(
 def _chosen(runs: tuple[TrainingRun, ...], cell: str | None) -> tuple[TrainingRun, ...]:
     if cell is None:
         return runs
-    found = tuple(run for run in runs if run.run_id.startswith(cell))
+    ids = named(cell, [run.run_id for run in runs])
+    found = tuple(run for run in runs if run.run_id in ids)
     if len(found) != 1:
-        ids = "\n".join(["choose one:", *(f"    --cell {run.run_id}" for run in runs)])
-        raise UsageError(f"--cell {cell!r} names {counted(len(found), 'cell')}", fix=ids)
+        choices = "\n".join(["choose one:", *(f"    --cell {run.run_id}" for run in runs)])
+        raise UsageError(f"--cell {cell!r} names {counted(len(found), 'cell')}", fix=choices)
     return found
 
 

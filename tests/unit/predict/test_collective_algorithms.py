@@ -281,6 +281,8 @@ def test_other_tools_spellings_of_ops_are_understood() -> None:
         ("RDMA cluster network (RoCE)", "a100-sxm4-40gb", "roce", None),
         ("8x 400G RoCE", "h100-sxm", "roce", 8 * 50e9),
         ("8x 50GBps EFA v4", "b200", "efa-p6-b200", 8 * 50e9),
+        ("8x 12.50GBps InfiniBand HDR", "h100-sxm", "infiniband-hdr", 8 * 12.5e9),
+        ("EFA, 12.50 Gbps/node", "a100-sxm4-80gb", "efa-p4d", 12.5e9 / 8),
         ("1600 Gbps RoCE", "a100-sxm4-40gb", "roce", 200e9),
         ("4x Omni-Path 100 Gb/s per node (stated elsewhere)", "a100-sxm4-80gb", "omni-path", 4 * 12.5e9),
     ],

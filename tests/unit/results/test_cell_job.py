@@ -177,3 +177,13 @@ def test_the_cell_with_most_ranks_is_taken_and_several_kinds_are_listed() -> Non
         choose_cell([two], "x")
     with pytest.raises(UsageError, match="no cell of this run communicates"):
         choose_cell([made("s", strategy="single", world_size=1).result], None)
+
+
+def test_a_name_that_is_offered_is_taken_and_one_that_is_not_is_not_offered() -> None:
+    short, longer = (a_cell(name, world_size=n).result for name, n in (("ddp", 2), ("ddp-4", 4)))
+    alone = made("single", strategy="single", world_size=1).result
+    assert choose_cell([short, longer, alone], "ddp") is short, "another name only begins with it"
+    with pytest.raises(UsageError) as refused:
+        choose_cell([short, longer, alone], "single")
+    assert "--cell single" not in (refused.value.fix or "")
+    assert "single" in (refused.value.why or "")

@@ -121,10 +121,16 @@ _EFA_BY_GPU = (
     ("v100", "efa-p3dn"), ("a100", "efa-p4d"), ("h100", "efa-p5"), ("h200", "efa-p5en"), ("b200", "efa-p6-b200"),
     ("b300", "efa-p6-b300"),
 )  # fmt: skip
-_RATE = re.compile(r"(?:(\d+)\s*[x×][^\d,;]*?)?(\d{2,4})\s*((?i:gb(?:it|ps|e|/s)?|g))\b")
+_WHOLE_NUMBER = r"(?<!\d)(?<!\d[.,])"
+"""Before a number: what follows is no end of a longer one, such as the 50 of 12.50."""
+_RATE = re.compile(
+    rf"(?:(\d+)\s*[x×][^\d,;]*?)?{_WHOLE_NUMBER}(\d{{1,4}}\.\d+|\d{{2,4}})\s*((?i:gb(?:it|ps|e|/s)?|g))\b"
+)
 _MOST_GBIT = 800.0
 """Of one adapter: a higher rate without a count is the whole node's."""
-_NODE_RATE = re.compile(r"(\d{2,5})\s*gb(?:ps|it|/s)\s*(?:/|per )\s*(?:node|instance)", re.IGNORECASE)
+_NODE_RATE = re.compile(
+    rf"{_WHOLE_NUMBER}(\d{{1,5}}\.\d+|\d{{2,5}})\s*gb(?:ps|it|/s)\s*(?:/|per )\s*(?:node|instance)", re.IGNORECASE
+)
 
 
 _OTHER_NAMES = {"tcpx": "gpudirect-tcpx", "tcpxo": "gpudirect-tcpxo"}

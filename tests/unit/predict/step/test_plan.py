@@ -124,3 +124,35 @@ def test_the_matrix_has_what_bench_can_run_and_says_what_it_cannot() -> None:
     assert "strategy: tensor_parallel" in cell_of(Layout(tp=4))[0]
     with pytest.raises(UsageError, match="can run none"):
         matrix_yaml(MODEL, layouts[:1])
+
+
+def test_the_matrix_keeps_recomputation_optimizer_and_sharding_of_the_plan() -> None:
+    layout = Layout(dp=16, zero=3, reshard=False, recompute="full", optimizer="sgd", global_batch=64)
+    document = parse_yaml(matrix_yaml(MODEL, [layout]), source="plan.yaml").value
+    (cell,) = document["include"]
+    assert (cell["activation_checkpointing"], cell["strategy"]) == ("full", "fsdp2")
+    assert cell["strategy_options"] == {"reshard_after_forward": False}
+    assert (document["base"]["optimizer"], document["base"]["precision"]) == ("sgd", "bf16")
+    assert cell_of(replace(layout, recompute="half")) == (
+        "", "bench has no recomputation of every second matrix product",
+    )  # fmt: skip
+    assert cell_of(Layout(dp=8, tp=2, zero=3, shard_group=4))[0] == "", "hsdp beside tp is another job"
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "why"),
+    [
+        ("mixtral-8x7b", Layout(dp=16), "8 experts"),
+        ("deepseek-v3", Layout(dp=16), "experts"),
+        ("llama2-7b", Layout(dp=16, precision="fp8"), "no fp8"),
+    ],
+)
+def test_a_matrix_of_another_job_than_the_planned_one_is_refused(model: str, layout: Layout, why: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        matrix_yaml(find_model(model), [layout])
+    assert why in (refused.value.why or "")
+
+
+def test_what_stands_in_for_the_model_is_in_the_matrix() -> None:
+    text = matrix_yaml(find_model("llama3-8b"), [Layout(dp=16, global_batch=64)])
+    assert "# not the same: 8 key and value heads are 32" in text
