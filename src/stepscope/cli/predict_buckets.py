@@ -6,10 +6,9 @@ from pathlib import Path
 
 from stepscope.cli.console import log, out, print_document
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.core.units import format_duration, format_percent
 from stepscope.predict.calibrated import machine_warnings
 from stepscope.predict.calibration import machine_of
-from stepscope.predict.run_buckets import choose_buckets, measured_steps, naive_twin, pick_cell
+from stepscope.predict.run_buckets import advised, choose_buckets, measured_steps, naive_twin, pick_cell
 from stepscope.predict.transport import Transport, measured_transport
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
@@ -34,21 +33,24 @@ def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bo
     if environment is not None:
         for warning in machine_warnings(calibration, machine_of(environment)):
             log(f"warning: {warning}", "yellow")
-    choice = choose_buckets(cell, calibration, naive=naive_twin(cells, cell), transport=_transport(calibration, cell))
+    measured = measured_steps(cells, cell)
+    choice = choose_buckets(
+        cell,
+        calibration,
+        naive=naive_twin(cells, cell),
+        transport=_transport(calibration, cell),
+        also_mb=[float(way) for way in measured if way not in ("naive", "default")],
+    )
+    advice = advised(choice, measured)
     if json:
-        print_document({**codec.headed("buckets/1"), "choice": codec.plain(choice)})
+        plain = {"choice": codec.plain(choice), "measured": measured, "advice": codec.plain(advice)}
+        print_document({**codec.headed("buckets/1"), **plain})
         return 0
     console = out()
     width = min(console.width, 120)
-    step, gain = choice.chosen.timeline.step_ns, choice.gain_over_default
-    console.print(
-        f"{choice.strategy}: buckets of {choice.bucket_cap_mb:g} MiB, a step of {format_duration(step)}; "
-        f"the default takes {format_percent(gain)} longer",
-        style="bold",
-    )
-    console.print(
-        terminal.render(bucket_choice.build(choice, measured_steps(cells, cell)), width=width), soft_wrap=True
-    )
+    for number, line in enumerate(bucket_choice.verdict(choice, advice)):
+        console.print(line, style="bold" if number == 0 else None, soft_wrap=True)
+    console.print(terminal.render(bucket_choice.build(choice, measured, advice), width=width), soft_wrap=True)
     console.print(f"\n{choice.strategy} with {choice.bucket_cap_mb:g} MiB, as predicted")
     console.print("\n".join(timeline.picture(choice.chosen.timeline, width=width)))
     return 0

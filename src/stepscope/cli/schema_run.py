@@ -17,6 +17,7 @@ from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.run import RunRecord
 from stepscope.records.scaling_budget import ScalingBudget
 from stepscope.records.schemas import DIALECT, document_schema, object_type, record_schemas
+from stepscope.records.timeline import BucketAdvice
 from stepscope.records.trace_diff import TraceDiff
 from stepscope.records.training import ScalingRow
 from stepscope.records.verdict import JobVerdict
@@ -99,7 +100,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
     },
     "predict/1": {"kind": str},
     "layout_plan/1": {"best": _OBJECTS, "alternatives": _OBJECTS, "priced": int, "dropped": int, "notes": list[str]},
-    "buckets/1": {"choice": dict[str, Any]},
+    "buckets/1": {"choice": dict[str, Any], "measured": dict[str, float], "advice": BucketAdvice},
     "hardware/1": {"accelerators": _OBJECTS},
     "doctor/1": {
         "environment": EnvironmentRecord,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.suggest import named
 from stepscope.predict.calibrated import FitWanted, time_of
 from stepscope.predict.specs import specs_of
-from stepscope.predict.timeline import CANDIDATES_MB, CommTime, best_bucket, slowest_of, step_timeline
+from stepscope.predict.timeline import CANDIDATES_MB, TIE, CommTime, best_bucket, slowest_of, step_timeline
 from stepscope.predict.transport import Transport, link_share, transport_of
 from stepscope.records.backward import BackwardProfile
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
-from stepscope.records.timeline import BucketChoice, Timeline
+from stepscope.records.timeline import BucketAdvice, BucketChoice, Timeline
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import median
 
@@ -132,6 +132,32 @@ def measured_steps(cells: Sequence[CellResult], cell: CellResult) -> dict[str, f
         elif _but_for_size(other) == _but_for_size(cell):
             found["default" if cap is None else f"{cap:g}"] = median(times)
     return found
+
+
+def advised(choice: BucketChoice, measured: Mapping[str, float]) -> BucketAdvice:
+    """What was measured wins over the model: the fastest way that was run, unless the model names one that was not run and
+    gains more than the model has erred. measured: as :func:`measured_steps` gives them.
+    """
+    named = f"{choice.bucket_cap_mb:g}"
+    known: dict[str, tuple[float, float]] = {}  # way -> (predicted, measured)
+    for candidate in choice.candidates:
+        keys = [f"{cap:g}" for cap in candidate.bucket_caps_mb]
+        steps = [measured[key] for key in keys if key in measured]
+        if steps:
+            known[f"{max(candidate.bucket_caps_mb):g}"] = candidate.timeline.step_ns, min(steps)
+    if "default" in measured:
+        known["default"] = choice.default.step_ns, measured["default"]
+    predicted = choice.chosen.timeline.step_ns
+    if not known:
+        return BucketAdvice(way=named, step_ns=predicted, measured=False, error=None, ways=0)
+    error = max(abs(foreseen / seen - 1) for foreseen, seen in known.values())
+    best = min(known, key=lambda way: known[way][1])
+    if named not in known and predicted * (1 + error) < known[best][1]:
+        return BucketAdvice(way=named, step_ns=predicted, measured=False, error=error, ways=len(known))
+    if named in known and known[named][1] <= known[best][1] * (1 + TIE):
+        best = named
+    refuted = known[named][1] if named in known and named != best else None
+    return BucketAdvice(way=best, step_ns=known[best][1], measured=True, error=error, ways=len(known), refuted=refuted)
 
 
 def naive_twin(cells: Sequence[CellResult], cell: CellResult) -> CellResult | None:

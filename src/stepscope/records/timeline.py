@@ -109,3 +109,20 @@ class BucketChoice:
     @property
     def gain_over_default(self) -> float:
         return self.default.step_ns / self.chosen.timeline.step_ns - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketAdvice:
+    """The bucket size to take, by what was measured where something was.
+
+    way: the candidate's largest size in MiB (``4``), or ``default``. step_ns: measured, else predicted; measured: which.
+    error: largest |predicted / measured - 1| over the ways that were run; None: none was. ways: how many of them.
+    refuted: the way that the model names was run as well, and is slower: its measured step, ns.
+    """
+
+    way: str
+    step_ns: float
+    measured: bool
+    error: float | None
+    ways: int
+    refuted: float | None = None

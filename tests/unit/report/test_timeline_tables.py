@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.predict.run_buckets import advised
 from stepscope.predict.timeline import best_bucket, step_timeline
 from stepscope.predict.transport import Transport
 from stepscope.records.backward import BackwardProfile, ReadyGradient
@@ -153,3 +154,36 @@ def test_tables_fit_a_terminal() -> None:
     for table in (timeline.build(two_buckets()), bucket_choice.build(choice(), {"1": 70e6})):
         text = terminal.render(table, width=100).plain
         assert max(len(line) for line in text.splitlines()[:6]) <= 100
+
+
+def test_what_was_measured_wins_over_the_model_and_its_error_is_told() -> None:
+    made = choice()
+    named = f"{made.bucket_cap_mb:g}"
+    step = {f"{max(c.bucket_caps_mb):g}": c.timeline.step_ns for c in made.candidates}
+    other = next(way for way in step if way != named)
+    nothing = advised(made, {"naive": 1.0})
+    assert (nothing.way, nothing.measured, nothing.error) == (named, False, None)
+    refuted = advised(made, {named: step[named] * 1.4, other: step[named] * 1.1})
+    assert (refuted.way, refuted.measured, refuted.ways) == (other, True, 2)
+    assert refuted.refuted == step[named] * 1.4
+    assert refuted.error == pytest.approx(max(1 - 1 / 1.4, abs(step[other] / (step[named] * 1.1) - 1)), rel=1e-6)
+    default = advised(made, {named: step[named] * 1.4, "default": step[named]})
+    assert default.way == "default"
+    agreed = advised(made, {named: step[named] * 1.02, other: step[other] * 1.02})
+    assert (agreed.way, agreed.refuted) == (named, None)
+    table = bucket_choice.build(made, {named: step[named] * 1.4, other: step[named] * 1.1}, refuted)
+    starred = [row.values[0].text for row in table.rows if row.values[0].text.endswith("*")]
+    assert len(starred) == 1
+    assert other in starred[0]
+
+
+def test_a_size_that_was_not_run_is_advised_where_it_gains_more_than_the_model_errs() -> None:
+    made = choice()
+    named = f"{made.bucket_cap_mb:g}"
+    other, worse = max(
+        ((f"{max(c.bucket_caps_mb):g}", c.timeline.step_ns) for c in made.candidates), key=lambda pair: pair[1]
+    )
+    exact = advised(made, {other: worse})
+    assert (exact.way, exact.measured, exact.error) == (named, False, 0.0)
+    wrong = advised(made, {other: worse * 0.8})
+    assert (wrong.way, wrong.measured) == (other, True), "the model is 25% off, more than it gains"
