@@ -4,7 +4,9 @@ What
 ----
 Steps of `bench`: the own time of a rank is its step without exposed communication; d is a rank's own time minus the
 median of the others', step by step. A rank is a straggler (chronic) if over at least 20 timed steps the median of d
-exceeds 5% of the others' own time and the lower end of the block bootstrap's 95% interval is above 0. If no rank is,
+exceeds 5% of the others' own time and the lower end of the block bootstrap's 95% interval is above 0. So are all ranks of a
+host if the fastest of them is, against the slowest rank of the other hosts; over 3 to 19 steps these are named if they come
+last in every step, beyond chance (p < 0.001) or a third longer (95%). If no rank is,
 the rule tests the lead of the last rank of each step against 10% (rotating) and sums the steps in which a rank exceeds
 its usual by more than 6 MAD over steps (one-off).
 Traces: for each collective that all ranks leave together, after clock alignment, which rank came last. A rank is named
@@ -39,6 +41,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from stepscope.core.grouping import grouped
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again, profiled
@@ -52,6 +55,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.cell_facts import TimedCell, by_model, others, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.slow_ranks import (
+    HOST_P,
     MIN_ONE_OFF,
     MIN_ROTATING,
     OUTLIER_MADS,
@@ -70,6 +74,11 @@ EXCESS = Threshold(
     value=MIN_EXCESS,
     unit="median excess / others' own time",
     source="as for traces: clocks and schedulers usually cause less (2026-11)",
+)
+HOST = Threshold(
+    value=HOST_P,
+    unit="probability that a host's ranks are last in every step",
+    source="steps beside each other are alike, hence a small one (2026-11)",
 )
 ROTATING = Threshold(
     value=MIN_ROTATING,
@@ -124,38 +133,54 @@ def check(evidence: Evidence) -> Statement:
     cells = timed_cells(evidence, least_ranks=2)
     times = {id(cell): each for cell in cells if (each := own_times(cell.cell.result)) is not None}
     enough = [cell for cell in cells if id(cell) in times and times[id(cell)].steps >= LEAST_STEPS]
-    if not enough:
+    slow = {at: late for at, each in times.items() if (late := slow_ranks(each))}
+    if not enough and not slow:
         most = max((each.steps for each in times.values()), default=0)
         return Skipped(
             reason=f"{LEAST_STEPS} timed steps on several ranks are needed"
             + (f", the most of any cell is {most}" if times else ", no cell has any"),
             command=f"stepscope bench MATRIX.yaml --steps {2 * LEAST_STEPS}",
         )
-    slow = {id(cell): slow_ranks(times[id(cell)]) for cell in enough}
     found = []
-    for group in by_model(cell for cell in enough if slow[id(cell)]):
+    for group in by_model(cell for cell in cells if id(cell) in slow):
         ranked = sorted(group, key=lambda cell: -slow[id(cell)][0].stake_fraction)
         worst = ranked[0]
         rest = others(ranked, lambda cell: _in_short(slow[id(cell)][0]))
         found += [
-            _of_cell(evidence, worst, each, times[id(worst)], rest if at == 0 else ())
-            for at, each in enumerate(slow[id(worst)])
+            _of_cell(evidence, worst, alike, times[id(worst)], rest if at == 0 else ())
+            for at, alike in enumerate(_by_host(slow[id(worst)], times[id(worst)]))
         ]
     if found:
         return tuple(found)
     return _quiet(enough, [times[id(cell)] for cell in enough])
 
 
+def _by_host(slow: Sequence[Slow], times: OwnTimes) -> list[list[Slow]]:
+    """What one finding is about: all ranks of a host where each of them is slow, and others are not; else one rank."""
+    ranks = {each.rank for each in slow if each.kind == "chronic"}
+    whole = {
+        host
+        for host in set(times.hosts)
+        if (mine := {rank for rank, name in enumerate(times.hosts) if name == host}) <= ranks
+        and len(mine) < times.ranks
+    }
+    return list(grouped(slow, lambda each: each.host if each.host in whole else (each.kind, each.rank)).values())
+
+
 def _in_short(slow: Slow) -> str:
     return f"({'in turn' if slow.rank is None else f'rank {slow.rank}'}, {format_percent(slow.stake_fraction)})"
 
 
-def _of_cell(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, rest: tuple[str, ...]) -> Finding:
+def _of_cell(
+    evidence: Evidence, cell: TimedCell, alike: Sequence[Slow], times: OwnTimes, rest: tuple[str, ...]
+) -> Finding:
+    """alike: the costliest first."""
+    slow = alike[0]
     whole = slow.stake_fraction
     return Finding(
         severity="problem" if slow.kind == "chronic" and whole > 0.2 else "warning",
-        title=_title(slow),
-        evidence=(*_evidence(slow, times), *rest),
+        title=_title(slow, len(alike)),
+        evidence=(*_evidence(slow, times), *(f"rank {each.rank}: {_excess(each)}" for each in alike[1:]), *rest),
         stake_fraction=whole,
         confidence=_confidence(slow, times),
         advice=_advice(evidence, cell, slow, times),
@@ -166,7 +191,7 @@ def _of_cell(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes, r
     )
 
 
-def _title(slow: Slow) -> str:
+def _title(slow: Slow, ranks: int) -> str:
     if slow.kind == "rotating":
         return (
             f"stragglers in turn: the last rank rotates, {format_duration(slow.excess_ns)} of waiting in a typical step"
@@ -176,24 +201,34 @@ def _title(slow: Slow) -> str:
         return (
             f"{where} was {format_duration(slow.excess_ns)} late in {counted(slow.late_steps, 'step')} of {slow.steps}"
         )
+    if ranks > 1:
+        where = f"each of the {ranks} ranks on {slow.host}"
+        return (
+            f"straggler: {where} is slower, up to {1 + slow.excess_ns / slow.others_ns:.2f}x the others' time, who wait"
+        )
     return f"straggler: {where} takes {1 + slow.excess_ns / slow.others_ns:.2f}x the others' time, who wait for it"
 
 
+def _excess(slow: Slow) -> str:
+    at_least = "(95%)" if slow.steps >= LEAST_STEPS else "in every step"
+    return (
+        f"own time {format_duration(slow.others_ns + slow.excess_ns)} against {format_duration(slow.others_ns)} of the "
+        f"others: {format_duration(slow.excess_ns)} more in the median of {slow.steps} steps, at least "
+        f"{format_duration(slow.low_ns or 0.0)} {at_least}"
+    )
+
+
 def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
-    own, low = format_duration(slow.others_ns), slow.low_ns
     if slow.kind == "rotating":
         return (
-            f"own time {own}; the last rank takes {format_duration(slow.excess_ns)} more than the others (median)",
+            f"own time {format_duration(slow.others_ns)}; the last rank takes {format_duration(slow.excess_ns)} more than "
+            "the others (median)",
             f"in {slow.late_steps} of {slow.steps} steps by over {format_percent(MIN_ROTATING)}; no rank is last "
             "most of the time",
         )
     said = []
     if slow.kind == "chronic":
-        said.append(
-            f"own time {format_duration(slow.others_ns + slow.excess_ns)} against {own} of the others: "
-            f"{format_duration(slow.excess_ns)} more in the median of {slow.steps} steps, at least "
-            f"{format_duration(low or 0.0)} (95%)"
-        )
+        said.append(_excess(slow))
         said.append(f"chronic: late in {slow.late_steps} of {slow.steps} steps")
     else:
         said.append(
@@ -470,6 +505,7 @@ RULE = Rule(
     thresholds={
         "steps": STEPS,
         "excess": EXCESS,
+        "host": HOST,
         "rotating": ROTATING,
         "one_off": ONE_OFF,
         "outlier": OUTLIER,

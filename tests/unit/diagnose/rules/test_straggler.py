@@ -19,7 +19,7 @@ from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.trace_stragglers import StragglerReport
 from stepscope.report.views import stragglers
 from stepscope.results.evidence import Evidence
-from stepscope.results.slow_ranks import median_of_others, own_times, slow_ranks
+from stepscope.results.slow_ranks import OwnTimes, median_of_others, own_times, slow_ranks
 from stepscope.traces.job import analyse_job
 
 SHARED = Path(__file__).parents[4].parent / "shared" / "data" / "traces"
@@ -174,6 +174,65 @@ def test_a_rank_that_computes_longer_in_every_step_is_named_with_its_host_and_wh
     outcome = RULE.check(bench(cell, environment=environment(scheduler="slurm")))
     assert isinstance(outcome, tuple)
     assert "sbatch --exclude=b JOB" in [a.command for a in outcome[0].advice]
+
+
+def slow_host(*ranks: int, factor: float, jitter: float = 0.0):
+    """These ranks do everything ``factor`` times as long, each phase of a step by up to ``jitter`` more or less."""
+    rng = random.Random(1)
+
+    def own(which: int, step: int, phases: dict[str, float]) -> None:  # noqa: ARG001
+        for part in phases:
+            phases[part] *= (factor if which in ranks else 1.0) * (1 + rng.uniform(-jitter, jitter))
+
+    return own
+
+
+@pytest.mark.parametrize(("steps", "kind"), [(2, Skipped), (3, tuple), (8, tuple), (19, tuple), (20, tuple)])
+@pytest.mark.parametrize("hosts", [("a", "b"), ("a", "a", "b", "b"), ("a", "b", "b", "b")])
+def test_a_host_five_times_slower_is_named_from_three_steps_on(steps: int, kind: type, hosts: tuple[str, ...]) -> None:
+    ranks = tuple(rank for rank, host in enumerate(hosts) if host == "b")
+    cell = made("c", world_size=len(hosts), steps=steps, hosts=hosts, own=slow_host(*ranks, factor=5, jitter=0.1))
+    outcome = RULE.check(bench(cell))
+    assert isinstance(outcome, kind)
+    if isinstance(outcome, tuple):
+        (found,) = outcome
+        assert " on b " in found.title
+        assert found.stake_fraction == pytest.approx(4 / 5, abs=0.1)
+        assert f"{len(ranks)} rank" in " ".join(found.evidence)
+
+
+def test_a_host_that_is_steadily_last_is_named_before_a_clear_lead_once_chance_is_out() -> None:
+    """A fifth longer, by steps that differ as much: four of two hosts' ranks may be so by chance, not five."""
+    times = {
+        n: own_times(
+            made(
+                "c", world_size=4, steps=n, hosts=("a", "a", "b", "b"), own=slow_host(2, 3, factor=1.35, jitter=0.09)
+            ).result
+        )
+        for n in (4, 5)
+    }
+    assert [bool(each and slow_ranks(each)) for each in times.values()] == [False, True]
+
+
+def test_few_steps_name_no_host_on_one_host_nor_a_rank_alone() -> None:
+    for hosts in (("a", "a", "a", "a"), ("a", "a", "b", "b"), ()):
+        cell = made("c", world_size=4, steps=8, hosts=hosts, own=slow_host(2, factor=5))
+        assert isinstance(RULE.check(bench(cell)), Skipped)
+
+
+def test_clean_hosts_whose_ranks_scatter_by_a_fifth_are_not_named() -> None:
+    fired = 0
+    for seed in range(400):
+        rng = np.random.default_rng(seed)
+        ranks, steps = (2, 4)[seed % 2], int(rng.integers(3, 20))
+        own = 1e8 * (1 + rng.exponential(0.2, (1, ranks, steps)))
+        times = OwnTimes(
+            hosts=("a", "b") if ranks == 2 else ("a", "a", "b", "b"), own_ns=own[0],
+            excess_ns=own[0] - median_of_others(own[0]), parts_ns=np.repeat(own / 5, 5, axis=0),
+            step_ns=own[0].max(axis=0), exposed_ns=0 * own[0], samples=np.ones(ranks),
+        )  # fmt: skip
+        fired += bool(slow_ranks(times))
+    assert fired == 0
 
 
 def test_even_ranks_are_quiet_and_the_largest_excess_is_told() -> None:
