@@ -1,8 +1,7 @@
 """What rules make of traces whose files are cut.
 
 A killed profiler or a full disk leaves the first part of a file. How much lay behind the cut is unknown: a missing
-communication, copy or kernel may be there. The mark of a step stands before the step's events, so that the last marked
-step of a cut file may be without most of them.
+communication, copy or kernel may be there. A part of a step is none of the rank's steps (``traces.steps``).
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ from stepscope.core.words import listed, plural
 from stepscope.records.finding import Finding
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import Evidence
-
-WHOLE = 2
-"""Marked steps of a cut file from which on one is whole: the last may be cut, too."""
 
 
 def without_fragments(evidence: Evidence) -> Evidence:
@@ -46,7 +42,7 @@ def _doubted(finding: Finding, cut: Mapping[str, list[int]]) -> Finding:
 
 
 def _is_fragment(summary: TraceSummary) -> bool:
-    return bool(summary.ranks) and all(_is_cut(each) and len(each.steps) < WHOLE for each in summary.ranks)
+    return bool(summary.ranks) and all(_is_cut(each) and not each.steps for each in summary.ranks)
 
 
 def _cut(summary: TraceSummary) -> list[int]:

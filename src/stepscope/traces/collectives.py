@@ -20,7 +20,7 @@ from stepscope.traces.nesting import sums
 from stepscope.traces.own_time import own_times
 from stepscope.traces.packed_spans import exact
 from stepscope.traces.phases import phase_spans
-from stepscope.traces.steps import StepWindows, step_windows
+from stepscope.traces.steps import StepWindows, step_windows, whole_steps
 
 Ints = NDArray[np.int64]
 
@@ -33,7 +33,7 @@ def rank_communication(trace: RankTrace) -> RankCommunication:
     events = trace.events
     activity = activity_of(events)
     launches = launches_of(events, activity.indices)
-    windows = step_windows(events, activity, launches)
+    windows = whole_steps(trace, activity, step_windows(events, activity, launches))
     return communication(trace, activity, launches, windows, idle_gaps(events, activity, launches, phase_spans(events)))
 
 

@@ -20,7 +20,7 @@ from stepscope.traces.links import Launches, launches_of
 from stepscope.traces.long_gaps import long_gaps
 from stepscope.traces.phases import phase_budgets, phase_spans
 from stepscope.traces.rule_facts import gradient_sync, host_lateness, kernel_mix, step_flop, step_operators
-from stepscope.traces.steps import StepWindows, outside_work, step_budgets, step_windows
+from stepscope.traces.steps import StepWindows, outside_work, step_budgets, step_windows, whole_steps
 
 if TYPE_CHECKING:
     from stepscope.records.trace_collectives import RankCommunication
@@ -33,7 +33,7 @@ def with_sections(result: RankPass, trace: RankTrace, activity: Activity, wanted
     """``result``, which holds the budget, with everything else that is wanted."""
     events = trace.events
     launches = launches_of(events, activity.indices)
-    windows = step_windows(events, activity, launches)
+    windows = whole_steps(trace, activity, step_windows(events, activity, launches))
     phases = phase_spans(events, dict(wanted.regions))
     gaps = idle_gaps(events, activity, launches, phases)
     calls = communication(trace, activity, launches, windows, gaps)

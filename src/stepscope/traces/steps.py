@@ -59,6 +59,21 @@ def step_windows(events: Events, activity: Activity, launches: Launches) -> Step
     return StepWindows(marks=marks, boundary="host", edges=np.append(marks.starts, marks.ends[-1]))
 
 
+def whole_steps(trace: RankTrace, activity: Activity, windows: StepWindows) -> StepWindows:
+    """``windows`` without those that a truncated file holds a part of: the last one with work of the rank in it, and what
+    the host began after that."""
+    window = activity.window
+    if window is None or not any(note.kind == "truncated" for note in trace.notes):
+        return windows
+    kept = max(int((windows.edges[:-1] < window[1]).sum()) - 1, 0)
+    marks = windows.marks
+    return StepWindows(
+        marks=Marks(numbers=marks.numbers[:kept], starts=marks.starts[:kept], ends=marks.ends[:kept]),
+        boundary=windows.boundary,
+        edges=windows.edges[: kept + 1 if kept else 0],
+    )
+
+
 def _begins(events: Events, work: Ints, owner: Ints, *, end: int, steps: int) -> Ints:
     """Start of each step's first work, ``end`` for a step without any; ``owner`` is negative before the steps."""
     edges = np.full(steps, end, dtype=np.int64)

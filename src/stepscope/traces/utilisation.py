@@ -48,9 +48,9 @@ def utilisation(
 
     ``model_flop`` and ``hardware_flop`` are per step over all ``devices``. Without them the FLOP that the trace records
     (or its matrix products from their shapes) are hardware FLOP of this rank alone, as executed, and the model's are 3
-    times those outside of the backward pass, where there is one: what is recomputed in it does not count. Both are
-    unknown where they cover too little of the time of the matrix kernels (``MIN_COVERAGE``: compiled code, CUDA graphs).
-    ``links`` as for ``matrix_work``.
+    times those outside of the backward pass, where there is one, and at most all: what is recomputed in it does not count.
+    Both are unknown where they cover too little of the time of the matrix kernels (``MIN_COVERAGE``: compiled code, CUDA
+    graphs). ``links`` as for ``matrix_work``.
     """
     events = trace.events
     name = trace.meta.device_names[0] if trace.meta.device_names else None
@@ -94,8 +94,8 @@ def utilisation(
             reasons.append(f"peak unknown: {rate.reason}")
         else:
             peak, peak_source = rate, found.source
-    # A step that launched no device work takes no time on the device; the last of a cut file lacks what was behind the cut.
-    steps = [s for s in (steps[:-1] if cut else steps) if s.parts.window_ns > 0]
+    # A step that launched no device work takes no time on the device.
+    steps = [s for s in steps if s.parts.window_ns > 0]
     if not steps:
         reasons.append(
             "no whole step: the file is truncated" if cut else "no steps: the trace has no ProfilerStep annotations"
@@ -146,6 +146,8 @@ def _no_name(events: Events) -> str:
 
 def _impossible(mfu: float | None, hfu: float | None) -> str | None:
     high = [f"{label} {value:.2f}" for label, value in (("MFU", mfu), ("HFU", hfu)) if value is not None and value > 1]
+    if not high and mfu is not None and hfu is not None and hfu < mfu:
+        return f"HFU {hfu:.2f} is below MFU {mfu:.2f}: what ran holds the model's FLOP; one of the two counts is wrong"
     if not high:
         return None
     return (
@@ -187,7 +189,8 @@ def _executed(
     if len(backward):
         inside = np.searchsorted(backward.starts, starts, side="right") - 1
         within = (inside >= 0) & (starts < backward.ends[np.maximum(inside, 0)])
-        model = 3.0 * float(flop[counts & ~within].sum()) / steps
+        # Where the first layers' input needs no gradient, backward has less than twice the forward pass's products.
+        model = min(3.0 * float(flop[counts & ~within].sum()), float(flop[counts].sum())) / steps
     return float(flop[counts].sum()) / steps, model, source, (), None
 
 

@@ -12,7 +12,7 @@ from stepscope.records.trace_utilisation import Utilisation
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import Note, RankTrace
 from stepscope.traces.links import launches_of
-from stepscope.traces.steps import step_budgets, step_windows
+from stepscope.traces.steps import step_budgets, step_windows, whole_steps
 from stepscope.traces.utilisation import matrix_dtype, utilisation
 
 A100 = ("NVIDIA A100-SXM4-80GB",)
@@ -21,7 +21,9 @@ PEAK = 312e12  # bf16, dense
 
 def of(made: RankTrace, **options: object) -> Utilisation:
     activity = activity_of(made.events)
-    windows = step_windows(made.events, activity, launches_of(made.events, activity.indices))
+    windows = whole_steps(
+        made, activity, step_windows(made.events, activity, launches_of(made.events, activity.indices))
+    )
     steps = step_budgets(made, activity, windows)
     return utilisation(made, steps, **options)  # type: ignore[arg-type]
 
@@ -164,6 +166,25 @@ def test_the_models_flop_are_three_forward_passes_whatever_backward_recomputes()
     assert (found.model_flop, found.hardware_flop) == (3 * one, 4 * one)
     assert found.mfu is not None
     assert found.hfu == pytest.approx(found.mfu * 4 / 3)
+
+
+def test_what_a_first_layer_need_not_compute_backward_is_no_models_flop() -> None:
+    """Its input needs no gradient: one product forward, one backward, and nothing that ran less often than it counts."""
+    dims = "[[64, 32], [32, 16]]"
+    rows = [
+        op("aten::mm", 0, 20, dims=dims),
+        op("autograd::engine::evaluate_function: MmBackward0", 100, 400, thread="autograd"),
+        op("aten::mm", 110, 130, dims=dims, thread="autograd"),
+    ]
+    work = [launch(5, 6, 9), kernel("ampere_bf16_s16816gemm_bf16_128x64", 10, 900, 9)]
+    found = of(trace(mark("ProfilerStep#1", 0, 1000), *rows, *work, device_names=A100))
+    assert (found.model_flop, found.mfu) == (found.hardware_flop, found.hfu)
+    assert found.model_flop == 2 * 2 * 64 * 32 * 16
+
+
+def test_stated_flop_of_which_less_ran_than_the_model_asks_are_an_error() -> None:
+    found = of(trace(*steps(), device_names=A100), model_flop=3e8, hardware_flop=2e8)
+    assert "is below MFU" in (found.error or "")
 
 
 IMAGE, WEIGHT, GRADIENT = "[2, 3, 8, 8]", "[4, 3, 3, 3]", "[2, 4, 4, 4]"
