@@ -6,17 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.bench_evidence import bench, made
 from tests.hand_events import Row, call, copy, kernel, launch, mark, op
 from tests.sharded_jobs import experts, fsdp, on_hosts, pipeline, tensor, traces_of
 from tests.trace_builder import Clock
 from tests.trace_evidence import by_hand, generated, kernels, traced, with_idle, with_parts, with_ranks, with_setup
 from tests.wrong_advice import Case, case
 
+from stepscope.diagnose.rules.profiler_overhead import traced_step_ns
 from stepscope.records.job_setup import JobSetup, LoaderSetup
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_conformance import ConformanceCheck
 from stepscope.records.trace_utilisation import Utilisation
-from stepscope.results.evidence import Evidence
+from stepscope.records.training import Measured
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 A100, V100, MI300 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB", "AMD Instinct MI300X"
 WORK = "void at::native::vectorized_elementwise_kernel<4>"
@@ -496,7 +499,7 @@ def graphs_that_run_already_are_not_advised(_: Path) -> Case:
     return Case(
         right=_late("cudaLaunchKernel"),
         wrong=_late("cudaGraphLaunch"),
-        advice="if shapes are constant, use CUDA graphs",
+        advice="if shapes are constant, replay CUDA graphs",
         instead="CUDA graphs run already",
     )
 
@@ -620,6 +623,21 @@ def a_step_that_the_capture_cut_breaks_no_plan(tmp_path: Path) -> Case:
         wrong=with_ranks(job, conformance=checked(None, "step 10: missing 1 x all_reduce of 4 bytes")),
         advice="correct the strategy's comm_plan",
         instead="no whole step was recorded",
+    )
+
+
+@case("profiler_overhead")
+def a_profiler_that_costs_little_distorts_little(tmp_path: Path) -> Case:
+    summary = generated(tmp_path, world=2).traces[0].summary
+    traced = traced_step_ns(summary)
+    assert traced is not None
+
+    def cell(step_ns: float) -> Evidence:
+        timed = made("c", known={"step_ns": Measured(value=step_ns, n=40)})
+        return bench(timed, traces=(TraceEvidence(name="c", summary=summary, cell_id="c"),))
+
+    return Case(
+        right=cell(traced / 4), wrong=cell(traced), advice="trust sizes of timed steps", instead="limit: 20% of the"
     )
 
 

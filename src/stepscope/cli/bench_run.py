@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +14,12 @@ from stepscope.cli import bench_parts, bench_plan
 from stepscope.cli.bench_model import model_matrix
 from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
-from stepscope.cli.console import out, print_document, say, typed
+from stepscope.cli.console import OutputError, ReaderGone, out, print_document, say, typed
 from stepscope.cli.experiment_run import sweep_beside
 from stepscope.cli.findings import print_figures, print_headlines
 from stepscope.cli.progress import run_and_show
 from stepscope.config.yaml_loader import Document
-from stepscope.core.errors import ExitCode, Interrupted, UsageError
+from stepscope.core.errors import DataError, ExitCode, Interrupted, UsageError
 from stepscope.core.places import cache_dir
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
@@ -112,12 +113,13 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
     sectioned = bool(plan.matrix.sections)
     swept: int = ExitCode.OK
     try:
-        code = _run_cells(plan, options, place, printed=printed and not sectioned)
+        code = _run_cells(plan, options, place, printed=printed)
         if plan.comm is not None:
             swept = bench_parts.sweep(plan, place.layout, force=options.force)
     except Interrupted:
         if sectioned and printed:
-            bench_parts.show_sections(place.layout, json=options.json)
+            with suppress(DataError, OutputError, ReaderGone):  # nothing is there yet, or the terminal has gone, too
+                bench_parts.show_sections(place.layout, json=options.json)
         raise
     if sectioned and printed:
         bench_parts.show_sections(place.layout, json=options.json)
@@ -148,17 +150,27 @@ def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: b
         tensorboard_dir=options.tensorboard,
         environment=plan.environment,
     )
+    saved = f"{layout.results_jsonl} and {layout.summary_md}"
     swept: list[bool] = []  # whether there is more to derive from than the cells
-    runs, *_ = run_and_show(
-        request,
-        renew=lambda: derive_results(layout),
-        finish=lambda: _derive_all(layout),
-        draw=(lambda _: swept.append(sweep_beside(plan, layout))) if place.group is None else None,
-        show=(lambda found: _print(layout, *(_derive_all(layout) if any(swept) else found), json=options.json))
-        if printed
-        else None,
-        saved=f"{layout.results_jsonl} and {layout.summary_md}",
-    )
+    if plan.matrix.sections:  # what is said of them comes last, and of all
+        runs = run_and_show(
+            request,
+            renew=lambda: derive_results(layout),
+            finish=lambda: derive_results(layout),
+            show=None,
+            saved=saved,
+        )
+    else:
+        runs, *_ = run_and_show(
+            request,
+            renew=lambda: derive_results(layout),
+            finish=lambda: _derive_all(layout),
+            draw=(lambda _: swept.append(sweep_beside(plan, layout))) if place.group is None else None,
+            show=(lambda found: _print(layout, *(_derive_all(layout) if any(swept) else found), json=options.json))
+            if printed
+            else None,
+            saved=saved,
+        )
     ours = {cell.spec.cell_id for cell in plan.cells}
     return exit_code(run.status for run in runs if run.run_id in ours) if ours else ExitCode.OK
 

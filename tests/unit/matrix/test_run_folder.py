@@ -127,3 +127,17 @@ def test_cells_that_are_ok_and_have_no_trace_are_found(tmp_path: Path) -> None:
     statuses = read_statuses(layout, ["a", "b", "c", "d"])
     assert set(statuses) == {"a", "b", "c"}
     assert untraced(layout, statuses) == {"a"}
+
+
+def test_cells_of_sections_not_asked_for_now_stay_and_share_the_folder(tmp_path: Path) -> None:
+    layout = start(tmp_path, A, B)
+    measured(layout, A)
+    measured(layout, B, status="unsupported")
+    run = RunRecord(
+        kind="bench", name="n", matrix={}, cells=(C.cell_id,), argv=(), sections={"x": ("a", "b"), "y": ("c",)}
+    )
+    prepare(layout, run=run, specs=(C,), environment=HERE, force=False, others=(A.cell_id, B.cell_id))
+    kept = read_record(layout.run, RunRecord)
+    assert (kept.cells, kept.earlier_cells) == (("c", "a", "b"), ())
+    with pytest.raises(UsageError):  # without them it is another matrix
+        prepare(layout, run=replace(run, cells=("z",)), specs=(), environment=HERE, force=False)

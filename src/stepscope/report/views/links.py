@@ -36,6 +36,14 @@ def build(rows: Sequence[CommRow], environment: EnvironmentRecord | None, topolo
         footnotes=(
             "measured: best busbw over the sizes, one direction; expected: peak of the link in one direction, which"
             " protocols and headers leave 70 to 90% of.",
+            *(
+                (
+                    "above 100%: an emulated link lets a burst pass faster than its rate, and a network that reduces itself"
+                    " (NVLS, SHARP) sends less than busbw counts.",
+                )
+                if any((rate.share or 0) > 1 for rate in found)
+                else ()
+            ),
             *(f"expected unknown: {reason}." for reason in why),
         ),
     )  # fmt: skip

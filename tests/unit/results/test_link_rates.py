@@ -1,0 +1,118 @@
+"""Expected and measured bandwidth of links: whose peak is known, from what, and what is compared with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.bench_evidence import environment
+from tests.comm_rows import MIB, collective, pairs, sweep
+
+from stepscope.core.errors import Unavailable
+from stepscope.environment.topology import Topology, parse_topology
+from stepscope.records.environment import EnvironmentRecord, GpuFact, TorchFact
+from stepscope.report.views import links
+from stepscope.results.link_rates import LOOPBACK, NIC, LinkRate, link_rates
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def machine(*names: str, pcie: int | None = 5) -> EnvironmentRecord:
+    gpus = tuple(
+        GpuFact(
+            index=n, name=name, uuid=None, memory_bytes=None, compute_capability=None, driver_version=None,
+            pcie_generation_max=pcie, pcie_width=16,
+        )
+        for n, name in enumerate(names)
+    )  # fmt: skip
+    torch = TorchFact(**dict.fromkeys(TorchFact.__dataclass_fields__) | {"device_names": names})  # type: ignore[attr-defined,arg-type]
+    return environment(gpus=gpus, torch=torch)
+
+
+def matrix(link: str) -> Topology:
+    text = f"\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{link}\t0-3\nGPU1\t{link}\t X \t0-3\n"
+    found = parse_topology(text)
+    assert not isinstance(found, Unavailable)
+    return found
+
+
+def two(**changes: Any) -> list[LinkRate]:
+    """Pairs of two ranks at 2 MiB in 20 us: 105 GB/s."""
+    shape = {"rank_hosts": ("a", "a"), "device": "cuda", "backend": "nccl"} | changes
+    env, topology = shape.pop("environment", None), shape.pop("topology", None)
+    return list(link_rates(pairs(2, us=20.0, **shape), env, topology))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "link", "expected"),
+    [
+        (H100, "NV18", 450e9),
+        (H100, "NV6", 150e9),  # 6 of its 18 links of 25 GB/s go to this peer
+        (H100, "PIX", 63.015e9),  # PCIe 5.0 x16: 32 GT/s x 128/130 x 16 / 8
+    ],
+)
+def test_between_gpus_the_links_of_the_matrix_are_counted(gpu: str, link: str, expected: float) -> None:
+    first, second = two(environment=machine(gpu, gpu), topology=matrix(link))
+    assert (first.ranks, second.ranks) == ((0, 1), (1, 0))
+    assert first.path == link
+    assert first.expected_bytes_per_s == pytest.approx(expected, rel=1e-3)
+    assert first.share == pytest.approx(2 * MIB / 20e-6 / expected, rel=1e-3)
+
+
+def test_without_a_matrix_the_models_own_links_to_one_peer_are_expected() -> None:
+    assert two(environment=machine(H100, H100))[0].expected_bytes_per_s == 450e9
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"device": "cpu", "backend": "gloo"}, LOOPBACK),
+        ({"rank_hosts": ("a", "b")}, NIC),
+        ({}, "the GPUs are unknown, or of several models"),
+        ({"environment": machine(H100, "NVIDIA A100-SXM4-80GB")}, "the GPUs are unknown, or of several models"),
+        (
+            {"environment": machine(H100, H100, pcie=None), "topology": matrix("SYS")},
+            "the PCIe generation or width of a GPU is unknown",
+        ),
+    ],
+)
+def test_where_no_peak_is_known_none_is_made_up_and_the_reason_is_given(changes: dict[str, Any], why: str) -> None:
+    rate = two(**changes)[0]
+    assert (rate.expected_bytes_per_s, rate.share) == (None, None)
+    assert rate.unknown == why
+    assert rate.measured_bytes_per_s > 0
+
+
+def test_an_emulated_link_is_expected_between_hosts_and_not_within_one() -> None:
+    rows = pairs(4, rank_hosts=("a", "a", "b", "b"), hosts=2, network="1gbit:2", link_peak_bytes_per_s=125e6)
+    expected = {rate.ranks: rate.expected_bytes_per_s for rate in link_rates(rows, None, None)}
+    assert expected[0, 1] is None
+    assert expected[0, 2] == expected[3, 1] == 125e6
+
+
+def test_a_collective_has_a_row_where_its_peak_is_known_or_pairs_were_measured() -> None:
+    alone = sweep(device="cpu")
+    assert link_rates(alone, None, None) == ()
+    (known,) = link_rates(sweep(link_peak_bytes_per_s=5e9), None, None)
+    best = max(row.busbw_bytes_per_s or 0 for row in sweep())
+    assert (known.expected_bytes_per_s, known.measured_bytes_per_s) == (5e9, best)
+    assert [rate.ranks for rate in link_rates([*alone, *pairs(2)], None, None)] == [(0, 1), (1, 0), None]
+
+
+def test_a_wrong_or_failed_size_is_no_bandwidth() -> None:
+    rows = [collective(MIB, 900.0), collective(MIB, 1.0, correct=False), collective(4 * MIB, 1.0, status="error")]
+    good = replace(rows[0], link_peak_bytes_per_s=5e9)
+    (rate,) = link_rates([good, *rows[1:]], None, None)
+    assert rate.measured_bytes_per_s == good.busbw_bytes_per_s
+
+
+@pytest.mark.parametrize(("share", "tone"), [(0.4, "bad"), (0.6, "warn"), (0.9, "good"), (1.02, "good")])
+def test_the_table_judges_the_share_and_explains_more_than_the_peak(share: float, tone: str) -> None:
+    (known,) = link_rates(sweep(link_peak_bytes_per_s=5e9), None, None)
+    rows = sweep(link_peak_bytes_per_s=known.measured_bytes_per_s / share)
+    table = links.build(rows, None, None)
+    shown = dict(zip((c.key for c in table.columns), table.rows[0].values, strict=True))
+    assert shown["share"].tone == tone
+    assert shown["share"].raw == pytest.approx(share)
+    assert any("above 100%" in note for note in table.footnotes) == (share > 1)

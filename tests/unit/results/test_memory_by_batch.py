@@ -1,0 +1,59 @@
+"""Memory by batch: which runs are of one group, how it grows, and that out of memory is a result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.fake_runs import timed_row
+
+from stepscope.records.training import TrainingRun
+from stepscope.report.views import memory_batches
+from stepscope.results.memory_by_batch import memory_by_batch
+
+MIB = 2**20
+
+
+def ran(batch: int, peak_mib: int | None, **known: Any) -> TrainingRun:
+    fields: dict[str, Any] = {"micro_batch": batch, "global_batch": 2 * batch} | known
+    peak = None if peak_mib is None else peak_mib * MIB
+    return timed_row(f"b{batch}-{known}", 1e7, peak_memory_bytes=peak, **fields)
+
+
+def test_growth_is_against_the_next_smaller_batch_that_ran_whatever_the_order() -> None:
+    (group,) = memory_by_batch([ran(256, 484), ran(64, 400), ran(128, 420)])
+    assert [each.micro_batch for each in group] == [64, 128, 256]
+    assert [each.per_sample_bytes for each in group] == [None, 20 * MIB / 64, 64 * MIB / 128]
+
+
+def test_out_of_memory_and_what_is_skipped_for_it_have_rows_and_no_figures() -> None:
+    (group,) = memory_by_batch(
+        [
+            ran(64, 400),
+            ran(128, 420),
+            ran(256, None, status="oom", error="rank 1: CUDA out of memory"),
+            ran(512, None, status="skipped", error="oom_backstop of b256"),
+        ]
+    )
+    assert [each.peak_bytes is None for each in group] == [False, False, True, True]
+    table = memory_batches.build([each.run for each in group])
+    assert [row.failure is None for row in table.rows] == [True, True, False, False]
+    assert "out of memory" in (table.rows[2].failure or "")
+
+
+def test_a_batch_that_failed_for_another_reason_is_no_memory_result() -> None:
+    assert memory_by_batch([ran(64, 400), ran(128, None, status="error", error="x")]) == ()
+
+
+def test_runs_that_differ_in_more_than_the_batch_are_not_of_one_group() -> None:
+    assert memory_by_batch([ran(64, 400), ran(128, 420, precision="bf16"), ran(256, 500, world_size=4)]) == ()
+    both = memory_by_batch(
+        [ran(64, 400), ran(128, 420), ran(64, 300, precision="bf16"), ran(128, 310, precision="bf16")]
+    )
+    assert [[each.micro_batch for each in group] for group in both] == [[64, 128], [64, 128]]
+
+
+def test_a_peak_that_does_not_grow_is_not_a_negative_size() -> None:
+    table = memory_batches.build([ran(64, 400), ran(128, 399)])
+    column = [c.key for c in table.columns].index("per_sample_bytes")
+    assert table.rows[1].values[column].text == "none seen"
+    assert table.rows[1].values[column].raw == -MIB / 64
