@@ -43,6 +43,8 @@ from stepscope.results.bench_document import bench_document
 from stepscope.results.evidence import Evidence
 from stepscope.results.experiments import checks_of
 from stepscope.results.open import load_evidence
+from stepscope.results.overlap_gain import conclusions as overlap_conclusions
+from stepscope.results.overlap_gain import gains
 from stepscope.results.pipeline_profile import conclusions, pipelines
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
@@ -196,12 +198,14 @@ def _print(
         return
     console = out()
     print_figures(evidence, diagnosis)
-    for said in conclusions(pipelines(evidence.cells)):
+    gained = overlap_conclusions(gains(evidence.cells, evidence.traces)) if evidence.traces else ()
+    for said in (*conclusions(pipelines(evidence.cells)), *gained):
         say(said)
     show_table(of_cells(runs))
     further = [*pipeline_tables(evidence.cells), *held_tables(evidence.cells)]
     if evidence.traces:
-        further.append(overlap_gain.build(evidence.cells, evidence.traces))
+        table = overlap_gain.build(evidence.cells, evidence.traces)
+        further.append(replace(table, footnotes=table.footnotes[len(gained) :]))  # the first ones are said above
     for table in further:
         if table.rows:
             console.print()

@@ -79,7 +79,7 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
         "scaling_budget": scaling_budget.build(evidence.scaling_budgets),
         "history": history_view.build(history(evidence)),
         "overlap_gain": overlap_gain.build(evidence.cells, evidence.traces),
-        "memory_batches": memory_batches.build(evidence.runs),
+        "memory_batches": memory_batches.build(evidence.runs, evidence.cells),
         "links": links.build(evidence.comm, evidence.environment, topology_of(evidence)),
         "collectives": comm.build(evidence.comm),
         "findings": findings.build(diagnosis.findings),

@@ -76,7 +76,7 @@ def _rows(found: Sequence[TrainingRun], evidence: Evidence) -> dict[str, Any]:
     return {"cells": [row for row in bench_rows(evidence.runs) if row["cell_id"] in ids]}
 
 
-def _memory_rows(found: Sequence[TrainingRun], _: Evidence) -> dict[str, Any]:
+def _memory_rows(found: Sequence[TrainingRun], evidence: Evidence) -> dict[str, Any]:
     return {
         "batches": [
             {
@@ -88,10 +88,11 @@ def _memory_rows(found: Sequence[TrainingRun], _: Evidence) -> dict[str, Any]:
                 "world_size": each.run.world_size,
                 "micro_batch": each.micro_batch,
                 "peak_memory_bytes": each.peak_bytes,
+                "held_bytes": dict(each.held) or None,
                 "bytes_per_further_sample": each.per_sample_bytes,
                 "samples_per_s": None if each.run.samples_per_s is None else each.run.samples_per_s.value,
             }
-            for group in memory_by_batch(found)
+            for group in memory_by_batch(found, evidence.cells)
             for each in group
         ]
     }
@@ -126,7 +127,7 @@ _DOCUMENTED: dict[str, Callable[[Sequence[TrainingRun], Evidence], dict[str, Any
     "scaling": _scaling_rows,
 }
 _TABLES: dict[str, Callable[[Sequence[TrainingRun], Evidence], tuple[Table, ...]]] = {
-    "memory": lambda found, _: (memory_batches.build(found),),
+    "memory": lambda found, evidence: (memory_batches.build(found, evidence.cells),),
     "scaling": _scaling_tables,
 }
 """Sections that are told in their own way; the others are their runs."""

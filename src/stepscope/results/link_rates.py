@@ -15,7 +15,7 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.results.comm_labels import cells_of, network_label, op_label, sweeps
 
 LOOPBACK = "ranks of one host on the CPU exchange data in its memory, which has no rated bandwidth"
-NIC = "between hosts it is the NIC that the ranks use, which no probe tells"
+NIC = "between hosts it is the NIC that the ranks use, which no probe reports"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

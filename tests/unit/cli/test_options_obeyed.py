@@ -85,7 +85,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "download": ["--download"], "profile": ["--profile"], "tensorboard": ["--tensorboard", "OUT/tb"],
         "rerun": ["--rerun", "failed"], "force": ["--force"], "json": ["--json"], "model": ["--model", "models:build"],
         "batch": ["--batch", "8"], "strategies": ["--strategies", "ddp"], "ranks": ["--ranks", "2"],
-        "input": ["--input", "3x8x8"], "inject": ["--inject", "jitter"],
+        "input": ["--input", "3x8x8"], "inject": ["--inject", "jitter"], "only": ["--only", "memory"],
     },
     "comm": {
         "ops": ["--ops", "all_gather"], "sizes": ["--sizes", "1K"], "dtype": ["--dtype", "bf16"],

@@ -25,7 +25,7 @@ NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capabi
 NAMES = (
     "accumulation", "ag-news", "ag-news-optimized", "bucket-size", "checkpointing", "demo", "fsdp-unit-size", "imdb",
     "mnist", "naive-vs-overlapped", "overlap-emulated", "pipeline-microbatches", "precision",
-    "quick", "shallowspeed", "strong-scaling", "tp-vs-dp", "weak-scaling", "zero-stages",
+    "quick", "shallowspeed", "strong-scaling", "suite", "tp-vs-dp", "weak-scaling", "zero-stages",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.bench_evidence import Made, bench, made
 from tests.fake_runs import timed_row
 
 from stepscope.records.training import TrainingRun
@@ -57,3 +58,17 @@ def test_a_peak_that_does_not_grow_is_not_a_negative_size() -> None:
     column = [c.key for c in table.columns].index("per_sample_bytes")
     assert table.rows[1].values[column].text == "none seen"
     assert table.rows[1].values[column].raw == -MIB / 64
+
+
+def test_what_a_batch_holds_by_kind_is_that_of_the_rank_with_most_and_unknown_where_a_rank_did_not_count() -> None:
+    def cell(batch: int, **summary: Any) -> Made:
+        peak = {"peak_memory_bytes": (300 + batch) * MIB}
+        return made(f"b{batch}", world_size=2, micro_batch=batch, global_batch=2 * batch, summary=peak | summary)
+
+    counted = {"parameters": 8, "gradients": 8, "optimizer": 16, "activations": 64}
+    found = bench(cell(64, memory=counted), cell(128))
+    (group,) = memory_by_batch(found.runs, found.cells)
+    assert [each.held for each in group] == [counted, {}]
+    table = memory_batches.build(found.runs, found.cells)
+    row = dict(zip((c.key for c in table.columns), table.rows[0].values, strict=True))
+    assert {kind: row[kind].raw for kind in counted} == counted

@@ -108,7 +108,7 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
         for table in (
             scaling_budget.build(evidence.scaling_budgets),
             overlap_gain.build(evidence.cells, evidence.traces),
-            memory_batches.build(evidence.runs),
+            memory_batches.build(evidence.runs, evidence.cells),
             links.build(evidence.comm, evidence.environment, topology_of(evidence)),
         )
         if table.rows

@@ -10,7 +10,7 @@ from stepscope.core.words import counted
 from stepscope.records.trace_summary import RankPass
 from stepscope.report.names import clean, file_part
 from stepscope.report.table import Column, Table, Value, duration, tabled, times, unknown, whole
-from stepscope.report.vega import COLUMN, Spec, by_series, chart, color, layer, name_axis, number_axis, sig
+from stepscope.report.vega import COLUMN, WIDE, Spec, by_series, chart, color, layer, name_axis, number_axis, sig
 from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._runs import time_unit
 from stepscope.report.views._training import exposed_value, measured
@@ -190,7 +190,8 @@ def picture(data: StepPicture) -> Spec:
         for row, kind, start, end in data.bars
     ]
     span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}}
-    hue = by_series((COMPUTE, HIDDEN, EXPOSED), _COLORS, width=COLUMN)
+    beside = WIDE * max(map(len, data.rows))
+    hue = by_series((COMPUTE, HIDDEN, EXPOSED), _COLORS, width=int(COLUMN - beside))
     return chart(
         data.title,
         [layer("bar", bars, {**span, "color": hue})],
