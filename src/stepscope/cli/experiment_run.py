@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def sweep_beside(plan: ReadyMatrix, layout: RunLayout) -> bool:
     """Measure what the experiment of this matrix asks for; False where it asks for nothing, or where no cell can run."""
     experiment = experiment_of(plan.matrix.name)
-    specs = [cell.spec for cell in plan.cells if cell.runnable and cell.spec.world_size > 1]
+    least = 1 if experiment is not None and "matmul" in experiment.sweep else 2  # one rank reduces nothing
+    specs = [cell.spec for cell in plan.cells if cell.runnable and cell.spec.world_size >= least]
     if experiment is None or not experiment.sweep or not specs:
         return False
     spec, networks = specs[0], {each.network for each in specs}

@@ -17,7 +17,7 @@ from stepscope.records.timeline import BucketChoice, Timeline
 from stepscope.results.comm_labels import cells_of
 from stepscope.results.evidence import Evidence
 
-_NOWHERE = CalibratedMachine(
+NOWHERE = CalibratedMachine(
     hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None
 )
 
@@ -73,7 +73,7 @@ def comm_costs(evidence: Evidence) -> CommCosts | None:
     global _last
     if evidence.calibration is not None:
         return CommCosts(calibration=evidence.calibration, rows=evidence.comm)
-    machine = _NOWHERE if evidence.environment is None else machine_of(evidence.environment)
+    machine = NOWHERE if evidence.environment is None else machine_of(evidence.environment)
     if _last is None or _last[0] is not evidence.comm or _last[1] != machine:
         _last = evidence.comm, machine, _fitted(evidence.comm, machine)
     return _last[2]

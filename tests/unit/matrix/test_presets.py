@@ -23,9 +23,10 @@ from stepscope.results.scaling import find_baseline
 LAPTOP = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)
 NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capability="9.0")
 NAMES = (
-    "accumulation", "ag-news", "ag-news-optimized", "bucket-size", "checkpointing", "demo", "fsdp-unit-size", "imdb",
-    "mnist", "naive-vs-overlapped", "overlap-emulated", "pipeline-microbatches", "precision",
-    "quick", "shallowspeed", "strong-scaling", "suite", "tp-vs-dp", "weak-scaling", "zero-stages",
+    "accumulation", "ag-news", "ag-news-optimized", "alpha-beta", "bucket-size", "checkpointing", "demo",
+    "fsdp-unit-size", "imdb", "memory-breakdown", "mfu", "mnist", "naive-vs-overlapped", "overlap-efficiency",
+    "overlap-emulated", "pipeline-microbatches", "precision", "quick", "shallowspeed", "straggler", "strong-scaling", "suite",
+    "tp-vs-dp", "weak-scaling", "zero-stages",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from stepscope.core.words import counted
+from stepscope.core.words import counted, listed
 from stepscope.records.training import Measured
 from stepscope.report.table import (
     Column,
@@ -23,13 +23,14 @@ from stepscope.report.table import (
     whole,
 )
 from stepscope.report.view import View
-from stepscope.results.experiments import Check
+from stepscope.results.experiments import Expectation, Verdict
 
 _FORMATS: dict[str, Format] = {"time": duration, "bytes": size, "share": percent, "flops": flops, "whole": whole}
-_TONES: dict[str, Any] = {"agrees": "good", "differs": "warn", "cannot be told": "dim"}
+_TONES: dict[str, Any] = {"agrees": "good", "differs": "warn", "undecided": "dim"}
+_REST: dict[Verdict, str] = {"differs": "differ", "undecided": "undecided"}
 
 
-def build(checks: Sequence[Check]) -> Table:
+def build(checks: Sequence[Expectation]) -> Table:
     """A row for each figure; none where no run is an experiment."""
     return tabled(
         "experiment",
@@ -52,29 +53,28 @@ def build(checks: Sequence[Check]) -> Table:
 
 _READING = (
     "agrees: the 95% interval of what was measured meets what is expected, with what its model leaves out; differs: it does "
-    "not; cannot be told: a figure or its interval is missing, or the interval is so wide that it would agree with anything"
+    "not; undecided: a figure or its interval is missing, or the interval is so wide that it would agree with anything"
 )
 
 
-def conclusion(checks: Sequence[Check]) -> str:
-    """``9 of 12 figures agree with what is expected, 2 differ, 1 cannot be told``."""
+def conclusion(checks: Sequence[Expectation]) -> str:
+    """``9 of 12 figures agree with what is expected, 2 differ, 1 undecided``."""
     found = Counter(check.verdict for check in checks)
-    rest = [f"{found['differs']} differ" if found["differs"] else "", f"{found['cannot be told']} cannot be told"
-            if found["cannot be told"] else ""]  # fmt: skip
-    told = f"{found['agrees']} of {counted(len(checks), 'figure')} agree with what is expected"
-    return ", ".join([told, *(part for part in rest if part)])
+    rest = [f"{found[verdict]} {word}" for verdict, word in _REST.items() if found[verdict]]
+    return ", ".join([f"{found['agrees']} of {counted(len(checks), 'figure')} agree with what is expected", *rest])
 
 
-def reasons(checks: Sequence[Check]) -> tuple[str, ...]:
-    """Why figures differ or cannot be told, each reason once with those that it is about."""
+def reasons(checks: Sequence[Expectation]) -> tuple[str, ...]:
+    """Why figures differ or are undecided, each reason once with those that it is about."""
     found: dict[tuple[str, str], list[str]] = {}
     for check in checks:
         if check.reason:
-            found.setdefault((check.verdict, check.reason), []).append(f"{check.subject}: {check.quantity}")
-    return tuple(f"{'; '.join(names)} {verdict}: {reason}" for (verdict, reason), names in found.items())
+            named = f"{check.subject.partition(': ')[0]}, {check.quantity}"
+            found.setdefault((check.verdict, check.reason), []).append(named)
+    return tuple(f"{verdict}: {reason} ({listed(names, at_most=4)})" for (verdict, reason), names in found.items())
 
 
-def document(checks: Sequence[Check]) -> list[dict[str, Any]]:
+def document(checks: Sequence[Expectation]) -> list[dict[str, Any]]:
     """For ``--json``: base units, unknown is null."""
     return [
         {
@@ -89,16 +89,16 @@ def document(checks: Sequence[Check]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _figure(check: Check, found: Measured | None) -> Value:
+def _figure(check: Expectation, found: Measured | None) -> Value:
     return unknown() if found is None else _FORMATS[check.unit](_raw(check, found.value))
 
 
-def _end(check: Check, side: str) -> Value:
+def _end(check: Expectation, side: str) -> Value:
     end = None if check.measured is None else getattr(check.measured, side)
     return _FORMATS[check.unit](None if end is None else _raw(check, end))
 
 
-def _raw(check: Check, value: float) -> float:
+def _raw(check: Expectation, value: float) -> float:
     return int(value) if check.unit == "whole" else value
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stepscope.core.registry import Registry
 from stepscope.results.evidence import Evidence
-from stepscope.results.experiments._common import Check, Experiment
+from stepscope.results.experiments._common import Expectation, Experiment, Verdict
 
-__all__ = ["REGISTRY", "Check", "Experiment", "checks_of", "experiment_names", "experiment_of"]
+__all__ = ["REGISTRY", "Expectation", "Experiment", "Verdict", "checks_of", "experiment_names", "experiment_of"]
 
 REGISTRY: Registry[Experiment] = Registry("stepscope.results.experiments", "EXPERIMENT", "experiment")
 
@@ -21,7 +21,7 @@ def experiment_of(preset: str) -> Experiment | None:
     return REGISTRY.load(preset.replace("-", "_")) if preset in experiment_names() else None
 
 
-def checks_of(evidence: Evidence) -> tuple[Check, ...]:
+def checks_of(evidence: Evidence) -> tuple[Expectation, ...]:
     """What the experiments among the run folders expected and found, in the order of their figures."""
     named = dict.fromkeys(record.name for record in evidence.records if record.kind == "bench")
     found = (experiment_of(name) for name in named)

@@ -8,21 +8,25 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.units import format_percent
 from stepscope.records.training import Measured
 
 if TYPE_CHECKING:
+    from stepscope.results.comm_costs import CommCosts
     from stepscope.results.evidence import CellEvidence, Evidence
 
 Unit = Literal["time", "bytes", "share", "flops", "whole"]
-Verdict = Literal["agrees", "differs", "cannot be told"]
+Verdict = Literal["agrees", "differs", "undecided"]
 
 TOO_WIDE = 0.5
-"""Half an interval, as a share of what is expected, from which on it would agree with nearly anything."""
+"""Half an interval, as a share of the larger figure, from which on it would agree with nearly anything."""
+
+
+LEAST_ERROR = 0.10
+"""Repeated sweeps of one quiet machine differ by as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Expectation:
     """One quantity of one cell. Figures in base units (``time``: ns).
 
     expected: by the product's own model, with an interval where the model rests on measurements; None: see ``missing``.
@@ -44,11 +48,11 @@ class Check:
 
     @property
     def verdict(self) -> Verdict:
-        return "cannot be told" if self._obstacle else "agrees" if self._near else "differs"
+        return "undecided" if self._obstacle else "agrees" if self._near else "differs"
 
     @property
     def reason(self) -> str:
-        """Why it cannot be told, or what the difference means; empty where the two agree."""
+        """Why it is undecided, or what the difference means; empty where the two agree."""
         if obstacle := self._obstacle:
             return obstacle
         return "" if self._near else self.hint
@@ -61,10 +65,9 @@ class Check:
             return ""
         if self.measured.low is None or self.measured.high is None:
             return "too few steps for an interval"
-        half, scale = (self.measured.high - self.measured.low) / 2, abs(self.expected.value)
-        if half > TOO_WIDE * scale:
-            times = f"±{format_percent(half / scale)} of what is expected" if scale else "and nothing is expected"
-            return f"too noisy here: the interval is {times}; measure more steps, or on a quiet machine"
+        half = (self.measured.high - self.measured.low) / 2
+        if half > TOO_WIDE * max(abs(self.expected.value), abs(self.measured.value)):
+            return "too noisy: half the interval is more than half of either figure; measure more steps, on a quiet machine"
         return ""
 
     @property
@@ -89,7 +92,7 @@ class Experiment:
     rests on; empty: nothing.
     """
 
-    judge: Callable[[Evidence], tuple[Check, ...]]
+    judge: Callable[[Evidence], tuple[Expectation, ...]]
     matrix: str | None = None
     sweep: Mapping[str, Any] = field(default_factory=dict)
 
@@ -113,6 +116,13 @@ def mapped(figure: Measured | None, change: Callable[[float], float]) -> Measure
         return Measured(value=value)
     low, high = sorted((change(figure.low), change(figure.high)))
     return Measured(value=value, low=low, high=high)
+
+
+def model_error(costs: CommCosts | None, world_size: int) -> float:
+    """What a prediction from these collectives may be off by: their fits' error on sizes left out, at least 10%."""
+    fits = () if costs is None else costs.calibration.fits
+    errors = [fit.curve.cross_validated_error or 0.0 for fit in fits if fit.world_size == world_size]
+    return max([LEAST_ERROR, *errors])
 
 
 def finished(evidence: Evidence) -> tuple[CellEvidence, ...]:

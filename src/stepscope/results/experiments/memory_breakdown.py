@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.records.training import Measured
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments._common import Check, Experiment, finished
+from stepscope.results.experiments._common import Expectation, Experiment, finished
 from stepscope.results.held import held_by
 
 MATRIX = """\
@@ -41,11 +41,11 @@ _MODELS = {
 }
 
 
-def judge(evidence: Evidence) -> tuple[Check, ...]:
+def judge(evidence: Evidence) -> tuple[Expectation, ...]:
     return tuple(check for cell in finished(evidence) for check in _cell(cell))
 
 
-def _cell(cell: CellEvidence) -> list[Check]:
+def _cell(cell: CellEvidence) -> list[Expectation]:
     found = held_by(cell)
     plan = None if found is None else found.plan
     planned = {} if found is None or plan is None else {
@@ -57,7 +57,7 @@ def _cell(cell: CellEvidence) -> list[Check]:
         size = None if found is None else found.sizes.get(kind)
         expected = planned.get(kind)
         checks.append(
-            Check(
+            Expectation(
                 subject=cell.run.label, quantity=kind, unit="bytes", exact=True, tolerance=TOLERANCE, model=model,
                 expected=None if expected is None else Measured(value=float(expected)),
                 measured=None if size is None else Measured(value=float(size)),

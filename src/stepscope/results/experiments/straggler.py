@@ -8,7 +8,7 @@ from stepscope.config.injection import injection_of
 from stepscope.records.training import Measured
 from stepscope.results.cell_facts import same_but
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments._common import Check, Experiment, difference, finished, mapped
+from stepscope.results.experiments._common import Expectation, Experiment, difference, finished, mapped
 from stepscope.results.slow_ranks import Floats, OwnTimes, own_times, slow_ranks
 from stepscope.stats.bootstrap import bootstrap_median_interval
 from stepscope.stats.measured import BOOTSTRAP_SEED
@@ -42,17 +42,17 @@ STEP_TOLERANCE = 0.10
 """Of a planted delay: processors change their clock around a sleep, and a collective starts a little later."""
 
 
-def judge(evidence: Evidence) -> tuple[Check, ...]:
+def judge(evidence: Evidence) -> tuple[Expectation, ...]:
     """The planted cells, each beside the same cell without a fault."""
     found = [check for cell in finished(evidence) if cell.spec.inject is not None for check in _cell(evidence, cell)]
     return tuple(found)
 
 
-def _cell(evidence: Evidence, cell: CellEvidence) -> list[Check]:
+def _cell(evidence: Evidence, cell: CellEvidence) -> list[Expectation]:
     plain = same_but(evidence, cell, inject=None)
     if plain is None or plain.run.step_ns is None:
         return [
-            Check(
+            Expectation(
                 subject=_name(cell), quantity="step, longer by", unit="time", expected=None, measured=cell.run.step_ns,
                 model="time planted", missing="the same cell without a fault has no step time",
             )
@@ -75,7 +75,7 @@ def _name(cell: CellEvidence) -> str:
     return f"{cell.spec.strategy}, {cell.spec.inject or 'no fault'}"
 
 
-def _step(cell: CellEvidence, plain: CellEvidence) -> list[Check]:
+def _step(cell: CellEvidence, plain: CellEvidence) -> list[Expectation]:
     """All ranks meet in each step: it is as long as the latest one's."""
     ours, theirs = cell.run.step_ns, plain.run.step_ns
     assert ours is not None
@@ -91,12 +91,12 @@ def _step(cell: CellEvidence, plain: CellEvidence) -> list[Check]:
         model = f"median of the latest of {ranks} ranks: greatest delay x 0.5^(1/{ranks})"
     lost = mapped(ours, lambda step: 1 - theirs.value / step)
     return [
-        Check(
+        Expectation(
             subject=_name(cell), quantity="step, longer by", unit="time", expected=Measured(value=delay),
             measured=difference(ours, theirs), model=model, tolerance=STEP_TOLERANCE,
             hint="part of the delay hides in waiting that was there without it, or ranks disturb each other",
         ),
-        Check(
+        Expectation(
             subject=_name(cell), quantity="throughput lost", unit="share",
             expected=Measured(value=delay / (theirs.value + delay)), measured=lost,
             model="delay / (step without it + delay)", tolerance=STEP_TOLERANCE,
@@ -105,10 +105,10 @@ def _step(cell: CellEvidence, plain: CellEvidence) -> list[Check]:
     ]  # fmt: skip
 
 
-def _loader(cell: CellEvidence, plain: CellEvidence) -> Check:
+def _loader(cell: CellEvidence, plain: CellEvidence) -> Expectation:
     waits = [_data_wait(each) for each in (cell, plain)]
     measured = None if waits[0] is None or waits[1] is None else difference(waits[0], waits[1])
-    return Check(
+    return Expectation(
         subject=_name(cell), quantity="waiting for data, longer by", unit="time",
         expected=Measured(value=float(max(_lost(cell, "loader"), default=0))), measured=measured,
         model="time planted in the loader", tolerance=STEP_TOLERANCE, missing="no steps that all ranks have",
@@ -121,14 +121,14 @@ def _data_wait(cell: CellEvidence) -> Measured | None:
     return None if times is None else _median(times.parts_ns[0].max(axis=0))
 
 
-def _slow_rank(cell: CellEvidence, plain: CellEvidence, rank: int) -> list[Check]:
+def _slow_rank(cell: CellEvidence, plain: CellEvidence, rank: int) -> list[Expectation]:
     times, before = own_times(cell.result), own_times(plain.result)
     named = None if times is None else next((s.rank for s in slow_ranks(times) if s.kind == "chronic"), None)
     planted = next((float(s.planted_ns["slow_rank"]) for s in cell.result.summaries if s.rank == rank), None)
     ahead = None if before is None else _excess(before, rank)
     found = None if times is None else _excess(times, rank)
     return [
-        Check(
+        Expectation(
             subject=_name(cell), quantity=f"rank {rank} computes beyond the others", unit="time",
             expected=None if planted is None else Measured(value=planted),
             measured=None if found is None or ahead is None else difference(found, ahead),
@@ -136,7 +136,7 @@ def _slow_rank(cell: CellEvidence, plain: CellEvidence, rank: int) -> list[Check
             missing="no steps that all ranks have",
             hint="the ranks share cores: what one loses by sleeping, the others gain",
         ),
-        Check(
+        Expectation(
             subject=_name(cell), quantity="rank that the others wait for", unit="whole",
             expected=Measured(value=rank), measured=None if named is None else Measured(value=named), exact=True,
             model="the planted one", missing="no rank stands out of the noise in every step",
