@@ -42,6 +42,7 @@ from stepscope.report.views.runs import of_cells
 from stepscope.results.bench_document import bench_document
 from stepscope.results.evidence import Evidence
 from stepscope.results.experiments import checks_of
+from stepscope.results.held import differing, held, in_words
 from stepscope.results.open import load_evidence
 from stepscope.results.overlap_gain import conclusions as overlap_conclusions
 from stepscope.results.overlap_gain import gains
@@ -202,7 +203,9 @@ def _print(
     for said in (*conclusions(pipelines(evidence.cells)), *gained):
         say(said)
     show_table(of_cells(runs))
-    further = [*pipeline_tables(evidence.cells), *held_tables(evidence.cells)]
+    holding = held(evidence.cells)
+    different = differing(holding)
+    further = [*pipeline_tables(evidence.cells), *(held_tables(evidence.cells) if different else ())]
     if evidence.traces:
         table = overlap_gain.build(evidence.cells, evidence.traces)
         further.append(replace(table, footnotes=table.footnotes[len(gained) :]))  # the first ones are said above
@@ -210,6 +213,8 @@ def _print(
         if table.rows:
             console.print()
             show_table(table)
+    for line in () if different else in_words(holding):
+        say(line)
     for table in experiment_tables(evidence):
         console.print()
         show_table(table, titled=True)

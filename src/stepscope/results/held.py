@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from stepscope.core.dataclass import dataclass
 from stepscope.core.grouping import grouped
 from stepscope.core.units import format_bytes, format_percent
+from stepscope.core.words import listed
 from stepscope.predict.specs import specs_of
 from stepscope.records.plan import MemoryPlan
 from stepscope.results.evidence import CellEvidence
@@ -57,8 +58,12 @@ def held_by(cell: CellEvidence) -> Held | None:
 
 
 def held(cells: Sequence[CellEvidence]) -> tuple[Held, ...]:
-    """Cells whose ranks counted their tensors, where they do not all hold the same; else nothing is to be told."""
-    found = [each for cell in cells if (each := held_by(cell)) is not None]
+    """Cells whose ranks counted their tensors."""
+    return tuple(each for cell in cells if (each := held_by(cell)) is not None)
+
+
+def differing(found: Sequence[Held]) -> tuple[Held, ...]:
+    """Those among whose like some hold more than others."""
     alike: dict[tuple[object, ...], set[tuple[int, ...]]] = defaultdict(set)
     for each in found:
         alike[_group(each)].add(tuple(each.sizes.values()))
@@ -72,9 +77,9 @@ def _group(each: Held) -> tuple[object, ...]:
 
 
 def conclusions(found: Sequence[Held]) -> tuple[str, ...]:
-    """For each group what holding less costs: against the cell that holds most."""
+    """For each group whose cells hold different sizes what holding less costs: against the cell that holds most."""
     texts = []
-    for group in _by_strategy(grouped(found, _group).values()):
+    for group in _by_strategy(grouped(differing(found), _group).values()):
         known = sorted(((each.total, each) for each in group if each.total is not None), key=lambda pair: -pair[0])
         texts += [_against(*known[0], *pair) for pair in known[1:]]
     return tuple(texts)
@@ -87,6 +92,16 @@ def _by_strategy(groups: Iterable[list[Held]]) -> Iterator[list[Held]]:
             yield group
         else:
             yield from grouped(group, lambda each: each.cell.spec.strategy).values()
+
+
+def in_words(found: Sequence[Held]) -> tuple[str, ...]:
+    """``a rank holds 26.8 MB: parameters 4.25 MB, ...``, once for all cells that hold the same."""
+    texts = []
+    for sizes, group in grouped(found, lambda each: tuple(each.sizes.items())).items():
+        kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in sizes if size or kind != "gathered")
+        who = listed([f"{each.cell.run.model}, {each.cell.run.label}" for each in group], at_most=4)
+        texts.append(f"a rank holds {format_bytes(sum(dict(sizes).values()))}: {kinds} ({who})")
+    return tuple(texts)
 
 
 def _against(most: int, first: Held, bytes_held: int, each: Held) -> str:

@@ -12,13 +12,13 @@ from stepscope.results.held import KINDS, conclusions, held
 
 
 def build(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
-    """One table over all cells; nothing where all ranks hold the same."""
+    """One table over all cells; nothing where no cell counted its tensors."""
     found = held(cells)
     if not found:
         return ()
     table = tabled(
         "held",
-        "Memory of a rank against time",
+        "Memory of a rank by kind, against time",
         (
             Column("label", "strategy", lambda h: h.cell.run.strategy, role="identity", lead=True),
             Column("world_size", "ranks", lambda h: h.cell.run.world_size, whole, role="identity"),
@@ -55,4 +55,4 @@ def _off(found: int | None, planned: int | None) -> Value:
     return Value(text=f"{share:+.1%}", raw=share)
 
 
-VIEW = View(key="held", title="Memory of a rank against time", needs=("cells",), tables=build)
+VIEW = View(key="held", title="Memory of a rank by kind, against time", needs=("cells",), tables=build)

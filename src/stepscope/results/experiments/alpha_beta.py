@@ -84,7 +84,7 @@ def _size(row: CommRow, line: Line | str) -> Expectation:
         _name(row.world_size, line), format_size(size), line,
         None if isinstance(line, str) else line_time_ns(line, size),
         Measured(value=row.time_ns or 0.0, low=row.time_ns_low, high=row.time_ns_high),
-        hint="the time is no line here: the curve of `stepscope calibrate` follows it",
+        hint="the times do not follow a line here: the curve of `stepscope calibrate` follows it",
     )  # fmt: skip
 
 

@@ -62,11 +62,17 @@ def _cell(evidence: Evidence, cell: CellEvidence, cells: list[CellEvidence]) -> 
         return checks
     naive = next((c for c in cells if c.spec.strategy == "naive" and same_work(c.result, cell.result)), None)
     whole = None if naive is None else naive.run.exposed_comm_ns
+    reached = None if line is None or whole is None else _efficiency(cell, line.compute_ns, whole.value)
+    if reached is not None and reached.value > 1:  # nothing hides more than there is
+        reached, missing = (
+            None,
+            "computation, communication and step contradict each other: the machine was not the same for all",
+        )
     checks.append(
         Expectation(
             subject=cell.run.label, quantity="overlap efficiency", unit="share", tolerance=error, hint=HINT,
             expected=None if line is None or line.overlap_efficiency is None else Measured(value=line.overlap_efficiency),
-            measured=None if line is None or whole is None else _efficiency(cell, line.compute_ns, whole.value),
+            measured=reached,
             model="(computation + communication - step) / the smaller of the two",
             missing=missing or "no step that reduces after the backward pass",
         )
