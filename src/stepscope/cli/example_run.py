@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 from stepscope.cli.commands.example import Example
 from stepscope.cli.console import out, say
+from stepscope.config.injection import absent, parse_injection
 from stepscope.core.errors import Interrupted, UsageError
-from stepscope.examples.jobs import EXAMPLES
+from stepscope.examples.jobs import EXAMPLES, WORLD, own_ns, with_faults
+from stepscope.examples.jobs import Example as Job
 
 
 def run(options: Example) -> None:
     """Write every example into its own folder. Raises UsageError where one of them is there already."""
-    directory = options.directory
-    for name in EXAMPLES:
+    directory, examples = options.directory, EXAMPLES | _planted(options.inject)
+    for name in examples:
         if (directory / name).exists():
             raise UsageError(f"{directory / name} already exists", fix="name another folder, or delete this one")
     written: list[str] = []
     try:
-        for name, example in EXAMPLES.items():
+        for name, example in examples.items():
             example.write(directory / name)
             written.append(name)
     except KeyboardInterrupt:
-        raise _interrupted(directory, written) from None
+        raise _interrupted(directory, written, examples) from None
     except OSError as error:
         raise UsageError(
             f"cannot write to {directory}: {error.strerror}", fix="name a folder that is writable"
         ) from error
     console = out()
-    console.print(f"{len(EXAMPLES)} example jobs in {directory}, generated, each with one known problem")
-    for name, example in EXAMPLES.items():
+    console.print(f"{len(examples)} example jobs in {directory}, generated, each with one known problem")
+    for name, example in examples.items():
         where = shlex.quote(str(directory / name))
         say(f"\n{name}: {example.planted}")
         for command in example.commands:
@@ -41,9 +44,26 @@ def run(options: Example) -> None:
     )
 
 
-def _interrupted(directory: Path, written: list[str]) -> Interrupted:
+def _planted(faults: tuple[str, ...]) -> dict[str, Job]:
+    """The job with the faults that the command line names; none without."""
+    if not faults:
+        return {}
+    found = parse_injection(",".join(faults))
+    if (reason := absent(found, WORLD)) is not None:
+        raise UsageError(f"--inject {reason}")
+    if found.jitter is not None:
+        raise UsageError(
+            "--inject jitter: a generated job of a few steps cannot show it", fix="stepscope bench --preset straggler"
+        )
+    slower = {s.rank: 1 + s.by.share for s in found.slow if s.by.share is not None}
+    late = {s.rank: s.by.ns for s in found.slow if s.by.ns is not None}
+    data_ns = 0 if found.loader is None else round(found.loader.of(own_ns()))
+    return {"injected": with_faults(found.words, slower=slower, late_ns=late, data_ns=data_ns)}
+
+
+def _interrupted(directory: Path, written: list[str], examples: Iterable[str]) -> Interrupted:
     """What is complete, and what to delete before the next try, which refuses folders that exist."""
-    begun = [name for name in EXAMPLES if name not in written and (directory / name).exists()]
+    begun = [name for name in examples if name not in written and (directory / name).exists()]
     if not written and not begun:
         return Interrupted("interrupted: nothing is written")
     parts = [f"complete in {directory}: {', '.join(written)}"] if written else []

@@ -15,7 +15,9 @@ import pytest
 from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.cli.console import err, out
+from stepscope.cli.example_run import _planted
 from stepscope.cli.main import main
+from stepscope.core.errors import UsageError
 from stepscope.examples.hang import LOST
 from stepscope.examples.jobs import EXAMPLES
 
@@ -43,6 +45,7 @@ def fresh_consoles() -> Iterator[None]:
 WITHOUT_TORCH = """
 import sys
 from stepscope.cli.main import main
+from stepscope.core.errors import UsageError
 try:
     main(["example", "jobs"])
 except SystemExit as stop:
@@ -155,3 +158,36 @@ def test_an_interrupt_names_what_is_complete(
     said = capsys.readouterr().err
     assert ended.value.code == 130
     assert f"complete in {tmp_path / 'e'}: {first}; incomplete: {tmp_path / 'e' / second}" in said
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule", "text"),
+    [
+        ("slow_rank=2:30%", "straggler", "rank 2"),
+        ("slow_rank=6:4ms", "straggler", "rank 6"),
+        ("loader=60%", "data-loading", "waits for data"),
+    ],
+)
+def test_a_planted_fault_is_found_first(
+    fault: str, rule: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (planted,) = _planted((fault,)).values()
+    planted.write(tmp_path / "job")
+    _run("diagnose", str(tmp_path / "job"), "--json")
+    first = json.loads(capsys.readouterr().out)["findings"][0]
+    assert first["rule"] == rule
+    assert text in json.dumps(first)
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        (("slow_rank=8:30%",), "ranks 0 to 7"),
+        (("jitter",), "stepscope bench --preset straggler"),
+        (("slow",), "is not a planted fault"),
+    ],
+)
+def test_a_fault_that_a_generated_job_cannot_have_is_refused(faults: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        _planted(faults)
+    assert words in str(error.value)

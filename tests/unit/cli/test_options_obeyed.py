@@ -107,7 +107,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "json": ["--json"], "strict": ["--strict"], "torch_timeout": ["--torch-timeout", "9"], "quick": ["--quick"],
         "ranks": ["--ranks", "3"],
     },
-    "example": {},
+    "example": {"inject": ["--inject", "slow_rank=3:40%"]},
     "profile": {
         "steps": ["--steps", "5"], "wait": ["--wait", "7"], "warmup": ["--warmup", "2"], "duration": ["--duration", "3"],
         "after": ["--after", "4"], "ranks": ["--ranks", "1"], "shapes": ["--shapes"], "stacks": ["--stacks"],

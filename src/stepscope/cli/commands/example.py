@@ -17,6 +17,13 @@ class Example(Options):
     """
 
     directory: Annotated[Path, typer.Argument(help="Folder to write the jobs into.", metavar="DIR", show_default=False)]
+    inject: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            help="Also a job of 8 ranks with this fault: slow_rank=2:30% or loader. Repeatable.",
+            metavar="FAULT[=AMOUNT]",
+        ),
+    ] = ()
 
 
 COMMAND = Command(options=Example, where="stepscope.cli.example_run", panel="Start here")
