@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import typer
@@ -22,14 +23,27 @@ COMPLETING = "_STEPSCOPE_COMPLETE"
 
 
 class _PlainHelp:
-    """Switches without ``<bool>``."""
+    """Switches without ``<bool>``, arguments without ``<list[Path]>`` and brackets in brackets."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for each in found:
             if getattr(each, "is_flag", False) and each.metavar is None:
                 each.metavar = ""
+            if each.param_type_name == "argument":
+                each.display_type_rich = _no_type
+                each._usage_display_name = partial(_in_usage, each)
         return found
+
+
+def _no_type(ctx: Any) -> None:
+    """Python's name of an argument's type tells a user nothing."""
+
+
+def _in_usage(argument: Any) -> str:
+    """``PATHS...``, ``[RUN]``: brackets where it may be left out, dots where it may be repeated."""
+    name = argument.display_name_raw + ("..." if argument.nargs != 1 and "..." not in argument.display_name_raw else "")
+    return name if argument.required else f"[{name}]"
 
 
 class _Group(_PlainHelp, TyperGroup):

@@ -28,6 +28,7 @@ from stepscope.launch.join import joined_world
 from stepscope.launch.torchrun import require_torch
 from stepscope.matrix.bench_cells import BENCH
 from stepscope.matrix.cell_kind import RunRequest
+from stepscope.matrix.presets import preset_names
 from stepscope.matrix.resolved import resolved_matrix
 from stepscope.matrix.run_place import RunPlace, exit_code, take_place
 from stepscope.matrix.session import ReadyMatrix, derive_results, make_plan
@@ -91,8 +92,23 @@ def _source(options: Bench) -> Path | str | Document:
                 raise UsageError(
                     f"--{name} goes with --model", fix=f"a matrix says it itself: --set base.{_OF_MODEL[name]}"
                 )
+        if options.matrix is not None:
+            _require_matrix(options.matrix)
         return given[0]
     return model_matrix(options)
+
+
+def _require_matrix(file: Path) -> None:
+    """Raises UsageError for what is no file but something else that bench has a word for."""
+    if not file.exists() and str(file) in preset_names():
+        raise UsageError(
+            f"{file} does not exist", fix=f"a preset is named by --preset: stepscope bench --preset {file}"
+        )
+    if RunLayout(file).run.is_file():
+        raise UsageError(
+            f"{file} is a run folder, not a matrix file",
+            fix=f"to resume the run, name its matrix again: stepscope bench MATRIX.yaml -o {file}",
+        )
 
 
 def _mode(options: Bench) -> tuple[str, Collection[str]]:

@@ -34,15 +34,21 @@ if TYPE_CHECKING:
 FILE = "calib.json"
 
 
+def _why_not(run: Path) -> str:
+    if run.is_dir():
+        return "it has neither run.json nor profile.json"
+    return "it is a file" if run.exists() else "there is no such folder"
+
+
 def run(options: Calibrate) -> int:
     """Write the calibration of a comm run and print it; returns the exit code. Raises StepscopeError."""
     run = options.run
     if _is_table(run):
         return _of_rows(options, run)
-    if not run.is_dir():
+    if not any(file.is_file() for file in (ProfileLayout(run).record, RunLayout(run).run)):
         raise DataError(
             f"{run} is not a run folder",
-            why="there is no such folder" if not run.exists() else "it is a file",
+            why=_why_not(run),
             fix="pass the folder that `stepscope comm` or `stepscope profile` printed, or a csv of training runs",
         )
     if ProfileLayout(run).record.is_file():

@@ -12,20 +12,27 @@ from stepscope.cli.command import Options
 WorldSize = Annotated[
     str | None,
     typer.Option(
-        "--world-size", help="Number of ranks of runs that do not state it: exp021=4,exp044=4.", metavar="RUN=N,..."
+        "--world-size",
+        help="Number of ranks, for runs whose files do not state it: exp021=4,exp044=4.",
+        metavar="RUN=N,...",
     ),
 ]
 Scaling = Annotated[
     str | None,
-    typer.Option(help="What stays constant as ranks are added, where files do not state it.", metavar="strong|weak"),
+    typer.Option(
+        help="Where files do not state it: strong (same global batch on more ranks) or weak (same batch per rank).",
+        metavar="strong|weak",
+    ),
 ]
 Columns = Annotated[
     str | None,
     typer.Option(
-        help="Meaning of a table's columns: tok_s=tokens_per_s; NAME=- ignores one.", metavar="NAME=MEANING,..."
+        help="What a table's columns mean: tok_s=tokens_per_s; NAME=- leaves a column out.", metavar="NAME=MEANING,..."
     ),
 ]
-DropEpochs = Annotated[int, typer.Option("--drop-epochs", help="First epochs to leave out of epoch times.", min=0)]
+DropEpochs = Annotated[
+    int, typer.Option("--drop-epochs", help="Number of first epochs to leave out of epoch times.", min=0, metavar="N")
+]
 Paths = Annotated[
     tuple[Path, ...],
     typer.Argument(

@@ -6,6 +6,7 @@ Everything is imported inside, so that Ctrl-C during the imports ends as it does
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -93,7 +94,7 @@ def _code_of(error: Exception) -> int:
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own UsageError family
         context = getattr(error, "ctx", None)
         fix = "" if context is None else f"\n  fix: see `{context.command_path} --help`"
-        _print_error(f"{_nearest_option(error) or error.format_message()}{fix}")
+        _print_error(f"{_nearest_option(error) or _plain(error.format_message())}{fix}")
         return ExitCode.USAGE
     import traceback
 
@@ -102,6 +103,17 @@ def _code_of(error: Exception) -> int:
     err().print("".join(traceback.format_exception(error)), end="")
     err().print("[bold red]this is a bug in stepscope[/]: please report it with the lines above", markup=True)
     return ExitCode.BUG
+
+
+def _plain(message: str) -> str:
+    """``--ci: expected at most 1``, from the words of the library that checked the value."""
+    if missing := re.fullmatch(r"Missing (?:argument|option) '(.*)'\.", message):
+        return f"{missing[1]} is missing"
+    found = re.fullmatch(r"Invalid value for '(?P<name>[^']*)': Input should be (?P<what>[^,]*).*", message)
+    if found is None:
+        return message
+    what = found["what"].replace("less than or equal to", "at most").replace("greater than or equal to", "at least")
+    return f"{found['name']}: expected {what.replace('valid ', '')}"
 
 
 RANKS = ("--gpus", "--nproc", "--nproc-per-node", "--nranks", "--num-ranks", "--num-gpus", "--world-size", "-n", "-np")

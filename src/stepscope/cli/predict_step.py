@@ -13,6 +13,7 @@ from stepscope.cli.console import out, print_document
 from stepscope.cli.predict_what_if import parse_gpus, parse_what_if
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_percent
+from stepscope.core.words import counted
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.collectives.fabrics import find_fabric
 from stepscope.predict.step.calibration import StepCalibration
@@ -149,7 +150,7 @@ def _show(
         if found:
             table(predicted_step.build_remedies(found))
         else:
-            say(f"\non {gpus} GPUs no change looked at makes it fit: more GPUs, or GPUs with more memory")
+            say(f"\non {counted(gpus, 'GPU')} no change looked at makes it fit: more GPUs, or GPUs with more memory")
     if other:
         say("")
         for before, after in zip(predictions, other, strict=True):

@@ -301,10 +301,12 @@ def _regions(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     stated = []
     for text in given:
         name, _, phase = text.rpartition("=")
-        if not name or phase not in PHASES[:OTHER]:
+        if not name:
             raise UsageError(
                 f"--region {text!r}: expected NAME=PHASE", fix=f"PHASE is one of {', '.join(PHASES[:OTHER])}"
             )
+        if phase not in PHASES[:OTHER]:
+            raise UsageError(f"--region {text!r}: {unknown('phase', phase, PHASES[:OTHER])}")
         stated.append((name, phase))
     return tuple(stated)
 

@@ -18,6 +18,7 @@ import yaml
 
 from stepscope.config.problems import Mark, Path, Problem, path_text
 from stepscope.core.errors import UsageError
+from stepscope.core.suggest import nearest_path
 
 MAX_VALUES = 100_000
 """More values than any matrix needs: stops a file whose aliases multiply (the "billion laughs")."""
@@ -65,6 +66,10 @@ def read_yaml(file: FilePath) -> Document:
         if not str(file).startswith("/dev/") and file.is_fifo():
             raise OSError("it is a pipe, and possibly no process writes to it")
         data = file.read_bytes()
+    except FileNotFoundError as error:
+        raise UsageError(f"{file} does not exist", fix=nearest_path(FilePath(file))) from error
+    except IsADirectoryError as error:
+        raise UsageError(f"{file} is a folder, not a YAML file", fix="name the file") from error
     except OSError as error:
         raise UsageError(
             f"cannot read {file}", why=error.strerror or str(error), fix="check the path and its permissions"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,11 @@ from stepscope.store.writer import make_dir, write_record, writing
 HOOK = Path(__file__).parents[1] / "hook"
 
 
+def _how_to_start(command: Sequence[str]) -> str:
+    script = command[0].endswith(".py")
+    return f"Python runs a script: -- python {shlex.join(command)}" if script else "check the command after `--`"
+
+
 def prepare(
     layout: ProfileLayout, record: ProfileRecord, *, nccl_debug: bool, step_optimizer: int, memory: bool
 ) -> dict[str, str]:
@@ -40,7 +46,7 @@ def prepare(
         raise UsageError(
             f"{record.command[0]!r} cannot be started",
             why="there is no such program" if not Path(record.command[0]).exists() else "it is not executable",
-            fix="check the command after `--`",
+            fix=_how_to_start(record.command),
         )
     if layout.end.exists():
         make_room(layout)

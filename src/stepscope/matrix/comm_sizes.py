@@ -12,10 +12,17 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """Sizes in bytes, in the order given, none twice. Raises UsageError."""
     sizes: list[int] = []
     for part in text.split(","):
-        sizes += _range(part.strip()) if ":" in part else [parse_size_bytes(part)]
+        sizes += _range(part.strip()) if ":" in part else [_one(part.strip())]
     if len(sizes) > MOST_SIZES:
         raise UsageError(f"{text!r} is more than {MOST_SIZES} sizes", fix="use a larger factor or step")
     return tuple(dict.fromkeys(sizes))
+
+
+def _one(text: str) -> int:
+    try:
+        return parse_size_bytes(text)
+    except UsageError as error:
+        raise UsageError(error.what, fix="write sizes, 64K,1M,25MiB (1K = 1024), or FROM:TO:FACTOR, 1K:64M:4") from None
 
 
 def _range(text: str) -> list[int]:

@@ -187,6 +187,10 @@ def on_datasets(evidence: Evidence, names: Sequence[str], *, drop_epochs: int = 
     there = {_plain(run.dataset): run.dataset for run in evidence.runs if run.dataset}
     for name in names:
         if _plain(name) not in there:
+            if not there:
+                raise UsageError(
+                    f"--datasets {name}: no run in these results names its data set", fix="remove --datasets"
+                )
             raise UsageError(unknown("data set", name, sorted(there.values())))
     wanted = {_plain(name) for name in names}
     runs = tuple(run for run in evidence.runs if _plain(run.dataset or "") in wanted)

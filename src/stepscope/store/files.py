@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stepscope.core.errors import DataError
+from stepscope.core.suggest import nearest_path
 
 MAX_FILES = 100_000
 _ABOUT = ("readme", "license", "licence")
@@ -29,7 +30,7 @@ def require_there(path: Path) -> None:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"{path} is a link to a file that does not exist" if path.is_symlink() else f"{path} does not exist"
-        raise DataError(what, fix="check the path") from error
+        raise DataError(what, fix=nearest_path(path)) from error
     except (OSError, ValueError) as error:  # a name too long, a link to itself; a zero byte in the name
         raise DataError(
             f"{str(path)[:MAX_NAME]}: cannot be read",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.core.errors import DataError
+from stepscope.core.suggest import nearest_path
 from stepscope.records.imported import Imported, Stated
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers import REGISTRY
@@ -20,7 +21,7 @@ def detect(path: Path, stated: Stated | None = None) -> tuple[str, Importer] | N
 def read_foreign(path: Path, stated: Stated | None = None) -> Imported:
     """What a path of another tool holds. Raises DataError where nothing is there, or no importer knows it."""
     if not path.exists():
-        raise DataError(f"{path} does not exist", fix="check the path")
+        raise DataError(f"{path} does not exist", fix=nearest_path(path))
     found = detect(path, stated)
     if found is None:
         known = ", ".join(REGISTRY.load(key).title for key in REGISTRY.names())

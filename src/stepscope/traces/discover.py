@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stepscope.core.errors import DataError
+from stepscope.core.suggest import nearest_path
 from stepscope.core.words import listed
 
 REPORTS = (".nsys-rep", ".qdrep")
@@ -58,7 +59,7 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
                 raise DataError(
                     f"{given}: no such file or folder",
                     why=_why_missing(path),
-                    fix="check the path; a glob must match at least one file",
+                    fix=nearest_path(path, "check the path; a glob must match at least one file"),
                 )
             named.update(files)
         found.update(dict.fromkeys(files))

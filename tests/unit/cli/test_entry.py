@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,52 @@ def test_help_begins_with_where_to_start_and_calls_no_switch_a_bool() -> None:
     assert places == sorted(places)
     assert "bool" not in text
     assert "--install-completion" in text
-    assert "bool" not in started("-m", "stepscope", "comm", "--help")
+
+
+@pytest.mark.parametrize("command", sorted(REGISTRY.shipped))
+def test_help_shows_no_types_of_python_and_no_brackets_in_brackets(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main_code(command, "--help")
+    text = capsys.readouterr().out
+    assert not re.findall(r"<(?:str|int|float|bool|path|list)\b.*", text)
+    usage = next(line for line in text.splitlines() if "Usage:" in line)
+    assert not re.findall(r"\[\[|[{}]|\.\.\. *\.\.\.", usage)
+
+
+def main_code(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.usefixtures("fresh_consoles")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["comm", "--ci", "5", "--plan"], "--ci: expected at most 1\n"),
+        (["trace", ".", "--limit", "-1"], "--limit: expected at least 0\n"),
+        (["trace", ".", "--flop", "1T"], "--flop: expected a number\n"),
+        (["trace"], "PATHS is missing\n"),
+        (["comm", "--device", "gpu", "--plan"], "did you mean 'cuda'?"),
+        (["comm", "--reduce-op", "mean", "--plan"], "did you mean 'avg'?"),
+        (["comm", "--sizes", "1K-4K", "--plan"], "FROM:TO:FACTOR"),
+        (["bench", "quick", "--plan"], "stepscope bench --preset quick"),
+        (["bench", "runs/old", "--plan"], "stepscope bench MATRIX.yaml -o runs/old"),
+        (["diagnose", "runs/olld"], "did you mean runs/old?"),
+        (["trace", "runs/olld"], "did you mean runs/old?"),
+        (["profile", "train.py", "--epochs", "3"], "-- python train.py --epochs 3"),
+        (["calibrate", "runs"], "neither run.json nor profile.json"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_to_type(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs" / "old").mkdir(parents=True)
+    (tmp_path / "runs" / "old" / "run.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert main_code(*words) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_every_panel_has_its_place() -> None:

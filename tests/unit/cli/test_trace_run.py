@@ -105,4 +105,4 @@ def test_a_step_has_no_negative_flop(job: Path, option: str, capsys: pytest.Capt
     with pytest.raises(SystemExit) as ended:
         main(["trace", str(job), option, "-1"])
     assert ended.value.code == 2
-    assert f"Invalid value for '{option}'" in capsys.readouterr().err
+    assert f"error: {option}: expected at least 1" in capsys.readouterr().err

@@ -112,9 +112,11 @@ def test_an_empty_file_has_no_value() -> None:
 
 
 def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
-        read_yaml(tmp_path / "absent.yaml")
-    with pytest.raises(UsageError, match=r"cannot read"):
+    (tmp_path / "matrix.yaml").write_text("version: 1\n")
+    with pytest.raises(UsageError, match=r"matrix\.yml does not exist") as missing:
+        read_yaml(tmp_path / "matrix.yml")
+    assert missing.value.fix == f"did you mean {tmp_path / 'matrix.yaml'}?"
+    with pytest.raises(UsageError, match="is a folder"):
         read_yaml(tmp_path)
     latin = tmp_path / "latin.yaml"
     latin.write_bytes(b"a: 1\nb: caf\xe9\n")

@@ -14,36 +14,50 @@ class Bench(Options):
     """Benchmark training strategies: a matrix of models, strategies, ranks and precisions."""
 
     matrix: Annotated[
-        Path | None, typer.Argument(help="Matrix file (YAML).", metavar="[MATRIX.yaml]", show_default=False)
+        Path | None, typer.Argument(help="Matrix file (YAML).", metavar="MATRIX.yaml", show_default=False)
     ] = None
-    preset: Annotated[str | None, typer.Option(help="A matrix that comes with stepscope.", metavar="NAME")] = None
+    preset: Annotated[
+        str | None,
+        typer.Option(help="In place of a file: a matrix that comes with stepscope (--list).", metavar="NAME"),
+    ] = None
     model: Annotated[
         str | None,
-        typer.Option(help="Your own model: the function that returns it.", metavar="MODULE:FUNCTION"),
+        typer.Option(
+            help="In place of a file: your own model, by the function that returns it.", metavar="MODULE:FUNCTION"
+        ),
     ] = None
     batch: Annotated[
-        int | None, typer.Option(help="With --model: samples per rank and step (32).", metavar="N", min=1)
+        int | None, typer.Option(help="With --model: samples per rank and step; default: 32.", metavar="N", min=1)
     ] = None
     strategies: Annotated[
-        str | None, typer.Option(help="With --model: strategies to compare (single,ddp).", metavar="NAME,...")
+        str | None, typer.Option(help="With --model: strategies to compare; default: single,ddp.", metavar="NAME,...")
     ] = None
     ranks: Annotated[
-        str | None, typer.Option(help="With --model: numbers of ranks (1, 2, 4, ... cores or GPUs).", metavar="N,...")
+        str | None,
+        typer.Option(
+            help="With --model: numbers of ranks; default: 1, 2, 4, ... up to all GPUs, or cores.", metavar="N,..."
+        ),
     ] = None
     input: Annotated[
         str | None,
         typer.Option(
-            help="With --model: random samples of this shape: 3x224x224, or 128:50257 for ids.", metavar="SHAPE[:BELOW]"
+            help="With --model: random samples of this shape: 3x224x224; 128:50257: 128 ids below 50257.",
+            metavar="SHAPE[:BELOW]",
         ),
     ] = None
     list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False
     show: Annotated[bool, typer.Option("--show", help="Print the resolved matrix as YAML and exit.")] = False
-    plan: Annotated[bool, typer.Option("--plan", help="Print the cells and an estimate of the time; run nothing.")] = (
-        False
-    )
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the cells and the longest time they may take; run nothing.")
+    ] = False
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Run folder; an existing run is resumed.", metavar="DIR"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Run folder; one that exists is resumed. Default: ./stepscope-runs/NAME-TIME.",
+            metavar="DIR",
+        ),
     ] = None
     set_: Annotated[
         tuple[str, ...],
@@ -58,7 +72,7 @@ class Bench(Options):
         str | None,
         typer.Option(
             "--emulate-network",
-            help="Put ranks on emulated hosts: RATE[:HOSTS][,delay=TIME], such as 2gbit:2.",
+            help="Put ranks on emulated hosts, RATE[:HOSTS][,delay=TIME]: 2gbit:2.",
             metavar="NETWORK",
         ),
     ] = None
@@ -76,11 +90,13 @@ class Bench(Options):
     ] = None
     rerun: Annotated[
         str | None,
-        typer.Option(help="When resuming, measure these cells again.", metavar="CELL|failed|baseline,..."),
+        typer.Option(
+            help="In a run folder that exists: measure these cells again.", metavar="CELL|failed|baseline,..."
+        ),
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Allow a run folder of another matrix, machine or torch.")] = (
-        False
-    )
+    force: Annotated[
+        bool, typer.Option("--force", help="Use the run folder although it is of another matrix, machine or torch.")
+    ] = False
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
 
     @property

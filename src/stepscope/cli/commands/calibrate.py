@@ -13,8 +13,9 @@ from stepscope.cli.command import Command, Options
 class Calibrate(Options):
     """Fit what collectives cost on this machine: latency, rate, and a curve where no straight line holds.
 
-    Of a profiled job: of its own collectives, where they have four sizes. Of a table of measured training runs (csv): what
-    corrects the step model on that GPU. The result, calib.json, is what predictions of collectives and steps are made from.
+    From a profiled job: the fit is to the job's own collectives, which need four different sizes. From a table of measured
+    training runs (csv): factors that correct the step model for that GPU. The result, calib.json, is for `--calib` of
+    `predict` and `plan`.
     """
 
     run: Annotated[
@@ -30,7 +31,7 @@ class Calibrate(Options):
         typer.Option("-o", "--output", help="Output file; default: RUN/calib.json.", metavar="FILE"),
     ] = None
     charts: Annotated[
-        bool, typer.Option("--charts", help="Also draw predicted against measured (PNG) into RUN/report.")
+        bool, typer.Option("--charts", help="Also draw predicted beside measured times (PNG) into RUN/report.")
     ] = False
     json: Annotated[bool, typer.Option("--json", help="Print the calibration as one JSON document.")] = False
 

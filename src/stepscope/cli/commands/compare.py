@@ -14,8 +14,7 @@ from stepscope.cli.evidence_options import Columns, DropEpochs, Scaling, WorldSi
 class Compare(Options):
     """Say whether B differs from A, by how much, and how sure that is; differences in settings and machine first.
 
-    The test counts rounds, epochs or blocks of steps; with fewer than 4 on a side it is refused. --run with one matrix
-    given twice measures the noise of this machine.
+    The test needs 4 or more rounds, epochs or blocks of steps of each. `--run A.yaml A.yaml`: the noise of this machine.
     """
 
     paths: Annotated[
@@ -26,20 +25,26 @@ class Compare(Options):
             show_default=False,
         ),
     ]
-    run: Annotated[bool, typer.Option("--run", help="Measure two matrix files now, in alternating rounds.")] = False
-    rounds: Annotated[int | None, typer.Option(help="Rounds of --run: 6, or any number from 4.", metavar="N")] = None
+    run: Annotated[
+        bool, typer.Option("--run", help="A and B are matrix files: measure them now, in alternating rounds.")
+    ] = False
+    rounds: Annotated[
+        int | None, typer.Option(help="With --run: number of rounds, 4 or more; default: 6.", metavar="N")
+    ] = None
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Folder of --run; rerun with the same folder to resume.", metavar="DIR"),
+        typer.Option(
+            "-o", "--output", help="With --run: folder of both runs; the same folder again resumes.", metavar="DIR"
+        ),
     ] = None
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets for --run.", metavar="DIR")] = None
+    data_dir: Annotated[Path | None, typer.Option(help="With --run: folder of the data sets.", metavar="DIR")] = None
     set_: Annotated[
         tuple[str, ...],
-        typer.Option("--set", help="Override a key of both matrix files: base.lr=0.1.", metavar="KEY=VALUE"),
+        typer.Option("--set", help="With --run: change a key of both matrix files: base.lr=0.1.", metavar="KEY=VALUE"),
     ] = ()
     metric: Annotated[
         str | None,
-        typer.Option(help="Only these figures: step_ns,samples_per_s,...", metavar="KEY,..."),
+        typer.Option(help="Compare only these figures: step_ns,samples_per_s,...", metavar="KEY,..."),
     ] = None
     world_size: WorldSize = None
     scaling: Scaling = None

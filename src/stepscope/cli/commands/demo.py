@@ -13,7 +13,10 @@ from stepscope.cli.command import Command, Options
 class Demo(Options):
     """Train a small model in every strategy on this machine, trace it, and report: about a minute, no GPU needed."""
 
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder.", metavar="DIR")] = None
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Run folder; default: ./stepscope-runs/demo-TIME.", metavar="DIR"),
+    ] = None
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Train on the MNIST files in this folder, not on synthetic data.", metavar="DIR"),

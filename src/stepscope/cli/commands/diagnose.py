@@ -17,9 +17,9 @@ class Diagnose(EvidenceOptions):
     """
 
     paths: Paths = ()
-    rules: Annotated[str | None, typer.Option(help="Only these rules; `list` names them all.", metavar="RULE,...")] = (
-        None
-    )
+    rules: Annotated[
+        str | None, typer.Option(help="Apply only these rules; `--rules list` names all.", metavar="RULE,...")
+    ] = None
     explain: Annotated[
         str | None, typer.Option(help="Explain a rule: what it detects, why it matters, its limits.", metavar="RULE")
     ] = None

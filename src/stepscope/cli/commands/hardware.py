@@ -17,7 +17,9 @@ class Hardware(Options):
 
     name: Annotated[
         tuple[str, ...],
-        typer.Argument(help="A GPU as torch or nvidia-smi prints it, or a key of the table.", show_default=False),
+        typer.Argument(
+            help="A GPU as torch or nvidia-smi prints it, or a key of the table.", metavar="NAME", show_default=False
+        ),
     ] = ()
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
 

@@ -12,42 +12,46 @@ from stepscope.cli.plain import Argument, Option
 class Plan(Options):
     """Search the layouts of a model on some GPUs: those that fit, fastest first, and why the others lose.
 
-    Nothing is measured. Constraints drop most layouts before they are priced as `stepscope predict --model` does. --from
-    takes the model from a profiled job, as far as its traces show its dimensions.
+    Nothing is measured: every layout that fits is timed by the model of `stepscope predict --model`.
     """
 
     run: Annotated[Path | None, Argument(help="The same as --from RUN.", metavar="RUN", show_default=False)] = None
     from_: Annotated[
         Path | None,
-        Option("--from", help="The model of a profiled job, instead of --model.", metavar="RUN|TRACE"),
+        Option(
+            "--from",
+            help="In place of --model: the model of a profiled job, as far as its traces show it.",
+            metavar="RUN|TRACE",
+        ),
     ] = None
     model: Annotated[
         str | None,
         Option(help="A named model (llama3-8b), or its dimensions: FILE.yaml, config.json.", metavar="MODEL"),
     ] = None
     gpu: Annotated[str | None, Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")] = None
-    gpus: Annotated[str | None, Option(help="How many.", metavar="N")] = None
+    gpus: Annotated[str | None, Option(help="Number of GPUs.", metavar="N")] = None
     layout: Annotated[
         tuple[str, ...],
         Option(
-            help="What is fixed: gbs=512,seq=8192,precision=fp8, and degrees such as tp=4; the rest is searched.",
+            help="What every layout must keep: gbs=512,seq=8192,precision=fp8, tp=4, ...; the rest is searched.",
             metavar="KEY=VALUE",
         ),
     ] = ()
     gpus_per_node: Annotated[
-        int | None, Option(help="Default: what is usual for the GPU, mostly 8.", metavar="N", min=1)
+        int | None,
+        Option(help="GPUs of one node; default: the usual number for the GPU, mostly 8.", metavar="N", min=1),
     ] = None
     network: Annotated[str | None, Option(help="Network between nodes: infiniband-ndr, ...", metavar="NETWORK")] = None
     adapters: Annotated[
         int | None, Option(help="Network adapters per node; default: the usual number.", metavar="N", min=1)
     ] = None
-    sharp: Annotated[bool, Option("--sharp", help="The switches reduce (SHARP).")] = False
+    sharp: Annotated[bool, Option("--sharp", help="The network's switches do the reductions (SHARP).")] = False
     calib: Annotated[
-        Path | None, Option(help="Correct the constants by this calibration of `stepscope calibrate`.", metavar="FILE")
+        Path | None, Option(help="Correct the model by this result of `stepscope calibrate`.", metavar="FILE")
     ] = None
     matrix: Annotated[
         Path | None,
-        Option(help="Write the matrix with which `stepscope bench` measures the first three.", metavar="FILE"),
+        Option(help="Write a matrix for `stepscope bench` that measures the three best layouts.", metavar="FILE"),
     ] = None
     json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False
 

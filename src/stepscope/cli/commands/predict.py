@@ -22,7 +22,7 @@ class Predict(Options):
         Path | None,
         Option(
             "--from",
-            help="Would this measured job scale: a run of bench, traces, a profile.",
+            help="Predict this measured job on more GPUs: a run of bench, traces, a profile.",
             metavar="RUN|TRACE|PROFILE",
         ),
     ] = None
@@ -33,46 +33,55 @@ class Predict(Options):
     layout: Annotated[
         tuple[str, ...],
         Option(
-            help="How it is spread: tp=2,pp=4,zero=1,mbs=1,gbs=512,seq=8192,recompute=full,... dp is deduced.",
+            help="With --model: tp=2,pp=4,zero=1,mbs=1,gbs=512,seq=8192,recompute=full,...; dp follows from --gpus.",
             metavar="KEY=VALUE",
         ),
     ] = ()
     scaling: Annotated[
         str | None,
         Option(
-            help="With --from. weak: the batch of a rank stays (default); strong: the global batch.",
+            help="With --from: weak keeps the batch of a rank (default), strong the global batch.",
             metavar="weak|strong",
         ),
     ] = None
     measured: Annotated[
         tuple[str, ...],
         Option(
-            help="Tokens/s of the whole job that this layout reached on so many GPUs: 64=620000.",
+            help="With --model: tokens/s that the whole job reached on this number of GPUs: 64=620000.",
             metavar="GPUS=TOKENS/S",
         ),
     ] = ()
-    memory: Annotated[bool, Option("--memory", help="Show memory, and what would make it fit.")] = False
+    memory: Annotated[
+        bool, Option("--memory", help="With --model: show memory by kind, and what would make it fit.")
+    ] = False
     what_if: Annotated[
         tuple[str, ...],
         Option(
-            help="One change: gpu=h200-sxm, link=pcie, batch=2x, precision=bf16, overlap=perfect, bucket=8MiB.",
+            help="Change one thing: gpu=h200-sxm, link=pcie, batch=2x, precision=bf16, overlap=perfect, bucket=8MiB.",
             metavar="KEY=VALUE",
         ),
     ] = ()
 
     collective: Annotated[
         str | None,
-        Option(help="all_reduce, all_gather, reduce_scatter, ...", metavar="OP", show_default=False),
+        Option(
+            help="Predict a collective: all_reduce, all_gather, reduce_scatter, ...", metavar="OP", show_default=False
+        ),
     ] = None
-    size: Annotated[str | None, Option(help="Size S as nccl-tests counts it: 25MiB, 1K = 1024.", metavar="SIZE")] = None
-    sizes: Annotated[str | None, Option(help="Several sizes: FROM:TO:FACTOR, or a list.", metavar="SIZES")] = None
+    size: Annotated[
+        str | None,
+        Option(help="With --collective: message size as nccl-tests counts it: 25MiB; 1K = 1024.", metavar="SIZE"),
+    ] = None
+    sizes: Annotated[
+        str | None, Option(help="With --collective: several sizes, FROM:TO:FACTOR or a list.", metavar="SIZES")
+    ] = None
     gpus: Annotated[
-        str | None, Option(help="Ranks, one GPU each; several where they scale: 8,64,512.", metavar="N")
+        str | None, Option(help="Number of GPUs; several numbers for a scaling curve: 8,64,512.", metavar="N")
     ] = None
     gpu: Annotated[str | None, Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")] = None
-    gpus_per_node: Annotated[int | None, Option(help="Default: what is usual for the GPU, mostly 8.", metavar="N")] = (
-        None
-    )
+    gpus_per_node: Annotated[
+        int | None, Option(help="GPUs of one node; default: the usual number for the GPU, mostly 8.", metavar="N")
+    ] = None
     network: Annotated[
         str | None,
         Option(help="Network between nodes: infiniband-ndr, roce-400g, efa-p5, ...", metavar="NETWORK"),
@@ -81,35 +90,42 @@ class Predict(Options):
         int | None,
         Option(help="Network adapters per node; default: the usual number.", metavar="N", min=1),
     ] = None
-    sharp: Annotated[bool, Option("--sharp", help="The switches reduce (SHARP).")] = False
+    sharp: Annotated[bool, Option("--sharp", help="The network's switches do the reductions (SHARP).")] = False
     algorithm: Annotated[
         str | None, Option(help="Force one algorithm, as NCCL_ALGO does: ring, tree, nvls.", metavar="ALGO")
     ] = None
     caller: Annotated[
         str,
-        Option(help="nccl-tests: calls queued back to back; torch: each call waited for."),
+        Option(help="nccl-tests: calls queued back to back; torch: each call waited for.", metavar="nccl-tests|torch"),
     ] = "nccl-tests"
-    dtype: Annotated[str | None, Option(help="fp32, bf16, ...", metavar="TYPE")] = None
+    dtype: Annotated[str | None, Option(help="With --collective: element type, fp32, bf16, ...", metavar="TYPE")] = None
     calib: Annotated[
         Path | None,
-        Option(help="Predict from this calibration; with --model it corrects the constants.", metavar="FILE"),
+        Option(
+            help="Predict from this result of `stepscope calibrate`; with --model it corrects the model.",
+            metavar="FILE",
+        ),
     ] = None
     validate: Annotated[
         Path | None,
-        Option(help="Compare predictions with the measured tables in this folder or file.", metavar="DIR|FILE"),
+        Option(
+            help="Compare predictions with measured tables: the files in this folder, or this file.", metavar="DIR|FILE"
+        ),
     ] = None
     chart: Annotated[
         Path | None,
         Option(
-            help="Draw speed over GPUs, or predicted against measured speed, into this file: .svg, .png or .pdf.",
+            help="Draw speed over GPUs (with --validate: predicted over measured) into this file: .svg, .png or .pdf.",
             metavar="FILE",
         ),
     ] = None
     buckets: Annotated[
         Path | None,
-        Option(help="Find the best gradient bucket size for this run of `stepscope bench`.", metavar="RUN"),
+        Option(
+            help="Find the best gradient bucket size for this run of `stepscope bench`; needs --calib.", metavar="RUN"
+        ),
     ] = None
-    cell: Annotated[str | None, Option(help="Cell of that run.", metavar="ID")] = None
+    cell: Annotated[str | None, Option(help="With --from or --buckets: the cell of the run.", metavar="ID")] = None
     json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False
 
 

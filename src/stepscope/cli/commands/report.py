@@ -12,7 +12,7 @@ from stepscope.cli.evidence_options import EvidenceOptions
 
 
 class Report(EvidenceOptions):
-    """Write charts, tables, a text report and an HTML page; every format but PDF, unless some are named.
+    """Write an HTML page, charts, tables and a text report: all formats but PDF, or only those named by options.
 
     Works on what `bench`, `comm` and the profiler left, and on results of other tools; several paths make one report.
     """
@@ -26,11 +26,13 @@ class Report(EvidenceOptions):
             metavar="DIR",
         ),
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Replace a report of other results in the folder.")] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the report of other results that is in the folder.")
+    ] = False
     html: Annotated[bool, typer.Option("--html", help="One self-contained HTML page.")] = False
     png: Annotated[bool, typer.Option("--png", help="Charts as PNG.")] = False
     svg: Annotated[bool, typer.Option("--svg", help="Charts as SVG.")] = False
-    pdf: Annotated[bool, typer.Option("--pdf", help="Charts as PDF (off by default).")] = False
+    pdf: Annotated[bool, typer.Option("--pdf", help="Charts as PDF.")] = False
     csv: Annotated[bool, typer.Option("--csv", help="Tables as CSV, in base units.")] = False
     tex: Annotated[bool, typer.Option("--tex", help="Tables as LaTeX (booktabs).")] = False
     md: Annotated[bool, typer.Option("--md", help="Tables as Markdown.")] = False
@@ -39,7 +41,7 @@ class Report(EvidenceOptions):
         tuple[str, ...],
         typer.Option("--datasets", help="Only runs on these data sets (A,B; repeatable).", metavar="NAME"),
     ] = ()
-    title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None
+    title: Annotated[str | None, typer.Option(help="Heading of the page.", metavar="TEXT")] = None
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document, with the files.")] = False
 
 

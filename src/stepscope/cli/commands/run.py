@@ -20,7 +20,15 @@ class Run(Options):
     command: Annotated[
         list[str], typer.Argument(help="The training command, as you would run it.", metavar="-- COMMAND...")
     ]
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the job.", metavar="DIR")] = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder of the job, for --attach; default: ./stepscope-runs/run-NAME-TIME.",
+            metavar="DIR",
+        ),
+    ] = None
     step_optimizer: StepOptimizer = 1
     hang_after: HangAfter = "auto"
     memory: Annotated[

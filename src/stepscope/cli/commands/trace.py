@@ -32,23 +32,34 @@ class Trace(Options):
             metavar="PATHS",
         ),
     ]
-    show: Annotated[str, Option(help="Sections to show, or all.", metavar="SECTION,...", show_default=False)] = ""
+    show: Annotated[
+        str,
+        Option(
+            help="Sections to show: budget,steps,overlap,memory,...; all for every one.",
+            metavar="SECTION,...",
+            show_default=False,
+        ),
+    ] = ""
     steps: Annotated[str | None, Option(help="Only these steps in the step table: 12, 10-14.", metavar="N,A-B")] = None
     rank: Annotated[str | None, Option(help="Only these ranks in the tables: 0,3 or 0-7.", metavar="N,A-B")] = None
-    limit: Annotated[int, Option(help="Longest list shown; 0: everything.", min=0)] = 24
+    limit: Annotated[int, Option(help="Most rows of a table; 0: all rows.", min=0, metavar="N")] = 24
     sort: Annotated[
-        str, Option(help="Order of operators: host_self, host_total, device_self, device_total, calls, flop, name.")
+        str,
+        Option(
+            help="Order of operators: host_self, host_total, device_self, device_total, calls, flop, name.",
+            metavar="KEY",
+        ),
     ] = "device_self"
     cell: Annotated[str | None, Option(help="Cell of a run folder.", metavar="ID")] = None
     rank_of: Annotated[
         tuple[str, ...],
-        Option("--rank-of", help="State the rank of a file that records none.", metavar="FILE=N"),
+        Option("--rank-of", help="Rank of a file that does not record its rank.", metavar="FILE=N"),
     ] = ()
     region: Annotated[
         tuple[str, ...],
         Option(
             "--region",
-            help="A range of the job is this phase: data, forward, backward, communication, optimizer.",
+            help="The job's own range NAME is this phase: data, forward, backward, communication, optimizer, evaluation.",
             metavar="NAME=PHASE",
         ),
     ] = ()
@@ -58,7 +69,7 @@ class Trace(Options):
     ] = None
     hardware_flop: Annotated[
         float | None,
-        Option(help="The same with recomputation, for HFU.", metavar="FLOP", min=1),
+        Option(help="FLOP per step and rank with recomputation, for HFU.", metavar="FLOP", min=1),
     ] = None
     merge: Annotated[
         Path | None,
@@ -66,16 +77,22 @@ class Trace(Options):
     ] = None
     diff: Annotated[
         str | None,
-        Option(help="Compare with another trace (folder or file): what got slower.", metavar="OTHER"),
+        Option(help="Compare with this earlier trace (folder or file): what got slower since.", metavar="OTHER"),
     ] = None
     diff_steps: Annotated[
         str | None,
-        Option("--diff-steps", help="Compare steps of the same traces: 10-13:20-23.", metavar="A-B:C-D"),
+        Option(
+            "--diff-steps",
+            help="Compare two ranges of steps of the same traces, the earlier first: 10-13:20-23.",
+            metavar="A-B:C-D",
+        ),
     ] = None
     processes: Annotated[
-        int | None, Option(help="Ranks read at a time; default: one per core.", min=1, metavar="N")
+        int | None, Option(help="Number of ranks to read at the same time; default: one per core.", min=1, metavar="N")
     ] = None
-    cache: Annotated[bool, Option("--cache", help="Cache what is read in ~/.cache/stepscope.")] = False
+    cache: Annotated[bool, Option("--cache", help="Keep what was read in ~/.cache/stepscope, for faster starts.")] = (
+        False
+    )
     csv: Annotated[Path | None, Option(help="Also write the tables there as CSV.", metavar="DIR")] = None
     fail_if: Annotated[
         tuple[str, ...],
