@@ -190,6 +190,8 @@ def test_ctrl_c_flushes_says_how_to_resume_and_leaves_no_process(signum: int, co
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert "-o run" in err
+    assert "1 of 3 cells has a result" in err
+    assert "1 cell not begun" in err
     assert "Traceback" not in err
     assert not [pid for pid in ranks if psutil.pid_exists(pid)]
     found = by_cell(run)

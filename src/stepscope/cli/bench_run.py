@@ -218,7 +218,9 @@ def _print(
     gained = overlap_conclusions(gains(evidence.cells, evidence.traces)) if evidence.traces else ()
     for said in (*conclusions(pipelines(evidence.cells)), *gained):
         say(said)
-    show_table(of_cells(runs))
+    # A cell that was stopped before its first step has nothing to show; the error says how many there are.
+    if shown := [run for run in runs if run.status != "interrupted" or run.notes]:
+        show_table(of_cells(shown))
     holding = held(evidence.cells)
     different = differing(holding)
     further = [*pipeline_tables(evidence.cells), *(held_tables(evidence.cells) if different else ())]

@@ -128,6 +128,12 @@ class LineProgress(Progress):
         self._labels: dict[str, str] = {}
         self._total = 0
         self._done = 0
+        self._begun: set[str] = set()
+        self._never_begun = 0
+
+    def __exit__(self, *exception: object) -> None:
+        if self._never_begun:
+            self._say(f"{counted(self._never_begun, 'cell')} not begun")
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RunStarted):
@@ -145,6 +151,7 @@ class LineProgress(Progress):
             self._ended(event.cell, event.status)
 
     def _moved(self, event: CellMoved) -> None:
+        self._begun.add(event.cell.cell_id)
         phase = (event.cell.cell_id, event.phase)
         if event.phase in ("warmup", "measure", "profile") and phase not in self._told:
             self._told.add(phase)
@@ -153,11 +160,15 @@ class LineProgress(Progress):
             self._say(f"{self._labels[event.cell.cell_id]}: {_where(event)}, step {event.step}")
 
     def _ended(self, cell: Cell, status: CellStatus) -> None:
+        stopped = status.status == "interrupted"
+        if stopped and cell.cell_id not in self._begun:
+            self._never_begun += 1
+            return
         if status.status != "unsupported":
             self._done += 1
         took = "" if status.wall_ns is None else f" in {format_duration(status.wall_ns)}"
         reason = "" if status.reason is None else f": {status.reason}"
-        left = _time_left(self._started, self._done, self._total)
+        left = "" if stopped else _time_left(self._started, self._done, self._total)
         left = f" ({left})" if left else ""
         what = f"{self._labels[cell.cell_id]}: {status.status}{took}{reason}"
         self._say(f"[{self._done}/{self._total}] {what}{left}")

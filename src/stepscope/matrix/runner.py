@@ -15,6 +15,7 @@ from functools import partial
 from stepscope.config.network import parse_network
 from stepscope.core.errors import Interrupted
 from stepscope.core.signals import STOP_SIGNALS, stop_signals_raise
+from stepscope.core.words import counted
 from stepscope.launch import join, torchrun
 from stepscope.launch.netns import start as netns
 from stepscope.launch.supervise import CellOutcome, RunningGroup
@@ -74,8 +75,10 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
             except (KeyboardInterrupt, Interrupted) as stop:
                 run.interrupt()
                 signum = stop.exit_code - 128 if isinstance(stop, Interrupted) else int(signal.SIGINT)
+                finished = sum(run.status(cell.spec).status != "interrupted" for cell in request.cells)
+                have = "has a result, which is saved" if finished == 1 else "have results, which are saved"
                 raise Interrupted(
-                    "interrupted; what was measured is saved",
+                    f"interrupted: {finished} of {counted(len(request.cells), 'cell')} {have}",
                     signum=signum,
                     fix=f"run the same command with `-o {layout.root}` to complete what is missing",
                 ) from None

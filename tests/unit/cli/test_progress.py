@@ -44,6 +44,19 @@ def test_log_lines_tell_the_cells_apart(console: Console) -> None:
         assert f"[{number}/2] {label}: ok in 1.00 s" in said
 
 
+def test_cells_that_had_not_begun_when_the_run_was_stopped_are_counted_not_listed(console: Console) -> None:
+    with progress.LineProgress() as show:
+        show(started())
+        show(CellMoved(cell=CELLS[0], phase="measure", step=1))
+        for cell in CELLS:
+            show(CellEnded(cell=cell, status=CellStatus(cell_id=cell.cell_id, status="interrupted", reason="stopped")))
+    said = text_of(console)
+    assert f"{LABELS[0]}: interrupted: stopped" in said
+    assert LABELS[1] not in said
+    assert "1 cell not begun" in said
+    assert " left" not in said
+
+
 def test_the_live_table_tells_the_cells_apart_and_keeps_them_whole_when_narrow(console: Console) -> None:
     show = progress.LiveProgress()
     show(started())
