@@ -128,10 +128,10 @@ def _waiting(summary: TraceSummary, waiting: float) -> str:
     text = f"{format_percent(waiting)} of the exposed communication is waiting for the last rank"
     ahead = ahead_share(summary)
     if ahead >= UNKNOWN:
-        text += f", {format_percent(ahead)} transfer that this rank, still computing, hides"
+        text += f", {format_percent(ahead)} transfer during which that rank still computes"
     unknown, op = _not_split(summary)
     if unknown < UNKNOWN:
-        return f"{text}, the rest transfer" + (" that would stay" if ahead >= UNKNOWN else "")
+        return f"{text}, the rest transfer" + (" that stays when no rank is late" if ahead >= UNKNOWN else "")
     return f"{text}; {format_percent(unknown)} of it is in collectives whose waiting is unknown, mostly {op}"
 
 
