@@ -26,18 +26,6 @@ def named(name: str, known: Iterable[str]) -> list[str]:
     return [name] if name in names else [each for each in names if each.startswith(name)]
 
 
-def nearest_path(path: Path, otherwise: str = "check the path") -> str:
-    """What to do about a path that does not exist: take the name beside it that looks most alike, or ``otherwise``."""
-    import difflib
-
-    try:
-        beside = [each.name for each in path.parent.iterdir()]
-    except OSError:  # the folder does not exist either
-        beside = []
-    close = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.75)
-    return f"did you mean {path.parent / close[0]}?" if close else otherwise
-
-
 SHORT, MOST_LISTED = 12, 30
 """Known names that a sentence lists beside a guess, and without one."""
 
@@ -52,3 +40,15 @@ def unknown(kind: str, word: str, known: Iterable[str]) -> str:
         return f"unknown {kind} {word!r}: none is known here"
     hint = f"; did you mean {guess!r}?" if guess else "."
     return f"unknown {kind} {word!r}{hint} Known: {', '.join(names)}"
+
+
+def nearest_path(path: Path, otherwise: str = "check the path") -> str:
+    """What to do about a path that does not exist: take the name beside it that looks most alike, or ``otherwise``."""
+    import difflib
+
+    try:
+        beside = [each.name for each in path.parent.iterdir()]
+    except OSError:  # the folder does not exist either
+        beside = []
+    close = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.75)
+    return f"did you mean {path.parent / close[0]}?" if close else otherwise
