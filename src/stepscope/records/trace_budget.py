@@ -70,8 +70,8 @@ Phase = Literal["data", "forward", "backward", "communication", "optimizer", "ev
 class PhaseBudget:
     """Share of one phase in the window; over all phases each column sums to the window's.
 
-    An instant of computation belongs to the phase that launched it, exposed communication and copies likewise,
-    idle time to the phase that was to launch next. ``comm_ns`` alone overlaps: all communication it launched.
+    An instant of computation belongs to the phase that launched it, communication (``comm_ns``; exposed: under no
+    computation) and copies likewise, idle time to the phase that was to launch next.
     """
 
     rank: int

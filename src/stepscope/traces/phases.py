@@ -175,25 +175,23 @@ def phase_budgets(
                 result[number] = spans.join(result[number], Spans(free.starts[here], free.ends[here]))
         return result
 
-    exposed_comm = spans.subtract(activity.comm, activity.compute)
     exposed_memory = spans.subtract(spans.subtract(activity.memory, activity.compute), activity.comm)
     compute = split(Work.COMPUTE, activity.compute)
-    comm = split(Work.COMMUNICATION, exposed_comm)
+    comm = split(Work.COMMUNICATION, activity.comm)
     memory = split(Work.MEMORY, exposed_memory)
     idle = _idle_by_next(activity, of_event, starts, host["data"], low=low, high=high)
     rows = []
     for number, phase in enumerate(PHASES):
-        mine = (of_event == number) & (activity.work == Work.COMMUNICATION)
         on_host = spans.clip(host[phase], low=low, high=high).measure if phase in host else 0
         rows.append(
             PhaseBudget(
                 rank=trace.rank,
                 phase=phase,
                 compute_ns=compute[number].measure,
-                exposed_comm_ns=comm[number].measure,
+                exposed_comm_ns=spans.subtract(comm[number], activity.compute).measure,
                 exposed_memory_ns=memory[number].measure,
                 idle_ns=int(idle[number]),
-                comm_ns=spans.clip(spans.union(starts[mine], ends[mine]), low=low, high=high).measure,
+                comm_ns=comm[number].measure,
                 host_ns=on_host,
             )
         )
