@@ -352,7 +352,7 @@ def _verdict(
     """
     with results_at(checked_place(options.verdict)):
         captures = _captures(layout, number, state, reading, options)
-        judged = show_profiled(layout, captures)
+        judged = show_profiled(layout, captures, running=end is None)
         if judged is None and end is not None and (end.kind != "ok" or end.independent or state is None):
             say(end_sentence(end), "bold" if end.kind in WENT_WELL else "bold red")
         if state is not None:

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from stepscope.records.trace_summary import TraceSummary
 
 
-def show_profiled(layout: ProfileLayout, captures: Mapping[str, TraceSummary]) -> Judged | None:
+def show_profiled(
+    layout: ProfileLayout, captures: Mapping[str, TraceSummary], *, running: bool = False
+) -> Judged | None:
     """Print the verdict on the job and return it; None, and nothing printed, where its folder tells nothing.
 
-    captures: what was read of the window's traces. Raises DataError for damaged files.
+    captures: what was read of the window's traces. running: the verdict is one so far. Raises DataError for damaged files.
     """
     from stepscope.diagnose.engine import diagnose
     from stepscope.diagnose.trace_findings import trace_rules
@@ -40,5 +42,5 @@ def show_profiled(layout: ProfileLayout, captures: Mapping[str, TraceSummary]) -
         return None
     with suppress(StepscopeError):  # it is derived: a full disk is no reason to say nothing
         write_record(layout.verdict, judged.verdict)
-    show_verdict(judged.verdict)
+    show_verdict(judged.verdict, running=running)
     return judged

@@ -16,12 +16,13 @@ MOST_RANKS = 3
 _GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
 
 
-def show_verdict(verdict: JobVerdict) -> None:
-    """Three lines, the tree, the other costs, what the figures rest on."""
+def show_verdict(verdict: JobVerdict, *, running: bool = False) -> None:
+    """Three lines, the tree, the other costs, what the figures rest on. running: the job goes on, and says so."""
     style = "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
     _wrapped(f"{verdict.headline}.", style)
-    if rests_on := verdict_lines.coverage_line(verdict):
-        say(f"  {rests_on}")
+    rests_on = verdict_lines.coverage_line(verdict)
+    if said := "; ".join(filter(None, ("so far: the job still runs" if running else "", rests_on))):
+        say(f"  {said}")
     if verdict.advice:
         first = verdict.advice[0]
         _wrapped(first.text, "", first="  next   ", then="         ")

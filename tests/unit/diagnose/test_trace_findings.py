@@ -28,7 +28,7 @@ ON_REAL_TRACES: dict[str, set[str]] = {
     "edge-cuda-sync-alexnet-a100": {"launch-bound", "long-gap"},
     "edge-mi250-runtime-stream-arg": {"launch-bound"},
     "nccl-meta-a100-rank0of2": {"launch-bound", "memory-bandwidth-bound"},
-    "ns-resolution-v100": {"no-tensor-cores", "compute-bound"},
+    "ns-resolution-v100": {"no-tensor-cores"},
     "resnet-ddp-mi300-rank0of8": {
         "exposed-communication",
         "memory-bandwidth-bound",

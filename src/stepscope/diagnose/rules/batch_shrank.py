@@ -84,10 +84,10 @@ def _finding(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Fin
     shape = mesh.text(ours.mesh)
     return Finding(
         severity="warning",
-        title=f"the global batch is {ours.global_batch} with {shape}, {theirs.global_batch} with {other.run.label}",
+        title=f"{shape} shrinks the global batch: {ours.global_batch}, against {theirs.global_batch} with {other.run.label}",
         evidence=(
-            f"{_model_ranks(cell)} ranks of {shape} share their samples: {ours.micro_batch} x "
-            f"{mesh.size(ours.mesh, ours.world_size, 'dp')} data shards x {ours.accumulation}",
+            f"{_model_ranks(cell)} ranks of {shape} share their samples: micro-batch {ours.micro_batch} x "
+            f"{mesh.size(ours.mesh, ours.world_size, 'dp')} data shards x accumulation {ours.accumulation}",
             *measured,
         ),
         confidence="certain: from the batches",

@@ -91,7 +91,7 @@ def _finding(evidence: Evidence, cell: CellEvidence, more: int, share: float) ->
     )
     return Finding(
         severity="warning",
-        title=f"{mode} activation checkpointing, though {format_percent(1 - share)} of the memory would be free without",
+        title=f"{mode} activation checkpointing is not needed: without it {format_percent(1 - share)} of memory is free",
         evidence=(
             f"all activations kept: {format_bytes_binary(max(more, 0))} more a rank, {format_percent(share)} of the "
             "capacity in use at the peak",

@@ -296,7 +296,12 @@ def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tupl
     length = _sequence(evidence, run)
     enough = run.micro_batch is not None and length is not None and run.micro_batch * length >= MANY_TOKENS.value
     if run.micro_batch is not None and run.micro_batch < SMALL_BATCH.value and not enough:
-        found.append(("batch too small", f"{counted(run.micro_batch, 'sample')} per rank and micro-step is small"))
+        found.append(
+            (
+                "batch too small",
+                f"{counted(run.micro_batch, 'sample')} per rank and micro-step, below {SMALL_BATCH.value:g}",
+            )
+        )
     gradients = run.comm_bytes_per_step or _gradient_bytes(run)
     if latency is not None:
         if latency >= LATENCY_SHARE.value:
@@ -304,7 +309,7 @@ def _causes(evidence: Evidence, run: TrainingRun, latency: float | None) -> tupl
     elif gradients is not None and gradients < SMALL_GRADIENTS.value:
         found.append(("model too small", f"its gradients are {format_size(gradients)}, mostly latency"))
     if length is not None and length < SHORT_SEQUENCE.value and not enough:
-        found.append(("sequence too short", f"sequences of {length} tokens are short"))
+        found.append(("sequence too short", f"{length} tokens, below {SHORT_SEQUENCE.value:g}"))
     return tuple(found)
 
 
@@ -318,7 +323,7 @@ def _sequence(evidence: Evidence, run: TrainingRun) -> int | None:
 def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
     worst, run = costs[0], costs[0].run
     causes = worst.causes
-    named = ", ".join(cause for cause, _ in causes) or "no small model, batch or sequence is known"
+    named = ", ".join(cause for cause, _ in causes) or "nothing says that model, batch or sequence is too small"
     rest = [f"{c.run.label}: {format_percent(c.share)}" for c in costs[1:4]]
     lost = "exposed communication" if worst.measured else "lost, most likely to communication"
     lost += " without waiting" if worst.waiting_apart else ""
@@ -356,9 +361,10 @@ def _needed(evidence: Evidence, cost: _Cost) -> tuple[str, ...]:
     length = _sequence(evidence, run)
     if length is not None:
         ways.append(f"sequences of {_up(length * factor)} tokens (now {length})")
-    what = " or ".join(ways) or "that much more work between two reductions"
+    what = f": {' or '.join(ways)}" if ways else ""
     return (
-        f"{factor:.1f} times the work per reduction makes {format_percent(1 - MAX_EXPOSED.value)} of the step work: {what}",
+        f"{format_percent(1 - MAX_EXPOSED.value)} of the step is computation with {factor:.1f} times the work between two "
+        f"reductions{what}",
     )
 
 

@@ -84,7 +84,7 @@ def _look(job: TraceEvidence) -> Statement:
         title=f"{who}: the others wait {format_percent(share)} of the time in all-to-all",
         evidence=(
             f"{len(skewed)} of {len(known)} exchanges wait for the rank that exchanges most, {ratio:.2f} times the mean",
-            f"{format_percent(of_all)} of the waiting in exchanges; last: "
+            f"that is {format_percent(of_all)} of the waiting in exchanges; who comes last: "
             + ", ".join(f"rank {r} in {n}" for r, n in last.most_common(4)),
         ),
         stake_fraction=min(1.0, share),

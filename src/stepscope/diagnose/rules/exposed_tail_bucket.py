@@ -109,7 +109,9 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
     size = format_bytes_binary(max(sizes)) if sizes else "unknown size"
     members = next((row.members for rows in last for row in rows if row.members is not None), None)
     evidence = [f"{said} takes {format_percent(of_all)} of the exposed time of all buckets"]
-    evidence += [f"{size}, {format_duration(each_ns)} of it exposed in the median of {counted(len(steps), 'step')}"]
+    evidence += [
+        f"it holds {size}; {format_duration(each_ns)} of its transfer are exposed, median of {counted(len(steps), 'step')}"
+    ]
     if len({p.facts.rank for p in job.summary.ranks}) == 1:
         evidence.append("only one rank's trace: this may include waiting for others")
     advice: list[Advice] = [
@@ -129,10 +131,10 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
         ]
     return Finding(
         severity=severity_of(share),
-        title=f"last gradient bucket: {format_percent(share)} of the step is exposed transfer that a smaller one hides",
+        title=f"the last gradient bucket is too large: {format_percent(share)} of the step waits for it",
         evidence=tuple(evidence),
         stake_fraction=share,
-        confidence="estimated by the latency and bandwidth of this job's own buckets",
+        confidence="likely: what a smaller bucket leaves is estimated from this job's own buckets",
         advice=tuple(advice),
     )
 

@@ -58,7 +58,7 @@ def _look(units: Units) -> Statement:
     return units.finding(
         again,
         share,
-        f"second gathers of sharded units: {format_percent(share)} of the step",
+        f"sharded units are gathered twice: the second gathers take {format_percent(share)} of the step",
         (
             f"{len(names)} units are gathered in the forward and again in the backward pass",
             f"kept gathered they take {format_bytes_binary(kept)} at most; the allocator reserves "
@@ -74,7 +74,7 @@ def _on_cpus(units: Units, again: list[Call], share: float, kept: int) -> Findin
     return units.finding(
         again,
         share,
-        f"second gathers of sharded units: {format_percent(share)} of the step",
+        f"sharded units are gathered twice: the second gathers take {format_percent(share)} of the step",
         (f"kept gathered they take {format_bytes_binary(kept)} of a rank's host memory at most",),
         limit="whether host memory has room is not recorded",
         advice=units.advice("keep gathered"),

@@ -73,7 +73,7 @@ def _look(units: Units) -> Statement:
     return units.finding(
         mine,
         share,
-        f"small sharded units: larger ones return {format_percent(share)} of the step",
+        f"sharded units are too small: larger ones save up to {format_percent(share)} of the step",
         (
             f"{said}, {format_bytes_binary(median(units.sizes[u] for u in small))} in the median",
             f"{len(mine)} collectives of these units in {len({each[0].step for each in units.calls})} steps",

@@ -63,7 +63,8 @@ def _look(job: TraceEvidence) -> Statement:
     used = used_in(job.summary) | {p.units.wrapper for p in job.summary.ranks if p.units is not None}
     return Finding(
         severity=severity_of(stake),
-        title=f"gradient accumulation reduces in every micro-step: {format_percent(stake)} of the step",
+        title=f"gradients are reduced in each of {passes} micro-steps: once is enough, and saves up to "
+        f"{format_percent(stake)} of the step",
         evidence=(
             f"{said}: {passes - 1} of {passes} are not needed",
             f"{format_duration(exposed / max(len(steps), 1))} of reductions are exposed a step "

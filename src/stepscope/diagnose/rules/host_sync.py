@@ -52,7 +52,7 @@ def _look(job: TraceEvidence) -> Statement:
     call = _most(gaps)
     count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
     return part.finding(
-        f"the device idles {part} of the time after the host waited for it",
+        f"the host waits for the device, which then idles: {part} of the time",
         (
             f"{count:,} gaps after such waits on {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
             f"the longest {format_duration(longest)}" + (f"; mostly in {call}" if call else ""),

@@ -46,7 +46,7 @@ from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
-_SAID = {"host_late": "not yet launched", "launch_latency": "launched, not yet started"}
+_SAID = {"host_late": "idle before the launch", "launch_latency": "idle between launch and start"}
 
 
 def _look(job: TraceEvidence) -> Statement:

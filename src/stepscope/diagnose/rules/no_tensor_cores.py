@@ -79,9 +79,10 @@ def _look(job: TraceEvidence) -> Statement:
     ratio = peak_ratio(device, "fp32", "fp16")
     largest = max((k for _, mix in ranks for k in mix.kinds if k.kind in MATRIX), key=lambda kind: kind.largest_ns)
     return part.finding(
-        f"{format_percent(1 - kinds[MATRIX_TENSOR])} of matrix product time runs without tensor cores: {part} of the time",
+        f"matrix products do not use the tensor cores: {part} of the time",
         (
-            f"{format_percent(kinds[MATRIX_FP32])} of the products' time is FP32 on the vector units"
+            f"{format_percent(1 - kinds[MATRIX_TENSOR])} of the products' time is without tensor cores, "
+            f"{format_percent(kinds[MATRIX_FP32])} FP32 on the vector units"
             + (f"; FP16 has {1 / ratio:.1f} times the peak on {device}" if ratio else ""),
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
         ),

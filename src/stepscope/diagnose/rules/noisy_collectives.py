@@ -118,7 +118,7 @@ def _tails(count: int, total: int, ratio: float, worst: str) -> Finding:
 def _policy(rows: Sequence[CommRow]) -> Finding:
     return Finding(
         severity="info",
-        title="gloo ranks ran under the default scheduler policy, SCHED_OTHER",
+        title="times of small messages vary: gloo's ranks ran under the default scheduler policy, SCHED_OTHER",
         evidence=(
             f"{counted(len(rows), 'size')}; where ranks share cores, waking threads preempt each other, and small messages "
             "take several times as long on average as under SCHED_BATCH",

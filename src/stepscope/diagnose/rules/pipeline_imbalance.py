@@ -100,8 +100,8 @@ def _look(job: TraceEvidence) -> Statement:
             f"{format_percent(max(share, 0.0))} of the time, limits {_SLOW.value} and {format_percent(_WORTH.value)}"
         )
     bubbles = traced.bubbles
-    shown = " ".join(
-        f"{i}: {format_duration(compute[i])} {format_percent(bubbles[i])}" for i in range(len(stages))[:_SHOWN]
+    shown = "; ".join(
+        f"{i}: {format_duration(compute[i])}, {format_percent(bubbles[i])}" for i in range(len(stages))[:_SHOWN]
     )
     where = ", ".join(str(p.facts.rank) for p in stages[slowest][:_SHOWN])
     return Finding(
@@ -109,7 +109,7 @@ def _look(job: TraceEvidence) -> Statement:
         title=f"pipeline imbalance: stage {slowest} (rank {where}) computes {ratio:.2f}x the others' time, "
         f"{format_percent(share)} of the step",
         evidence=(
-            f"stage: compute, bubble (idle, and messages under no computation): {shown}",
+            f"compute and bubble (idle, and messages under no computation) by stage: {shown}",
             *_cause(stages, slowest),
         ),
         stake_fraction=min(1.0, share),

@@ -124,8 +124,8 @@ def _split(ranks: list[RankPass]) -> tuple[str, ...]:
     total = Part([h.late_ns / w for h, w in late])
     operators = Part([h.operator_ns / w for h, w in late])
     return (
-        f"the device idles {total} for launches not yet made; in {operators} of it the host was inside operators and "
-        "runtime calls",
+        f"the device idles {total} of the time because launches come late; for {operators} of the time the host is in "
+        "operators and runtime calls meanwhile, for the rest in Python",
     )
 
 

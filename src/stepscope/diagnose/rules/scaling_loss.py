@@ -85,7 +85,7 @@ def _finding(evidence: Evidence, budget: ScalingBudget) -> Finding:
             *verdict(budget),
             *(f"{each.scaling or 'the same data'}: {loss(budget, each)}" for each in budget.readings),
             *(
-                (f"{first.scaling} scaling: {budget.decided_by}",)
+                (f"{first.scaling} scaling, decided by: {budget.decided_by}",)
                 if known and first.scaling and budget.decided_by
                 else ()
             ),

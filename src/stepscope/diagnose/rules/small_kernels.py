@@ -59,7 +59,7 @@ def _look(job: TraceEvidence) -> Statement:
             f"{format_percent(MOSTLY_SHORT.value)} and {format_percent(WORTH)}"
         )
     return part.finding(
-        f"{said}: they and the gaps between kernels take {part} of the time",
+        f"kernels are too short: {said}, and {part} of the time goes to them and to the gaps between kernels",
         (*_per_step(ranks),),
         confidence="measured; the gain depends on how many kernels can be fused",
         advice=(

@@ -83,8 +83,8 @@ def _severity(ratio: float) -> Severity:
 
 
 def _steps(change: StepChange) -> str:
-    sign = "+" if change.ratio >= 1 else "-"
-    return f"step time {sign}{format_percent(abs(change.ratio - 1))} from step {change.step} on"
+    way = "longer" if change.ratio >= 1 else "less time"
+    return f"steps take {format_percent(abs(change.ratio - 1))} {way} from step {change.step} on"
 
 
 def _of_steps(run: TrainingRun, change: StepChange) -> Finding:
@@ -99,7 +99,7 @@ def _of_steps(run: TrainingRun, change: StepChange) -> Finding:
         title=_steps(change),
         evidence=(
             f"medians: {levels}; {format_percent(change.share)} of the logged steps come after",
-            "each side stays on its level",
+            "before and from there the step time is steady",
         ),
         stake_fraction=min(1.0, change.share * (1 - 1 / change.ratio)),
         confidence="measured; the log does not state what changed",
@@ -132,7 +132,7 @@ def _over_runs(found: History, cell: CellHistory, change: ChangePoint, since: in
     ratio = change.after / change.before
     return Finding(
         severity=_severity(ratio),
-        title=f"step time +{format_percent(ratio - 1)} since {after.name} ({after.created[:10]})",
+        title=f"steps take {format_percent(ratio - 1)} longer since {after.name} ({after.created[:10]})",
         evidence=(
             f"{who}: {counted(since, 'run')} before, {len(found.runs) - since} from there; p = {change.p_value:.2g}",
             *_now(found, cell),
@@ -168,7 +168,7 @@ def _of_days(found: Nights) -> Finding:
     name = re.sub(rf",? *{re.escape(found.days[since])}", "", name_of(first))
     return Finding(
         severity=_severity(ratio),
-        title=f"step time +{format_percent(ratio - 1)} since {found.days[since]}",
+        title=f"steps take {format_percent(ratio - 1)} longer since {found.days[since]}",
         evidence=(
             f"{counted(len(found.runs), 'run')} from {found.days[0]} to {found.days[-1]}: {since} before, "
             f"{len(found.runs) - since} from there; p = {change.p_value:.2g}",

@@ -23,8 +23,8 @@ def cell(strategy: str, world: int, shape: dict[str, int] | None = None, **spec:
 
 def test_tensor_parallel_ranks_beside_data_parallel_ones_fire() -> None:
     (found,) = RULE.check(bench(cell("ddp", 4), cell("tensor_parallel", 4, {"dp": 2, "tp": 2})))
-    assert found.title == "the global batch is 8 with dp2xtp2, 16 with ddp on 4 ranks"
-    assert found.evidence[0] == "2 ranks of dp2xtp2 share their samples: 4 x 2 data shards x 1"
+    assert found.title == "dp2xtp2 shrinks the global batch: 8, against 16 with ddp on 4 ranks"
+    assert found.evidence[0] == "2 ranks of dp2xtp2 share their samples: micro-batch 4 x 2 data shards x accumulation 1"
     assert found.advice[0].command is not None
     assert found.advice[0].command.endswith("--set base.accumulation=2")
 

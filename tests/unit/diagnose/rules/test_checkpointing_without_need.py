@@ -30,7 +30,7 @@ def said(evidence: Evidence) -> Finding:
 
 def test_with_room_and_a_faster_cell_without_it_fires() -> None:
     found = said(bench(cell("full", ms=125), cell("none"), environment=MACHINE))
-    assert found.title.startswith("full activation checkpointing, though 8")
+    assert found.title.startswith("full activation checkpointing is not needed: without it 8")
     assert found.stake_fraction == pytest.approx(1 - 97 / 125, abs=0.03)
     assert found.advice[0].command is not None
     assert found.advice[0].command.endswith("--set base.activation_checkpointing=none")

@@ -74,7 +74,7 @@ def test_only_the_fastest_run_on_so_many_ranks_is_judged() -> None:
         ({"settings": {"model.max_seq_len": 128}}, "sequence too short"),
         (
             {"micro_batch": 64, "num_parameters": 10_000_000},
-            "no small model, batch or sequence is known",
+            "nothing says that model, batch or sequence is too small",
         ),
     ],
 )

@@ -44,10 +44,10 @@ def bucketed(
 
 def test_a_tail_that_is_most_of_what_is_exposed_fires_without_the_waiting(tmp_path: Path) -> None:
     finding = found(RULE, bucketed(tmp_path, 0, 10_000, 190_000))
-    assert finding.title.startswith("last gradient bucket: 19% of the step")
+    assert finding.title.startswith("the last gradient bucket is too large: 19% of the step")
     assert finding.stake_fraction == pytest.approx(0.188, abs=0.002)  # 190 us less a bucket of 64 KiB
     assert "95% of the exposed time of all buckets" in finding.evidence[0]
-    assert "8.00 MiB, 190 us of it exposed" in finding.evidence[1]
+    assert "8.00 MiB; 190 us of its transfer are exposed" in finding.evidence[1]
     assert "bucket_cap_mb" in finding.advice[1].text
 
 

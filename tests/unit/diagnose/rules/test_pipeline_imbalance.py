@@ -21,8 +21,8 @@ from stepscope.traces.job import analyse_job
 def test_a_slow_stage_is_named_with_every_stages_compute_and_bubble(tmp_path: Path) -> None:
     finding = found(RULE, traces_of(pipeline(slow={2: 1.6}), tmp_path))
     assert finding.title.startswith("pipeline imbalance: stage 2 (rank 2) computes 1.60x")
-    assert "0: 7.35 ms 53%" in finding.evidence[0]
-    assert "2: 11.8 ms 22%" in finding.evidence[0]
+    assert "0: 7.35 ms, 53%" in finding.evidence[0]
+    assert "2: 11.8 ms, 22%" in finding.evidence[0]
     assert "as many kernels, which take longer" in finding.evidence[1]
 
 

@@ -46,7 +46,7 @@ def fired(outcome: object) -> Finding:
 
 def test_the_step_from_which_a_log_is_slower_is_named(tmp_path: Path) -> None:
     found = fired(check(RULE, megatron(tmp_path, *[1000.0] * 59, *[1300.0] * 41)))
-    assert found.title == "step time +30% from step 60 on"
+    assert found.title == "steps take 30% longer from step 60 on"
     assert found.evidence[0] == "medians: 1.00 s before, 1.30 s from step 60 on; 41% of the logged steps come after"
     assert found.severity == "problem"
     assert found.stake_fraction == pytest.approx(0.41 * (1 - 1 / 1.3), abs=0.01)
@@ -61,7 +61,7 @@ def test_five_per_cent_decide(tmp_path: Path, after_ms: float, fires: bool) -> N
 def test_a_log_that_became_faster_is_quiet_and_says_so(tmp_path: Path) -> None:
     outcome = check(RULE, megatron(tmp_path, *[1000.0] * 50, *[800.0] * 50))
     assert isinstance(outcome, Quiet)
-    assert outcome.looked_at.endswith("step time -20% from step 51 on")
+    assert outcome.looked_at.endswith("steps take 20% less time from step 51 on")
 
 
 def test_one_level_is_quiet_and_few_steps_are_skipped(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_one_level_is_quiet_and_few_steps_are_skipped(tmp_path: Path) -> None:
 
 def test_the_night_from_which_rows_are_slower_is_named_with_its_commit(tmp_path: Path) -> None:
     found = fired(check(RULE, nightly(tmp_path, 100, 101, 99, 100.5, 100.2, 119, 118, 120, 119.5)))
-    assert found.title == "step time +19% since 2025-05-06"
+    assert found.title == "steps take 19% longer since 2025-05-06"
     assert "commit 0000005 before, commit 0000006 from there" in found.evidence
     assert "2025-05-05 and 2025-05-06" in found.advice[0].text
 
@@ -92,7 +92,7 @@ def test_the_run_folder_from_which_all_cells_are_slower_is_named_once() -> None:
             cells.append(_slower(cell, path, level * (1 + 0.001 * (number % 3))))
     runs = tuple(cell.run for cell in cells)
     found = fired(check(RULE, Evidence(sources=tuple(sources), cells=tuple(cells), runs=runs)))
-    assert found.title == "step time +25% since nightly-6 (2026-11-06)"
+    assert found.title == "steps take 25% longer since nightly-6 (2026-11-06)"
     assert found.advice[0].command == "stepscope compare results/nightly-5 results/nightly-6"
     assert found.subject == "all 3 cells"
 
