@@ -17,7 +17,6 @@ from stepscope.predict.step.layout_text import layout_text, parse_layout
 from stepscope.predict.step.model_file import model_of
 from stepscope.predict.step.pathology import warnings_of
 from stepscope.predict.step.plan import LayoutSearch, plan
-from stepscope.predict.step.plan_matrix import matrix_yaml, require_measurable
 from stepscope.report.views import planned, predicted_step
 
 if TYPE_CHECKING:
@@ -57,9 +56,12 @@ def run(options: Options) -> int:
         notes.append(f"gbs not given: {base.global_batch} sequences, {base.tokens_per_step:,} tokens per step")
     gpu = known_gpu(str(options.gpu))
     if options.matrix is not None:
+        from stepscope.predict.step.plan_matrix import require_measurable
+
         require_measurable(model, base)
     found = plan(model, cluster_of(options, counts[0]), base, asked.given, constants_of(options, model))
     if options.matrix is not None and found.best:
+        from stepscope.predict.step.plan_matrix import matrix_yaml
         from stepscope.store.writer import write_bytes
 
         others = [a.prediction for a in found.alternatives if a.prediction is not None]

@@ -10,7 +10,7 @@ from stepscope.core.suggest import unknown
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.records.verdict import JobVerdict
-from stepscope.report.page.tables import experiment_tables, memory_tables, step_tables
+from stepscope.report.page.tables import experiment_tables, memory_tables, run_tables, step_tables
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv, latex, markdown
 from stepscope.report.table import Table
@@ -84,9 +84,13 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
         "collectives": comm.build(evidence.comm),
         "findings": findings.build(diagnosis.findings),
     }
-    made |= {
-        table.key: table for table in (*experiment_tables(evidence), *step_tables(evidence), *memory_tables(evidence))
-    }
+    more = (
+        *experiment_tables(evidence),
+        *step_tables(evidence),
+        *run_tables(evidence, drop_epochs=drop_epochs),
+        *memory_tables(evidence),
+    )
+    made |= {table.key: table for table in more}
     return {stem: table for stem, table in made.items() if table.rows}
 
 

@@ -61,6 +61,7 @@ def test_the_files_are_called_as_document_002_says(tmp_path: Path) -> None:
         "comprehensive_summary.csv", "scaling.csv", "findings.csv", "summary_table.tex", "scaling.tex",
         "findings.tex", "summary_table.md", "scaling.md", "findings.md", "performance_report.txt",
         "scaling_budget.csv", "scaling_budget.tex", "scaling_budget.md",
+        *(f"{table}.{kind}" for table in ("precision", "hardware") for kind in ("csv", "tex", "md")),
     }  # fmt: skip
     assert all(path.read_text() for path in paths)
     only = write_tables(study_evidence(), NOTHING, tmp_path / "b", ("txt",))

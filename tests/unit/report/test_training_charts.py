@@ -67,7 +67,7 @@ def test_precisions_are_compared_at_equal_ranks_and_strategy() -> None:
     assert datum.series == ("fp32", "amp_bf16")
     (cluster,) = datum.clusters
     assert [bar.label for bar in cluster.bars] == ["", "1.33x"]
-    assert datum.title == "mlp small on mnist, ddp, 2 ranks"
+    assert datum.title == "mlp small on mnist, Example CPU, ddp, 2 ranks", "the study has another machine, too"
     assert datum.axis == "time per step (ms)"
     assert "Against fp32: amp_bf16" in caption("precision", datum)
 

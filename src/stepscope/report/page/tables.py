@@ -13,6 +13,7 @@ from stepscope.report.views import (
     diary,
     epochs,
     experiment,
+    hardware,
     held,
     links,
     memory_batches,
@@ -21,7 +22,9 @@ from stepscope.report.views import (
     memory_snapshots,
     nccl_debug,
     overlap_gain,
+    phase_spread,
     pipeline,
+    precision,
     runs,
     scaling_budget,
     step_parts,
@@ -37,6 +40,9 @@ MAX_NOTES = 50
 
 MAX_ROWS = 2_000
 """Rows of one table in the page; the CSV files beside it have all."""
+
+FOLD = 40
+"""Rows from which on a table that charts show, too, starts closed."""
 
 MANY_TRACES = 4
 """From more traced jobs than this on, each shows its budget only."""
@@ -103,6 +109,7 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
         found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
     if (past := history(evidence)) is not None:
         found.insert(0, shown(history_view.build(past)))
+    found += [shown(table, fold=len(table.rows) > FOLD) for table in run_tables(evidence, drop_epochs=drop_epochs)]
     found += [
         shown(table)
         for table in (
@@ -125,6 +132,13 @@ def experiment_tables(evidence: Evidence) -> tuple[Table, ...]:
     """What experiments expected and found; none without one."""
     table = experiment.build(checks_of(evidence))
     return (table,) if table.rows else ()
+
+
+def run_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]:
+    """Of training runs: precisions against FP32, machines against each other, phases over steps and ranks."""
+    views = [view.table for view in (precision.VIEW, hardware.VIEW) if view.table is not None]
+    made = (*(build(evidence.runs, drop_epochs) for build in views), phase_spread.build(evidence.cells))
+    return tuple(table for table in made if table.rows)
 
 
 def step_tables(evidence: Evidence) -> tuple[Table, ...]:

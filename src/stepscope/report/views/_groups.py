@@ -11,6 +11,7 @@ from stepscope.core.units import format_number, format_percent
 from stepscope.core.words import counted, in_words, listed
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part, lines
+from stepscope.report.table import Column, Table, Value, duration, figure, rate, said, tabled, unknown
 from stepscope.report.vega import (
     BESIDE,
     BETWEEN,
@@ -69,10 +70,12 @@ class BarCluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarGroups:
-    """series: names of the bars of a cluster. reference: that labels refer to. scale: base units -> axis."""
+    """series: names of the bars of a cluster. reference: that labels refer to. scale: base units -> axis. shared: all that
+    its runs have in common, also what the title leaves out."""
 
     key: str
     title: str
+    shared: str
     series: tuple[str, ...]
     clusters: tuple[BarCluster, ...]
     quantity: str
@@ -119,11 +122,75 @@ def compared(
     def caption(data: BarGroups) -> str:
         return groups_caption(data, heading)
 
+    def build(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> Table:
+        return groups_table(prepare(runs, drop_epochs), key, heading)
+
     return View(
         key=key,
         title=title,
+        needs=("runs",),
+        table=build,
         figures=Figures(needs=("runs",), wants=("drop_epochs",), prepare=prepare, chart=groups_chart, caption=caption),
     )
+
+
+def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
+    """The same as a table: a line for each group of bars, a column for each series, with its ratio to the reference."""
+    series = list(dict.fromkeys(name for data in charts for name in data.series))
+    rows = [(data, cluster) for data in charts for cluster in data.clusters]
+
+    def bar(row: _Line, name: str) -> Bar | None:
+        data, cluster = row
+        return cluster.bars[data.series.index(name)] if name in data.series else None
+
+    def value(name: str) -> Callable[[_Line], Value]:
+        def of(row: _Line) -> Value:
+            found = bar(row, name)
+            if found is None:
+                return unknown()
+            if found.value is None:
+                return said(found.failure, tone="bad")
+            return (duration if row[0].lower_is_better else rate)(found.value)
+
+        return of
+
+    def ratio(name: str) -> Callable[[_Line], Value]:
+        def of(row: _Line) -> Value:
+            mine, base = bar(row, name), bar(row, row[0].reference)
+            if mine is None or base is None or mine is base or not mine.value or not base.value:
+                return unknown()
+            found = base.value / mine.value if row[0].lower_is_better else mine.value / base.value
+            shown = times(found - 1)
+            return said(f"{shown} {UNCLEAR}" if mine.label == UNCLEAR else shown, found)
+
+        return of
+
+    references = dict.fromkeys(data.reference for data in charts)
+    compared = [name for name in series if list(references) != [name]]
+    return tabled(
+        key,
+        title,
+        (
+            Column("about", "", lambda row: _about(row[0]), role="group"),
+            Column("runs", "", lambda row: row[1].name or "all", role="identity", lead=True),
+            *(Column(f"value_{n}", name, value(name), figure) for n, name in enumerate(series, start=1)),
+            *(
+                Column(f"ratio_{n}", "times as fast" if len(compared) == 1 else f"{name}, times", ratio(name), figure)
+                for n, name in enumerate(series, start=1)
+                if name in compared
+            ),
+        ),
+        rows,
+        footnotes=(f"times as fast as {listed(references)}; {UNCLEAR}: the intervals overlap.",),
+    )
+
+
+_Line = tuple[BarGroups, BarCluster]
+
+
+def _about(data: BarGroups) -> str:
+    """``mlp large on synthetic, GA 1: time per step``."""
+    return f"{data.shared}: {data.quantity}"
 
 
 def compare(runs: Iterable[TrainingRun], how: BarComparison, *, drop_epochs: int) -> tuple[BarGroups, ...]:
@@ -132,6 +199,7 @@ def compare(runs: Iterable[TrainingRun], how: BarComparison, *, drop_epochs: int
     rest = tuple(f for f in FACETS if f not in known and f not in (how.along, *how.ignore))
     charts: list[BarGroups] = []
     compared = [run for run in on_their_machines(runs) if how.value(run)]
+    machines = len({facets(run)["hardware"] for run in compared} - {""}) if "hardware" in known else 1
     for about, mine in grouped(compared, lambda run: tuple(facets(run)[f] for f in known)).items():
         slots = grouped(mine, lambda run: tuple(facets(run)[f] for f in rest))
         clusters = [c for found in _by_ranks(slots, rest) for c in _repeats(found, how) if _worth(c)]
@@ -144,7 +212,8 @@ def compare(runs: Iterable[TrainingRun], how: BarComparison, *, drop_epochs: int
             found = parts(shown, max(1, MAX_BARS // len(chosen)))
             for at, part in enumerate(found, start=1):
                 page = at + (number - 1) * len(found)
-                made = _chart(part, chosen, about, rest, how, drop_epochs, page if page > 1 else None)
+                number_ = page if page > 1 else None
+                made = _chart(part, chosen, about, rest, how, drop_epochs, number_, several_machines=machines > 1)
                 charts += [made] if made is not None else []
     return tuple(charts)
 
@@ -192,6 +261,8 @@ def _chart(
     how: BarComparison,
     drop_epochs: int,
     page: int | None,
+    *,
+    several_machines: bool,
 ) -> BarGroups | None:
     every = [run for cluster in clusters for run in cluster]
     shown = quantity(every, drop_epochs, steps_alike=how.steps_alike)
@@ -200,7 +271,9 @@ def _chart(
     firsts = [facets(cluster[0]) for cluster in clusters]
     told = [f for f in rest if len({first[f] for first in firsts}) > 1]
     what = " on ".join(text for text in about[::-1][:2] if text)
-    common = [firsts[0][f] for f in rest if f not in told and f not in _QUIET and firsts[0][f]]
+    alike = [f for f in rest if f not in told and firsts[0][f]]
+    common = [firsts[0][f] for f in alike if f not in _QUIET]
+    machine = about[0] if several_machines else ""
     reference = how.reference(series)
     called = [
         ", ".join(first[f] for f in told if first[f]) or ("" if first["ranks"] in common else first["ranks"])
@@ -208,7 +281,8 @@ def _chart(
     ]
     return BarGroups(
         key=file_part("-".join(text for text in (*about[::-1], str(page or "")) if text)),
-        title=", ".join(text for text in (what, *common) if text) + (f" ({page})" if page else ""),
+        title=", ".join(text for text in (what, machine, *common) if text) + (f" ({page})" if page else ""),
+        shared=", ".join(text for text in (what, machine, *(firsts[0][f] for f in alike)) if text),
         series=tuple(series),
         clusters=tuple(
             BarCluster(name=name, bars=tuple(_bar(cluster, one, reference, how, shown) for one in series))

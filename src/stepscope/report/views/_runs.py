@@ -107,7 +107,7 @@ def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...
         models = grouped(mine, lambda run: facets(run)["model"])
         if len(mine) <= most:
             only = next(iter(models)) if len(models) == 1 else ""
-            title = model_on(only, dataset) or "all runs"
+            title = titled(model_on(only, dataset) or "all runs", mine)
             charts.append(DatasetPart(key=file_part(dataset or only or "runs"), title=title, runs=tuple(mine)))
             continue
         for model, theirs in models.items():
@@ -116,11 +116,17 @@ def by_dataset(runs: Iterable[TrainingRun], most: int) -> tuple[DatasetPart, ...
                 charts.append(
                     DatasetPart(
                         key=file_part("-".join(text for text in name if text)),
-                        title=model_on(model, dataset) + several,
+                        title=titled(model_on(model, dataset), theirs) + several,
                         runs=tuple(part),
                     )
                 )
     return tuple(charts)
+
+
+def titled(text: str, runs: Iterable[TrainingRun]) -> str:
+    """``text`` with the precision that all of ``runs`` share, where they do: names say those that differ."""
+    found = {facets(run)["precision"] for run in runs}
+    return ", ".join(part for part in (text, found.pop() if len(found) == 1 else "") if part)
 
 
 def model_on(model: str, dataset: str) -> str:

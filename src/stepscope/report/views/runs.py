@@ -194,11 +194,10 @@ def _footnotes(
     if rows:
         kinds = {"strong": "strong scaling: same global batch", "weak": "weak scaling: same batch per rank"}
         how = "; ".join(text for kind, text in kinds.items() if kind in {row.scaling for row in rows})
+        ranks = "(ranks / baseline's ranks)" if any(row.baseline_world_size > 1 for row in rows) else "ranks"
         notes.append(
             f"speed-up: throughput over the baseline's, from {', '.join(dict.fromkeys(row.basis for row in rows))}"
-            f"{f' ({how})' if how else ''}; efficiency: speed-up / (ranks / baseline's ranks)."
-            if any(row.baseline_world_size > 1 for row in rows)
-            else f"{f' ({how})' if how else ''}; efficiency: speed-up / ranks."
+            f"{f' ({how})' if how else ''}; efficiency: speed-up / {ranks}."
         )
         notes += baselines_said(runs, rows)
     notes += _mfu_footnotes(done)

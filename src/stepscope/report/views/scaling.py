@@ -15,7 +15,7 @@ from stepscope.report.vega import COLUMN, FAINT, MAX_LINES, Spec, doubling_axis,
 from stepscope.report.vega import chart as chart_
 from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._curves import CURVES_HEIGHT, CurvePoint, RunCurve, RunCurves, curve_layers
-from stepscope.report.views._runs import facets, model_on, names, numbered_parts, scaled
+from stepscope.report.views._runs import facets, model_on, names, numbered_parts, scaled, titled
 from stepscope.report.views._training import baselines_said, efficiency_value, first_epochs, speedup_value
 
 _RULES = {
@@ -59,7 +59,9 @@ def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple
         curves = [RunCurve(name=name, points=_points(one, baselines)) for one, name in zip(series, called, strict=True)]
         curves = [curve for curve in curves if len(curve.points) > 1]
         models = {facets(run)["model"] for run, _ in mine}
-        where = model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs"
+        where = titled(
+            model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs", [run for run, _ in mine]
+        )
         for number, several_charts, part in numbered_parts(curves, MAX_LINES) if curves else ():
             of = [where, machine if machines else "", _RULES[rule][0]]
             title = ", ".join(text for text in of if text) + several_charts
