@@ -37,6 +37,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.report.page.tables import experiment_tables
 from stepscope.report.summary import write_summary
 from stepscope.report.views import experiment, overlap_gain
+from stepscope.report.views.bucket_sweep import build as buckets_table
 from stepscope.report.views.held import build as held_tables
 from stepscope.report.views.pipeline import build as pipeline_tables
 from stepscope.report.views.runs import of_cells
@@ -227,6 +228,7 @@ def _print(
     if evidence.traces:
         table = overlap_gain.build(evidence.cells, evidence.traces)
         further.append(replace(table, footnotes=table.footnotes[len(gained) :]))  # the first ones are said above
+    further.append(buckets_table(evidence.cells))
     for table in further:
         if table.rows:
             console.print()

@@ -10,6 +10,7 @@ from stepscope.report.comm_tables import build_all
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.trace_sections import table as trace_table
 from stepscope.report.views import (
+    bucket_sweep,
     diary,
     epochs,
     experiment,
@@ -135,9 +136,13 @@ def experiment_tables(evidence: Evidence) -> tuple[Table, ...]:
 
 
 def run_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]:
-    """Of training runs: precisions against FP32, machines against each other, phases over steps and ranks."""
+    """Of training runs: precisions against FP32, machines against each other, bucket sizes, phases over steps and ranks."""
     views = [view.table for view in (precision.VIEW, hardware.VIEW) if view.table is not None]
-    made = (*(build(evidence.runs, drop_epochs) for build in views), phase_spread.build(evidence.cells))
+    made = (
+        *(build(evidence.runs, drop_epochs) for build in views),
+        bucket_sweep.build(evidence.cells),
+        phase_spread.build(evidence.cells),
+    )
     return tuple(table for table in made if table.rows)
 
 

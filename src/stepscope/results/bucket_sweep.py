@@ -1,0 +1,127 @@
+"""Bucket sizes that one run measured: the step of each, and what makes the smallest and the largest slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_bytes_binary, format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.predict.run_buckets import bucket_kinds
+from stepscope.predict.specs import specs_of
+from stepscope.results.evidence import CellEvidence
+
+LEAST_SIZES = 3
+"""A smallest, a largest and one between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedStep:
+    """One finished cell. cap_mb: its bucket size in MiB; buckets: bytes of each, in launch order, as planned."""
+
+    cell: CellEvidence
+    cap_mb: float
+    buckets: tuple[int, ...]
+    step_ns: float
+    low: float
+    high: float
+    exposed_ns: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSweep:
+    """Cells that differ in the bucket size alone, the smallest first."""
+
+    sizes: tuple[SizedStep, ...]
+
+    @property
+    def best(self) -> SizedStep:
+        return min(self.sizes, key=lambda size: size.step_ns)
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(self.sizes[0].buckets)
+
+
+def bucket_sweeps(cells: Sequence[CellEvidence]) -> tuple[BucketSweep, ...]:
+    """One for each kind of cell that was run with at least three bucket sizes."""
+    done = {id(cell.result): cell for cell in cells if cell.run.status == "ok" and cell.run.step_ns is not None}
+    found = []
+    for kind in bucket_kinds(cell.result for cell in done.values()).values():
+        sized = [size for result in kind if (size := _sized(done[id(result)])) is not None]
+        if len(sized) >= LEAST_SIZES:
+            found.append(BucketSweep(sizes=tuple(sorted(sized, key=lambda size: size.cap_mb))))
+    return tuple(found)
+
+
+def _sized(cell: CellEvidence) -> SizedStep | None:
+    cap, step, exposed = cell.spec.strategy_options.get("bucket_cap_mb"), cell.run.step_ns, cell.run.exposed_comm_ns
+    if not isinstance(cap, int | float) or step is None:
+        return None
+    return SizedStep(
+        cell=cell,
+        cap_mb=float(cap),
+        buckets=tuple(op.size_bytes for op in specs_of(cell.spec).comm_plan if op.phase == "backward"),
+        step_ns=step.value,
+        low=step.value if step.low is None else step.low,
+        high=step.value if step.high is None else step.high,
+        exposed_ns=None if exposed is None else exposed.value,
+    )
+
+
+def conclusions(sweeps: Iterable[BucketSweep]) -> tuple[str, ...]:
+    """The fastest size of each sweep, and of both ends by how much they are slower and what of it was measured."""
+    return tuple(line for sweep in sweeps for line in _of(sweep))
+
+
+def _of(sweep: BucketSweep) -> list[str]:
+    best, least, most = sweep.best, sweep.sizes[0], sweep.sizes[-1]
+    lines = [
+        f"{best.cell.run.label}: {best.cap_mb:g} MiB is fastest of {len(sweep.sizes)} sizes measured,"
+        f" {format_duration(best.step_ns)} a step with {counted(len(best.buckets), 'bucket')}"
+    ]
+    if least is not best:
+        lines.append(f"{_slower(least, best)}: {_why_small(least, best)}")
+    if most is not best:
+        lines.append(f"{_slower(most, best)}: {_why_large(most, best, sweep.gradient_bytes)}")
+    return lines
+
+
+def clearly_slower(size: SizedStep, best: SizedStep) -> bool:
+    """Whether the intervals of both medians leave no doubt."""
+    return size.low > best.high
+
+
+def _slower(size: SizedStep, best: SizedStep) -> str:
+    share = format_percent(size.step_ns / best.step_ns - 1)
+    if not clearly_slower(size, best):
+        return f"{size.cap_mb:g} MiB is not clearly slower ({share}, the intervals overlap)"
+    return f"{size.cap_mb:g} MiB is {share} slower"
+
+
+def _why_small(least: SizedStep, best: SizedStep) -> str:
+    more = len(least.buckets) - len(best.buckets)
+    if more <= 0:
+        return f"it makes the same {counted(len(least.buckets), 'bucket')}"
+    text = f"{counted(len(least.buckets), 'all-reduce')} of about {_mean(least)} instead of {len(best.buckets)}"
+    if clearly_slower(least, best):
+        each = format_duration((least.step_ns - best.step_ns) / more)
+        text += f"; each of the {more} more costs {each} of latency that nothing hides"
+    return text
+
+
+def _why_large(most: SizedStep, best: SizedStep, gradient_bytes: int) -> str:
+    largest = max(most.buckets, default=0)
+    share = format_percent(largest / gradient_bytes) if gradient_bytes else "all"
+    text = f"{share} of the gradients travel in one bucket, which starts when the last of them is ready"
+    if len(most.buckets) == 1:
+        text = f"all {format_bytes_binary(gradient_bytes)} of gradients are one bucket, which starts when backward ends"
+    if most.exposed_ns is None or best.exposed_ns is None:
+        return text
+    return (
+        f"{text}; {format_duration(most.exposed_ns)} exposed, {format_duration(best.exposed_ns)} at {best.cap_mb:g} MiB"
+    )
+
+
+def _mean(size: SizedStep) -> str:
+    return format_bytes_binary(sum(size.buckets) / max(1, len(size.buckets)))

@@ -1,0 +1,56 @@
+"""Measured bucket sizes: the fastest, and what makes both ends slow."""
+
+from __future__ import annotations
+
+import pytest
+from tests.bench_evidence import MS, bench, made
+
+from stepscope.report.views.bucket_sweep import build
+from stepscope.results.bucket_sweep import bucket_sweeps, clearly_slower
+
+MODEL = {"depth": 16, "width": 512, "bias": False}
+"""16 weights of 1 MiB."""
+
+STEPS = {1: 140.0, 4: 100.0, 16: 120.0}
+"""ms by bucket size in MiB."""
+
+
+def cells(steps: dict[int, float], exposed: dict[int, float] | None = None) -> list[object]:
+    return [
+        made(
+            f"b{cap}", workload="deep_mlp", model=MODEL, loss="mse", strategy="ddp", world_size=2,
+            strategy_options={"bucket_cap_mb": cap}, comm_ms=(exposed or {}).get(cap, 1.0),
+            phases={"forward": ms - 67.0 - (exposed or {}).get(cap, 1.0), "backward_compute": 60.0},
+        )
+        for cap, ms in steps.items()
+    ]  # fmt: skip
+
+
+def test_both_ends_are_explained_by_what_was_measured() -> None:
+    (sweep,) = bucket_sweeps(bench(*cells(STEPS, {1: 5.0, 4: 2.0, 16: 30.0})).cells)  # type: ignore[arg-type]
+    assert [size.cap_mb for size in sweep.sizes] == [1.0, 4.0, 16.0]
+    assert sweep.best.cap_mb == 4.0
+    least, most = sweep.sizes[0], sweep.sizes[-1]
+    assert (len(least.buckets), sweep.gradient_bytes) == (16, 16 * 2**20)
+    assert len(most.buckets) < len(sweep.best.buckets) < len(least.buckets)
+    assert clearly_slower(least, sweep.best)
+    assert least.step_ns / sweep.best.step_ns == pytest.approx(1.4, rel=0.02)
+    assert most.exposed_ns is not None
+    assert sweep.best.exposed_ns is not None
+    assert most.exposed_ns - sweep.best.exposed_ns == pytest.approx(28 * MS, rel=0.1)
+    table = build(bench(*cells(STEPS)).cells)  # type: ignore[arg-type]
+    keys = [column.key for column in table.columns]
+    assert [row.values[keys.index("buckets")].raw for row in table.rows] == [len(s.buckets) for s in sweep.sizes]
+    small = next(line for line in table.footnotes if line.startswith("1 MiB"))
+    more = len(least.buckets) - len(sweep.best.buckets)
+    assert f"each of the {more} more costs" in small
+
+
+def test_an_end_that_is_not_clearly_slower_gets_no_cause() -> None:
+    table = build(bench(*cells({1: 100.1, 4: 100.0, 16: 100.2})).cells)  # type: ignore[arg-type]
+    assert sum("not clearly slower" in line for line in table.footnotes) == 2
+    assert not any("latency that nothing hides" in line for line in table.footnotes)
+
+
+def test_two_sizes_are_no_sweep() -> None:
+    assert bucket_sweeps(bench(*cells({1: 140.0, 4: 100.0})).cells) == ()  # type: ignore[arg-type]
