@@ -136,7 +136,15 @@ def test_bucket_size_has_parameters_below_its_smallest_cap_and_gradients_above_i
 
 def test_caps_below_the_largest_parameter_would_be_counted_once() -> None:
     cells = cells_of("bucket-size", LAPTOP, "base.model.width=4096", "base.model.depth=2", "axes.strategy=[ddp]")
-    assert [c.skipped is None for c in cells if c.spec.strategy == "ddp"] == [True, False, False, False, False, True, False]
+    assert [c.skipped is None for c in cells if c.spec.strategy == "ddp"] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_precision_halves_the_bytes_only_where_gradients_really_shrink() -> None:
