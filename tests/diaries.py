@@ -23,7 +23,7 @@ def write_diary(
     world_size: int = 1,
     attempt: int = 0,
     flags: Sequence[int] | int = 0,
-    delay: float | None = None,
+    delay: float | Sequence[float] | None = None,
     micro_steps: int = 1,
     events: Sequence[Mapping[str, Any]] = (),
     end: Mapping[str, Any] | None = None,
@@ -31,7 +31,8 @@ def write_diary(
 ) -> Path:
     """diary-, events- and end- files of one process below ``root/.stepscope``. columns: ms of each step; left out: NaN.
 
-    whole_ns is the sum of the others (without cpu) where it is left out.
+    delay: share without a processor, of each step or of all. whole_ns is the sum of the others (without cpu) where it is
+    left out.
     """
     folder = root / ".stepscope"
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,10 +41,15 @@ def write_diary(
     if "whole_ns" not in given:
         given["whole_ns"] = np.nansum([v for k, v in given.items() if k != "cpu_ns"], axis=0)
     marks = [flags] * steps if isinstance(flags, int) else list(flags)
-    part = NO_DELAY if delay is None else round(delay * (NO_DELAY - 1))
+    shares = [delay] * steps if delay is None or isinstance(delay, int | float) else list(delay)
+    parts = [NO_DELAY if each is None else round(each * (NO_DELAY - 1)) for each in shares]
     body = b"".join(
         struct.pack(
-            RECORD, *(given.get(name, np.full(steps, np.nan))[at] for name in COLUMNS), part, micro_steps, marks[at]
+            RECORD,
+            *(given.get(name, np.full(steps, np.nan))[at] for name in COLUMNS),
+            parts[at],
+            micro_steps,
+            marks[at],
         )
         for at in range(steps)
     )

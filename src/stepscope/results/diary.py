@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,12 @@ INTERRUPTION = 0.2
 
 LEAST_PERIODS = 3
 """Events, so that a period can be told."""
+
+MOSTLY = 0.7
+"""Share of the distances that are one period, of pauses that are one kind."""
+
+NEIGHBOURS, CHANCE = 2, 0.01
+"""Steps that a pause lasts on at most; probability that pauses at random steps seem regular."""
 
 WARM_UP_AT_MOST = 20
 """Steps: what takes longer to settle is how the job runs, and is told as a drift."""
@@ -254,6 +261,7 @@ class Crowd:
     cores: int
 
 
+@lru_cache(maxsize=2)
 def crowd(steps: JobSteps) -> Crowd | None:
     """That of the host with most threads a core; None: no host has more than its cores, or it is not recorded.
 
@@ -365,12 +373,31 @@ def period(numbers: Sequence[int]) -> int | None:
     if distances.size < LEAST_PERIODS - 1:
         return None
     middle = int(np.median(distances))
-    return middle if (np.abs(distances - middle) <= max(1, 0.1 * middle)).mean() >= 0.7 else None
+    return middle if (np.abs(distances - middle) <= max(1, 0.1 * middle)).mean() >= MOSTLY else None
+
+
+def beyond_chance(numbers: NDArray[np.int64], among: int) -> int | None:
+    """The ``period`` of events at these of ``among`` steps, where events thrown at random come so regularly in less than one
+    of 100 jobs. Steps beside each other are one event: a machine that others use is busy for several at a time."""
+    begins = numbers[np.r_[True, np.diff(numbers) > NEIGHBOURS]] if numbers.size else numbers
+    every = period(begins.tolist())
+    if every is None:
+        return None
+    distances, reach = np.diff(begins), max(1.0, 0.1 * every)
+    rate = begins.size / among
+    near = [n for n in range(1, among) if abs(n - every) <= reach]
+    chance = sum(rate * (1 - rate) ** (n - 1) for n in near)
+    hits, trials = int((np.abs(distances - every) <= reach).sum()), distances.size - 1
+    # One distance is the period itself, and any of them may be taken for it.
+    tail = sum(comb(trials, k) * chance**k * (1 - chance) ** (trials - k) for k in range(max(hits - 1, 0), trials + 1))
+    return every if tail * distances.size < CHANCE else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pauses:
-    """Steps that take far longer than the others and hold no event that the hook knows. rank: whose own time they are."""
+    """Steps that take far longer than the others and hold no event that the hook knows. rank: whose own time they are.
+    period: None where they do not come regularly beyond chance, last differently long, or lacked a processor.
+    """
 
     share: Share
     mean_ns: float
@@ -378,6 +405,7 @@ class Pauses:
     rank: int | None
 
 
+@lru_cache(maxsize=2)
 def paused_steps(steps: JobSteps) -> NDArray[np.bool_]:
     """[steps]: which of them hold such a pause; none where they are too few, or too many, to be pauses."""
     times = steps.step_ns
@@ -401,10 +429,13 @@ def pauses(steps: JobSteps) -> Pauses | None:
     if steps.ranks > 1 and np.isfinite(steps.own_ns).all():
         last = Counter(np.argmax(steps.own_ns[:, odd], axis=0).tolist()).most_common(1)[0]
         rank = steps.diaries[last[0]].rank if last[1] >= 0.8 * odd.sum() else None
+    own = odd & (np.nan_to_num(steps.delay_ns).max(axis=0) < 0.5 * beyond)
+    alike = np.abs(np.log2(beyond[own] / np.median(beyond[own]))) <= 1 if own.any() else own[:0]
+    of_one_kind = alike.size >= MOSTLY * odd.sum() and alike.mean() >= MOSTLY
     return Pauses(
         share=part,
         mean_ns=float(beyond[odd].mean()),
-        period=period(steps.numbers[odd].tolist()),
+        period=beyond_chance(steps.numbers[own], steps.steps) if of_one_kind else None,
         rank=rank,
     )
 

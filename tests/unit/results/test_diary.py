@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,17 @@ from tests.diaries import START_UNIX_NS, write_diary
 from tests.simulated_diaries import simulate
 
 from stepscope.records.diary import FIRST, PROFILED
-from stepscope.results.diary import JobSteps, between_steps, drift, job_steps, late_ranks, pauses, saved_share, share
+from stepscope.results.diary import (
+    JobSteps,
+    between_steps,
+    beyond_chance,
+    drift,
+    job_steps,
+    late_ranks,
+    pauses,
+    saved_share,
+    share,
+)
 from stepscope.store.diary import read_diaries
 from stepscope.store.layout import ProfileLayout
 
@@ -122,6 +133,39 @@ def test_regular_long_steps_without_a_known_event_are_pauses(tmp_path: Path) -> 
     assert found is not None
     assert found.period == 15
     assert found.mean_ns == pytest.approx(490e6)
+
+
+@pytest.mark.parametrize(("steps", "count"), [(60, 5), (60, 12), (100, 3), (200, 4), (200, 8), (1000, 20)])
+@pytest.mark.parametrize("lasting", [1, 3])
+def test_pauses_at_random_steps_have_no_period(steps: int, count: int, lasting: int) -> None:
+    """As of two trainings that share a machine: single steps, and stretches of three."""
+    rng = np.random.default_rng(7)
+    drawn = [rng.choice(steps - lasting, max(count // lasting, 1), replace=False) for _ in range(200)]
+    placed = [np.unique(np.concatenate([each + i for i in range(lasting)])) for each in drawn]
+    assert sum(beyond_chance(numbers, steps) is not None for numbers in placed) <= 2
+
+
+@pytest.mark.parametrize(("count", "every"), [(4, None), (5, 20), (10, 20)])
+def test_a_period_needs_five_pauses_one_step_more_or_less_apart(count: int, every: int | None) -> None:
+    begins = np.arange(1, count + 1) * 20
+    begins[2] += 1
+    assert beyond_chance(begins, 20 * (count + 1)) == every
+    assert beyond_chance(np.sort(np.r_[begins, begins + 1]), 20 * (count + 1)) == every, "each lasts two steps"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "share_of_delay", "regular"),
+    [((400.0,), 0.0, True), ((400.0,), 0.9, False), ((100.0, 300.0, 900.0, 2700.0), 0.0, False)],
+)
+def test_pauses_of_one_kind_are_the_jobs_and_what_lacked_a_processor_is_not(
+    lengths: tuple[float, ...], share_of_delay: float, regular: bool, tmp_path: Path
+) -> None:
+    times = [10.0 if s % 15 else 10.0 + lengths[s // 15 % len(lengths)] for s in range(1, 201)]
+    delay = [share_of_delay * (each - 10.0) / each for each in times]
+    write_diary(tmp_path, {"forward": times}, delay=delay)
+    found = pauses(steps_of(tmp_path))
+    assert found is not None
+    assert (found.period == 15) is regular
 
 
 def test_drift_is_found_where_it_begins(tmp_path: Path) -> None:
