@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stepscope.cli.blocks import show_table
 from stepscope.cli.comm_run import run as run_comm
 from stepscope.cli.commands.comm import Comm
 from stepscope.cli.console import err, out, print_document, say
 from stepscope.cli.findings import print_figures, print_findings
-from stepscope.core.errors import Interrupted, UsageError
+from stepscope.cli.progress import run_and_show
+from stepscope.core.errors import ExitCode, Interrupted, UsageError
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.headlines import remainder, shown
 from stepscope.launch.join import joined_world
+from stepscope.matrix.cell_kind import RunRequest
+from stepscope.matrix.run_place import exit_code
 from stepscope.matrix.session import ReadyMatrix, derive_results
 from stepscope.records.codec import encode_document
 from stepscope.records.finding import Diagnosis
 from stepscope.report.suite import suite_document, suite_tables
 from stepscope.report.summary import write_summary
-from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 from stepscope.store.writer import write_bytes
-
-if TYPE_CHECKING:
-    from stepscope.records.run import RunRecord
 
 
 def refuse_two_kinds(plan: ReadyMatrix) -> None:
@@ -42,6 +39,20 @@ def refuse_two_kinds(plan: ReadyMatrix) -> None:
         if others
         else "start it outside srun and torchrun",
     )
+
+
+def run_cells(request: RunRequest) -> int:
+    """Run the cells of a matrix with sections, of which everything is said together at the end; their exit code."""
+    layout = request.layout
+    runs = run_and_show(
+        request,
+        renew=lambda: derive_results(layout),
+        finish=lambda: derive_results(layout),
+        show=None,
+        saved=str(layout.results_jsonl),
+    )
+    ours = {planned.spec.cell_id for planned in request.cells}
+    return exit_code(run.status for run in runs if run.run_id in ours) if ours else ExitCode.OK
 
 
 def sweep(plan: ReadyMatrix, layout: RunLayout, *, force: bool) -> int:
@@ -66,15 +77,6 @@ def sweep(plan: ReadyMatrix, layout: RunLayout, *, force: bool) -> int:
             signum=stop.exit_code - 128,
             fix=f"run the same command with `-o {layout.root}` to complete what is missing",
         ) from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Whole:
-    """Everything that lies in the folder of a matrix with sections."""
-
-    run: RunRecord
-    evidence: Evidence
-    diagnosis: Diagnosis
 
 
 def show_sections(layout: RunLayout, *, json: bool) -> None:

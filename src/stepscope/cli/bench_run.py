@@ -170,29 +170,21 @@ def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: b
         tensorboard_dir=options.tensorboard,
         environment=plan.environment,
     )
-    saved = f"{layout.results_jsonl} and {layout.summary_md}"
+    if plan.matrix.sections:
+        return bench_parts.run_cells(request)
     swept: list[bool] = []  # whether there is more to derive from than the cells
-    if plan.matrix.sections:  # what is said of them comes last, and of all
-        runs = run_and_show(
-            request,
-            renew=lambda: derive_results(layout),
-            finish=lambda: derive_results(layout),
-            show=None,
-            saved=saved,
-        )
-    else:
-        runs, *_ = run_and_show(
-            request,
-            renew=lambda: derive_results(layout),
-            finish=lambda: _derive_all(layout),
-            draw=(lambda _: swept.append(sweep_beside(plan, layout))) if place.group is None else None,
-            show=(lambda found: _print(layout, *(_derive_all(layout) if any(swept) else found), json=options.json))
-            if printed
-            else None,
-            saved=saved,
-        )
+    runs, *_ = run_and_show(
+        request,
+        renew=lambda: derive_results(layout),
+        finish=lambda: _derive_all(layout),
+        draw=(lambda _: swept.append(sweep_beside(plan, layout))) if place.group is None else None,
+        show=(lambda found: _print(layout, *(_derive_all(layout) if any(swept) else found), json=options.json))
+        if printed
+        else None,
+        saved=f"{layout.results_jsonl} and {layout.summary_md}",
+    )
     ours = {cell.spec.cell_id for cell in plan.cells}
-    return exit_code(run.status for run in runs if run.run_id in ours) if ours else ExitCode.OK
+    return exit_code(run.status for run in runs if run.run_id in ours)
 
 
 def _derive_all(layout: RunLayout) -> tuple[tuple[TrainingRun, ...], Evidence, Diagnosis]:

@@ -12,6 +12,7 @@ from stepscope.hardware import find
 from stepscope.hardware.links import pcie_bytes_per_s
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
+from stepscope.results.comm_facts import LARGE_BYTES
 from stepscope.results.comm_labels import cells_of, network_label, op_label, sweeps
 
 LOOPBACK = "ranks of one host on the CPU exchange data in its memory, which has no rated bandwidth"
@@ -23,7 +24,8 @@ class LinkRate:
     """One link, or all links under one collective. Rates are of one direction, bytes/s.
 
     ranks: sender and receiver; None: a collective on all ``world_size`` ranks. path: what lies between them. expected: peak
-    of the link; None: ``unknown`` says why. measured: the largest busbw over the sizes, at ``size_bytes``.
+    of the link; None: ``unknown`` says why. measured: the largest busbw over the sizes from 1 MiB on (over all, where none
+    is as large), at ``size_bytes``.
     """
 
     name: str
@@ -94,10 +96,12 @@ def _of_sweep(sweep: Sequence[CommRow]) -> LinkRate | None:
 
 
 def _best(rows: Sequence[CommRow]) -> CommRow | None:
+    """The size with the best busbw, of large ones where there are any: a small message says more of start-up and bursts."""
     rated = [
         row for row in rows if row.status == "ok" and row.busbw_bytes_per_s is not None and row.correct is not False
     ]
-    return max(rated, key=lambda row: row.busbw_bytes_per_s or 0.0, default=None)
+    large = [row for row in rated if (row.size_bytes or 0) >= LARGE_BYTES]
+    return max(large or rated, key=lambda row: row.busbw_bytes_per_s or 0.0, default=None)
 
 
 def _between(

@@ -34,12 +34,12 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlapGain:
-    """Two cells of the same work. step: of ``inside`` against ``after``, from timed steps; hidden: None without a trace."""
+    """Two cells of the same work, both traced. step: of ``inside`` against ``after``, from timed steps."""
 
     after: CellEvidence
     inside: CellEvidence
-    hidden_after: Hidden | None
-    hidden_inside: Hidden | None
+    hidden_after: Hidden
+    hidden_inside: Hidden
     step: ComparedFigure
 
 
@@ -62,16 +62,22 @@ def inside_backward(plan: Sequence[CommOp]) -> bool:
 
 
 def gains(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> tuple[OverlapGain, ...]:
-    """Every cell that reduces inside the backward pass against the one of the same work that reduces after it."""
-    jobs = {trace.cell_id: trace for trace in traces if trace.cell_id is not None}
-    timed = [cell for cell in cells if cell.run.status == "ok" and cell.run.step_ns is not None]
+    """Every traced cell that reduces inside the backward pass against those of the same work that reduce after it."""
+    hidden = {
+        trace.cell_id: found
+        for trace in traces
+        if trace.cell_id is not None and (found := hidden_of(trace)) is not None
+    }
+    timed = [
+        cell for cell in cells if cell.cell_id in hidden and cell.run.status == "ok" and cell.run.step_ns is not None
+    ]
     plans = {cell.cell_id: plan_of(cell.spec) for cell in timed}
     return tuple(
         OverlapGain(
             after=after,
             inside=inside,
-            hidden_after=hidden_of(jobs.get(after.cell_id)),
-            hidden_inside=hidden_of(jobs.get(inside.cell_id)),
+            hidden_after=hidden[after.cell_id],
+            hidden_inside=hidden[inside.cell_id],
             step=_against(inside, after),
         )
         for after in timed
@@ -95,13 +101,11 @@ def _against(inside: CellEvidence, after: CellEvidence) -> ComparedFigure:
     )
 
 
-def hidden_of(trace: TraceEvidence | None) -> Hidden | None:
-    """None where nothing was traced, no step is marked, or there is no communication."""
-    steps = () if trace is None else trace.summary.common_steps or ()
+def hidden_of(trace: TraceEvidence) -> Hidden | None:
+    """None where no step is marked, or there is no communication."""
     each = [
         [s.parts for found in trace.summary.ranks for s in found.steps if s.step == step]
-        for step in steps
-        if trace is not None
+        for step in trace.summary.common_steps or ()
     ]
     sums = [(sum(p.overlap_ns for p in parts), sum(p.comm_ns for p in parts)) for parts in each]
     comm = sum(total for _, total in sums)
@@ -125,14 +129,11 @@ def conclusions(found: Sequence[OverlapGain]) -> tuple[str, ...]:
 def _said(gain: OverlapGain) -> Iterator[str]:
     inside, after = gain.inside.run, gain.after.run
     hidden, none = gain.hidden_inside, gain.hidden_after
-    if hidden is None or none is None:
-        yield f"{inside.label}: how much communication is hidden is unknown without traces (--profile)"
-    else:
-        span = "" if hidden.low is None else f", {_percent(hidden.low)} to {_percent(hidden.high)} in"
-        yield (
-            f"{inside.label} hides {_percent(hidden.share)} of its communication under the backward pass"
-            f" ({span.lstrip(', ')} {counted(hidden.steps, 'profiled step')}); {after.label} hides {_percent(none.share)}"
-        )
+    span = "" if hidden.low is None else f"{_percent(hidden.low)} to {_percent(hidden.high)} "
+    yield (
+        f"{inside.label} hides {_percent(hidden.share)} of its communication under the backward pass"
+        f" ({span}in {counted(hidden.steps, 'profiled step')}); {after.label} hides {_percent(none.share)}"
+    )
     yield step_said(gain)
     if gain.step.verdict != "better" and gain.inside.spec.device == "cpu" and gain.inside.spec.network is None:
         yield (

@@ -107,6 +107,13 @@ def test_a_wrong_or_failed_size_is_no_bandwidth() -> None:
     assert rate.measured_bytes_per_s == good.busbw_bytes_per_s
 
 
+def test_large_messages_go_before_a_faster_small_one() -> None:
+    burst, large = collective(256 * 1024, 200.0), collective(4 * MIB, 17_000.0)
+    assert (burst.busbw_bytes_per_s or 0) > (large.busbw_bytes_per_s or 0)
+    (rate,) = link_rates([replace(row, link_peak_bytes_per_s=250e6) for row in (burst, large)], None, None)
+    assert (rate.size_bytes, rate.measured_bytes_per_s) == (4 * MIB, large.busbw_bytes_per_s)
+
+
 @pytest.mark.parametrize(("share", "tone"), [(0.4, "bad"), (0.6, "warn"), (0.9, "good"), (1.02, "good")])
 def test_the_table_judges_the_share_and_explains_more_than_the_peak(share: float, tone: str) -> None:
     (known,) = link_rates(sweep(link_peak_bytes_per_s=5e9), None, None)

@@ -13,6 +13,8 @@ from stepscope.report.views import overlap_gain as view
 from stepscope.results.evidence import Evidence
 from stepscope.results.overlap_gain import OverlapGain, conclusions, gains, hidden_of
 
+TRACED = {"naive": [0, 0], "ddp": [0.8, 0.8]}
+
 
 def only(found: Evidence) -> OverlapGain:
     (gain,) = gains(found.cells, found.traces)
@@ -22,8 +24,6 @@ def only(found: Evidence) -> OverlapGain:
 def test_the_hidden_share_is_that_of_all_ranks_and_steps_with_the_single_steps_as_its_range() -> None:
     gain = only(evidence(*two(40, 10), naive=[0, 0, 0], ddp=[0.5, 0.75, 1.0]))
     assert (gain.after.cell_id, gain.inside.cell_id) == ("naive-cell", "ddp-cell")
-    assert gain.hidden_after is not None
-    assert gain.hidden_inside is not None
     assert gain.hidden_after.share == 0
     assert gain.hidden_inside.share == pytest.approx(0.75)
     assert (gain.hidden_inside.low, gain.hidden_inside.high, gain.hidden_inside.steps) == (0.5, 1.0, 3)
@@ -37,7 +37,7 @@ def test_the_hidden_share_is_that_of_all_ranks_and_steps_with_the_single_steps_a
 def test_a_shorter_step_is_claimed_only_where_the_intervals_show_it(
     naive_ms: float, ddp_ms: float, verdict: str
 ) -> None:
-    step = only(evidence(*two(naive_ms, ddp_ms))).step
+    step = only(evidence(*two(naive_ms, ddp_ms), **TRACED)).step
     assert step.verdict == verdict
     assert step.low is not None
     assert step.high is not None
@@ -47,7 +47,7 @@ def test_a_shorter_step_is_claimed_only_where_the_intervals_show_it(
 
 
 def test_too_few_steps_give_a_ratio_without_a_verdict() -> None:
-    step = only(evidence(*two(40, 10, steps=4))).step
+    step = only(evidence(*two(40, 10, steps=4), **TRACED)).step
     assert (step.low, step.verdict) == (None, "not tested")
 
 
@@ -68,14 +68,15 @@ def test_cells_of_other_work_are_not_compared() -> None:
     naive, ddp = two(40, 10)
     other = made("other-cell", strategy="ddp", world_size=2, micro_batch=ddp.result.spec.micro_batch * 2)
     alone = made("single-cell", strategy="single", world_size=1)
-    found = evidence(naive, other, alone)
-    assert gains(found.cells, ()) == ()
-    assert view.build(found.cells, ()).rows == ()
+    found = evidence(naive, other, alone, naive=[0], other=[0.5], single=[0.5])
+    assert gains(found.cells, found.traces) == ()
+    assert view.build(found.cells, found.traces).rows == ()
 
 
-def test_without_a_trace_or_communication_the_hidden_share_is_unknown() -> None:
-    assert only(evidence(*two(40, 10))).hidden_inside is None
-    assert hidden_of(None) is None
+def test_without_both_traces_or_communication_nothing_is_compared() -> None:
+    for traces in ({}, {"ddp": [0.5]}):
+        found = evidence(*two(40, 10), **traces)
+        assert gains(found.cells, found.traces) == ()
     silent = traced("c", [0.5])
     ranks = tuple(
         replace(p, steps=tuple(replace(s, parts=replace(s.parts, comm_ns=0, overlap_ns=0)) for s in p.steps))

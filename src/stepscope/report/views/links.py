@@ -34,8 +34,8 @@ def build(rows: Sequence[CommRow], environment: EnvironmentRecord | None, topolo
         ),
         found,
         footnotes=(
-            "measured: best busbw over the sizes, one direction; expected: peak of the link in one direction, which"
-            " protocols and headers leave 70 to 90% of.",
+            "measured: best busbw over the sizes from 1 MiB on, one direction; expected: peak of the link in one direction,"
+            " which protocols and headers leave 70 to 90% of.",
             *(
                 (
                     "above 100%: an emulated link lets a burst pass faster than its rate, and a network that reduces itself"

@@ -9,7 +9,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import RankPass
 from stepscope.report.names import clean, file_part
-from stepscope.report.table import Column, Table, Value, duration, tabled, times, unknown, whole
+from stepscope.report.table import Column, Table, Value, duration, tabled, times, whole
 from stepscope.report.vega import COLUMN, WIDE, Spec, by_series, chart, color, layer, name_axis, number_axis, sig
 from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._runs import time_unit
@@ -34,7 +34,7 @@ _OF_KIND = {"compute": COMPUTE, "hidden_comm": HIDDEN, "exposed_comm": EXPOSED}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     cell: CellEvidence
-    hidden: Hidden | None
+    hidden: Hidden
     gain: OverlapGain | None
 
 
@@ -54,7 +54,7 @@ def build(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> Tab
             Column("strategy", "strategy", lambda row: row.cell.run.strategy, role="identity", lead=True),
             Column("world_size", "ranks", lambda row: row.cell.run.world_size, whole, role="identity"),
             Column("reduces", "reduces", lambda row: _reduces(row), role="identity"),
-            Column("comm_ns", "comm/step", lambda row: row.hidden.comm_ns if row.hidden else None, duration),
+            Column("comm_ns", "comm/step", lambda row: row.hidden.comm_ns, duration),
             Column("hidden", "hidden", lambda row: _hidden(row.hidden)),
             Column("exposed_comm_ns", "exposed", lambda row: exposed_value(row.cell.run), duration),
             Column("step_ns", "step", lambda row: measured(row.cell.run.step_ns, duration, tight=True), duration),
@@ -73,9 +73,7 @@ def _reduces(row: _Row) -> str:
     return "after backward" if row.gain is None else "inside backward"
 
 
-def _hidden(found: Hidden | None) -> Value:
-    if found is None:
-        return unknown()
+def _hidden(found: Hidden) -> Value:
     text = format_percent(found.share)
     if found.low is not None and found.high is not None and found.high > 0:
         text += f" ({format_percent(found.low)} to {format_percent(found.high)})"
