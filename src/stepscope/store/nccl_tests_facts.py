@@ -52,7 +52,15 @@ def facts_of(table: LoggedRun, name: str, stated: Stated) -> Facts:
         )
     span = _printed_factor(table)
     op = _op(table, name, span, ranks=listed or given)
-    ranks = listed or given or _ranks_from(op, span)
+    measured = _ranks_from(op, span)
+    if listed and measured is not None and measured > listed:
+        notes.append(
+            f"the list of devices has {counted(listed, 'rank')}, but busbw / algbw is that of {op} on {measured}: a part of "
+            "the list is missing"
+        )
+        listed = None
+        given = given or measured
+    ranks = listed or given or measured
     if ranks is None:
         raise UsageError(
             f"{name}: the number of ranks is unknown",
@@ -93,7 +101,7 @@ def _hardware(gpus: Sequence[str], ranks: int, hosts: int) -> str:
 
 def _listed(table: LoggedRun) -> int | None:
     """Ranks of one communicator from the list of devices; None without a whole list."""
-    if not table.devices or _missing(table):
+    if not table.devices or table.devices_torn or _missing(table):
         return None
     groups: dict[int, int] = {}
     for device in table.devices.values():

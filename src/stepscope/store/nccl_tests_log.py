@@ -29,7 +29,7 @@ _ITERATIONS = re.compile(r"warmup iters:\s*(?P<warmup>\d{1,15})\s+iters:\s*(?P<i
 _TOGETHER = re.compile(r"agg iters:\s*(\d{1,15})")
 _DEVICE = re.compile(
     r"Rank\s+(?P<rank>\d{1,7})(?:\s+Group\s+(?P<group>\d{1,7}))?\s+Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
-    r"\[[^\]]*\]\s+(?P<name>\S.*?)\s*$"
+    r"\[[^\]]*\]\s+(?P<name>\S+(?: \S+)*)\s*$"
 )
 _PROGRAM = re.compile(r"(?<![\w.])([a-z][a-z_]*)_perf\b")
 _STARTING = re.compile(r"Collective test (starting|concluded):\s*(\w+?)_perf\b")
@@ -41,6 +41,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 ROUNDING_GB = 0.005
 """Bandwidths are printed in GB/s with two decimals."""
 
+_UNIT = re.compile(r"\(([^()]*)\)")
 _ROOT = re.compile(r"-?\d{1,7}")
 _PIECE = re.compile(r"[\sN/A\d.e+*-]*")
 _FIRST_PIECE = re.compile(r"\s+\d+")
@@ -58,6 +59,7 @@ _NUMBERS = 8
 
 _MARKERS = (
     b"nThread", b" Pid ", b"_perf", b"busbw", b"bus bandwidth", b"bounds", b"CCL version", b"ccl-tests", b"<snip>",
+    b"(elements)",
 )  # fmt: skip
 
 
@@ -111,6 +113,7 @@ class LoggedRun:
     iterations: int | None = None
     together: int = 1
     devices: dict[int, LoggedDevice] = field(default_factory=dict)
+    devices_torn: bool = False
     rows: list[LoggedRow] = field(default_factory=list)
     titles: tuple[str, ...] = ()
     figures: tuple[int, ...] | None = None
@@ -146,8 +149,11 @@ def read_tables(path: Path, *, headless: bool = False) -> Log:
                     continue
                 if reader.open and line and reader.goes_on(line.decode("utf-8", errors="replace").rstrip("\r"), number):
                     continue
-                if any(marker in line for marker in _MARKERS):
+                if reader.device and line and reader.device.endswith(line.strip()):
+                    reader.lose_device()
+                elif any(marker in line for marker in _MARKERS):
                     reader.line(line.decode("utf-8", errors="replace").rstrip())
+                    reader.device = line.rstrip() if b" Pid " in line else reader.device
                 elif _may_be_row(line):
                     reader.row(line.decode("utf-8", errors="replace").rstrip(), number)
         lines += block.count(b"\n")
@@ -182,14 +188,22 @@ class _Reader:
         self._rows = 0
         self._hosts: set[str] = set()
         self.inside = False  # between a table's title and its end
+        self.columns = self.units = ""  # why no row of the table counts
+        self.device = b""  # the line of the last device, before the title
         self.open = ""  # of a row that NCCL's own lines run through, what was printed so far
 
     def line(self, text: str) -> None:
         """One line that is no row."""
         if found := _SETUP.search(text):
             self._setup(found, text)
+        elif " Pid " in text and self._table.titles:  # the list of another job, whose lines run into this table
+            self._table.devices_torn = self._table.devices_torn or not self._table.rows
+        elif " Pid " in text and _is_torn_device(text):
+            self.lose_device()
         elif found := _DEVICE.search(text):
             device = LoggedDevice(found["host"], found["name"], int(found["group"] or 0))
+            if len(self._table.devices) > 1 and int(found["rank"]) in self._table.devices:
+                self.lose_device()
             self._table.devices.setdefault(int(found["rank"]), device)
         elif found := _STARTING.search(text):
             self._program(found[2], ended=found[1] == "concluded")
@@ -198,9 +212,14 @@ class _Reader:
                 self._next()
             self._table.old_errors = "#wrong" not in text
             found = _TITLES.search(text)
+            self.device = b""
             self._table.titles = tuple(found[1].split()) if found else ()
             self._table.figures, self._table.cpu_time = _more_columns(self._table.titles), "cputime" in text
-            self.inside = True
+            self.inside, printed = True, _as_printed(self._table.titles)
+            self.columns = "" if printed else f"columns that nccl-tests does not print: {' '.join(self._table.titles)}"
+        elif "(elements)" in text:
+            units = [unit for unit in _UNIT.findall(text) if unit not in ("B", "elements", "us", "GB/s")]
+            self.units = f"a table in {', '.join(units)}, not in us and GB/s" if units else ""
         elif found := _BOUNDS.search(text):
             self._table.out_of_bounds = int(found[1])
             self._table.ended = True
@@ -213,6 +232,10 @@ class _Reader:
             self._table.cut = self._table.cut or bool(self._table.rows)
         else:
             self._words(text)
+
+    def lose_device(self) -> None:
+        """The list of devices is torn here: how many there are, it does not say."""
+        self._table.devices_torn = True
 
     def talk(self, text: str, line: int) -> None:
         """A line of NCCL itself: where it begins inside a row, what stands before it is a piece of that row."""
@@ -260,7 +283,7 @@ class _Reader:
 
     def _row_of(self, begins: re.Match[str] | None, text: str, line: int) -> LoggedRow | None:
         """The row of this line; None where it is none, has lost columns, or its figures contradict each other."""
-        if begins is None:
+        if begins is None or self.columns or self.units:
             return None
         words, titles, places = text[begins.end() :].split(), self._table.titles, self._table.figures
         if places is not None:
@@ -284,6 +307,8 @@ class _Reader:
 
     def finish(self) -> tuple[LoggedRun, ...]:
         self._next()
+        if not self._done and (self.columns or self.units):
+            raise DataError(f"{self._path}: {self.columns or self.units}", fix="pass the log as nccl-tests printed it")
         return tuple(self._done)
 
     def _program(self, name: str, *, ended: bool) -> None:
@@ -307,6 +332,7 @@ class _Reader:
         table.threads, table.gpus = int(found["threads"]), int(found["gpus"])
         table.sizes = int(found["low"]), int(found["high"])
         table.devices.clear()
+        table.devices_torn = False
         if iterations := _ITERATIONS.search(text):
             table.warmup, table.iterations = int(iterations["warmup"]), int(iterations["iters"])
         if together := _TOGETHER.search(text):
@@ -319,6 +345,21 @@ class _Reader:
         for name, version in _LIBRARY.findall(text):
             library = f"{name.removesuffix(' version')} {version}"
             table.libraries += [] if library in table.libraries else [library]
+
+
+def _is_torn_device(text: str) -> bool:
+    """Whether a line of the list of devices is run through by another one, or has lost its end."""
+    return text.count(" Pid ") > 1 or text.count("#") > 1 or ("Rank " in text and _DEVICE.search(text) is None)
+
+
+def _as_printed(titles: Sequence[str]) -> bool:
+    """Whether bandwidths and errors follow each time, as far as the title goes."""
+    places = [i for i, word in enumerate(titles) if word in ("time", "cputime")]
+    return all(
+        word in expected
+        for at in places
+        for word, expected in zip(titles[at + 1 : at + 4], (("algbw",), ("busbw",), ("#wrong", "error")), strict=False)
+    ) and (len(places) != 2 or places[1] + 4 <= len(titles))
 
 
 def _more_columns(titles: Sequence[str]) -> tuple[int, ...] | None:

@@ -395,6 +395,22 @@ def test_numbers_printed_right_before_a_line_are_no_part_of_the_host(tmp_path: P
         assert len(found.communicators) == 1
 
 
+@pytest.mark.parametrize("before", ["step: 12  mfu: 30.2", "alpha:700:800 [0] NCCL INFO Using network", "saving los"])
+def test_a_rank_that_speaks_inside_other_output_only_is_of_a_known_host(tmp_path: Path, before: str) -> None:
+    talk = Talk(nranks=2, per_host=2)
+    found = read(tmp_path, [*talk.rank_lines(0), before + talk.init(1, "COMPLETE")])
+    assert [(r.rank, r.host) for r in found.communicators[0].ranks] == [(0, "alpha"), (1, "alpha")]
+
+
+def test_two_lines_that_look_like_one_are_torn(tmp_path: Path) -> None:
+    """The beginning of one rank's line, and the end of another's, which is on another device."""
+    talk = Talk(nranks=2, per_host=2)
+    glued = talk.init(0, "START").partition(" comm ")[0] + " comm " + talk.init(1, "START").partition(" comm ")[2]
+    found = read(tmp_path, [*talk.rank_lines(0), glued])
+    assert [r.rank for r in found.communicators[0].ranks] == [0]
+    assert found.files[0].torn_lines == 1
+
+
 def test_hosts_whose_names_end_alike_stay_apart(tmp_path: Path) -> None:
     talk = Talk(nranks=2, per_host=2)
     here = talk.rank_lines(0)

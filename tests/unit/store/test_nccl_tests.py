@@ -222,6 +222,42 @@ def test_a_table_without_its_summary_is_said(tmp_path: Path, end: str, ended: bo
     assert ended or f"ends at {SIZES[-1][0]} bytes of 8589934592" in stops[0]
 
 
+@pytest.mark.parametrize("lost", ["last", "cut", "two in one"])
+def test_a_torn_list_of_devices_does_not_count_the_ranks(tmp_path: Path, lost: str) -> None:
+    """8 ranks, as the bandwidths say; its last lines are gone or damaged."""
+    lines = log(SIZES).split("\n")
+    at = next(i for i, line in enumerate(lines) if "Rank  7 " in line)
+    if lost == "last":
+        del lines[at]
+    elif lost == "cut":
+        lines[at] = lines[at][-12:]
+    else:
+        lines[at - 1 : at + 1] = [lines[at - 1][:40] + lines[at]]
+    assert {row.world_size for row in read(tmp_path, "\n".join(lines)).comm_rows} == {8}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("(us)", "(ms)", "a table in ms"),
+        ("(GB/s)", "(MB/s)", "a table in MB/s"),
+        ("time   algbw   busbw", "time   busbw   algbw", "columns that nccl-tests does not print"),
+    ],
+)
+def test_a_table_in_other_units_or_columns_is_refused(tmp_path: Path, old: str, new: str, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        read(tmp_path, log(SIZES).replace(old, new, 1))
+
+
+def test_rows_of_another_number_of_ranks_are_left_out(tmp_path: Path) -> None:
+    """Two jobs wrote into one file."""
+    others = [row(size * 2, us * 2, op="all_reduce", ranks=4) for size, us in SIZES[2:]]
+    text = log(SIZES, average=None).replace("# Out of", "\n".join([*others, "# Out of"]))
+    found = read(tmp_path, text)
+    assert {r.size_bytes for r in found.comm_rows} == {size for size, _ in SIZES}
+    assert any("2 rows left out" in note for note in found.notes)
+
+
 def test_nan_is_no_figure(tmp_path: Path) -> None:
     text = log(SIZES, average="-nan").replace(" 38.31", "   nan")
     found = read(tmp_path, text)

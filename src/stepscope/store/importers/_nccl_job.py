@@ -27,11 +27,14 @@ MEMBERS_KEPT = 100_000
 """Communicators times ranks; whatever a job opens beyond is counted and not kept."""
 
 _NET = re.compile(r"(NET/[^/]+)/(-?\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA(?:\(\w+\))?)?(?:/Shared)?$")
-_NEAR = re.compile(r"(?:(?:P2P|SHM)(?:/(?:[A-Za-z]+(?: [a-z]+)?|\d{1,9}\[\w+\]))*|direct shared memory)$")
+_NEAR = re.compile(
+    r"(?:(?:P2P|SHM)(?:/(?:IPC|CUMEM|MNNVL|CE|read|direct pointer|direct|indirect|intermediate|\d{1,9}\[\w+\]))*"
+    r"|direct shared memory)$"
+)
 _THROUGH = re.compile(r"/\d{1,9}\[\w+\]")
 _TREE = re.compile(r"\[(\d{1,4})\] ([-\d/>]+)")
 _NIC = re.compile(r"\[\d{1,9}\](\S+)")
-_RESIDUE = re.compile(r"-?\d+")
+_RESIDUE = re.compile(r"-?\d[\d.]*")
 
 _ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT")
 _PROTOCOLS = ("LL", "LL128", "Simple")
@@ -76,6 +79,7 @@ class NcclJob:
         self.unread_links = 0
         self.unread_link = ""  # the first of them
         self.members_dropped = 0
+        self.torn = 0  # lines that contradict themselves
         self.several = False  # a process has several communicators: which of them it calls matters
         self._members = 0
         self._by_pid: dict[tuple[int, int], list[Process]] = {}
@@ -172,6 +176,9 @@ class NcclJob:
     )
     def _init(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
         pointer, rank, nranks, cuda, nvml, bus, rest, stage = found.groups()
+        if int(cuda) != parsed.device or int(rank) >= int(nranks):
+            self.torn += 1  # two lines that look like one: a device says so of itself
+            return
         member = process.beginning.get(parsed.tid)
         if stage == "START":
             process.states_starts = True
@@ -304,8 +311,30 @@ class NcclJob:
             fitting = [m for m in fitting if m.pointer == latest]
         return fitting[0] if len(fitting) == 1 else unstated(process)
 
+    def _name_host(self, process: Process) -> None:
+        hosts = {each.host for each in self.processes.values() if not each.glued and each.file == process.file}
+        found = [
+            h
+            for h in hosts
+            if _with_residue(process.host, h, anything=process.glued) and (process.glued or h[0].isalpha())
+        ]
+        if not found:
+            return
+        del self.processes[process.file, process.host, process.pid]
+        process.host, process.glued = max(found, key=len), False
+        known = self.processes.setdefault((process.file, process.host, process.pid), process)
+        if known is not process:
+            known.members += process.members
+            for member in process.members:
+                member.process = known
+
     def settle(self) -> None:
-        """At the end: what stood under initialisations that were never named goes to the communicators it fits."""
+        """At the end: what stood under initialisations that were never named goes to the communicators it fits.
+
+        A process that spoke behind other output only is of the host whose name its own ends in.
+        """
+        for process in list(self.processes.values()):
+            self._name_host(process)
         for process in self.processes.values():
             for member in [m for m in process.members if m.rank is None]:
                 process.members.remove(member)

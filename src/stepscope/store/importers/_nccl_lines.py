@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepscope.store.files import reading
+from stepscope.store.importers._log_lines import without_prefix
 
 BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 1 << 14
@@ -73,7 +74,7 @@ def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
         place=(place or b"").decode(errors="replace"),
         warning=level == b"WARN",
         text=line[last.end() :].decode(errors="replace").rstrip(),
-        glued=len(found) > 1,
+        glued=len(found) > 1 or (last.start() > 0 and _HEADER.match(without_prefix(line)[1].lstrip()) is None),
     )
     return parsed, len(found) - 1
 

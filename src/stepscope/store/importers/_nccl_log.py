@@ -101,7 +101,7 @@ def _files(given: Sequence[Path]) -> dict[Path, bool]:
 
 def _read(job: NcclJob, number: int, path: Path, versions: dict[str, None]) -> NcclLogFile:
     lines = Lines(path)
-    nccl = torn = 0
+    nccl, torn = 0, -job.torn
     for line in lines:
         if b"CCL " not in line:
             continue
@@ -122,7 +122,7 @@ def _read(job: NcclJob, number: int, path: Path, versions: dict[str, None]) -> N
         size_bytes=path.stat().st_size,
         lines=lines.count,
         nccl_lines=nccl,
-        torn_lines=torn,
+        torn_lines=torn + job.torn,
         truncated=lines.truncated,
     )
 

@@ -92,7 +92,7 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
         job = jobs[-1]
         if found := _SETTING.search(line):
             job.settings.setdefault(found[1].decode(), found[2].decode(errors="replace"))
-        elif _is_torn(line):
+        elif _is_torn(line, goes_on=job.peak_gb > 0):
             lines.leave_out(number)
             continue
         elif found := _PIPELINE.search(line):
@@ -124,11 +124,12 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
     return tuple(_run(path, job, lines.notes() if job is timed[-1] else (), alone=len(timed) == 1) for job in timed)
 
 
-def _is_torn(line: bytes) -> bool:
-    """Whether a line of steps has lost its middle or its end, or holds another one."""
+def _is_torn(line: bytes, *, goes_on: bool) -> bool:
+    """Whether a line of steps has lost its middle or its end, or holds another one. goes_on: others end in memory."""
     timed, staged = line.count(b"SamplesPerSec="), line.count(b"samples/sec: ")
     if timed:
         whole = len(_WHOLE_RATE.findall(line)) == timed == (2 if b"RunningAvg" in line else 1)
+        whole = whole and not (goes_on and line.rstrip()[-1:].isdigit())
         return not whole or len(_TIMER.findall(line)) != 1
     return staged > 1 or (staged == 1 and (_PIPELINE.search(line) is None or len(_STAGED_STEP.findall(line)) > 1))
 

@@ -26,7 +26,8 @@ _TENSOR = re.compile(rb"(?:tensor-|and )model-parallel size: (\d{1,7})")
 _PIPELINE = re.compile(rb"pipeline-model-parallel size: (\d{1,7})")
 _ARGUMENT = re.compile(rb"(?:^|[\]: ])\s{2}([A-Za-z_]\w{0,60}) \.{2,} (.{1,200})$")
 _ITERATION = re.compile(rb"iteration\s+(\d{1,12})/(?:\s*(\d{1,12})|infinity) \|")
-_ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\): ([\d.]{1,20})(?: |\||/|$)")
+_ELAPSED = re.compile(rb"elapsed time per iteration \((ms|s)\): ([\d.]{1,20})(?: *\||/|$)")
+_FIELDS = (b"elapsed time per iteration", b"global batch size:", b"number of skipped iterations:")
 _BATCH = re.compile(rb"global batch size: +(\d{1,9})(?: |\||$)")
 _LOSS = re.compile(rb"lm loss:? (-?[\d.]{1,20}E[+-]\d{1,3})(?=[ |]|$)", re.I)
 _SKIPPED = re.compile(rb"number of skipped iterations: +(\d{1,9})(?=[ |]|$)")
@@ -224,11 +225,17 @@ def _iteration(job: _Job, lines: Lines, number: int, line: bytes) -> None:
         if elapsed is not None:  # its beginning went to another line; others only speak of such lines
             lines.leave_out(number)
         return
-    if len(_ITERATION.findall(line)) > 1:
+    several = len(_ITERATION.findall(line)) > 1 or any(line.count(field) > 1 for field in _FIELDS)
+    if several or (lines.rest and not line.endswith(b"|")):
         lines.leave_out(number)
         return
     short = elapsed is not None and elapsed.end() == len(line) and job.loss is not None  # others went on
-    if elapsed is None or short or (batch is None and job.batches) or (batch is not None and int(batch[1]) == 0):
+    if (
+        elapsed is None
+        or short
+        or (batch is None and (job.batches or b"consumed" in line))
+        or (batch is not None and int(batch[1]) == 0)
+    ):
         if lines.rest or not line.rstrip().endswith(b"|"):
             lines.leave_out(number)
             return

@@ -34,6 +34,7 @@ from stepscope.store.nccl_tests_log import (
     read_tables,
 )
 
+_OTHERS = "{n} left out (first in line {line}): busbw / algbw is not that of {op} on {ranks} ranks"
 MEAN_NOTE = "times are means over back-to-back calls, by default averaged over ranks"
 
 _TYPES = {
@@ -129,6 +130,15 @@ def _nccl_of(files: Sequence[Path]) -> NcclDebug | None:
 def _table(table: LoggedRun, name: str, stated: Stated) -> _Read:
     """Raises UsageError for facts that the log leaves open, DataError for facts that contradict each other."""
     facts = facts_of(table, name, stated)
+    others = [row for row in table.rows if _of_another_factor(row, facts.bus_factor)]
+    notes = []
+    if others:
+        notes.append(
+            _OTHERS.format(n=counted(len(others), "row"), line=others[0].line, op=facts.op, ranks=facts.world_size)
+        )
+        table.rows = [row for row in table.rows if row not in others]
+    if not table.rows:
+        raise DataError(f"{name}: {notes[0]}", fix="copy the log again; if it holds several jobs, split it")
     ways = (("out of place", False), ("in place", True))
     rows = [
         row
@@ -136,7 +146,7 @@ def _table(table: LoggedRun, name: str, stated: Stated) -> _Read:
         for each in table.rows
         if (row := _row(table, each, facts, f"{name}, {label}", in_place=in_place)) is not None
     ]
-    return _Read(rows=tuple(rows), notes=(*facts.notes, *_notes(table)), hardware=facts.hardware)
+    return _Read(rows=tuple(rows), notes=(*facts.notes, *notes, *_notes(table)), hardware=facts.hardware)
 
 
 def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_place: bool) -> CommRow | None:
@@ -164,6 +174,13 @@ def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_pla
         "correct": correct, "notes": (MEAN_NOTE,),
     }  # fmt: skip
     return CommRow(**(UNKNOWN | known))
+
+
+def _of_another_factor(row: LoggedRow, factor: float) -> bool:
+    """Whether a printed busbw is not algbw times the factor, beyond what rounding explains."""
+    forms = [f for f in (row.out_of_place, row.in_place) if f.algbw is not None and f.busbw is not None]
+    off = (abs(float(f.busbw or 0) - float(f.algbw or 0) * factor) for f in forms)
+    return any(each > ROUNDING_GB * 1.01 * (1 + factor) for each in off)
 
 
 def _time_from_rate(row: LoggedRow, figures: LoggedFigures) -> str | None:

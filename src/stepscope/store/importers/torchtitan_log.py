@@ -93,7 +93,8 @@ def _read_file(path: Path) -> tuple[TrainingRun, ...]:
         jobs[-1].ending.read(line)
         if b"step:" in line and (found := _STEP.search(line)):
             rate = _RATE.search(line)
-            if rate is None or line.count(b"step:") > 1:
+            short = rate is not None and rate.end() == len(line) and jobs[-1].mfu  # other lines went on
+            if rate is None or short or line.count(b"step:") > 1:
                 lines.leave_out(number)
             else:
                 _step(jobs, number, rank, line, found, rate)
