@@ -36,7 +36,7 @@ _MARKS = (b"SIGTERM", b"CANCELLED", b"DUE TO", b"emory", b"Traceback", b"Watchdo
 """A line that none of these is in says nothing of how the job ended."""
 
 
-class Lines:
+class LogLines:
     """The lines of one file, .gz files too, read once: (line number from 1, line or a piece of it) at a time.
 
     Of a last line without an end, and of each piece of a longer line, only whole words come: a figure cut off is another

@@ -23,7 +23,7 @@ _OF_A_RUN = ("world_size", "run", "strategy", "model")
 _NODES = ("nodes", "n_nodes", "nnodes", "num_nodes", "node_count", "number_of_nodes")
 KNOWN = "world_size, strategy, model, step_time_ms, tokens_per_s, epoch_time_s, peak_memory_gib"
 _SERIES = (
-    "write one row per step as CSV, with columns such as step,step_time_ms (or epoch,epoch_time_s), one file a run"
+    "write one row per step as CSV, with columns such as step,step_time_ms (or epoch,epoch_time_s), one file per run"
 )
 LONG = "write one row per run as CSV, with columns such as gpus,model,samples_per_s"
 

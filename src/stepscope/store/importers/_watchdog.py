@@ -14,7 +14,7 @@ from stepscope.core.errors import DataError
 from stepscope.records.flight import WatchdogTimeout
 from stepscope.records.imported import LeftOut
 from stepscope.store.importer import Candidate
-from stepscope.store.importers._log_lines import SUFFIXES, Lines
+from stepscope.store.importers._log_lines import SUFFIXES, LogLines
 
 MARK = b"caught collective operation timeout"
 END_BYTES = 1 << 20
@@ -46,7 +46,7 @@ def reports(candidate: Candidate) -> bool:
 
 
 def timeouts(path: Path) -> Iterator[WatchdogTimeout]:
-    for _, line in Lines(path):
+    for _, line in LogLines(path):
         if MARK not in line:
             continue
         for found in _TIMEOUT.finditer(line):

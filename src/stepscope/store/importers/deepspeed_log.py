@@ -19,7 +19,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
-from stepscope.store.importers._log_lines import SUFFIXES, Ending, Lines, finite, without_prefix
+from stepscope.store.importers._log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
 from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._training import GIB, imported_runs, label
 
@@ -84,7 +84,7 @@ def _read(source: Candidate) -> Imported:
 
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:
-    jobs, lines = [_Job(line=1)], Lines(path)
+    jobs, lines = [_Job(line=1)], LogLines(path)
     for number, raw in lines:
         _, line = without_prefix(raw)
         if _BEGINS in line and jobs[-1].points:

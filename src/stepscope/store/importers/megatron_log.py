@@ -14,7 +14,7 @@ from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._log_lines import SUFFIXES, Ending, Lines, finite, without_colours
+from stepscope.store.importers._log_lines import SUFFIXES, Ending, LogLines, finite, without_colours
 from stepscope.store.importers._training import MIB, MS, imported_runs, label, steady_median, step_change
 
 _HEAD = 1 << 20
@@ -122,7 +122,7 @@ _NO_COMPARISON = "jobs with different models or batches are not compared: each h
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:
     """Every job of a log that printed at least one iteration. Raises DataError where none did."""
-    lines = Lines(path)
+    lines = LogLines(path)
     jobs, gpu = _jobs(lines)
     timed = [job for job in jobs if job.elapsed_ms]
     if not timed:
@@ -146,7 +146,7 @@ def _why_none(jobs: list[_Job], lines: int) -> str:
     )
 
 
-def _jobs(lines: Lines) -> tuple[list[_Job], str | None]:
+def _jobs(lines: LogLines) -> tuple[list[_Job], str | None]:
     """(jobs, name of the GPU from nvidia-smi's table)."""
     jobs: list[_Job] = []
     gpu = None
@@ -196,7 +196,7 @@ def _new_job(path: Path, number: int, line: bytes) -> _Job:
     return _Job(line=number, world_size=world, data=data, tensor=tensor, pipeline=pipeline)
 
 
-def _read_line(job: _Job, lines: Lines, number: int, line: bytes) -> None:
+def _read_line(job: _Job, lines: LogLines, number: int, line: bytes) -> None:
     """Take in one line, in which several ranks may speak."""
     if b"max allocated" in line:
         for memory in _MEMORY.finditer(line):
@@ -219,7 +219,7 @@ def _read_line(job: _Job, lines: Lines, number: int, line: bytes) -> None:
         job.ending.read(line)
 
 
-def _iteration(job: _Job, lines: Lines, number: int, line: bytes) -> None:
+def _iteration(job: _Job, lines: LogLines, number: int, line: bytes) -> None:
     at, elapsed, batch = _ITERATION.search(line), _ELAPSED.search(line), _BATCH.search(line)
     if at is None:
         if elapsed is not None:  # its beginning went to another line; others only speak of such lines

@@ -18,7 +18,7 @@ from stepscope.records.imported import Imported
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
-from stepscope.store.importers._log_lines import SUFFIXES, Ending, Lines, finite, without_prefix
+from stepscope.store.importers._log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
 from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
 from stepscope.store.importers._training import imported_runs, label
 
@@ -87,7 +87,7 @@ def _read(source: Candidate) -> Imported:
 
 
 def _read_file(path: Path) -> tuple[TrainingRun, ...]:
-    jobs, lines = [_Job(line=1)], Lines(path)
+    jobs, lines = [_Job(line=1)], LogLines(path)
     for number, raw in lines:
         rank, line = without_prefix(raw)
         jobs[-1].ending.read(line)
@@ -154,7 +154,7 @@ def _head(job: _Job, line: bytes) -> None:
 
 
 def _facts(job: _Job, line: bytes) -> None:
-    """Lines before the first step: mesh, device and model."""
+    """LogLines before the first step: mesh, device and model."""
     if b"device mesh" in line and job.world_size is None:
         degrees = {name.decode(): int(value) for name, value in _DEGREE.findall(line)} if _PARALLEL.search(line) else {}
         if found := _MESH.search(line):
