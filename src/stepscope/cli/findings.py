@@ -90,7 +90,7 @@ def print_finding(finding: Finding, *, confidence: bool = False) -> None:
         stake = (
             "" if finding.stake_fraction is None else f", up to {format_percent(finding.stake_fraction)} of the step"
         )
-        _hanging("    ", f"[{finding.rule}: {finding.certainty}{stake}]", "dim")
+        _hanging("    ", f"[{finding.rule}{stake}: {finding.certainty}]", "dim")
     for advice in finding.advice:
         _hanging("    → ", advice.text, "dim")
         if advice.command:  # in one piece: it is there to be pasted

@@ -136,7 +136,7 @@ def test_a_command_is_printed_in_one_piece(capsys: pytest.CaptureFixture[str]) -
     )
     lines = capsys.readouterr().out.splitlines()
     assert f"      $ {command}" in lines
-    assert "    [r: measured, up to 4.4% of the step]" in lines
+    assert "    [r, up to 4.4% of the step: measured]" in lines
     assert not any(line.endswith("-") for line in lines)
 
 
