@@ -17,14 +17,17 @@ LEAST_SIZES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedStep:
-    """One finished cell. cap_mb: its bucket size in MiB; buckets: bytes of each, in launch order, as planned."""
+    """One finished cell. cap_mb: its bucket size in MiB; buckets: bytes of each, in launch order, as planned.
+
+    low, high: 95% interval of the median step; None: too few steps.
+    """
 
     cell: CellEvidence
     cap_mb: float
     buckets: tuple[int, ...]
     step_ns: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     exposed_ns: float | None
 
 
@@ -63,8 +66,8 @@ def _sized(cell: CellEvidence) -> SizedStep | None:
         cap_mb=float(cap),
         buckets=tuple(op.size_bytes for op in specs_of(cell.spec).comm_plan if op.phase == "backward"),
         step_ns=step.value,
-        low=step.value if step.low is None else step.low,
-        high=step.value if step.high is None else step.high,
+        low=step.low,
+        high=step.high,
         exposed_ns=None if exposed is None else exposed.value,
     )
 
@@ -88,14 +91,15 @@ def _of(sweep: BucketSweep) -> list[str]:
 
 
 def clearly_slower(size: SizedStep, best: SizedStep) -> bool:
-    """Whether the intervals of both medians leave no doubt."""
-    return size.low > best.high
+    """Whether the intervals of both medians leave no doubt; without one there is doubt."""
+    return size.low is not None and best.high is not None and size.low > best.high
 
 
 def _slower(size: SizedStep, best: SizedStep) -> str:
     share = format_percent(size.step_ns / best.step_ns - 1)
     if not clearly_slower(size, best):
-        return f"{size.cap_mb:g} MiB is not clearly slower ({share}, the intervals overlap)"
+        why = "the intervals overlap" if size.low is not None and best.high is not None else "too few steps"
+        return f"{size.cap_mb:g} MiB is not clearly slower ({share}, {why})"
     return f"{size.cap_mb:g} MiB is {share} slower"
 
 
@@ -106,7 +110,7 @@ def _why_small(least: SizedStep, best: SizedStep) -> str:
     text = f"{counted(len(least.buckets), 'all-reduce')} of about {_mean(least)} instead of {len(best.buckets)}"
     if clearly_slower(least, best):
         each = format_duration((least.step_ns - best.step_ns) / more)
-        text += f"; each of the {more} more costs {each} of latency that nothing hides"
+        text += f"; each of the {more} more costs {each} of exposed latency"
     return text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.bench_evidence import MS, bench, made
 
@@ -49,7 +51,14 @@ def test_both_ends_are_explained_by_what_was_measured() -> None:
 def test_an_end_that_is_not_clearly_slower_gets_no_cause() -> None:
     table = build(bench(*cells({1: 100.1, 4: 100.0, 16: 100.2})).cells)  # type: ignore[arg-type]
     assert sum("not clearly slower" in line for line in table.footnotes) == 2
-    assert not any("latency that nothing hides" in line for line in table.footnotes)
+    assert not any("exposed latency" in line for line in table.footnotes)
+
+
+def test_too_few_steps_for_an_interval_leave_doubt() -> None:
+    (sweep,) = bucket_sweeps(bench(*cells(STEPS)).cells)  # type: ignore[arg-type]
+    least = replace(sweep.sizes[0], low=None, high=None)
+    assert clearly_slower(sweep.sizes[0], sweep.best)
+    assert not clearly_slower(least, sweep.best)
 
 
 def test_two_sizes_are_no_sweep() -> None:
