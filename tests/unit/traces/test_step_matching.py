@@ -125,6 +125,38 @@ def test_an_offset_of_a_whole_step_is_no_clock() -> None:
         assert align_clocks(ranks, match_collectives(ranks)).fits[1].status == "unknown"
 
 
+@pytest.mark.parametrize("apart", [1, 2, -1])
+@pytest.mark.parametrize("late", [(1,), (1, 2, 3)])
+@pytest.mark.parametrize("marked", [True, False])
+def test_captures_some_steps_apart_are_joined_and_no_clock_is_accused(
+    apart: int, late: tuple[int, ...], marked: bool
+) -> None:
+    """Four ranks on hosts of their own record eight steps each; some of them begin one or two steps later, or earlier."""
+
+    def recorded(first: int) -> list[RankCommunication]:
+        return job(
+            [
+                Met(
+                    starts={r: t + r * MS // 4 for r in range(4)},
+                    end=t + 4 * MS,
+                    size_bytes=size,
+                    step=n if marked else None,
+                )
+                for n in range(first, first + 8)
+                for i, size in enumerate((100, 200, 300))
+                for t in (n * STEP + i * 5 * MS,)
+            ]
+        )
+
+    early, others = recorded(2), recorded(2 + apart)
+    ranks = hosted([(others if r in late else early)[r] for r in range(4)], "a", "b", "c", "d")
+    found = match_collectives(ranks)
+    look = {r.rank: r.collectives for r in ranks}
+    common = [{look[m.rank][m.position].start_ns // STEP for m in i.members} for i in found if len(i.members) == 4]
+    assert [len(steps) for steps in common] == [1] * 3 * (8 - abs(apart)), "of one step each"
+    assert {f.status for f in align_clocks(ranks, found).fits} == {"reference", "agrees"}
+
+
 @pytest.mark.parametrize("hosts", [("a", "a"), ("a", "b")])
 def test_ranks_without_a_common_step_are_not_compared(hosts: tuple[str, str]) -> None:
     ranks = hosted([job(steps(range(3)))[0], job(steps(range(3, 6)))[1]], *hosts)
