@@ -24,9 +24,17 @@ def build(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> Ta
         "Memory by batch size",
         (
             Column("group", "runs", lambda each: f"{each.run.group}, {each.run.label}", role="group"),
-            Column("micro_batch", "batch of a rank", lambda each: each.micro_batch, whole, role="identity", lead=True),
-            Column("peak_memory_bytes", "peak memory", lambda each: each.peak_bytes, binary_size),
-            Column("per_sample_bytes", "per further sample", _per_sample, binary_size),
+            Column(
+                "micro_batch",
+                "batch of a rank",
+                lambda each: each.micro_batch,
+                whole,
+                short_title="batch",
+                role="identity",
+                lead=True,
+            ),
+            Column("peak_memory_bytes", "peak memory", lambda each: each.peak_bytes, binary_size, short_title="peak"),
+            Column("per_sample_bytes", "per further sample", _per_sample, binary_size, short_title="per sample"),
             *(
                 Column(kind, kind, _held(kind), binary_size, short_title=short, drop=2)
                 for kind, short in _KINDS.items()
