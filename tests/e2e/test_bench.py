@@ -354,3 +354,29 @@ def test_a_planted_fault_costs_its_rank_real_time_and_is_part_of_the_cell(cli: C
     plain = cli("bench", name, "-o", "run")
     assert plain.code == 2
     assert "none of its 1 measured cell" in plain.err, "the cell without the fault is another one"
+
+
+def test_a_matrix_of_an_experiments_name_ends_with_expected_and_measured(cli: Cli) -> None:
+    name = cli.matrix("include: [{strategy: single, world_size: 1}]", name="memory-breakdown.yaml")
+    done = cli("bench", name, "-o", "run")
+    assert done.code == 0, done.err
+    text = " ".join(done.out.split())
+    assert "Expected and measured" in text
+    assert "8 of 8 figures agree with what is expected" in text, done.out
+    rows = cli("bench", name, "-o", "run", "--json").json()["experiment"]
+    assert {row["quantity"] for row in rows} == {"parameters", "gradients", "optimizer", "activations"}
+    assert {row["verdict"] for row in rows} == {"agrees"}
+    assert cli("report", "run", "-o", "page", "--html", "--csv").code == 0
+    assert "Expected and measured" in (cli.folder / "page" / "report.html").read_text()
+    assert (cli.folder / "page" / "experiment.csv").read_text().count("agrees") == 8
+
+
+@pytest.mark.long
+def test_an_experiment_measures_what_its_expectation_rests_on(cli: Cli) -> None:
+    name = cli.matrix("", name="alpha-beta.yaml")
+    done = cli("bench", name, "-o", "run", "--json")
+    assert done.code == 0, done.err
+    sizes = [row for row in done.json()["experiment"] if row["run"].startswith("all_reduce, 2 ranks")]
+    assert len(sizes) == 7
+    assert all(row["expected"] and row["measured"] for row in sizes)
+    assert (cli.folder / "run" / "comm" / "results.jsonl").is_file()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from stepscope.core.words import counted, listed
+from stepscope.core.words import counted
 from stepscope.records.training import Measured
 from stepscope.report.table import (
     Column,
@@ -28,6 +28,7 @@ from stepscope.results.experiments import Expectation, Verdict
 _FORMATS: dict[str, Format] = {"time": duration, "bytes": size, "share": percent, "flops": flops, "whole": whole}
 _TONES: dict[str, Any] = {"agrees": "good", "differs": "warn", "undecided": "dim"}
 _REST: dict[Verdict, str] = {"differs": "differ", "undecided": "undecided"}
+_NAMED = 4
 
 
 def build(checks: Sequence[Expectation]) -> Table:
@@ -58,10 +59,10 @@ _READING = (
 
 
 def conclusion(checks: Sequence[Expectation]) -> str:
-    """``9 of 12 figures agree with what is expected, 2 differ, 1 undecided``."""
+    """``9 of 12 figures agree with what is expected; differ: 2; undecided: 1``."""
     found = Counter(check.verdict for check in checks)
-    rest = [f"{found[verdict]} {word}" for verdict, word in _REST.items() if found[verdict]]
-    return ", ".join([f"{found['agrees']} of {counted(len(checks), 'figure')} agree with what is expected", *rest])
+    rest = [f"{word}: {found[verdict]}" for verdict, word in _REST.items() if found[verdict]]
+    return "; ".join([f"{found['agrees']} of {counted(len(checks), 'figure')} agree with what is expected", *rest])
 
 
 def reasons(checks: Sequence[Expectation]) -> tuple[str, ...]:
@@ -69,9 +70,13 @@ def reasons(checks: Sequence[Expectation]) -> tuple[str, ...]:
     found: dict[tuple[str, str], list[str]] = {}
     for check in checks:
         if check.reason:
-            named = f"{check.subject.partition(': ')[0]}, {check.quantity}"
+            named = f"{check.quantity} of {check.subject.partition(': ')[0]}"
             found.setdefault((check.verdict, check.reason), []).append(named)
-    return tuple(f"{verdict}: {reason} ({listed(names, at_most=4)})" for (verdict, reason), names in found.items())
+    return tuple(f"{verdict}: {reason} ({_first(names)})" for (verdict, reason), names in found.items())
+
+
+def _first(names: Sequence[str]) -> str:
+    return "; ".join([*names[:_NAMED], *([f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
 
 
 def document(checks: Sequence[Expectation]) -> list[dict[str, Any]]:
