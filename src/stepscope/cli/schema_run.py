@@ -45,7 +45,7 @@ _OBJECTS = list[dict[str, Any]]
 _ROW = object_type("BenchRow", {name: figure.kind for name, figure in BENCH.items()})
 
 DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "bench/1": {"run": RunRecord | None, "cells": list[_ROW]},  # type: ignore[valid-type]
+    "bench/1": {"run": RunRecord | None, "cells": list[_ROW], "experiment": _OBJECTS},  # type: ignore[valid-type]
     "suite/1": {
         "name": str,
         "world_size": int | None,

@@ -41,5 +41,5 @@ def bench_document(
         **codec.headed("bench/1"),
         "run": None if run is None else codec.to_builtins(run),
         "cells": bench_rows(runs),
-        **({"experiment": list(experiment)} if experiment else {}),
+        "experiment": list(experiment),
     }

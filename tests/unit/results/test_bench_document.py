@@ -46,7 +46,7 @@ def test_csv_has_one_column_a_field_and_leaves_the_unknown_empty(fakes: Any) -> 
 def test_the_bench_document_has_the_pinned_shape(fakes: Any) -> None:
     run = RunRecord(kind="bench", name="quick", matrix={"version": 1}, cells=("a",), argv=("stepscope", "bench"))
     document = bench_document(run, [fakes.row("a")])
-    assert list(document) == ["schema", "tool_version", "created", "run", "cells"]
+    assert list(document) == ["schema", "tool_version", "created", "run", "cells", "experiment"]
     assert document["schema"] == "stepscope.bench/1"
     assert document["run"]["name"] == "quick"
     assert document["cells"][0]["cell_id"] == "a"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from stepscope.core.units import format_plus_minus
 from stepscope.core.words import counted
 from stepscope.records.training import Measured
 from stepscope.report.table import (
@@ -39,7 +41,7 @@ def build(checks: Sequence[Expectation]) -> Table:
         (
             Column("subject", "run", lambda c: c.subject, role="group"),
             Column("quantity", "quantity", lambda c: c.quantity, role="identity", lead=True),
-            Column("expected", "expected", lambda c: _figure(c, c.expected), align="right"),
+            Column("expected", "expected", _expected, align="right"),
             Column("measured", "measured", lambda c: _figure(c, c.measured), align="right"),
             Column("low", "95% from", lambda c: _end(c, "low"), align="right"),
             Column("high", "to", lambda c: _end(c, "high"), align="right"),
@@ -53,8 +55,8 @@ def build(checks: Sequence[Expectation]) -> Table:
 
 
 _READING = (
-    "agrees: the 95% interval of what was measured meets what is expected, with what its model leaves out; differs: it does "
-    "not; undecided: a figure or its interval is missing, or the interval is so wide that it would agree with anything"
+    "agrees: the 95% interval of what was measured meets what is expected, within the ± that its model leaves out; differs: "
+    "it does not; undecided: a figure or its interval is missing, or the interval so wide that it would agree with anything"
 )
 
 
@@ -92,6 +94,13 @@ def document(checks: Sequence[Expectation]) -> list[dict[str, Any]]:
         }
         for c in checks
     ]  # fmt: skip
+
+
+def _expected(check: Expectation) -> Value:
+    """With what the model leaves out: ``38.6 ms ±10%``."""
+    value = _figure(check, check.expected)
+    slack = f" {format_plus_minus(check.tolerance)}" if check.expected is not None and check.tolerance else ""
+    return replace(value, text=value.text + slack)
 
 
 def _figure(check: Expectation, found: Measured | None) -> Value:
