@@ -49,7 +49,7 @@ def locate(key: str, data_dir: Path | None, roles: Mapping[str, Sequence[str]]) 
     raise DataError(
         f"{folder} lacks part of the dataset {key}",
         why=f"expected also a file for {missing}; found {', '.join(p.name for p in found.values())}",
-        fix="complete the folder, or download the data set with --download",
+        fix="complete the folder, or fetch the data set: `stepscope bench` has --download",
     )
 
 
@@ -59,14 +59,14 @@ def folders(key: str, data_dir: Path | None) -> list[Path]:
         raise UsageError(
             f"the dataset {key} needs files",
             why="no data folder was given",
-            fix="name the folder that holds them with --data-dir DIR (with --download they are downloaded into it), "
-            "or use the dataset synthetic",
+            fix="name the folder that holds them with --data-dir DIR, or use the dataset synthetic; `stepscope bench` "
+            "fetches the files into DIR with --download",
         )
     if not data_dir.is_dir():
         raise DataError(
             f"the data folder {data_dir} {'is a file' if data_dir.exists() else 'does not exist'}",
             why=f"expected a folder with the files of the dataset {key}",
-            fix="name the folder that holds them with --data-dir, or download them into this one with --download",
+            fix="name the folder that holds them with --data-dir; `stepscope bench` fetches them into it with --download",
         )
     candidates = [data_dir, data_dir / key, *sorted(data_dir.glob(f"*/{key}"))]
     return [folder for folder in candidates if folder.is_dir()]
@@ -77,7 +77,7 @@ def not_there(key: str, data_dir: Path | None, wanted: str) -> DataError:
     return DataError(
         f"no files of the dataset {key} in {data_dir}",
         why=f"expected {wanted} there, in its folder {key}, or in */{key}; found none",
-        fix="name the folder that holds them with --data-dir, or download the data set with --download",
+        fix="name the folder that holds them with --data-dir; `stepscope bench` fetches them into it with --download",
     )
 
 

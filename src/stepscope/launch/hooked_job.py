@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,8 +29,12 @@ HOOK = Path(__file__).parents[1] / "hook"
 
 
 def _how_to_start(command: Sequence[str]) -> str:
-    script = command[0].endswith(".py")
-    return f"Python runs a script: -- python {shlex.join(command)}" if script else "check the command after `--`"
+    if command[0].endswith(".py"):
+        return f"Python runs a script: -- python {shlex.join(command)}"
+    beside = Path(sys.executable).with_name(command[0])
+    if beside.is_file():  # stepscope was started by its path, in an environment that is not activated
+        return f"write {beside}, or activate its environment first"
+    return "check the command after `--`"
 
 
 def prepare(

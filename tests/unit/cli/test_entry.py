@@ -97,6 +97,7 @@ def main_code(*words: str) -> int:
         (["diagnose", "runs/olld"], "did you mean runs/old?"),
         (["trace", "runs/olld"], "did you mean runs/old?"),
         (["profile", "train.py", "--epochs", "3"], "-- python train.py --epochs 3"),
+        (["profile", "torchrun", "train.py"], f"write {Path(sys.executable).with_name('torchrun')}"),
         (["calibrate", "runs"], "neither run.json nor profile.json"),
     ],
 )
@@ -106,6 +107,7 @@ def test_a_mistake_is_answered_with_what_to_type(
     (tmp_path / "runs" / "old").mkdir(parents=True)
     (tmp_path / "runs" / "old" / "run.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", os.defpath)
     assert main_code(*words) == 2
     assert said in capsys.readouterr().err
 
