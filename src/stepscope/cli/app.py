@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ COMPLETING = "_STEPSCOPE_COMPLETE"
 
 
 class _PlainHelp:
-    """Switches without ``<bool>``, arguments without ``<list[Path]>`` and brackets in brackets."""
+    """Switches without ``<bool>``, arguments without ``<list[Path]>`` and brackets in brackets, bounds of what is named."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -33,11 +33,20 @@ class _PlainHelp:
             if each.param_type_name == "argument":
                 each.display_type_rich = _no_type
                 each._usage_display_name = partial(_in_usage, each)
+            elif each.metavar:
+                bounds = each._get_number_range_help_str
+                each._get_number_range_help_str = partial(_bounds, bounds, each.metavar)
         return found
 
 
 def _no_type(ctx: Any) -> None:
     """Python's name of an argument's type tells a user nothing."""
+
+
+def _bounds(bounds: Callable[[], str | None], metavar: str) -> str | None:
+    """``N>=1``, not ``x>=1``: the letter that stands beside it."""
+    text = bounds()
+    return text and text.replace("x", metavar)
 
 
 def _in_usage(argument: Any) -> str:

@@ -70,7 +70,7 @@ def test_help_shows_no_types_of_python_and_no_brackets_in_brackets(
 ) -> None:
     main_code(command, "--help")
     text = capsys.readouterr().out
-    assert not re.findall(r"<(?:str|int|float|bool|path|list)\b.*", text)
+    assert not re.findall(r"<(?:str|int|float|bool|path|list)\b.*|\[[^\]]*\bx[<>].*", text)
     usage = next(line for line in text.splitlines() if "Usage:" in line)
     assert not re.findall(r"\[\[|[{}]|\.\.\. *\.\.\.", usage)
 

@@ -39,7 +39,7 @@ class Report(EvidenceOptions):
     txt: Annotated[bool, typer.Option("--txt", help="performance_report.txt: findings first.")] = False
     datasets: Annotated[
         tuple[str, ...],
-        typer.Option("--datasets", help="Only runs on these data sets (A,B; repeatable).", metavar="NAME"),
+        typer.Option("--datasets", help="Only runs on these data sets.", metavar="NAME,..."),
     ] = ()
     title: Annotated[str | None, typer.Option(help="Heading of the page.", metavar="TEXT")] = None
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document, with the files.")] = False
