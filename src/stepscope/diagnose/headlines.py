@@ -28,7 +28,7 @@ def all_clear(diagnosis: Diagnosis, *, complete: bool) -> str | None:
     if not looked:
         return f"nothing was checked: {counted(len(diagnosis.skipped), 'rule')} skipped for lack of data"
     if not complete:
-        return f"{counted(looked, 'rule')} found no problem in what was read; lines and notes say what was not read"
+        return f"{counted(looked, 'rule')} found no problem in what was read; what was not is listed below"
     return f"nothing stands out: {counted(looked, 'rule')} found no problem"
 
 
