@@ -19,7 +19,7 @@ from stepscope.store.stated_columns import absent_columns, no_such_column, plain
 _WIDE = 3
 _TIME_WORD = re.compile(r"(?:^|_)(?:\d*time|duration|latency|runtime|elapsed|[nuµm]s|s|secs?|seconds)(?:_|$)")
 _TIMED = re.compile(rf"{_TIME_WORD.pattern}|(?:^|_)(?:throughput|speed)(?:_|$)")
-_OF_A_RUN = ("world_size", "run", "strategy", "model")
+_OF_A_RUN = ("run", "strategy", "model")
 _NODES = ("nodes", "n_nodes", "nnodes", "num_nodes", "node_count", "number_of_nodes")
 KNOWN = "world_size, strategy, model, step_time_ms, tokens_per_s, epoch_time_s, peak_memory_gib"
 _SERIES = (
@@ -98,7 +98,7 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
         example = f"{name if name in unnamed else 'NAME'}={_like(unnamed[0])}"
     state = f"state what a column is: --columns {example} (or {KNOWN}; of collectives op, size_bytes and time_us)"
     long = _SERIES if series else LONG
-    if columns.has(*_OF_A_RUN) and not series:  # a row is a run already
+    if not series and (columns.has(*_OF_A_RUN) or (unnamed and columns.has("world_size"))):  # a row is a run already
         long = "add a column such as step_time_ms or samples_per_s"
     wide = len([i for i in columns.others if all(number(row.cells[i]) for row in table.rows)]) >= _WIDE
     return DataError(
