@@ -51,7 +51,7 @@ def _epochs_in_parts(candidate: Candidate) -> bool:
     for line in candidate.text.split("\n", _LOOKED_AT)[:_LOOKED_AT] if candidate.path.suffix in _JSON_LINES else ():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         epoch = record.get("epoch") if isinstance(record, dict) else None
         if isinstance(epoch, float) and not epoch.is_integer():
@@ -65,7 +65,7 @@ def _headers(candidate: Candidate) -> list[Sequence[str]]:
         return list(headers(suffix, candidate.text)) if suffix in SUFFIXES else []
     try:
         first = json.loads(candidate.text.strip().partition("\n")[0])
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return [list(first)] if isinstance(first, dict) else []
 
