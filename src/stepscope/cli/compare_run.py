@@ -56,7 +56,8 @@ def run(options: Compare) -> int:
         print_document(document(comparison))
     else:
         _show(comparison, every=options.everything)
-    if not (comparison.figures or comparison.scaling):
+    machines = all(source.kind == "machine" for side in sides for source in side.rounds[0].sources)
+    if not (comparison.figures or comparison.scaling or machines):
         raise DataError(
             f"nothing to compare in {', '.join(map(str, options.paths))}",
             why="; ".join(comparison.unmatched[:4]) or "they hold no finished runs or collectives with figures",
@@ -172,9 +173,11 @@ def _show(comparison: Comparison, *, every: bool) -> None:
 
     console = out()
     summed = not every and len(comparison.figures) > tables.MOST_ROWS
-    _show_verdict(comparison)
+    if comparison.figures or comparison.scaling:
+        _show_verdict(comparison)
     _show_scaling(comparison)
-    shown = tables.most_telling(comparison.differences) if summed else comparison.differences
+    few = summed or (not every and not comparison.figures)
+    shown = tables.most_telling(comparison.differences) if few else comparison.differences
     print_conditions(comparison, shown, comparison.sides)
     console.print()
     table = tables.build_summed(comparison) if summed else tables.build(comparison)
@@ -185,8 +188,10 @@ def _show(comparison: Comparison, *, every: bool) -> None:
         say(f"! {text}", "yellow")
     if more := len(comparison.unmatched) - len(alone):
         console.print(f"! and {more} more without a partner", style="yellow")
+    hidden = len(comparison.differences) - len(shown)
+    if hidden and not summed:
+        say(f"{counted(hidden, 'more difference')}: the same command with --all", "dim")
     if summed:
-        hidden = len(comparison.differences) - len(shown)
         also = f" and {counted(hidden, 'more difference')} in settings" if hidden else ""
         say(f"{len(comparison.figures)} figures one by one{also}: the same command with --all", "dim")
 

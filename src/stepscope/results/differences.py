@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from stepscope.core.errors import Unavailable
 from stepscope.core.grouping import ranges
+from stepscope.environment.topology import parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import Difference
 from stepscope.records.environment import EnvironmentRecord
@@ -146,9 +148,30 @@ def _machine(environment: EnvironmentRecord | None, hardware: Sequence[str]) -> 
         "gpus": ", ".join(f"{n} x {name}" for name, n in gpus.items()) or "none",
         "power limit W": ", ".join(sorted({f"{g.power_limit_w:.0f}" for g in environment.gpus if g.power_limit_w}))
         or None,
-        "link matrix": environment.topology,
+        "links": _links(environment.topology),
+        "network": _network(environment),
         "scheduling": environment.scheduling_policy,
     }
+
+
+def _links(text: str | None) -> str | None:
+    """``24 x NV12, 4 x SYS`` of the pairs of GPUs."""
+    topology = None if text is None else parse_topology(text)
+    if topology is None or isinstance(topology, Unavailable):
+        return None
+    links = [topology.link(*pair) for pair in topology.gpu_pairs()]
+    counts = Counter(f"{each.kind}{each.nvlinks or ''}" for each in links if each is not None)
+    return ", ".join(f"{n} x {kind}" for kind, n in sorted(counts.items())) or None
+
+
+def _network(environment: EnvironmentRecord) -> str | None:
+    """``1 x ethernet 25 Gbit/s``: what is up and leaves the machine."""
+    there = [nic for nic in environment.nics if nic.up and nic.kind not in ("loopback", "virtual")]
+    counts = Counter(
+        nic.kind if nic.speed_bits_per_s is None else f"{nic.kind} {nic.speed_bits_per_s / 1e9:g} Gbit/s"
+        for nic in there
+    )
+    return ", ".join(f"{n} x {kind}" for kind, n in sorted(counts.items())) or None
 
 
 def _software(environment: EnvironmentRecord | None) -> Facts:

@@ -5,6 +5,7 @@ One door for diagnose, report and compare: :func:`load_evidence` takes paths of 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,7 @@ from stepscope.core.suggest import named
 from stepscope.core.words import counted
 from stepscope.environment.topology import Topology, parse_topology
 from stepscope.records.calibration import Calibration
+from stepscope.records.codec import decode
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.flight import MISMATCHES, FlightFinding
 from stepscope.records.imported import Imported, Stated
@@ -34,7 +36,7 @@ from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
 from stepscope.store.layout import RunLayout, profiled_job, shown_as
-from stepscope.store.reader import read_bytes, read_cell, read_created, read_if_there, read_run
+from stepscope.store.reader import read_bytes, read_cell, read_created, read_if_there, read_record, read_run
 from stepscope.store.stated import stated_of_source
 
 if TYPE_CHECKING:
@@ -179,6 +181,8 @@ def load_source(path: Path, how: Reading) -> Evidence:
         return rows
     if _is_calibration(path):
         return Evidence(sources=(Source(path=path, kind="calibration"),), calibration=read_calibration(path))
+    if (machine := _machine(path)) is not None:
+        return Evidence(sources=(Source(path=path, kind="machine"),), environment=machine, topology=_topology(machine))
     found = detect(path, how.stated)
     if found is not None:
         return _imported(path, found[1].read(path, how.stated))
@@ -236,6 +240,23 @@ def _results_file(path: Path) -> Evidence | None:
     if b'"stepscope.comm_row/' in head:
         return Evidence(sources=(Source(path=path, kind="comm"),), comm=read_comm_rows(path), notes=notes)
     return None
+
+
+def _machine(path: Path) -> EnvironmentRecord | None:
+    """Of ``doctor --json``, and of a run folder's ``environment.json``; None for another file."""
+    if path.suffix != ".json":
+        return None
+    with path.open("rb") as file:
+        head = file.read(200)
+    if b'"stepscope.environment/' in head:
+        return read_record(path, EnvironmentRecord)
+    if b'"stepscope.doctor/' not in head:
+        return None
+    try:
+        found = json.loads(read_bytes(path))["environment"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not a whole document of stepscope doctor", why=str(error)) from error
+    return decode(json.dumps(found).encode(), EnvironmentRecord, source=str(path))
 
 
 def _is_calibration(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,9 @@ from stepscope.cli.commands.bench import Bench
 from stepscope.cli.commands.compare import Compare
 from stepscope.cli.compare_run import run
 from stepscope.core.errors import CheckFailed, DataError, UsageError
+from stepscope.environment.collect import collect
+from stepscope.environment.document import doctor_document
+from stepscope.records.environment import GpuFact, NicFact
 from stepscope.records.run import RunRecord
 from stepscope.results.bench_document import write_results
 from stepscope.results.runs import build_runs
@@ -202,3 +206,38 @@ def test_ranks_are_stated_under_the_names_that_the_remark_asks_for(
     assert run(request(tmp_path, world_size="x/run/run=1,y/run/run=4", **fields)) == 0
     (budget,) = json.loads(capsys.readouterr().out)["scaling"]
     assert (budget["base_world_size"], budget["world_size"]) == (1, 4)
+
+
+def test_two_machines_by_what_doctor_wrote_of_them_are_one_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = collect(with_torch=False)
+    gpus = tuple(
+        GpuFact(
+            index=n, name="NVIDIA H100", uuid=None, memory_bytes=None, compute_capability=None, driver_version="570"
+        )
+        for n in range(2)
+    )
+    two = replace(
+        one, host="other", gpus=gpus, topology="\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n",
+        variables={f"NCCL_X{n}": "1" for n in range(60)},
+        nics=(NicFact(name="ib0", kind="infiniband", speed_bits_per_s=4 * 10**11, up=True),),
+    )  # fmt: skip
+    paths = []
+    for name, record in (("a", one), ("b", two)):
+        paths.append(tmp_path / f"{name}.json")
+        paths[-1].write_text(json.dumps(doctor_document(record, ())), encoding="utf-8")
+    fields = {"paths": tuple(paths), "run": False, "rounds": None, "output": None, "metric": None}
+    assert run(request(tmp_path, **fields)) == 0
+    found = {each["key"]: each["values"] for each in json.loads(capsys.readouterr().out)["differences"]}
+    assert found["gpus"] == ["none", "2 x NVIDIA H100"]
+    unknown = {"links": "1 x NV18", "network": "1 x infiniband 400 Gbit/s"}
+    for key, value in unknown.items():
+        assert found.get(key, [None, value])[1] == value
+    assert run(request(tmp_path, **{**fields, "json": False})) == 0
+    screen = capsys.readouterr().out.splitlines()
+    assert run(request(tmp_path, everything=True, **{**fields, "json": False})) == 0
+    assert len(screen) <= 40 < len(capsys.readouterr().out.splitlines())
+    paths[0].write_text('{"schema": "stepscope.doctor/1"}', encoding="utf-8")
+    with pytest.raises(DataError, match="not a whole document of stepscope doctor"):
+        run(request(tmp_path, **fields))

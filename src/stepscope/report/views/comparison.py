@@ -49,6 +49,9 @@ LACKING = {
 WIDE = 5
 """An interval that reaches this far either way says nothing more."""
 
+MOST_DIFFERENCES = 16
+"""Differences of machine, software and settings on one screen."""
+
 MOST_NAMED = 8
 """Facts that all sides share, named in one line."""
 
@@ -217,7 +220,7 @@ def most_telling(differences: Sequence[Difference]) -> tuple[Difference, ...]:
     first: dict[str, Difference] = {}
     for each in differences:
         first.setdefault(each.key, each)
-    return tuple(first.values())[:MOST_NAMED]
+    return tuple(first.values())[:MOST_DIFFERENCES]
 
 
 def said_of_conditions(comparison: Comparison | Conditions) -> tuple[str, ...]:
