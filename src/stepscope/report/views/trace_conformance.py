@@ -20,7 +20,15 @@ def build(summary: TraceSummary) -> Table:
     checks = [p.conformance for p in summary.ranks if p.conformance is not None]
     alike = grouped(
         checks,
-        lambda c: (c.strategy, c.steps, c.planned_per_step, c.launched_in_backward, c.overlap_planned, c.holds),
+        lambda c: (
+            c.strategy,
+            c.steps,
+            c.planned_per_step,
+            c.launched_in_backward,
+            c.overlap_planned,
+            c.holds,
+            c.certain,
+        ),
     )
     texts: dict[str, list[int]] = defaultdict(list)
     for c in checks:
@@ -33,6 +41,7 @@ def build(summary: TraceSummary) -> Table:
         True: Value(text="yes", raw=True, tone="good"),
         False: Value(text="no", raw=False, tone="bad"),
     }
+    rearranged = Value(text="other pieces", raw=False)
     return tabled(
         "conformance",
         "Communication against the plan",
@@ -48,7 +57,11 @@ def build(summary: TraceSummary) -> Table:
                 lambda same: said("yes" if same[0].overlap_planned else "no", same[0].overlap_planned),
             ),
             Column("differences", "differences", lambda same: max(len(c.differences) for c in same), number),
-            Column("holds", "as planned", lambda same: outcomes[same[0].holds]),
+            Column(
+                "holds",
+                "as planned",
+                lambda same: rearranged if same[0].differences and not same[0].certain else outcomes[same[0].holds],
+            ),
         ),
         alike.values(),
         footnotes=(
