@@ -52,7 +52,7 @@ def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]
     runs = [each for each in partners if isinstance(each[0], TrainingRun)]
     sweeps = [each for each in partners if isinstance(each[0], CommRow)]
     machines = [_machine(side.environment, side.hardware) for side in sides]
-    settings: list[list[Facts]] = [[_run(run) for run in each] for each in runs]
+    settings: list[list[Facts]] = [_asked(each) for each in runs]
     settings += [[comm_pairs.conditions_of(row) for row in each] for each in sweeps]
     settings += [[_settings(job) for job in each] for each in traced]
     return _sorted(
@@ -191,6 +191,16 @@ def _software(environment: EnvironmentRecord | None) -> Facts:
         **{f"package {name}": version for name, version in environment.packages.items()},
         **{f"variable {name}": value for name, value in environment.variables.items()},
     }
+
+
+def _asked(runs: Sequence[TrainingRun]) -> list[Facts]:
+    """The settings of runs; a cell that does not list what another has was not asked for it."""
+    sides = [_run(run) for run in runs]
+    listed = {key: "none" for key in ("network", "inject") if any(side.get(key) is not None for side in sides)}
+    return [
+        {**side, **{key: side.get(key) or none for key, none in listed.items()}} if run.workload is not None else side
+        for run, side in zip(runs, sides, strict=True)
+    ]
 
 
 def _run(run: TrainingRun) -> Facts:

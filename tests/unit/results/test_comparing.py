@@ -291,3 +291,11 @@ def test_scaling_is_of_a_run_on_one_side_and_its_baseline_on_another() -> None:
     assert compare(again).scaling == (), "both sides have both: what one gains from ranks is no comparison"
     (across,) = compare([Side(name="a", rounds=(evidence(one),)), Side(name="b", rounds=(evidence(two),))]).scaling
     assert across.run_ids == ("r2", "r1")
+
+
+def test_a_planted_fault_is_a_difference_and_not_unknown_where_a_cell_has_none() -> None:
+    planted = {"inject": "slow_rank=1:30%"}
+    plain = side("A", 10.0, workload="mlp")
+    found = compare([plain, side("B", 13.0, workload="mlp", settings=planted)])
+    assert [(d.key, d.values) for d in found.differences] == [("inject", ("none", "slow_rank=1:30%"))]
+    assert "inject" not in {d.key for d in compare([plain, side("B", 13.0, workload="mlp")]).same}
