@@ -37,12 +37,12 @@ def refuse_two_kinds(plan: ReadyMatrix) -> None:
         why="the ranks of a started world run one of the two",
         fix=f"start it twice with the same -o DIR: --only comm, then --only {others}"
         if others
-        else "start it outside srun and torchrun",
+        else "start it outside srun and torchrun, or without the sweep: --set comm=null",
     )
 
 
 def run_cells(request: RunRequest) -> int:
-    """Run the cells of a matrix with sections, of which everything is said together at the end; their exit code."""
+    """Run cells of which everything is said at the end, together with the sweep or by section; their exit code."""
     layout = request.layout
     runs = run_and_show(
         request,
@@ -56,16 +56,23 @@ def run_cells(request: RunRequest) -> int:
 
 
 def sweep(plan: ReadyMatrix, layout: RunLayout, *, force: bool) -> int:
-    """Run the sweep of ``plan`` into ``comm`` of the run folder, printing nothing but progress; its exit code."""
+    """Run the sweep of ``plan`` into ``comm`` of the run folder, printing nothing but progress; its exit code.
+
+    On the ranks, threads and network of the cells: what a collective takes there is what their steps pay.
+    """
     assert plan.comm is not None
     own, launch = plan.comm, plan.matrix.launch
-    err().print("collectives", style="bold")
-    networks = {cell.spec.network for cell in (*plan.cells, *plan.others) if cell.spec.world_size > 1}
+    err().print("collectives" if own.ops != "none" else "matrix products", style="bold")
+    least = 1 if own.matmul else 2  # one rank reduces nothing
+    alike = [c.spec for c in (*plan.cells, *plan.others) if c.runnable and c.spec.world_size >= least]
+    networks, threads = {spec.network for spec in alike}, {spec.threads_per_rank for spec in alike}
     try:
         return run_comm(
             Comm(
                 ops=own.ops, sizes=own.sizes, dtype=own.dtype, pairs=own.pairs, matmul=own.matmul, overlap=own.overlap,
                 budget=f"{own.budget_s:g}s", backend=launch.backend, device=launch.device,
+                ranks=",".join(map(str, sorted({spec.world_size for spec in alike}))) or None,
+                threads=str(threads.pop()) if len(threads) == 1 else "auto",
                 emulate_network=networks.pop() if len(networks) == 1 else None,
                 output=layout.comm_run.root, force=force,
             ),

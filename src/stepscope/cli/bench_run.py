@@ -15,7 +15,6 @@ from stepscope.cli.bench_model import model_matrix
 from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
 from stepscope.cli.console import OutputError, ReaderGone, out, print_document, say, typed
-from stepscope.cli.experiment_run import sweep_beside
 from stepscope.cli.findings import print_figures, print_headlines
 from stepscope.cli.progress import run_and_show
 from stepscope.config.yaml_loader import Document
@@ -130,20 +129,27 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
         return bench_parts.sweep(plan, RunLayout(options.output), force=options.force)  # a rank of it: no return
     env = tuple(plan.matrix.launch.env)
     place = take_place(options.output, name=plan.matrix.name, env_source="launch.env", env=env)
-    sectioned = bool(plan.matrix.sections)
+    whole = bool(plan.matrix.sections) or plan.comm is not None  # shown when all of it is there
     swept: int = ExitCode.OK
     try:
         code = _run_cells(plan, options, place, printed=printed)
         if plan.comm is not None:
             swept = bench_parts.sweep(plan, place.layout, force=options.force)
     except Interrupted:
-        if sectioned and printed:
+        if whole and printed:
             with suppress(DataError, OutputError, ReaderGone):  # nothing is there yet, or the terminal has gone, too
-                bench_parts.show_sections(place.layout, json=options.json)
+                _show(plan, place.layout, json=options.json)
         raise
-    if sectioned and printed:
-        bench_parts.show_sections(place.layout, json=options.json)
+    if whole and printed:
+        _show(plan, place.layout, json=options.json)
     return code or swept
+
+
+def _show(plan: ReadyMatrix, layout: RunLayout, *, json: bool) -> None:
+    if plan.matrix.sections:
+        bench_parts.show_sections(layout, json=json)
+    else:
+        _print(layout, *_derive_all(layout), json=json)
 
 
 def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: bool) -> int:
@@ -170,17 +176,13 @@ def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: b
         tensorboard_dir=options.tensorboard,
         environment=plan.environment,
     )
-    if plan.matrix.sections:
+    if plan.matrix.sections or plan.comm is not None:
         return bench_parts.run_cells(request)
-    swept: list[bool] = []  # whether there is more to derive from than the cells
     runs, *_ = run_and_show(
         request,
         renew=lambda: derive_results(layout),
         finish=lambda: _derive_all(layout),
-        draw=(lambda _: swept.append(sweep_beside(plan, layout))) if place.group is None else None,
-        show=(lambda found: _print(layout, *(_derive_all(layout) if any(swept) else found), json=options.json))
-        if printed
-        else None,
+        show=(lambda found: _print(layout, *found, json=options.json)) if printed else None,
         saved=f"{layout.results_jsonl} and {layout.summary_md}",
     )
     ours = {cell.spec.cell_id for cell in plan.cells}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.training import Measured
@@ -86,15 +85,12 @@ def _end(figure: Measured, side: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """judge: the checks that the evidence allows. matrix: the preset of the same name as YAML; None: ``presets/`` has it.
-
-    sweep: options of ``stepscope comm`` that measure beside the matrix, into the run folder's ``comm``, what the expectation
-    rests on; empty: nothing.
+    """judge: the checks that the evidence allows. matrix: the preset of the same name as YAML, with the sweep (``comm``)
+    that the expectation rests on; None: ``presets/`` has it.
     """
 
     judge: Callable[[Evidence], tuple[Expectation, ...]]
     matrix: str | None = None
-    sweep: Mapping[str, Any] = field(default_factory=dict)
 
 
 def difference(one: Measured, other: Measured) -> Measured:

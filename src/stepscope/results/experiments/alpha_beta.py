@@ -38,6 +38,7 @@ axes:
   world_size: [2]
 include:
   - {strategy: single, world_size: 1}
+comm: {ops: all_reduce, sizes: "1K:16M:2", budget_s: 1}
 measure: {budget_s: 30, timeout_s: 300}
 """
 
@@ -108,4 +109,4 @@ def _checked(
     )  # fmt: skip
 
 
-EXPERIMENT = Experiment(matrix=MATRIX, judge=judge, sweep={"ops": OP, "sizes": "1K:16M:2", "budget": "1s"})
+EXPERIMENT = Experiment(matrix=MATRIX, judge=judge)

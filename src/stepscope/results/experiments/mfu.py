@@ -33,6 +33,7 @@ include:
   - {model: {depth: 4, width: 1024}, micro_batch: 1024, axes: {strategy: [single], world_size: [1]}}
   - {model: {depth: 4, width: 1024}, micro_batch: 1024, axes: {strategy: [ddp], world_size: [2]}}
 launch: {threads_per_rank: 1}
+comm: {ops: none, matmul: true, sizes: "256K:4M:4", budget_s: 2}
 measure: {budget_s: 30, timeout_s: 300}
 """
 
@@ -94,8 +95,4 @@ def _peak(cell: CellEvidence, products: Sequence[CommRow]) -> tuple[float | None
     return best, f"{format_flops(best)}, the best product here (peak unknown)"
 
 
-EXPERIMENT = Experiment(
-    matrix=MATRIX,
-    judge=judge,
-    sweep={"ops": "none", "matmul": True, "sizes": "256K:4M:4", "budget": "2s"},
-)
+EXPERIMENT = Experiment(matrix=MATRIX, judge=judge)

@@ -30,6 +30,7 @@ axes:
   world_size: [2]
 include:
   - {strategy: single, world_size: 1}
+comm: {ops: all_reduce, sizes: "4K:16M:4", overlap: true, budget_s: 1}
 measure: {budget_s: 30, timeout_s: 300}
 """
 
@@ -85,8 +86,4 @@ def _efficiency(cell: CellEvidence, compute_ns: float, comm_ns: float) -> Measur
     return mapped(cell.run.step_ns, lambda step: (compute_ns + comm_ns - step) / min(compute_ns, comm_ns))
 
 
-EXPERIMENT = Experiment(
-    matrix=MATRIX,
-    judge=judge,
-    sweep={"ops": "all_reduce", "sizes": "4K:16M:4", "overlap": True, "budget": "1s"},
-)
+EXPERIMENT = Experiment(matrix=MATRIX, judge=judge)
