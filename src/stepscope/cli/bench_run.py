@@ -35,7 +35,7 @@ from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
 from stepscope.report.page.tables import experiment_tables
 from stepscope.report.summary import write_summary
-from stepscope.report.views import experiment, overlap_gain
+from stepscope.report.views import experiment, overlap_gain, precision
 from stepscope.report.views.bucket_sweep import build as buckets_table
 from stepscope.report.views.held import build as held_tables
 from stepscope.report.views.pipeline import build as pipeline_tables
@@ -218,7 +218,9 @@ def _print(
         show_table(of_cells(shown))
     holding = held(evidence.cells)
     different = differing(holding)
-    further = [*pipeline_tables(evidence.cells), *(held_tables(evidence.cells) if different else ())]
+    assert precision.VIEW.table is not None
+    further = [precision.VIEW.table(runs)]
+    further += [*pipeline_tables(evidence.cells), *(held_tables(evidence.cells) if different else ())]
     if evidence.traces:
         table = overlap_gain.build(evidence.cells, evidence.traces)
         further.append(replace(table, footnotes=table.footnotes[len(gained) :]))  # the first ones are said above
