@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.runs import Cli
 from tests.trace_builder import build, write_job
 
+from stepscope.records.finding import Finding
 from stepscope.traces.collectives import rank_communication
 from stepscope.traces.conformance import check_plan
 from stepscope.traces.load import load_traces
@@ -45,21 +46,7 @@ def test_json_is_one_document_whose_parts_sum(stepscope: Cli, job: Path) -> None
 def test_findings_have_the_shape_that_diagnose_prints(stepscope: Cli, job: Path) -> None:
     document = stepscope("trace", str(job), "--json").json()
     first = document["findings"][0]
-    assert list(first) == [
-        "rule",
-        "severity",
-        "title",
-        "evidence",
-        "stake_fraction",
-        "confidence",
-        "advice",
-        "subject",
-        "priority",
-        "wrong_runs",
-        "job",
-        "ranks",
-        "at_ns",
-    ]
+    assert list(first) == list(Finding.__dataclass_fields__)
     assert (first["rule"], first["subject"]) == ("straggler", "rank 2")
     assert set(first["advice"][0]) == {"text", "command"}
     assert first["advice"][0]["command"].startswith(f"stepscope trace {job}")
