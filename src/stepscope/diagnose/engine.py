@@ -67,7 +67,8 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
 
 
 def _doubtful(findings: Sequence[Finding], rating: Container[str]) -> list[Finding]:
-    """``findings``, those on times with the doubts that others cast on these, and such others before what they qualify.
+    """``findings``, those on times with the doubts that others cast on these, and such others before the problems and
+    warnings that they qualify: an observation in doubt is no reason to begin with the noise.
 
     rating: rules that rate runs by their times, whatever is at stake.
     """
@@ -79,7 +80,7 @@ def _doubtful(findings: Sequence[Finding], rating: Container[str]) -> list[Findi
         on_times = finding.stake_fraction is not None or finding.rule in rating
         if on_times and finding.priority == "performance" and not finding.casts_doubt:
             mine = {each: doubts[each] for each in about if each in doubts and _reaches(doubts[each], finding)}
-            touched |= mine.keys()
+            touched |= mine.keys() if finding.severity != "info" else set()
             finding = replace(finding, doubts=tuple(dict.fromkeys((*finding.doubts, *(d.why for d in mine.values())))))
         told.append(finding)
     return [replace(f, priority="doubt") if f.casts_doubt.keys() & touched else f for f in told]

@@ -147,7 +147,10 @@ def test_mfu_is_held_against_the_product_alone_where_no_peak_is_known() -> None:
     achieved = flop / cell.run.step_ns.value * 1e9
     share = (cell.run.phases.forward_ns + cell.run.phases.backward_compute_ns) / cell.run.step_ns.value
     alike = judged("mfu", bench(cell, comm=products(achieved / share)))
-    assert {c.quantity: c.verdict for c in alike.values()} == {"FLOP/s of a rank": "agrees", "of the best product": "agrees"}
+    assert {c.quantity: c.verdict for c in alike.values()} == {
+        "FLOP/s of a rank": "agrees",
+        "of the best product": "agrees",
+    }
     (used,) = (c for c in alike.values() if c.quantity == "of the best product")
     assert used.measured.value == pytest.approx(share, rel=0.02), "of the best product: the passes' share of the step"
     assert "peak unknown" in used.model

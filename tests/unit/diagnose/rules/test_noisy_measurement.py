@@ -7,10 +7,12 @@ from tests.bench_evidence import bench, made
 from tests.evidence import epochs, evidence, run, step
 
 from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.rules.communication_bound import RULE as COMMUNICATION
 from stepscope.diagnose.rules.noisy_measurement import RULE
-from stepscope.records.finding import Quiet, Skipped
+from stepscope.records.finding import Finding, Quiet, Severity, Skipped
 from stepscope.records.training import Measured
+from stepscope.results.evidence import Evidence
 
 DRIFT = "step times drifted: the second half is +8.0% against the first"
 
@@ -90,6 +92,22 @@ def test_noise_comes_before_the_findings_that_it_may_explain(time: Measured, dou
     assert bound.stake_fraction is not None
     assert bool(bound.doubts) is doubted
     assert [f.rule for f in told].index("communication-bound") == (1 if doubted else 0)
+
+
+@pytest.mark.parametrize(("severity", "first"), [("warning", "noisy-measurement"), ("info", "other")])
+def test_noise_comes_first_for_a_problem_or_warning_only(severity: Severity, first: str) -> None:
+    def look(_: Evidence) -> tuple[Finding, ...]:
+        steady = Finding(
+            severity="warning", title="t", evidence=("e",), stake_fraction=0.5, confidence="c", runs=("b",)
+        )
+        return steady, replace(steady, severity=severity, stake_fraction=0.01, runs=("a",))
+
+    cells = (made("a", known={"step_ns": step(132, spread=0.4)}), made("b", precision="bf16"))
+    told = diagnose(
+        bench(*cells), rules=(RULE, Rule(name="other", symptom="s", needs=("cells",), look=look, protocol=4))
+    )
+    assert told.findings[0].rule == first
+    assert [bool(f.doubts) for f in told.findings if f.runs == ("a",) and f.rule == "other"] == [True]
 
 
 def test_noise_of_one_run_says_nothing_of_another() -> None:
