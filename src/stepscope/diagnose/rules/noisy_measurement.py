@@ -67,13 +67,15 @@ LEAST_REPEATS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Noisy:
-    """reach: of the interval, None: there is none. short: it has too few samples, and what there are do not vary much."""
+    """reach: how far the time may be off, of itself: the interval's longer side, or the drift; None: unknown.
+
+    short: it has too few samples, and what there are do not vary much.
+    """
 
     run: TrainingRun
     said: str
     reach: float | None
     short: bool
-    drifts: bool
 
     @property
     def worse(self) -> float:
@@ -115,7 +117,8 @@ def _noisy(evidence: Evidence, run: TrainingRun) -> _Noisy | None:
     reach = _reach(run.step_ns)
     least = MIN_STEP_COUNT.value if run.step_ns is not None else MIN_EPOCH_COUNT.value
     drift = next((note for note in run.notes if _DRIFT in note), None)
-    if drift is not None and not _drifts(cell_of(evidence, run)):
+    drifted = None if drift is None else _drifted(cell_of(evidence, run))
+    if drifted is not None and drifted < MIN_DRIFT.value:
         drift = None
     said = []
     if count is not None and count[0] < (LEAST_REPEATS if count[1] == "repeat" else least):
@@ -127,15 +130,19 @@ def _noisy(evidence: Evidence, run: TrainingRun) -> _Noisy | None:
     if not said:
         return None
     wide = drift is not None or (reach is not None and reach > MAX_REACH.value)
-    return _Noisy(run=run, said="; ".join(said), reach=reach, short=not wide, drifts=drift is not None)
+    off = reach if drift is None else None if drifted is None else max(drifted, reach or 0.0)
+    return _Noisy(run=run, said="; ".join(said), reach=off, short=not wide)
 
 
-def _drifts(cell: CellEvidence | None) -> bool:
-    """Whether a cell's halves differ enough to matter; the first steps alone, which bench notes too, move no median."""
+def _drifted(cell: CellEvidence | None) -> float | None:
+    """By how much a cell's halves differ at most, of the first; None: its steps are not known.
+
+    The first steps alone, which bench notes too, move no median.
+    """
     if cell is None:
-        return True
+        return None
     rounds = slowest(common_steps(cell.result.samples, cell.spec.world_size).full, "step_ns").values()
-    return any(abs(drift_fraction(steps)) >= MIN_DRIFT.value for steps in rounds)
+    return max((abs(drift_fraction(steps)) for steps in rounds), default=0.0)
 
 
 def _fault(noisy: list[_Noisy]) -> str:
@@ -168,10 +175,7 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
         ),
         subject=name_of(worst.run) if alone else None,
         runs=tuple(each.run.run_id for each in noisy),
-        casts_doubt={
-            each.run.run_id: Doubt(why=f"{each.run.label}: {each.said}", reach=None if each.drifts else each.reach)
-            for each in noisy
-        },
+        casts_doubt={each.run.run_id: Doubt(why=f"{each.run.label}: {each.said}", reach=each.reach) for each in noisy},
     )
 
 

@@ -64,9 +64,13 @@ def test_a_note_of_drift_counts_where_the_halves_of_the_steps_differ(late_ms: fl
     def own(rank: int, step: int, phases: dict[str, float]) -> None:  # noqa: ARG001
         phases["forward"] += late_ms if step >= 20 else 30.0 * (step < 5)
 
-    outcome = RULE.check(bench(made("a", own=own, known={"notes": (DRIFT,)})))
+    cell = made("a", own=own, known={"notes": (DRIFT,)})
+    outcome = RULE.check(bench(cell))
     said = outcome[0].evidence if isinstance(outcome, tuple) else ()
     assert any(DRIFT in line for line in said) is fires
+    if fires:  # 10 ms more in the second half
+        (doubt,) = outcome[0].casts_doubt.values()
+        assert doubt.reach == pytest.approx(1e7 / (cell.run.step_ns.value - 5e6), rel=0.1)
 
 
 def test_epochs_without_times_are_not_short() -> None:
