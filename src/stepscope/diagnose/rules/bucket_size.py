@@ -5,8 +5,8 @@ What
 For every cell with buckets on several ranks, the bucket timeline prices 1, 2, 4, 8, 16 and 25 MiB and the size in use.
 Inputs: when backward produces each gradient (measured without communication), what an all-reduce of each bucket costs
 (calibration or measured collectives), how many run at once, and how much communication and computation slow each other.
-Size and gain are those of `stepscope predict --buckets`. The rule does not recommend a size that the same run measured
-as no faster.
+Size and gain are those of `stepscope predict --buckets`: the fastest size that the run measured, unless the timeline
+names one that was not run and gains more than it has erred on those that were.
 
 Why
 ---
@@ -35,10 +35,10 @@ from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.predict.run_buckets import bucket_kinds, measured_steps
+from stepscope.predict.run_buckets import advised, bucket_kinds, measured_steps
 from stepscope.records.cell_result import CellResult
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.timeline import BucketChoice, Timeline
+from stepscope.records.timeline import BucketAdvice, BucketChoice, Timeline
 from stepscope.results.cell_facts import TimedCell, timed_cells
 from stepscope.results.comm_costs import comm_costs, command_for
 from stepscope.results.evidence import Evidence
@@ -54,37 +54,40 @@ TORCH_DEFAULT_MB = 25.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """A cell and what the timeline says of its size. measured: median steps of its kind by size, ns."""
+    """A cell, what the timeline says of its size, and the size to take instead.
+
+    measured: median steps of its kind by size, ns.
+    """
 
     cell: TimedCell
     choice: BucketChoice
     in_use: Timeline
     measured: dict[str, float]
+    advice: BucketAdvice
 
     @property
     def cap_mb(self) -> float | None:
         return _cap(self.cell.cell.result)
 
     @property
+    def named_mb(self) -> float:
+        return TORCH_DEFAULT_MB if self.advice.way == "default" else float(self.advice.way)
+
+    @property
     def gain(self) -> float:
-        """Predicted: step in use / step of the size named - 1."""
-        return self.in_use.step_ns / self.choice.chosen.timeline.step_ns - 1
+        """Step in use / step of the size named - 1: both measured, or both predicted."""
+        now = self.cell.step_ns if self.advice.measured else self.in_use.step_ns
+        return now / self.advice.step_ns - 1
 
     @property
     def too_large(self) -> bool:
-        return (self.cap_mb or TORCH_DEFAULT_MB) > self.choice.bucket_cap_mb
+        return (self.cap_mb or TORCH_DEFAULT_MB) > self.named_mb
 
     @property
-    def named_measured_ns(self) -> float | None:
-        """Median step of a size that makes the buckets named, where it was run."""
-        keys = [f"{cap:g}" for cap in self.choice.chosen.bucket_caps_mb]
-        return next((self.measured[key] for key in keys if key in self.measured), None)
-
-    @property
-    def contradicted(self) -> bool:
-        """The size named was run as well, and is no faster."""
-        named = self.named_measured_ns
-        return named is not None and named >= self.cell.step_ns
+    def unclear(self) -> bool:
+        """A measured gain that the interval of the step in use does not leave beyond doubt."""
+        low = self.cell.cell.run.step_ns.low if self.cell.cell.run.step_ns is not None else None
+        return self.advice.measured and (low is None or low <= self.advice.step_ns)
 
 
 def check(evidence: Evidence) -> Statement:
@@ -128,7 +131,10 @@ def check(evidence: Evidence) -> Statement:
 def _judge(cell: TimedCell, choice: BucketChoice, measured: dict[str, float]) -> _Judged:
     cap = _cap(cell.cell.result)
     in_use = choice.default if cap is None else _timeline_of(choice, cap)
-    return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured)
+    found = advised(choice, measured)
+    if found.ways < 2:  # of one size alone the error says nothing of the ratio between two
+        found = advised(choice, {})
+    return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured, advice=found)
 
 
 def _cap(cell: CellResult) -> float | None:
@@ -143,7 +149,7 @@ def _timeline_of(choice: BucketChoice, cap_mb: float) -> Timeline:
 
 def _findings(evidence: Evidence, kind: list[_Judged]) -> list[Finding]:
     """At most one for each direction: of the cell with the most to gain."""
-    firing = [each for each in kind if each.gain > MIN_GAIN.value and not each.contradicted]
+    firing = [each for each in kind if each.gain > MIN_GAIN.value and not each.unclear]
     found = []
     for too_large in (True, False):
         same = [each for each in firing if each.too_large == too_large]
@@ -153,18 +159,16 @@ def _findings(evidence: Evidence, kind: list[_Judged]) -> list[Finding]:
 
 
 def _finding(evidence: Evidence, worst: _Judged) -> Finding:
-    choice, cell = worst.choice, worst.cell
-    best, cap = choice.chosen.timeline, worst.cap_mb
-    named = choice.bucket_cap_mb
+    cell, cap, named = worst.cell, worst.cap_mb, worst.named_mb
     word = "large" if worst.too_large else "small"
     what = "torch's default bucket size (25 MiB)" if cap is None else f"a bucket size of {cap:g} MiB"
     return Finding(
         severity="problem" if worst.gain > 0.2 else "warning",
-        title=f"{what} is too {word}: {named:g} MiB is {format_percent(worst.gain)} faster (predicted)",
+        title=f"{what} is too {word}: {named:g} MiB is {format_percent(worst.gain)} faster "
+        f"({'measured' if worst.advice.measured else 'predicted'})",
         evidence=_evidence(worst),
-        stake_fraction=1 - best.step_ns / worst.in_use.step_ns,
-        confidence="likely: predicted by the bucket timeline"
-        + ("; the named size was also measured faster" if worst.named_measured_ns is not None else ""),
+        stake_fraction=1 - 1 / (1 + worst.gain),
+        confidence=_confidence(worst.advice),
         advice=(
             Advice(
                 text=f"set the bucket size to {named:g} MiB: DistributedDataParallel(..., bucket_cap_mb={named:g})",
@@ -179,13 +183,26 @@ def _finding(evidence: Evidence, worst: _Judged) -> Finding:
     )
 
 
+def _confidence(advice: BucketAdvice) -> str:
+    if advice.measured:
+        return "measured"
+    if advice.error is None:
+        return "likely: predicted by the bucket timeline"
+    sizes = counted(advice.ways, "size")
+    return f"likely: predicted by the bucket timeline, which was at most {format_percent(advice.error)} off at {sizes}"
+
+
 def _evidence(worst: _Judged) -> tuple[str, ...]:
-    best, now = worst.choice.chosen.timeline, worst.in_use
+    now = worst.in_use
+    best = next(
+        (c.timeline for c in worst.choice.candidates if worst.named_mb in c.bucket_caps_mb), worst.choice.default
+    )
     said = [
         f"in use: {_buckets(now)}, {format_duration(now.exposed_ns)} exposed, {format_duration(now.step_ns)} a step"
         f" predicted, {format_duration(worst.cell.step_ns)} measured",
-        f"{worst.choice.bucket_cap_mb:g} MiB: {_buckets(best)}, {format_duration(best.exposed_ns)} exposed, "
-        f"{format_duration(best.step_ns)} a step predicted",
+        f"{worst.named_mb:g} MiB: {_buckets(best)}, {format_duration(best.exposed_ns)} exposed, "
+        f"{format_duration(best.step_ns)} a step predicted"
+        + (f", {format_duration(worst.advice.step_ns)} measured" if worst.advice.measured else ""),
         "predicted steps: "
         + ", ".join(
             f"{max(c.bucket_caps_mb):g} MiB {format_duration(c.timeline.step_ns)}" for c in worst.choice.candidates
@@ -214,13 +231,14 @@ def _quiet(kind: list[_Judged]) -> str:
     worst = max(kind, key=lambda each: each.gain)
     if len(worst.choice.candidates) == 1:
         return f"{worst.cell.name}: all sizes make the same {_buckets(worst.in_use)}"
-    if worst.contradicted and worst.gain > MIN_GAIN.value:
+    if worst.advice.refuted is not None:
+        foreseen = worst.in_use.step_ns / worst.choice.chosen.timeline.step_ns - 1
         return (
-            f"{worst.cell.name}: {worst.choice.bucket_cap_mb:g} MiB predicted {format_percent(worst.gain)} faster, "
+            f"{worst.cell.name}: {worst.choice.bucket_cap_mb:g} MiB predicted {format_percent(foreseen)} faster, "
             "but measured no faster"
         )
     return (
-        f"{worst.cell.name}: {format_percent(max(0.0, worst.gain))} gain with {worst.choice.bucket_cap_mb:g} MiB, "
+        f"{worst.cell.name}: {format_percent(max(0.0, worst.gain))} gain with {worst.named_mb:g} MiB, "
         f"limit {format_percent(MIN_GAIN.value)}"
     )
 

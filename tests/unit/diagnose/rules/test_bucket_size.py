@@ -47,10 +47,16 @@ def test_torchs_default_is_called_so() -> None:
 
 
 def test_a_sweep_has_one_finding_for_each_direction() -> None:
-    sizes = [cell(f"d{cap:g}", cap) for cap in (1.0, 25.0)]
+    """What was measured wins over the timeline, which names 4 MiB and errs by more than that gains."""
+    sizes = [cell(f"d{cap:g}", cap, comm_ms=ms) for cap, ms in ((1.0, 60), (8.0, 20), (25.0, 90))]
     found = RULE.check(bench(*sizes, comm=wire(latency_ms=20, bytes_per_s=4e8)))
     assert isinstance(found, tuple)
     assert ["too large" in f.title for f in found] == [True, False]
+    assert {f.confidence for f in found} == {"measured"}
+    large, small = (f.stake_fraction for f in found)
+    assert large == pytest.approx(70 / sizes[2].run.step_ns.value * 1e6, rel=0.02)
+    assert small == pytest.approx(40 / sizes[0].run.step_ns.value * 1e6, rel=0.02)
+    assert all("bucket_cap_mb=[" in f.advice[0].command and ",8]" in f.advice[0].command for f in found)
 
 
 def test_the_best_size_is_quiet() -> None:
