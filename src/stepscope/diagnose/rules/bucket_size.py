@@ -56,7 +56,7 @@ TORCH_DEFAULT_MB = 25.0
 class _Judged:
     """A cell, what the timeline says of its size, and the size to take instead.
 
-    measured: median steps of its kind by size, ns.
+    measured: median steps of its kind by size, ns. best_high_ns: end of the interval of the size to take, if measured.
     """
 
     cell: TimedCell
@@ -64,6 +64,7 @@ class _Judged:
     in_use: Timeline
     measured: dict[str, float]
     advice: BucketAdvice
+    best_high_ns: float | None
 
     @property
     def cap_mb(self) -> float | None:
@@ -85,9 +86,10 @@ class _Judged:
 
     @property
     def unclear(self) -> bool:
-        """A measured gain that the interval of the step in use does not leave beyond doubt."""
-        low = self.cell.cell.run.step_ns.low if self.cell.cell.run.step_ns is not None else None
-        return self.advice.measured and (low is None or low <= self.advice.step_ns)
+        """A measured gain that the intervals of both steps do not leave beyond doubt."""
+        step, high = self.cell.cell.run.step_ns, self.best_high_ns
+        low = None if step is None else step.low
+        return self.advice.measured and (low is None or high is None or low <= high)
 
 
 def check(evidence: Evidence) -> Statement:
@@ -116,8 +118,10 @@ def check(evidence: Evidence) -> Statement:
             reasons.append((choice, command_for(cells[0].spec, run=evidence.cells[0].run.source)))
             continue
         measured = measured_steps(everything, cells[0])
+        mine = [timed[c.spec.cell_id].cell for c in cells if c.spec.cell_id in timed]
+        highs = {_cap(c.result): c.run.step_ns.high for c in mine if c.run.step_ns is not None}
         judged.append(
-            [_judge(timed[cell.spec.cell_id], choice, measured) for cell in cells if cell.spec.cell_id in timed]
+            [_judge(timed[cell.spec.cell_id], choice, measured, highs) for cell in cells if cell.spec.cell_id in timed]
         )
     if not judged:
         reason, command = reasons[0]
@@ -128,13 +132,16 @@ def check(evidence: Evidence) -> Statement:
     return "; ".join(_quiet(kind) for kind in judged[:3])
 
 
-def _judge(cell: TimedCell, choice: BucketChoice, measured: dict[str, float]) -> _Judged:
+def _judge(
+    cell: TimedCell, choice: BucketChoice, measured: dict[str, float], highs: dict[float | None, float | None]
+) -> _Judged:
     cap = _cap(cell.cell.result)
     in_use = choice.default if cap is None else _timeline_of(choice, cap)
     found = advised(choice, measured)
     if found.ways < 2:  # of one size alone the error says nothing of the ratio between two
         found = advised(choice, {})
-    return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured, advice=found)
+    high = highs.get(None if found.way == "default" else float(found.way))
+    return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured, advice=found, best_high_ns=high)
 
 
 def _cap(cell: CellResult) -> float | None:
