@@ -79,13 +79,19 @@ class CellEvidence:
 class TraceEvidence:
     """One capture of a job: its traces. name: the folder, or the label of the cell that they are of; cell_id: of that cell.
 
-    job: the folder of the job, which other captures may be of, too; None: this is the only one.
+    source: run folder of that cell, as its run has it; None: there is one. job: the folder of the job, which other captures
+    may be of, too; None: this is the only one.
     """
 
     name: str
     summary: TraceSummary
     cell_id: str | None = None
+    source: str | None = None
     job: Path | None = None
+
+    def is_of(self, cell: CellEvidence) -> bool:
+        """Whether these are its traces; the same matrix, run in two folders, has the same cells."""
+        return self.cell_id == cell.cell_id and self.source in (None, cell.run.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -280,7 +280,7 @@ def _run_folder(path: Path, how: Reading) -> Evidence:
     if how.traces:
         traced = [each for each in cells if _traces_of(layout, each) is not None]
         for each, summary in _readable(traced, lambda each: how.job(layout.cell(each.cell_id).traces), _name, notes):
-            traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.cell_id))
+            traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.cell_id, source=str(path)))
             notes += _trace_notes(summary, of=_name(each))
     return Evidence(
         sources=(Source(path=path, kind="bench", created=read_created(layout.run)),),

@@ -62,29 +62,37 @@ def inside_backward(plan: Sequence[CommOp]) -> bool:
 
 
 def gains(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> tuple[OverlapGain, ...]:
-    """Every traced cell that reduces inside the backward pass against those of the same work that reduce after it."""
-    hidden = {
-        trace.cell_id: found
-        for trace in traces
-        if trace.cell_id is not None and (found := hidden_of(trace)) is not None
-    }
-    timed = [
-        cell for cell in cells if cell.cell_id in hidden and cell.run.status == "ok" and cell.run.step_ns is not None
-    ]
+    """Every traced cell that reduces inside the backward pass against those of the same work that reduce after it; of cells
+    that several run folders have, each against its own folder's."""
+    jobs = traces_of(cells, traces)
+    hidden = {run_id: found for run_id, trace in jobs.items() if (found := hidden_of(trace)) is not None}
+    timed = [c for c in cells if c.run.run_id in hidden and c.run.status == "ok" and c.run.step_ns is not None]
     plans = {cell.cell_id: plan_of(cell.spec) for cell in timed}
+    there = {(cell.run.source, cell.cell_id) for cell in timed}
+
+    def has_own(cell: CellEvidence, other: CellEvidence) -> bool:
+        return cell.run.source != other.run.source and (cell.run.source, other.cell_id) in there
+
     return tuple(
         OverlapGain(
             after=after,
             inside=inside,
-            hidden_after=hidden[after.cell_id],
-            hidden_inside=hidden[inside.cell_id],
+            hidden_after=hidden[after.run.run_id],
+            hidden_inside=hidden[inside.run.run_id],
             step=_against(inside, after),
         )
         for after in timed
         if after_backward(plans[after.cell_id])
         for inside in timed
         if inside_backward(plans[inside.cell_id]) and same_work(inside.result, after.result)
+        if not has_own(after, inside) and not has_own(inside, after)
     )
+
+
+def traces_of(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> dict[str, TraceEvidence]:
+    """run_id -> the traces of that cell."""
+    pairs = ((cell, trace) for cell in cells for trace in traces if trace.is_of(cell))
+    return {cell.run.run_id: trace for cell, trace in pairs}
 
 
 def _against(inside: CellEvidence, after: CellEvidence) -> ComparedFigure:
@@ -131,7 +139,7 @@ def _said(gain: OverlapGain) -> Iterator[str]:
     hidden, none = gain.hidden_inside, gain.hidden_after
     span = "" if hidden.low is None else f"{_percent(hidden.low)} to {_percent(hidden.high)} "
     yield (
-        f"{inside.label} hides {_percent(hidden.share)} of its communication under the backward pass"
+        f"{inside.label} hides {_percent(hidden.share)} of its communication under computation"
         f" ({span}in {counted(hidden.steps, 'profiled step')}); {after.label} hides {_percent(none.share)}"
     )
     yield step_said(gain)

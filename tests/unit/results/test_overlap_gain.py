@@ -73,6 +73,29 @@ def test_cells_of_other_work_are_not_compared() -> None:
     assert view.build(found.cells, found.traces).rows == ()
 
 
+def test_cells_of_two_runs_of_one_matrix_keep_their_own_traces() -> None:
+    first, second = (
+        evidence(*two(40, 10), naive=[0, 0], ddp=[0.5, 0.5]),
+        evidence(*two(40, 20), naive=[0, 0], ddp=[1.0, 1.0]),
+    )
+    cells = [
+        replace(cell, run=replace(cell.run, source=name, run_id=f"{name}/{cell.cell_id}"))
+        for name, part in (("a", first), ("b", second))
+        for cell in part.cells
+    ]
+    traces = [replace(trace, source=name) for name, part in (("a", first), ("b", second)) for trace in part.traces]
+    found = {gain.inside.run.run_id: gain for gain in gains(cells, traces)}
+    assert {name: gain.after.run.run_id for name, gain in found.items()} == {
+        "a/ddp-cell": "a/naive-cell", "b/ddp-cell": "b/naive-cell",
+    }  # fmt: skip
+    assert [gain.hidden_inside.share for gain in found.values()] == [0.5, 1.0]
+    assert len(view.prepare(cells, traces)) == 4
+    # Where a folder has the one kind alone, the other's serves.
+    apart = [cell for cell in cells if cell.run.run_id in ("a/naive-cell", "b/ddp-cell")]
+    (gain,) = gains(apart, traces)
+    assert (gain.after.run.source, gain.inside.run.source, gain.hidden_inside.share) == ("a", "b", 1.0)
+
+
 def test_without_both_traces_or_communication_nothing_is_compared() -> None:
     for traces in ({}, {"ddp": [0.5]}):
         found = evidence(*two(40, 10), **traces)

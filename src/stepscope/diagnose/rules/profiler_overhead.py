@@ -86,7 +86,7 @@ def _steps(evidence: Evidence, job: TraceEvidence) -> tuple[float, float] | None
     if profiled is not None and profiled.steps is not None and profiled.profiled_step_ns is not None:
         timed = step_interval(profiled.steps)[0]
         return (profiled.profiled_step_ns, timed) if timed else None
-    cell = next((c for c in evidence.cells if c.cell_id == job.cell_id), None)
+    cell = next((c for c in evidence.cells if job.is_of(c)), None)
     traced = traced_step_ns(job.summary)
     if cell is None or cell.run.step_ns is None or cell.run.step_ns.value <= 0 or traced is None:
         return None

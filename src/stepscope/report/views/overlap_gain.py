@@ -15,7 +15,7 @@ from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._runs import time_unit
 from stepscope.report.views._training import exposed_value, measured
 from stepscope.results.evidence import CellEvidence, TraceEvidence
-from stepscope.results.overlap_gain import Hidden, OverlapGain, conclusions, gains, hidden_of, step_said
+from stepscope.results.overlap_gain import Hidden, OverlapGain, conclusions, gains, hidden_of, step_said, traces_of
 from stepscope.stats.spans import clip
 from stepscope.traces.packed_spans import unpack
 from stepscope.traces.timeline_spans import fewer
@@ -108,27 +108,28 @@ class StepPicture:
 
 def prepare(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> tuple[StepPicture, ...]:
     """Each cell that reduces after the backward pass, then those of the same work that reduce inside it; same axis."""
-    jobs = {trace.cell_id: trace for trace in traces if any(p.spans for p in trace.summary.ranks)}
+    jobs = traces_of(cells, [trace for trace in traces if any(p.spans for p in trace.summary.ranks)])
     groups: dict[str, tuple[OverlapGain, ...]] = {}
     for gain in gains(cells, traces):
-        if {gain.after.cell_id, gain.inside.cell_id} <= jobs.keys():
-            groups[gain.after.cell_id] = (*groups.get(gain.after.cell_id, ()), gain)
+        if {gain.after.run.run_id, gain.inside.run.run_id} <= jobs.keys():
+            groups[gain.after.run.run_id] = (*groups.get(gain.after.run.run_id, ()), gain)
     return distinct(picture for group in groups.values() for picture in _pictures(group, jobs))
 
 
-def _pictures(group: Sequence[OverlapGain], jobs: dict[str | None, TraceEvidence]) -> Iterator[StepPicture]:
+def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> Iterator[StepPicture]:
     first = group[0].after
     every: list[tuple[CellEvidence, str]] = [(first, "")]
     every += [(gain.inside, f" {step_said(gain)}.") for gain in group]
-    steps = [(cell, said, step) for cell, said in every if (step := _typical(jobs[cell.cell_id])) is not None]
+    steps = [(cell, said, step) for cell, said in every if (step := _typical(jobs[cell.run.run_id])) is not None]
     if len(steps) < 2:
         return
     end = max(length for _, _, (_, length, _) in steps)
     for cell, said, (number, length, ranks) in steps:
-        hidden = hidden_of(jobs[cell.cell_id])
-        share = "" if hidden is None else f", {format_percent(hidden.share)} of it hidden in all steps"
+        job = jobs[cell.run.run_id]
+        hidden = hidden_of(job)
+        share = "" if hidden is None else f"; over all steps {format_percent(hidden.share)} of communication is hidden"
         where = "after backward" if cell is first else "inside backward"
-        rest = len(jobs[cell.cell_id].summary.ranks) - len(ranks)
+        rest = len(job.summary.ranks) - len(ranks)
         yield StepPicture(
             key=file_part(cell.cell_id),
             title=clean(f"{cell.run.strategy}, {where}"),
