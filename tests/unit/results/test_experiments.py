@@ -208,15 +208,63 @@ def test_bucket_sizes_are_held_against_the_timeline_each_and_the_fastest() -> No
     assert (fastest.measured.low, fastest.measured.high) == (25, 25)
 
 
-def record(name: str) -> RunRecord:
-    return RunRecord(kind="bench", name=name, matrix={}, cells=(), argv=())
+def sized(cap: float, ms: float, *, depth: int = 8, steps: int = 40) -> Made:
+    spec = {"workload": "deep_mlp", "model": {"depth": depth, "width": 512}, "loss": "mse"}
+    spec["strategy_options"] = {"bucket_cap_mb": cap}
+    return made(f"b{cap}", comm_ms=ms, steps=steps, profile=profile(made("x", **spec).result.spec), **spec)
+
+
+def fastest_of(*cells: Made, **costs: float) -> Expectation:
+    return list(judged("bucket-size", bench(*cells, comm=tuple(sweep(**costs)))).values())[-1]
+
+
+def test_the_fastest_bucket_size_is_expected_among_those_that_ran() -> None:
+    # A call takes 16 ms: of all sizes the model likes 8 MiB best, and 25 far better than 1.
+    check = fastest_of(sized(1, 1.0, depth=32), sized(25, 9.0, depth=32), alpha_ns=8e6)
+    assert check.expected is not None
+    assert (check.expected.value, check.measured.value, check.verdict) == (25, 1, "differs")
+
+
+def test_sizes_that_the_model_takes_for_equal_are_all_expected() -> None:
+    check = fastest_of(sized(100, 9.0), sized(250, 1.0))
+    assert check.expected is not None
+    assert (check.expected.low, check.expected.high) == (100, 250), "one bucket either way"
+    assert (check.measured.value, check.verdict) == (250, "agrees")
+
+
+def test_too_few_steps_name_no_fastest_bucket_size() -> None:
+    check = fastest_of(sized(1, 9.0, steps=3), sized(25, 1.0, steps=3))
+    assert (check.measured.low, check.verdict) == (None, "undecided")
+
+
+def test_a_bucket_size_below_a_mebibyte_is_shown_as_it_is() -> None:
+    check = fastest_of(sized(0.5, 1.0), sized(250, 9.0))
+    assert check.measured.value == 0.5
+    table = view.build((check,))
+    shown = dict(zip((column.key for column in table.columns), table.rows[0].values, strict=True))
+    assert shown["measured"].raw == 0.5
+
+
+def test_a_step_without_communication_has_no_efficiency() -> None:
+    spec = made("x").result.spec
+    naive = made(
+        "naive", strategy="naive", comm_ms=0.0, profile=profile(spec), known={"exposed_comm_ns": Measured(value=0)}
+    )
+    found = judged("overlap-efficiency", bench(naive, made("ddp", profile=profile(spec)), comm=tuple(sweep())))
+    (reached,) = (c for c in found.values() if c.quantity == "overlap efficiency")
+    assert (reached.measured, reached.verdict) == (None, "undecided")
+
+
+def record(name: str, *cells: str) -> RunRecord:
+    return RunRecord(kind="bench", name=name, matrix={}, cells=cells, argv=())
 
 
 def test_only_runs_of_that_name_are_experiments() -> None:
     cell = counted("a")
     assert checks_of(bench(cell)) == ()
-    assert checks_of(bench(cell, records=(record("quick"),))) == ()
-    checks = checks_of(bench(cell, records=(record("memory-breakdown"),)))
+    assert checks_of(bench(cell, records=(record("quick", "a"),))) == ()
+    others = (record("memory-breakdown", "a"), record("quick", "b"))
+    checks = checks_of(bench(cell, counted("b"), records=others))
     assert view.conclusion(checks) == "4 of 4 figures agree with what is expected"
     assert [r["verdict"] for r in view.document(checks)] == ["agrees"] * 4
     assert len(view.build(checks).rows) == 4

@@ -113,7 +113,7 @@ def _end(check: Expectation, side: str) -> Value:
 
 
 def _raw(check: Expectation, value: float) -> float:
-    return int(value) if check.unit == "whole" else value
+    return int(value) if check.unit == "whole" and value == int(value) else value
 
 
 VIEW = View(key="experiment", title="Expected and measured", needs=("checks",), table=build)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from stepscope.core.grouping import grouped
 from stepscope.core.registry import Registry
 from stepscope.results.evidence import Evidence
 from stepscope.results.experiments._common import Expectation, Experiment, Verdict
@@ -22,7 +25,16 @@ def experiment_of(preset: str) -> Experiment | None:
 
 
 def checks_of(evidence: Evidence) -> tuple[Expectation, ...]:
-    """What the experiments among the run folders expected and found, in the order of their figures."""
-    named = dict.fromkeys(record.name for record in evidence.records if record.kind == "bench")
-    found = (experiment_of(name) for name in named)
-    return tuple(check for each in found if each is not None for check in each.judge(evidence))
+    """What the experiments among the run folders expected and found of their own cells, in the order of their figures."""
+    of_name: dict[str, set[str]] = {}
+    for record in evidence.records:
+        if record.kind == "bench":
+            of_name.setdefault(record.name, set()).update(record.cells, record.earlier_cells)
+    checks: list[Expectation] = []
+    for name, ids in of_name.items():
+        if (found := experiment_of(name)) is not None:
+            folders = grouped((cell for cell in evidence.cells if cell.cell_id in ids), lambda cell: cell.run.source)
+            checks += [
+                check for mine in folders.values() for check in found.judge(replace(evidence, cells=tuple(mine)))
+            ]
+    return tuple(checks)

@@ -63,7 +63,7 @@ def _cell(evidence: Evidence, cell: CellEvidence, cells: list[CellEvidence]) -> 
         return checks
     naive = next((c for c in cells if c.spec.strategy == "naive" and same_work(c.result, cell.result)), None)
     whole = None if naive is None else naive.run.exposed_comm_ns
-    reached = None if line is None or whole is None else _efficiency(cell, line.compute_ns, whole.value)
+    reached = None if line is None or not whole or not whole.value else _efficiency(cell, line.compute_ns, whole.value)
     if reached is not None and reached.value > 1:  # nothing hides more than there is
         reached, missing = (
             None,
