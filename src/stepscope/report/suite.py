@@ -63,7 +63,7 @@ def suite_tables(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tupl
 
 
 def _sections(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tuple[TrainingRun, ...]]]:
-    """Sections of which a cell was asked for, with all their runs."""
+    """Sections of which every cell was asked for, with the runs of these."""
     by_id = {each.run_id: each for each in evidence.runs}
     whole = {*run.cells, *run.earlier_cells}
     for name, cells in run.sections.items():

@@ -11,13 +11,11 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.samples import PHASES
 from stepscope.report.table import Column, Table, duration, percent, said, tabled
 from stepscope.report.view import View
+from stepscope.report.views.step_budget import PHASE_NAMES
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps
 
-NAMES = {
-    "data_wait": "waiting for data", "forward": "forward", "backward_compute": "backward",
-    "exposed_comm": "exposed communication", "optimizer": "optimizer", "other": "other",
-}  # fmt: skip
+NAMES = dict(zip(PHASES, PHASE_NAMES, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
