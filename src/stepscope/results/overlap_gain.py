@@ -151,20 +151,20 @@ def _said(gain: OverlapGain) -> Iterator[str]:
 
 
 def step_said(gain: OverlapGain) -> str:
-    """``Its step is 31% shorter: 283 ms against 412 ms (95% interval 12% to 40%)``, or that this is not shown."""
+    """``With overlap the step is 31% shorter: 283 ms against 412 ms (95% interval 12% to 40%)``, or that it is unclear."""
     step = gain.step
     times = f"{format_duration(step.second.value)} against {format_duration(step.first.value)}"
     if step.low is None or step.high is None:
-        return f"Whether its step is shorter is not shown: {times}, too few steps for an interval"
+        return f"Whether overlap shortens the step is not shown: {times}, too few steps for an interval"
     if step.verdict == "better":
         return (
-            f"Its step is {_percent(1 - step.ratio)} shorter: {times} (95% interval {_percent(1 - step.high)} to "
-            f"{_percent(1 - step.low)})"
+            f"With overlap the step is {_percent(1 - step.ratio)} shorter: {times} "
+            f"(95% interval {_percent(1 - step.high)} to {_percent(1 - step.low)})"
         )
     if step.verdict == "worse":
         return (
-            f"Its step is {_percent(step.ratio - 1)} longer: {times} (95% interval {_percent(step.low - 1)} to "
-            f"{_percent(step.high - 1)})"
+            f"With overlap the step is {_percent(step.ratio - 1)} longer: {times} "
+            f"(95% interval {_percent(step.low - 1)} to {_percent(step.high - 1)})"
         )
     return (
         f"A shorter step is not shown: {times} (95% interval {_percent(1 - step.low)} shorter to "
