@@ -8,8 +8,8 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.predict.run_buckets import bucket_kinds
-from stepscope.predict.specs import specs_of
 from stepscope.results.evidence import CellEvidence
+from stepscope.results.overlap_gain import plan_of
 
 LEAST_SIZES = 3
 """A smallest, a largest and one between."""
@@ -59,12 +59,13 @@ def bucket_sweeps(cells: Sequence[CellEvidence]) -> tuple[BucketSweep, ...]:
 
 def _sized(cell: CellEvidence) -> SizedStep | None:
     cap, step, exposed = cell.spec.strategy_options.get("bucket_cap_mb"), cell.run.step_ns, cell.run.exposed_comm_ns
-    if not isinstance(cap, int | float) or step is None:
+    buckets = tuple(op.size_bytes for op in plan_of(cell.spec) if op.phase == "backward")
+    if not isinstance(cap, int | float) or step is None or not buckets:
         return None
     return SizedStep(
         cell=cell,
         cap_mb=float(cap),
-        buckets=tuple(op.size_bytes for op in specs_of(cell.spec).comm_plan if op.phase == "backward"),
+        buckets=buckets,
         step_ns=step.value,
         low=step.low,
         high=step.high,

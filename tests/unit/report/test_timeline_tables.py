@@ -150,6 +150,14 @@ def test_measured_steps_stand_beside_the_predicted_ones_where_there_are_any() ->
     assert column(table, "measured") == [70e6, None, None, None, 99e6]
 
 
+def test_of_two_sizes_that_make_the_same_buckets_the_faster_run_is_shown() -> None:
+    made = choice()
+    row, alike = next((i, c.bucket_caps_mb) for i, c in enumerate(made.candidates) if len(c.bucket_caps_mb) > 1)
+    measured = {f"{alike[0]:g}": 80e6, f"{alike[1]:g}": 70e6}
+    shown = column(bucket_choice.build(made, measured, advised(made, measured)), "measured")
+    assert shown[row] == advised(made, measured).step_ns == 70e6
+
+
 def test_tables_fit_a_terminal() -> None:
     for table in (timeline.build(two_buckets()), bucket_choice.build(choice(), {"1": 70e6})):
         text = terminal.render(table, width=100).plain

@@ -63,3 +63,10 @@ def test_too_few_steps_for_an_interval_leave_doubt() -> None:
 
 def test_two_sizes_are_no_sweep() -> None:
     assert bucket_sweeps(bench(*cells({1: 140.0, 4: 100.0})).cells) == ()  # type: ignore[arg-type]
+
+
+def test_cells_of_a_workload_that_is_not_installed_are_left_out() -> None:
+    found = bench(*cells(STEPS)).cells  # type: ignore[arg-type]
+    gone = [replace(c, result=replace(c.result, spec=replace(c.spec, workload="of_a_plugin"))) for c in found]
+    assert bucket_sweeps(gone) == ()
+    assert len(bucket_sweeps((*found, *gone))) == 1

@@ -86,7 +86,7 @@ def build(
     ]
 
     def seen(way: _Way) -> float | None:
-        return next((known[key] for key in way.keys if key in known), None)
+        return min((known[key] for key in way.keys if key in known), default=None)
 
     def missed(way: _Way) -> Value:
         step = seen(way)

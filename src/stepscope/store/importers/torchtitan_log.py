@@ -154,7 +154,7 @@ def _head(job: _Job, line: bytes) -> None:
 
 
 def _facts(job: _Job, line: bytes) -> None:
-    """LogLines before the first step: mesh, device and model."""
+    """Lines before the first step: mesh, device and model."""
     if b"device mesh" in line and job.world_size is None:
         degrees = {name.decode(): int(value) for name, value in _DEGREE.findall(line)} if _PARALLEL.search(line) else {}
         if found := _MESH.search(line):
