@@ -14,9 +14,8 @@ from stepscope.report.page.tables import experiment_tables, memory_tables, run_t
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv, latex, markdown
 from stepscope.report.table import Table
-from stepscope.report.views import comm, findings, links, memory_batches, overlap_gain, runs, scaling, scaling_budget
+from stepscope.report.views import comm, findings, runs, scaling, scaling_budget
 from stepscope.report.views import history as history_view
-from stepscope.results.comm_facts import topology_of
 from stepscope.results.evidence import Evidence
 from stepscope.results.history import history
 from stepscope.results.run_figures import CSV, known
@@ -78,9 +77,6 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
         "scaling": scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs, raw=raw),
         "scaling_budget": scaling_budget.build(evidence.scaling_budgets),
         "history": history_view.build(history(evidence)),
-        "overlap_gain": overlap_gain.build(evidence.cells, evidence.traces),
-        "memory_batches": memory_batches.build(evidence.runs, evidence.cells),
-        "links": links.build(evidence.comm, evidence.environment, topology_of(evidence)),
         "collectives": comm.build(evidence.comm),
         "findings": findings.build(diagnosis.findings),
     }

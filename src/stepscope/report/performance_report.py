@@ -10,7 +10,7 @@ from stepscope.core.units import format_percent
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.records.verdict import JobVerdict
 from stepscope.report import files_found
-from stepscope.report.page.tables import machine_tables, run_tables, step_tables
+from stepscope.report.page.tables import experiment_tables, machine_tables, run_tables, step_tables
 from stepscope.report.page.verdict import findings_title, profiled_machine, worth_saying
 from stepscope.report.render.text import ascii_text, paragraph, render
 from stepscope.report.summary import environment_lines
@@ -36,7 +36,11 @@ def performance_report(
         _runs(evidence, drop_epochs),
         *(
             f"{_heading(table.title)}\n{render(table)}"
-            for table in (*run_tables(evidence, drop_epochs=drop_epochs), *machine_tables(evidence))
+            for table in (
+                *experiment_tables(evidence),
+                *run_tables(evidence, drop_epochs=drop_epochs),
+                *machine_tables(evidence),
+            )
         ),
         _skipped(_worth_saying(evidence, diagnosis)),
         _quiet(diagnosis),

@@ -8,9 +8,15 @@ from statistics import stdev
 import pytest
 from tests.bench_evidence import bench, made
 from tests.evidence import evidence, rate, run, step
+from tests.overlapped_cells import evidence as overlapped
+from tests.overlapped_cells import two
 
+from stepscope.records.finding import Diagnosis
+from stepscope.records.run import RunRecord
 from stepscope.records.training import TrainingRun
-from stepscope.report.page.tables import run_tables
+from stepscope.report.page.tables import all_tables, experiment_tables, run_tables
+from stepscope.report.paper_files import tables
+from stepscope.report.performance_report import performance_report
 from stepscope.report.table import Table
 from stepscope.report.views import precision, scaling, throughput
 from stepscope.report.views.phase_spread import spreads
@@ -86,3 +92,17 @@ def test_titles_name_the_precision_that_all_runs_of_a_chart_share() -> None:
     rated = [replace(each, samples_per_s=rate(100)) for each in (*fp32, *bf16)]
     (mixed,) = throughput.VIEW.figures.data({"runs": rated})
     assert mixed.title == "mlp on mnist", "names of bars say which is which"
+
+
+def test_page_files_and_text_report_have_the_same_tables_of_runs() -> None:
+    found = overlapped(*two(40, 10), naive=[0, 0], ddp=[0.5, 0.5])
+    record = RunRecord(kind="bench", name="overlap-efficiency", matrix={}, cells=("naive-cell", "ddp-cell"), argv=())
+    found = replace(found, records=(record,))
+    made = {table.key: table for table in (*experiment_tables(found), *run_tables(found))}
+    assert {"experiment", "overlap_gain", "phase_times"} <= made.keys()
+    nothing = Diagnosis(findings=(), skipped=(), quiet=())
+    assert made.keys() <= tables(found, nothing).keys()
+    page = [shown.table.key for shown in all_tables(found)]
+    assert all(page.count(key) == 1 for key in made)
+    text = performance_report(found, nothing)
+    assert all(table.title.upper() in text.upper() for table in made.values())

@@ -110,17 +110,9 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
         found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
     if (past := history(evidence)) is not None:
         found.insert(0, shown(history_view.build(past)))
+    if (lost := scaling_budget.build(evidence.scaling_budgets)).rows:
+        found.append(shown(lost))
     found += [shown(table, fold=len(table.rows) > FOLD) for table in run_tables(evidence, drop_epochs=drop_epochs)]
-    found += [
-        shown(table)
-        for table in (
-            scaling_budget.build(evidence.scaling_budgets),
-            overlap_gain.build(evidence.cells, evidence.traces),
-            memory_batches.build(evidence.runs, evidence.cells),
-            links.build(evidence.comm, evidence.environment, topology_of(evidence)),
-        )
-        if table.rows
-    ]
     found += [shown(table, fold=len(table.rows) > 200) for table in build_all(evidence.comm)]
     found += [shown(table) for table in (*held.build(evidence.cells), *pipeline.build(evidence.cells))]
     found += [shown(table) for table in machine_tables(evidence)]
@@ -136,12 +128,16 @@ def experiment_tables(evidence: Evidence) -> tuple[Table, ...]:
 
 
 def run_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]:
-    """Of training runs: precisions against FP32, machines against each other, bucket sizes, phases over steps and ranks."""
+    """Of training runs: precisions against FP32, machines against each other, bucket sizes, phases over steps and ranks,
+    what overlap gains, memory by batch, and what the links under them carry."""
     views = [view.table for view in (precision.VIEW, hardware.VIEW) if view.table is not None]
     made = (
         *(build(evidence.runs, drop_epochs) for build in views),
         bucket_sweep.build(evidence.cells),
         phase_spread.build(evidence.cells),
+        overlap_gain.build(evidence.cells, evidence.traces),
+        memory_batches.build(evidence.runs, evidence.cells),
+        links.build(evidence.comm, evidence.environment, topology_of(evidence)),
     )
     return tuple(table for table in made if table.rows)
 
