@@ -7,7 +7,7 @@ A value written into one ``include`` item must concern that very cell.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from stepscope.config.cell_settings import OPTIMIZERS, OPTION_GROUPS
@@ -66,6 +66,8 @@ def drop_inapplicable(
                 used.add(given.path)
             elif _written_for_this_cell(cell, given):
                 problems.append(document.problem(given.path, reason))
+            elif given.key == "inject" and (rest := _of_all_ranks(given)):
+                values[key] = replace(given, value=rest)
         kept.append(RawCell(origin=cell.origin, values=values))
     for path, entry in unused.items():
         if path not in used:
@@ -98,18 +100,23 @@ def _misplaced(cell: RawCell, given: GivenValue, vocabulary: Vocabulary, unused:
 
 
 def _for_no_rank(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) -> str | None:
-    """Why planted faults do not concern a cell: they slow only ranks that it does not have."""
+    """Why slow ranks do not concern a cell: it has none of them."""
     world = _world_size(cell)
     try:
         found = parse_injection(given.value) if isinstance(given.value, str) else None
     except UsageError:
         found = None  # said by the cell's own check
-    if found is None or world is None or found.jitter or found.loader:
+    if found is None or world is None or not found.slow:
         return None
     if len(absent_ranks(found, world)) < len(found.slow):
         return None
     unused.setdefault(given.path, _Unused(given)).owners.add(str(world))
     return absent(found, world)
+
+
+def _of_all_ranks(given: GivenValue) -> str:
+    """The faults that no rank is named for; empty: there are none."""
+    return str(replace(parse_injection(given.value), slow=()))
 
 
 def _world_size(cell: RawCell) -> int | None:

@@ -15,6 +15,8 @@ DEFAULT = "50%"
 
 MAX_SHARE = 100.0
 MAX_NS = 60 * 10**9
+DIGITS = 6
+"""Of a percentage behind its point, in the canonical text and in what it is read as."""
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)%")
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -29,7 +31,7 @@ class Amount:
 
     def __str__(self) -> str:
         if self.ns is None:
-            return f"{round(100 * (self.share or 0), 9):g}%"
+            return f"{100 * (self.share or 0):.{DIGITS}f}".rstrip("0").rstrip(".") + "%"
         unit, scale = next((u, s) for u, s in _UNITS.items() if self.ns % s == 0)
         return f"{self.ns // scale}{unit}"
 
@@ -142,7 +144,7 @@ def _slow(value: str, part: str, whole: str) -> SlowRank:
 
 def _amount(value: str, part: str, whole: str) -> Amount:
     if (match := _PERCENT.fullmatch(value)) is not None:
-        share = float(match[1]) / 100
+        share = round(float(match[1]), DIGITS) / 100
         if not 0 < share <= MAX_SHARE:
             raise _bad(whole, f"{part!r}: expected more than 0% and at most {100 * MAX_SHARE:,.0f}%")
         return Amount(share=share)

@@ -32,11 +32,17 @@ def test_a_text_is_read_as_documented(text: str, meant: Injection) -> None:
         "", "slow", "slow_rank", "slow_rank=2", "slow_rank=two:30%", "slow_rank=-1:30%", "slow_rank=1:30",
         "slow_rank=1:0%", "slow_rank=1:1e99%", "slow_rank=1:inf%", "slow_rank=1:30%,slow_rank=1:20%", "jitter=",
         "jitter=5", "jitter,jitter", "loader=2h", "loader=-5ms", "jitter=20000%", "delay=5ms", "slow_rank=1:30%;jitter",
+        "jitter=0.0000001%",
     ],
 )  # fmt: skip
 def test_what_is_no_fault_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not a planted fault"):
         parse_injection(text)
+
+
+@pytest.mark.parametrize("text", ["slow_rank=1:0.00001%", "slow_rank=1:12.3456789%", "jitter=10000%", "loader=5.5ms"])
+def test_the_canonical_text_of_what_was_written_is_the_same_fault(text: str) -> None:
+    assert parse_injection(str(parse_injection(text))) == parse_injection(text)
 
 
 AMOUNTS = st.integers(1, 10**10).map(lambda ns: Amount(ns=ns)) | st.integers(1, 99_000).map(

@@ -290,13 +290,17 @@ def test_faults_are_part_of_what_a_cell_is_and_a_cell_without_keeps_its_id(plan:
 def test_a_slow_rank_concerns_the_cells_that_have_it(plan: Plan) -> None:
     cells = plan(TWO_WORLDS, "base.inject='slow_rank=3:5ms'")
     assert {c.spec.world_size: c.spec.inject for c in cells} == {2: None, 4: "slow_rank=3:5ms"}
+    cells = plan(TWO_WORLDS, "base.inject='slow_rank=3:5ms,loader=2ms'")
+    faults = {c.spec.world_size: c.spec.inject for c in cells}
+    assert faults == {2: "loader=2ms", 4: "slow_rank=3:5ms,loader=2ms"}, "what every rank has stays"
 
 
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
         ("slow_rank=4:30%", "base.inject: slow_rank=4:30% slows a rank that no cell has"),
-        ("'slow_rank=3:30%,jitter'", "slows rank 3, and the cell has ranks 0 to 1"),
+        ("'slow_rank=4:30%,jitter'", "slows a rank that no cell has"),
+        ("'slow_rank=0:30%,slow_rank=3:30%'", "slows rank 3, and the cell has ranks 0 to 1"),
         ("slow", "is not a planted fault"),
     ],
 )
