@@ -74,8 +74,8 @@ def print_plan(plan: ReadyMatrix, options: Bench) -> int:
         force=options.force,
     )
     expected = ahead.estimate
-    durations = {cell.cell_id: cell.duration_ns for cell in expected.cells}
     if options.json:
+        durations = {cell.cell_id: cell.duration_ns for cell in expected.cells}
         document = {
             **codec.headed("plan/1"),
             "total_ns": expected.total_ns,
@@ -99,8 +99,19 @@ def print_plan(plan: ReadyMatrix, options: Bench) -> int:
         }
         print_document(document)
         return 0
+    if plan.cells:
+        _print_cells(plan, options, ahead, profiled=profiled)
+    if plan.comm is not None:
+        then = "then collectives" if plan.cells else "collectives"
+        say(f"{then}: {plan.comm.ops}{', pairs' if plan.comm.pairs else ''}, sizes {plan.comm.sizes}")
+    return 0
+
+
+def _print_cells(plan: ReadyMatrix, options: Bench, ahead: Outlook, *, profiled: bool) -> None:
     from rich.table import Table
 
+    expected = ahead.estimate
+    durations = {cell.cell_id: cell.duration_ns for cell in expected.cells}
     table = Table(box=None, pad_edge=False)
     for title, justify in (("cell", "left"), ("params", "right"), ("calls", "right"), ("sent/step", "right"),
                            ("memory", "right"),
@@ -132,9 +143,6 @@ def print_plan(plan: ReadyMatrix, options: Bench) -> int:
         beside = "" if options.tensorboard is None else f", also in {options.tensorboard}"
         time += f", each with three more steps for a trace{beside}"
     say(f"\n{len(durations)} of {counted(len(plan.cells), 'cell')} to run{kept}{time}")
-    if plan.comm is not None:
-        say(f"then collectives: {plan.comm.ops}{', pairs' if plan.comm.pairs else ''}, sizes {plan.comm.sizes}")
-    return 0
 
 
 def _held(plan: MemoryPlan) -> str:
