@@ -83,12 +83,12 @@ def _look(evidence: Evidence) -> Statement:
 def _steps(evidence: Evidence, job: TraceEvidence) -> tuple[float, float] | None:
     """Medians of a traced and of a timed step, ns; None where either is unknown."""
     profiled = next((p for p in evidence.profiled if job.job and p.folder.resolve() == job.job.resolve()), None)
-    if profiled is not None and profiled.steps is not None and profiled.profiled_step_ns is not None:
+    if profiled is not None and profiled.steps is not None and profiled.profiled_step_ns:
         timed = step_interval(profiled.steps)[0]
         return (profiled.profiled_step_ns, timed) if timed else None
     cell = next((c for c in evidence.cells if job.is_of(c)), None)
     traced = traced_step_ns(job.summary)
-    if cell is None or cell.run.step_ns is None or cell.run.step_ns.value <= 0 or traced is None:
+    if cell is None or cell.run.step_ns is None or cell.run.step_ns.value <= 0 or not traced:
         return None
     return traced, cell.run.step_ns.value
 

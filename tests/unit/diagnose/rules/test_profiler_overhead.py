@@ -75,5 +75,26 @@ def test_a_job_of_profile_is_compared_with_its_own_timed_steps(tmp_path: Path) -
             assert len(told[0].advice) == 2
 
 
+def test_steps_without_device_work_are_not_compared(tmp_path: Path) -> None:
+    evidence = traced_cell(tmp_path, longer=2.0)
+    (trace,) = evidence.traces
+    ranks = tuple(
+        replace(p, steps=tuple(replace(s, parts=replace(s.parts, window_ns=0)) for s in p.steps))
+        for p in trace.summary.ranks
+    )
+    empty = replace(trace, summary=replace(trace.summary, ranks=ranks))
+    assert "no steps without the profiler" in skipped(RULE, replace(evidence, traces=(empty,)))
+
+
+def test_two_runs_of_one_matrix_are_compared_each_with_its_own_trace(tmp_path: Path) -> None:
+    evidence = traced_cell(tmp_path, longer=2.0)
+    ((cell,), (trace,)) = evidence.cells, evidence.traces
+    assert cell.run.step_ns is not None
+    quick = replace(cell.run.step_ns, value=cell.run.step_ns.value / 10)
+    other = replace(cell, run=replace(cell.run, run_id="other/c", source="other", step_ns=quick))
+    told = found(RULE, replace(evidence, cells=(other, cell), traces=(replace(trace, source=cell.run.source),)))
+    assert told.casts_doubt["c"].reach == pytest.approx(0.5)
+
+
 def test_a_trace_alone_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
     assert "no steps without the profiler" in skipped(RULE, generated(tmp_path, world=2))
