@@ -11,7 +11,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.samples import PHASES
 from stepscope.report.table import Column, Table, duration, percent, said, tabled
 from stepscope.report.view import View
-from stepscope.report.views.step_budget import PHASE_NAMES
+from stepscope.report.views._training import PHASE_NAMES
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps
 

@@ -6,22 +6,16 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.records.samples import PHASES as SAMPLED
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.vega import color
 from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import by_dataset, failure, time_unit
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.report.views._training import PHASE_NAMES
 
-PHASES = (
-    ("data_wait_ns", "waiting for data", color("k-wait")),
-    ("forward_ns", "forward", color("k-forward")),
-    ("backward_compute_ns", "backward", color("k-compute")),
-    ("exposed_comm_ns", "exposed communication", color("k-exposed")),
-    ("optimizer_ns", "optimizer", color("k-copies")),
-    ("other_ns", "other", color("k-other")),
-)
-
-PHASE_NAMES = tuple(name for _, name, _ in PHASES)
+_HUES = ("k-wait", "k-forward", "k-compute", "k-exposed", "k-copies", "k-other")
+PHASES = tuple((f"{key}_ns", name, color(hue)) for key, name, hue in zip(SAMPLED, PHASE_NAMES, _HUES, strict=True))
 
 
 def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
