@@ -24,8 +24,8 @@ class LinkRate:
     """One link, or all links under one collective. Rates are of one direction, bytes/s.
 
     ranks: sender and receiver; None: a collective on all ``world_size`` ranks. path: what lies between them. expected: peak
-    of the link; None: ``unknown`` says why. measured: the largest busbw over the sizes from 1 MiB on (over all, where none
-    is as large), at ``size_bytes``.
+    of the link; None: ``unknown`` says why. measured: busbw of :func:`best_size`, at ``size_bytes``. above: why it is more
+    than the peak; None: it is not.
     """
 
     name: str
@@ -36,11 +36,14 @@ class LinkRate:
     unknown: str | None
     measured_bytes_per_s: float
     size_bytes: int
+    above: str | None = None
 
     @property
     def share(self) -> float | None:
-        """Measured / expected."""
-        return None if self.expected_bytes_per_s is None else self.measured_bytes_per_s / self.expected_bytes_per_s
+        """Measured / expected, at most 1; None: the peak is unknown, or it is not that of what was measured (``above``)."""
+        if self.expected_bytes_per_s is None or self.above is not None:
+            return None
+        return self.measured_bytes_per_s / self.expected_bytes_per_s
 
 
 def link_rates(
@@ -61,24 +64,26 @@ def _of_pairs(
     rows: Sequence[CommRow], environment: EnvironmentRecord | None, topology: Topology | None
 ) -> Iterator[LinkRate]:
     for peer, mine in grouped((row for row in rows if row.peer is not None), lambda row: row.peer).items():
-        best = _best(mine)
+        best = best_size(mine)
         if best is None or peer is None or best.busbw_bytes_per_s is None:
             continue
-        path, expected = _between(best, peer, environment, topology)
+        path, found = _between(best, peer, environment, topology)
+        expected = None if isinstance(found, str) else found
         yield LinkRate(
             name=f"{peer[0]} -> {peer[1]}",
             world_size=best.world_size,
             ranks=peer,
             path=path,
-            expected_bytes_per_s=None if isinstance(expected, str) else expected,
-            unknown=expected if isinstance(expected, str) else None,
+            expected_bytes_per_s=expected,
+            unknown=found if isinstance(found, str) else None,
             measured_bytes_per_s=best.busbw_bytes_per_s,
             size_bytes=best.size_bytes or 0,
+            above=above_peak(best, expected),
         )
 
 
 def _of_sweep(sweep: Sequence[CommRow]) -> LinkRate | None:
-    best = _best(sweep)
+    best = best_size(sweep)
     if best is None or best.world_size < 2 or best.busbw_bytes_per_s is None:
         return None
     peak = best.link_peak_bytes_per_s
@@ -92,16 +97,35 @@ def _of_sweep(sweep: Sequence[CommRow]) -> LinkRate | None:
         unknown=None if peak is not None else _why(best, one_host=one_host),
         measured_bytes_per_s=best.busbw_bytes_per_s,
         size_bytes=best.size_bytes or 0,
+        above=above_peak(best, peak),
     )
 
 
-def _best(rows: Sequence[CommRow]) -> CommRow | None:
-    """The size with the best busbw, of large ones where there are any: a small message says more of start-up and bursts."""
+def best_size(rows: Sequence[CommRow]) -> CommRow | None:
+    """The size of a sweep with the best busbw, of those from 1 MiB on where there are any: a small message says more of
+    start-up and bursts."""
     rated = [
         row for row in rows if row.status == "ok" and row.busbw_bytes_per_s is not None and row.correct is not False
     ]
     large = [row for row in rated if (row.size_bytes or 0) >= LARGE_BYTES]
     return max(large or rated, key=lambda row: row.busbw_bytes_per_s or 0.0, default=None)
+
+
+def above_peak(row: CommRow, peak: float | None) -> str | None:
+    """Why the busbw of ``row`` exceeds ``peak``, bytes/s, and so is no share of it; None: it does not, or is not known."""
+    if peak is None or (row.busbw_bytes_per_s or 0.0) <= peak:
+        return None
+    return why_above(row)
+
+
+def why_above(row: CommRow) -> str:
+    """What makes a collective faster than the peak of its link."""
+    if row.network is not None:
+        within = "" if row.hosts == row.world_size else ", and ranks of one host do not use it"
+        return f"an emulated link lets a burst pass faster than its rate{within}"
+    if row.backend == "nccl":
+        return "the network reduces (NVLS, SHARP) and sends less than busbw counts, or the stated peak is wrong"
+    return "the stated peak is wrong"
 
 
 def _between(

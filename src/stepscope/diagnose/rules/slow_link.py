@@ -36,6 +36,7 @@ from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import by_sweep, size_of, time_of, topology_of
 from stepscope.results.evidence import Evidence
+from stepscope.results.link_rates import why_above
 from stepscope.results.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
 
 MIN_FRACTION = Threshold(
@@ -66,6 +67,8 @@ def check(evidence: Evidence) -> Statement:
     compared = sum(v.compared for v in verdicts)
     if judged:
         name, row, share = min(judged, key=lambda each: each[2])
+        if share > 1:
+            return f"{name}: faster than the link's peak at {format_size(size_of(row))}: {why_above(row)}"
         return (
             f"{name}: {format_percent(share)} of the link's peak at {format_size(size_of(row))}, "
             f"limit {format_percent(MIN_FRACTION.value)}"

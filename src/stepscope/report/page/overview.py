@@ -24,6 +24,7 @@ from stepscope.results.comm_labels import op_label
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import best_accuracy, exposed_fraction
 from stepscope.results.labels import failure_label
+from stepscope.results.link_rates import best_size
 from stepscope.stats.scaling import NOT_EQUIVALENT
 from stepscope.traces.waits import waits_of
 
@@ -209,10 +210,9 @@ def _traces(evidence: Evidence) -> KeyFigure | None:
 
 
 def _busbw(evidence: Evidence) -> KeyFigure | None:
-    rows = [row for row in evidence.comm if row.status == "ok" and row.busbw_bytes_per_s and row.size_bytes]
-    if not rows:
+    best = best_size(evidence.comm)
+    if best is None:
         return None
-    best = max(rows, key=lambda row: row.busbw_bytes_per_s or 0.0)
     return KeyFigure(
         label="best busbw",
         value=format_bandwidth(best.busbw_bytes_per_s or 0.0),

@@ -7,7 +7,7 @@ from typing import Any
 
 from stepscope.core.grouping import grouped
 from stepscope.records.comm import CommRow
-from stepscope.report.table import Column, Format, Value, whole
+from stepscope.report.table import Column, Format, Value, percent, whole
 from stepscope.results.comm_labels import (
     device_label,
     env_label,
@@ -21,6 +21,10 @@ from stepscope.results.comm_labels import (
     ranks_label,
     size_of,
 )
+from stepscope.results.link_rates import above_peak
+
+ABOVE = "above"
+"""Stands for a share of the link that would exceed 100%."""
 
 Head = tuple[Column, ...]
 
@@ -52,6 +56,20 @@ def size_column(title: str, form: Format = whole, **how: Any) -> Column:
         return Value(text="all sizes", raw=None) if found is None else form(found)
 
     return Column("size_bytes", title, size, form, unit="bytes", role="identity", **{"lead": True, **how})
+
+
+def of_link(row: CommRow | None) -> Value:
+    """busbw / peak of the link: ``above`` where it exceeds the peak, which is no share of it."""
+    fraction = None if row is None else row.link_fraction
+    if row is None or fraction is None or above_peak(row, row.link_peak_bytes_per_s) is None:
+        return percent(fraction)
+    return Value(text=ABOVE, raw=fraction, tone="dim")
+
+
+def above_notes(rows: Iterable[CommRow]) -> tuple[str, ...]:
+    """Why some of ``rows`` are above the peak of their link."""
+    why = dict.fromkeys(above_peak(row, row.link_peak_bytes_per_s) for row in rows)
+    return tuple(f"{ABOVE}: faster than the link's peak: {reason}." for reason in why if reason is not None)
 
 
 def average_busbw(sweep: Sequence[CommRow]) -> float | None:

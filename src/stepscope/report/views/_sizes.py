@@ -32,6 +32,7 @@ from stepscope.report.vega import (
 )
 from stepscope.report.view import Figures, View
 from stepscope.results.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
+from stepscope.results.link_rates import above_peak, best_size
 
 CURVE_STEPS = 48
 """Steps of a fitted curve between the smallest and the largest size."""
@@ -49,10 +50,15 @@ class MeasuredSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeLine:
-    """One sweep. fitted: (size, value) along the fitted curve; empty: none is given. ranks: names its colour."""
+    """One sweep. fitted: (size, value) along the fitted curve; empty: none is given. best: what a sweep is judged by.
+
+    above: why that is faster than the link; None: it is not.
+    """
 
     name: str
     points: tuple[MeasuredSize, ...]
+    best: MeasuredSize
+    above: str | None = None
     fitted: tuple[tuple[float, float], ...] = ()
 
 
@@ -133,17 +139,24 @@ def size_charts(
 
 def _line(sweep: Sequence[CommRow], name: str, calibration: Calibration | None, value: Value) -> SizeLine:
     ordered = sorted(sweep, key=lambda row: row.size_bytes or 0)
-    points = tuple(
-        MeasuredSize(
+    points = {
+        id(row): MeasuredSize(
             size_bytes=row.size_bytes or 0,
             value=value(row, row.time_ns or 0.0) or 0.0,
             fast=None if row.time_ns_min is None else value(row, row.time_ns_min),
             slow=None if row.time_ns_p90 is None else value(row, row.time_ns_p90),
         )
         for row in ordered
-    )
+    }
     fit = None if calibration is None else fit_of(ordered[0], calibration)
-    return SizeLine(name=name, points=points, fitted=() if fit is None else _fitted(ordered, fit, value))
+    best = best_size(sweep) or ordered[-1]
+    return SizeLine(
+        name=name,
+        points=tuple(points.values()),
+        best=points[id(best)],
+        above=above_peak(best, best.link_peak_bytes_per_s),
+        fitted=() if fit is None else _fitted(ordered, fit, value),
+    )
 
 
 def fit_of(row: CommRow, calibration: Calibration) -> CollectiveFit | None:

@@ -12,6 +12,7 @@ from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Format, Table, Value, percent, tabled, whole
 from stepscope.report.view import View
 from stepscope.report.views._comm import (
+    above_notes,
     average_busbw,
     decimal,
     failed,
@@ -19,6 +20,7 @@ from stepscope.report.views._comm import (
     heading,
     in_groups,
     microseconds,
+    of_link,
     size_column,
 )
 from stepscope.results.comm_facts import interval_share
@@ -74,7 +76,7 @@ _COLUMNS = (
     Column("time_ns_max", "max (us)", lambda row: row.time_ns_max, microseconds, short_title="max", drop=3),
     Column("rank_spread", "spread", lambda row: row.rank_spread, percent, drop=5),
     Column("slowest_rank", "slowest", lambda row: row.slowest_rank, whole, drop=4),
-    Column("link_fraction", "of link", lambda row: row.link_fraction, percent, drop=7),
+    Column("link_fraction", "of link", of_link, percent, drop=7),
 )
 
 
@@ -142,12 +144,7 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
     peaks = {row.link_peak_bytes_per_s for row in shown if row.link_peak_bytes_per_s is not None}
     if peaks:
         said = ", ".join(f"{decimal(peak / 1e9)} GB/s" for peak in sorted(peaks))
-        above = (
-            " Above 100%: legal where the network reduces (NVLS, SHARP)."
-            if any((row.link_fraction or 0) > 1 for row in shown)
-            else ""
-        )
-        lines.append(f"of link: busbw / peak of the link in one direction ({said}).{above}")
+        lines += [f"of link: busbw / peak of the link in one direction ({said}).", *above_notes(shown)]
     if not means:
         lines.append(
             "nccl-tests prints means of back-to-back calls, averaged over ranks: compare with the median above only"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.core.units import format_bandwidth, format_percent
 from stepscope.records.comm import CommRow
 from stepscope.report.vega import size_tick
-from stepscope.report.views._sizes import SizeChart, size_view
+from stepscope.report.views._sizes import SizeChart, SizeLine, size_view
 
 
 def _busbw(row: CommRow, time_ns: float) -> float | None:
@@ -18,14 +18,19 @@ def _busbw(row: CommRow, time_ns: float) -> float | None:
 def _best(data: SizeChart) -> str:
     best = []
     for line in data.lines[:4]:
-        top = max(line.points, key=lambda p: p.value)
-        share = "" if data.peak is None else f", {format_percent(top.value / data.peak)} of the link"
-        best.append(f"{line.name}: {format_bandwidth(top.value)} at {size_tick(top.size_bytes)}{share}")
+        rate = f"{line.name}: {format_bandwidth(line.best.value)} at {size_tick(line.best.size_bytes)}"
+        share = "" if data.peak is None else f", {_of_link(line, data.peak)}"
+        best.append(f"{rate}{share}")
     peak = "" if data.peak is None else f" Grey: peak of the link in one direction, {format_bandwidth(data.peak)}."
     return (
         f"{peak} Best: {'; '.join(best)}. busbw is size / time times the"
         " operation's factor, so that operations and numbers of ranks compare with one link."
     )
+
+
+def _of_link(line: SizeLine, peak: float) -> str:
+    share = f"{format_percent(line.best.value / peak)} of the link"
+    return share if line.above is None else f"faster than the link ({line.above})"
 
 
 VIEW = size_view(

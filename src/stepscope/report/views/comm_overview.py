@@ -8,8 +8,17 @@ from dataclasses import replace
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Raw, Table, Value, byte_size, percent, tabled, whole
 from stepscope.report.view import View
-from stepscope.report.views._comm import average_busbw, gigabytes, heading, in_groups, microseconds
+from stepscope.report.views._comm import (
+    above_notes,
+    average_busbw,
+    gigabytes,
+    heading,
+    in_groups,
+    microseconds,
+    of_link,
+)
 from stepscope.results.comm_labels import failure_label, op_label, sweeps
+from stepscope.results.link_rates import best_size
 
 
 def build(rows: Sequence[CommRow]) -> Table:
@@ -30,14 +39,16 @@ def build(rows: Sequence[CommRow]) -> Table:
             Column("latency_ns", "latency (us)", _latency, microseconds, short_title="latency"),
             Column("busbw", "best busbw (GB/s)", _best("busbw_bytes_per_s"), gigabytes, short_title="best busbw"),
             Column("at_size", "at size", _best("size_bytes"), byte_size, drop=2),
-            Column("link_fraction", "of link", _best("link_fraction"), percent, drop=4),
+            Column("link_fraction", "of link", lambda sweep: of_link(best_size(sweep)), percent, drop=4),
             Column("average", "avg busbw (GB/s)", average_busbw, gigabytes, short_title="avg busbw", drop=3),
         ),
         found.values(),
         failure=_failure,
         footnotes=(
-            "latency: time at the smallest size. best busbw: the largest over the sizes, and the size it is seen at."
+            "latency: time at the smallest size. best busbw: the largest over the sizes from 1 MiB on (over all, where none"
+            " is as large), and the size it is seen at."
             " avg busbw: plain mean over the sizes, as nccl-tests prints it: which sizes were asked for decides it.",
+            *above_notes(best for sweep in found.values() if (best := best_size(sweep)) is not None),
         ),
     )
 
@@ -70,11 +81,10 @@ def _latency(sweep: Sequence[CommRow]) -> float | None:
 
 
 def _best(field: str) -> Callable[[Sequence[CommRow]], Raw]:
-    """A field of the size with the best busbw."""
+    """A field of :func:`best_size`."""
 
     def get(sweep: Sequence[CommRow]) -> Raw:
-        rated = [row for row in _measured(sweep) if row.busbw_bytes_per_s is not None]
-        best = max(rated, key=lambda row: row.busbw_bytes_per_s or 0.0, default=None)
+        best = best_size(sweep)
         return None if best is None else getattr(best, field)
 
     return get

@@ -9,7 +9,7 @@ from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.table import Column, Table, Value, byte_size, percent, tabled, unknown, whole
 from stepscope.report.view import View
-from stepscope.report.views._comm import gigabytes
+from stepscope.report.views._comm import ABOVE, gigabytes
 from stepscope.results.link_rates import LinkRate, link_rates
 
 LEAST, USUAL = 0.5, 0.7
@@ -19,6 +19,7 @@ LEAST, USUAL = 0.5, 0.7
 def build(rows: Sequence[CommRow], environment: EnvironmentRecord | None, topology: Topology | None) -> Table:
     """One row a pair of ranks, then one a collective."""
     found = link_rates(rows, environment, topology)
+    above = dict.fromkeys(rate.above for rate in found if rate.above is not None)
     why = dict.fromkeys(rate.unknown for rate in found if rate.unknown is not None)
     return tabled(
         "links",
@@ -36,14 +37,7 @@ def build(rows: Sequence[CommRow], environment: EnvironmentRecord | None, topolo
         footnotes=(
             "measured: best busbw over the sizes from 1 MiB on, one direction; expected: peak of the link in one direction,"
             " which protocols and headers leave 70 to 90% of.",
-            *(
-                (
-                    "above 100%: an emulated link lets a burst pass faster than its rate, and a network that reduces itself"
-                    " (NVLS, SHARP) sends less than busbw counts.",
-                )
-                if any((rate.share or 0) > 1 for rate in found)
-                else ()
-            ),
+            *(f"{ABOVE}: faster than expected: {reason}." for reason in above),
             *(f"expected unknown: {reason}." for reason in why),
         ),
     )  # fmt: skip
@@ -56,6 +50,8 @@ def _expected(rate: LinkRate) -> Value:
 
 
 def _share(rate: LinkRate) -> Value:
+    if rate.above is not None:
+        return Value(text=ABOVE, raw=None, tone="dim")
     if rate.share is None:
         return unknown()
     return percent(rate.share, tone="bad" if rate.share < LEAST else "warn" if rate.share < USUAL else "good")

@@ -54,3 +54,11 @@ def test_a_drop_within_the_noise_is_quiet() -> None:
 def test_two_sizes_prove_nothing() -> None:
     assert isinstance(check(rows(12_000.0)[1:]), Skipped)
     assert isinstance(check(sweep()), Quiet)
+
+
+def test_the_burst_of_an_emulated_link_is_no_rate_to_drop_from() -> None:
+    """256 KiB pass at 131% of 250 MB/s; beyond the burst the link's own rate is reached."""
+    sizes = ((256 * 1024, 800.0), (MIB, 4400.0), (4 * MIB, 17_100.0), (16 * MIB, 68_000.0))
+    peak = {"link_peak_bytes_per_s": 250e6, "hosts": 2}
+    assert isinstance(check([collective(size, us, **peak, network="2gbit:2") for size, us in sizes]), Quiet)
+    assert isinstance(check([collective(size, us) for size, us in sizes]), tuple)

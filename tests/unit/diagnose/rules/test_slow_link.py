@@ -80,6 +80,9 @@ def test_bridged_pairs_are_told_as_the_reason() -> None:
 def test_six_tenths_of_the_peak_decide_and_more_than_one_is_no_error(share: float, fires: bool) -> None:
     outcome = RULE.check(evidence(comm=sweep(share * 450e9, **NVLINK)))
     assert isinstance(outcome, tuple) is fires
+    if share > 1:
+        assert isinstance(outcome, Quiet)
+        assert "%" not in outcome.looked_at
 
 
 def test_gloo_is_judged_by_what_crosses_its_busiest_link() -> None:
