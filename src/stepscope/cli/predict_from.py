@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 SCALINGS = ("weak", "strong")
 
+SAME = 0.005
+"""Relative difference of throughputs that two decimals do not show."""
+
 
 OBEYED = (
     "run", "from_", "cell", "gpus", "gpus_per_node", "network", "adapters", "what_if", "scaling", "calib", "chart", "json",
@@ -185,7 +188,9 @@ def show(prediction: ScalePrediction) -> None:
 def _verdict(prediction: ScalePrediction) -> str:
     last = prediction.steps[-1]
     changed = f" with {prediction.change}" if prediction.change else ""
-    share = format_percent(last.efficiency, digits=0)
+    base = prediction.base_throughput
+    so_changed = "" if abs(base - 1) < SAME else f" against the {base:.3g}x of {prediction.ranks} so changed"
+    share = "" if last.efficiency is None else f", efficiency {format_percent(last.efficiency, digits=0)}{so_changed}"
     knee = (
         "none of the numbers keeps that"
         if prediction.knee is None
@@ -195,7 +200,7 @@ def _verdict(prediction: ScalePrediction) -> str:
     )
     return (
         f"{prediction.name}{changed}: on {counted(last.ranks, prediction.unit)} {last.throughput:.3g}x the throughput of "
-        f"{prediction.ranks} ({prediction.scaling} scaling, efficiency {share}); at least {KNEE:.0%}: {knee}"
+        f"{prediction.ranks} ({prediction.scaling} scaling{share}); at least {KNEE:.0%}: {knee}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import takewhile
 from statistics import NormalDist
 
@@ -20,7 +21,7 @@ from stepscope.records.scale_prediction import MeasuredPoint, ScaledStep, ScaleP
 from stepscope.records.training import Scaling
 
 KNEE = 0.80
-"""Efficiency, of the measured job's, below which more ranks no longer scale well (METRICS: good)."""
+"""Efficiency below which more ranks no longer scale well (METRICS: good)."""
 
 LEAST_REACH = 0.02
 """No prediction is better than this share of the step (80%): measured steps of the same job differ by as much."""
@@ -52,8 +53,10 @@ def predict_scale(
     checked = replayed(job, lambda *call: own.of(*call).time_ns)
     ladder = sorted({*gpus, *_doublings(job.ranks, max(gpus))})
     found = {ranks: _step(job, ranks, prices, checked=checked, what=what, scaling=scaling) for ranks in ladder}
+    base = found[job.ranks][0].throughput  # another GPU or network makes the job faster, not its scaling better
+    steps = {ranks: _against(step, base, job.ranks) for ranks, (step, _) in found.items()}
     upward = [ranks for ranks in ladder if ranks >= job.ranks]
-    good = list(takewhile(lambda ranks: found[ranks][0].efficiency >= KNEE, upward))
+    good = list(takewhile(lambda ranks: (steps[ranks].efficiency or 0.0) >= KNEE, upward))
     knee = max(good, default=None)
     assumptions = list(dict.fromkeys(text for _, change in found.values() for text in change.assumptions))
     if scaling == "strong":  # each number of ranks has its own batch: one sentence for all
@@ -70,8 +73,9 @@ def predict_scale(
         replay_ns=checked.step_ns,
         replay_checks=not own.fitted,
         prices=prices.source,
-        steps=tuple(found[ranks][0] for ranks in gpus),
+        steps=tuple(steps[ranks] for ranks in gpus),
         measured=tuple(MeasuredPoint(ranks=ranks, step_ns=step) for ranks, step in job.points),
+        base_throughput=base,
         knee=knee,
         knee_open=bool(good) and len(good) == len(upward),
         assumptions=(*_always(job, gpus), *assumptions),
@@ -151,12 +155,18 @@ def _step(
         throughput=work * job.step_ns / step,
         throughput_low=work * job.step_ns / high_ns,
         throughput_high=work * job.step_ns / low_ns,
-        efficiency=work * job.step_ns / step / (ranks / job.ranks),
+        efficiency=None,
         samples_per_s=None if job.global_batch is None else job.global_batch * work / step * 1e9,
         comm_ns=middle.comm_ns,
         dominant=max(parts, key=lambda name: parts[name]),
         **{f"{name}_ns": parts[name] for name in PARTS},
     ), change
+
+
+def _against(step: ScaledStep, base: float, base_ranks: int) -> ScaledStep:
+    """``step`` with its efficiency, against the throughput ``base`` on ``base_ranks`` ranks."""
+    known = step.ranks >= base_ranks
+    return replace(step, efficiency=step.throughput / base / (step.ranks / base_ranks) if known else None)
 
 
 def _length(job: MeasuredJob, change: ComputeChange, body: float) -> float:

@@ -12,7 +12,8 @@ class ScaledStep:
 
     step_ns = compute_ns + copies_ns + input_ns + idle_ns + straggling_ns + exposed_ns + unexplained_ns: slowest of so many
     ranks beyond that of the measured job; computation waits for collectives; what the replay of the measured step lacks.
-    throughput: over the measured job's. efficiency: throughput / ratio of ranks. dominant: largest of these parts.
+    throughput: over the measured job's. efficiency: throughput / ``base_throughput`` / ratio of ranks; None on fewer ranks
+    than the base's. dominant: largest of these parts.
     comm_ns: collectives one after the other.
     """
 
@@ -23,7 +24,7 @@ class ScaledStep:
     throughput: float
     throughput_low: float
     throughput_high: float
-    efficiency: float
+    efficiency: float | None
     samples_per_s: float | None
     compute_ns: float
     copies_ns: float
@@ -50,9 +51,10 @@ class ScalePrediction:
 
     replay_ns: the measured step put together again from its parts and prices; step_ns: the measured one.
     replay_checks: whether that says anything: False where prices were fitted to it. prices: where they come from.
-    knee: most ranks up to which efficiency stays at ``KNEE`` of the measured job's or above, of those looked at; None: not
-    even the fewest. knee_open: whether it is the most that were looked at. assumptions: what the answer rests on; notes:
-    what was not read or is doubtful.
+    base_throughput: of the job with the change on ``ranks`` ranks, over the measured job's: what efficiencies refer to.
+    knee: most ranks up to which efficiency stays at ``KNEE`` or above, of those looked at; None: not even the fewest.
+    knee_open: whether it is the most that were looked at. assumptions: what the answer rests on; notes: what was not read
+    or is doubtful.
     """
 
     name: str
@@ -67,6 +69,7 @@ class ScalePrediction:
     prices: str
     steps: tuple[ScaledStep, ...]
     measured: tuple[MeasuredPoint, ...]
+    base_throughput: float
     knee: int | None
     knee_open: bool
     assumptions: tuple[str, ...] = ()

@@ -82,7 +82,9 @@ def test_what_the_replay_lacks_stays_and_is_in_the_interval() -> None:
 def test_slower_collectives_are_exposed_in_full_once_nothing_hides_them() -> None:
     step = one(a_job(), 64, flat(60))  # 50 to 110 under 50 ms of computation, then 60 more
     assert step.exposed_ns == pytest.approx((110 + 60 - 90) * MS)
-    assert (step.throughput, step.efficiency) == pytest.approx((32 * 120 / 180, 120 / 180))
+    assert (step.throughput, step.efficiency) == pytest.approx(
+        (32 * 120 / 180, 1)
+    )  # as slow on 2 ranks over such links
     assert step.samples_per_s == pytest.approx(64 * 32 / 0.180)
     assert step.dominant == "compute"
 
@@ -117,6 +119,18 @@ def test_twice_the_batch() -> None:
 def test_perfect_overlap_hides_all_that_fits() -> None:
     assert one(a_job(), 2, what=WhatIf(overlap="perfect")).step_ns == pytest.approx(100 * MS)
     assert one(a_job(), 2, flat(80), what=WhatIf(overlap="perfect")).step_ns == pytest.approx(160 * MS)
+
+
+@pytest.mark.parametrize("change", [WhatIf(batch=4.0), WhatIf(overlap="perfect"), WhatIf()])
+def test_a_change_that_makes_the_job_faster_does_not_make_it_scale_better(change: WhatIf) -> None:
+    """Collectives grow by 10 ms a rank: no change makes more ranks better than as many times the fewer."""
+    prices = Prices(source="paper", of=lambda _, __, ranks: Price(time_ns=ranks * 10 * MS, low_ns=0, high_ns=0))
+    found = predict_scale(a_job(), [1, 2, 4, 8], prices, measured=flat(20), what=change)
+    fewer, same, *more = found.steps
+    assert found.base_throughput == pytest.approx(same.throughput)
+    assert (found.base_throughput > 1) is (change != WhatIf())
+    assert (fewer.efficiency, same.efficiency) == (None, pytest.approx(1))
+    assert all(0 < (step.efficiency or 0) <= 1 + 1e-9 for step in more)
 
 
 def test_smaller_buckets_leave_a_shorter_tail() -> None:
