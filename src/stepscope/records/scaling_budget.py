@@ -10,7 +10,8 @@ from stepscope.records.training import Measured, Scaling
 class ScalingPart:
     """One part of the time. ideal_ns: the baseline's, scaled as the whole would ideally be.
 
-    lost_ns = run_ns - ideal_ns; over all parts it sums to the reading's. share: of the whole loss, None without a loss.
+    lost_ns = run_ns - ideal_ns, negative where the part gained; over all parts it sums to the reading's. share: of the whole
+    loss; None without a loss, of a part that gained, and of one that lost more than the whole, which others gained back.
     """
 
     key: str

@@ -259,12 +259,18 @@ def _reading(
                 ideal_ns=base_parts[key] * scale,
                 run_ns=parts[key],
                 lost_ns=loss[key],
-                share=loss[key] / lost if lost > 0 else None,
+                share=_share(loss[key], lost),
             )
             for key in parts
             if base_parts[key] or parts[key]
         ),
     )
+
+
+def _share(part_ns: float, lost_ns: float) -> float | None:
+    """Of the loss; floats of a single part may differ from it by what no clock resolves."""
+    known = lost_ns > 0 and 0 <= part_ns <= lost_ns + RESOLUTION_NS
+    return min(1.0, part_ns / lost_ns) if known else None
 
 
 def _resolved(ns: float) -> float:

@@ -12,6 +12,9 @@ PARTS = {
     "forward": "forward", "backward": "backward", "optimizer": "optimizer", "other": "other", "rest": "rest of the step",
 }  # fmt: skip
 
+LEAST = 0.05
+"""Share of the loss below which a part is not named."""
+
 
 def verdict(budget: ScalingBudget) -> tuple[str, ...]:
     """The answer in one line for each reading: speed-up, interval or why none, efficiency."""
@@ -41,16 +44,26 @@ def _on(name: str, ranks: int, *, short: bool = False) -> str:
 
 
 def loss(budget: ScalingBudget, reading: ScalingReading) -> str:
-    """``a step takes 4.9 ms, 2.5 ms would be ideal: 2.4 ms lost, 61% of it exposed communication, ...``."""
+    """``a step takes 4.9 ms, 2.5 ms would be ideal: 2.4 ms lost; of the loss 61% exposed communication, ...``.
+
+    In times with their signs, which sum to the loss, where parts gained: ``2.4 ms lost: +2.7 ms ..., -0.3 ms ...``.
+    """
     text = (
         f"{_a(budget.unit)} takes {format_duration(budget.time.value)}, {format_duration(reading.ideal_ns)} would be"
         f" ideal ({format_duration(budget.base_time.value)} on {counted(budget.base_world_size, 'rank')})"
     )
     if reading.lost_ns <= 0:
         return f"{text}: no loss"
-    worst = [part for part in ranked(reading) if part.share is not None and part.share >= 0.05][:4]
-    shares = ", ".join(f"{format_percent(part.share or 0)} {PARTS[part.key]}" for part in worst)
-    return f"{text}: {format_duration(reading.lost_ns)} lost" + (f"; of the loss {shares}" if shares else "")
+    text, least = f"{text}: {format_duration(reading.lost_ns)} lost", LEAST * reading.lost_ns
+    worth = [part for part in ranked(reading) if abs(part.lost_ns) >= least]
+    if any(part.lost_ns < 0 for part in worth):
+        return f"{text}: {', '.join(f'{_signed(part.lost_ns)} {PARTS[part.key]}' for part in worth)}"
+    shares = ", ".join(f"{format_percent(part.lost_ns / reading.lost_ns)} {PARTS[part.key]}" for part in worth[:4])
+    return text + (f"; of the loss {shares}" if shares else "")
+
+
+def _signed(ns: float) -> str:
+    return f"{'-' if ns < 0 else '+'}{format_duration(abs(ns))}"
 
 
 def ranked(reading: ScalingReading) -> list[ScalingPart]:

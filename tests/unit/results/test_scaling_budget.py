@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from stepscope.diagnose.engine import diagnose
 from stepscope.examples.machine import Operator
 from stepscope.records.imported import Stated
 from stepscope.records.scaling_budget import ScalingBudget, ScalingReading
+from stepscope.records.training import Measured
+from stepscope.report.views import scaling_budget as scaling_budget_view
 from stepscope.results.comparing import Side, compare
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import PER_EPOCH
 from stepscope.results.missing import require_stated
 from stepscope.results.open import load_evidence
 from stepscope.results.scaling_budget import _reading
-from stepscope.results.scaling_words import verdict
+from stepscope.results.scaling_words import loss, verdict
 
 STEPS = 8
 
@@ -209,6 +212,30 @@ def test_a_residue_of_float_arithmetic_is_no_loss() -> None:
     reading = _reading("weak", 1.0, None, None, 2.0, 2.3e9, 1.15e9, base, run)
     assert parts_of(reading) == {"compute": pytest.approx(1e9), "input": 0.0}
     assert [part.share for part in reading.parts if part.key == "input"] == [0.0]
+
+
+def test_a_part_that_lost_more_than_the_whole_is_no_share_of_it() -> None:
+    """24 ms on 1 rank, 15 ms on 2: 3 ms lost, of which communication takes 4 and input gains 1."""
+    base = {"compute": 20e6, "exposed_comm": 0.0, "input": 4e6}
+    parts = {"compute": 10e6, "exposed_comm": 4e6, "input": 1e6}
+    reading = _reading("strong", 1.6, None, None, 2.0, 15e6, 24e6, base, parts)
+    assert reading.lost_ns == pytest.approx(3e6)
+    assert parts_of(reading) == pytest.approx({"compute": 0.0, "exposed_comm": 4e6, "input": -1e6})
+    assert {part.key: part.share for part in reading.parts} == {"compute": 0.0, "exposed_comm": None, "input": None}
+    budget = ScalingBudget(
+        base="one", run="two", base_world_size=1, world_size=2, unit="step", basis="", base_time=Measured(value=24e6),
+        time=Measured(value=15e6), decided_by="", readings=(reading,),
+    )  # fmt: skip
+    said = loss(budget, reading).partition("lost")[2]
+    assert "%" not in said
+    assert re.findall(r"([+-]\d+\.\d+) ms", said) == ["+4.00", "-1.00"]
+    table = scaling_budget_view.build([budget])
+    at = [column.key for column in table.columns].index("share")
+    assert [row.values[at].raw for row in table.rows] == [None, 0.0, None, 1.0]
+    gained = _reading(
+        "strong", 1.6, None, None, 2.0, 15e6, 24e6, base, {"compute": 10e6, "exposed_comm": 3e6, "input": 2e6}
+    )
+    assert [part.share for part in gained.parts] == pytest.approx([0.0, 1.0, 0.0])
 
 
 def test_communication_by_the_epoch_is_a_part_of_it() -> None:

@@ -101,10 +101,10 @@ def _finding(evidence: Evidence, budget: ScalingBudget) -> Finding:
 
 def _cause(reading: ScalingReading) -> str:
     """The part with most of the loss, where there is a loss worth naming."""
-    parts = [part for part in ranked(reading) if part.share is not None and part.key != "rest"]
+    parts = [part for part in ranked(reading) if part.key != "rest"]
     if reading.efficiency > 1 - MIN_LOSS.value or not parts or parts[0].lost_ns <= 0:
         return ""
-    share = parts[0].share or 0.0
+    share = parts[0].lost_ns / reading.lost_ns
     most = "all" if share >= 1 else format_percent(share)  # others may have gained what this part lost beyond the whole
     return f"; {most} of the loss is {PARTS[parts[0].key]}"
 
@@ -125,7 +125,9 @@ def _advice(evidence: Evidence, budget: ScalingBudget) -> tuple[Advice, ...]:
     reading = budget.readings[0]
     if job is None or reading.efficiency > GOOD_FROM.value:
         return ()
-    worst = [part for part in ranked(reading) if part.key in _LOOK and (part.share or 0) >= WORTH.value][:2]
+    worst = [part for part in ranked(reading) if part.key in _LOOK and part.lost_ns >= WORTH.value * reading.lost_ns][
+        :2
+    ]
     return tuple(Advice(text=_LOOK[part.key][0], command=trace_command(job, _LOOK[part.key][1])) for part in worst)
 
 

@@ -61,6 +61,14 @@ def _footnotes(budgets: Sequence[ScalingBudget]) -> tuple[str, ...]:
     notes = [
         "ideal: the baseline's time divided by the ranks (strong scaling), or unchanged (weak); lost: above the ideal time."
     ]
+    signed = [
+        part for b in budgets for each in b.readings if each.lost_ns > 0 for part in each.parts if part.share is None
+    ]
+    if signed:
+        notes.append(
+            "of the loss: unknown of a part that gained (-), and of one that lost more than the whole, which others gained"
+            " back; the lost times sum to the loss."
+        )
     if any(budget.traced for budget in budgets):
         notes.append("traced jobs: means over ranks and steps; the last rank to finish a step decides its length.")
     return tuple(notes)
