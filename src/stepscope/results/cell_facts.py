@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.grouping import grouped
+from stepscope.core.units import format_duration
 from stepscope.core.words import counted, listed
 from stepscope.stats.measured import common_steps
 from stepscope.stats.order import median
@@ -49,6 +50,18 @@ class TimedCell:
     def share(self, phase: str) -> float:
         """Share of the step that ``phase`` (``data_wait``, ``optimizer``, ...) takes."""
         return float(getattr(self.phases, f"{phase}_ns")) / self.step_ns
+
+
+def planted(cell: CellEvidence, figure_ns: float, kind: str, ranks: Container[int] | None = None) -> tuple[str, ...]:
+    """That (part of) a time is a fault that the cell was asked to have: a line of evidence, or none.
+
+    kind: of :data:`stepscope.config.injection.KINDS`. ranks: whose it would be; None: any.
+    """
+    lost = [each.planted_ns.get(kind, 0) for each in cell.result.summaries if ranks is None or each.rank in ranks]
+    if not any(lost):
+        return ()
+    own = f"{format_duration(max(lost))} of these {format_duration(figure_ns)}"
+    return (f"planted: {own} are the fault that the cell was asked for (inject {cell.spec.inject})",)
 
 
 def timed_cells(evidence: Evidence, *, least_ranks: int = 1) -> tuple[TimedCell, ...]:

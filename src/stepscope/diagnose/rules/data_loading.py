@@ -36,7 +36,7 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding
-from stepscope.results.cell_facts import TimedCell, measured, others, traced
+from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 
 MIN_SHARE = Threshold(
@@ -54,6 +54,7 @@ def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
     share = cell.share("data_wait")
     spec = cell.cell.result.spec
     said = [
+        *planted(cell.cell, cell.phases.data_wait_ns, "loader"),
         f"{format_duration(cell.phases.data_wait_ns)} of {format_duration(cell.step_ns)} pass before the batch arrives",
         f"num_workers {spec.num_workers}, persistent_workers {_on(spec.persistent_workers)}, "
         f"pin_memory {_on(spec.pin_memory)}",

@@ -52,7 +52,7 @@ from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, trace_command, u
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_stragglers import Straggler, StragglerReport
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.results.cell_facts import TimedCell, by_model, others, timed_cells, traced
+from stepscope.results.cell_facts import TimedCell, by_model, others, planted, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.slow_ranks import (
     HOST_P,
@@ -180,7 +180,12 @@ def _of_cell(
     return Finding(
         severity="problem" if slow.kind == "chronic" and whole > 0.2 else "warning",
         title=_title(slow, len(alike)),
-        evidence=(*_evidence(slow, times), *(f"rank {each.rank}: {_excess(each)}" for each in alike[1:]), *rest),
+        evidence=(
+            *_planted(cell, alike),
+            *_evidence(slow, times),
+            *(f"rank {each.rank}: {_excess(each)}" for each in alike[1:]),
+            *rest,
+        ),
         stake_fraction=whole,
         confidence=_confidence(slow, times),
         advice=_advice(evidence, cell, slow, times),
@@ -189,6 +194,13 @@ def _of_cell(
         ranks=() if slow.rank is None else (slow.rank,),
         job=traced(evidence, cell),
     )
+
+
+def _planted(cell: TimedCell, alike: Sequence[Slow]) -> tuple[str, ...]:
+    slow = alike[0]
+    if slow.kind != "chronic":
+        return planted(cell.cell, slow.excess_ns, "jitter")
+    return planted(cell.cell, slow.excess_ns, "slow_rank", [each.rank for each in alike if each.rank is not None])
 
 
 def _title(slow: Slow, ranks: int) -> str:

@@ -125,3 +125,11 @@ def test_a_profiled_cell_is_told_once_and_other_traces_beside_it(tmp_path: Path)
     assert (timed.job, traced.job) == ("mine", "other")
     assert timed.title.endswith("of the step waits for data")
     assert RULE.check(bench(made("c"), traces=(mine,)))[0].job == "mine", "quiet in its steps, told of its traces"
+
+
+@pytest.mark.parametrize(("faults", "said"), [({"loader": 45_000_000}, True), ({"slow_rank": 45_000_000}, False)])
+def test_waiting_that_was_planted_is_said_to_be(faults: dict[str, int], said: bool) -> None:
+    """50 ms of waiting for data, of which the loader's fault is 45."""
+    cell = made("c", phases={"data_wait": 50.0}, summary={"planted_ns": faults}, inject="loader=45ms")
+    (found,) = RULE.check(bench(cell))
+    assert any("planted" in line and "45.0 ms" in line and "loader=45ms" in line for line in found.evidence) is said

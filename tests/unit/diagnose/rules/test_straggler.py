@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.bench_evidence import bench, environment, made
+from tests.bench_evidence import Made, bench, environment, made
 from tests.trace_builder import build, write_job
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
@@ -370,3 +370,22 @@ def test_collectives_of_one_step_are_no_independent_trials(late_steps: int, name
 
 def test_more_operators_are_more_work_too(tmp_path: Path) -> None:
     assert "does more work" in found(RULE, given(tmp_path, 1, 1, 1, 1, operators=(100, 100, 110, 100))).title
+
+
+def planted(cell: Made, ranks: dict[int, dict[str, int]]) -> Made:
+    """``cell`` with the times, ns, that its ranks lost to faults it was asked for."""
+    summaries = tuple(replace(each, planted_ns=ranks.get(each.rank, {})) for each in cell.result.summaries)
+    return replace(cell, result=replace(cell.result, summaries=summaries))
+
+
+@pytest.mark.parametrize(("rank", "said"), [(2, True), (1, False)])
+def test_a_planted_slow_rank_is_said_to_be_planted_and_another_is_not(rank: int, said: bool) -> None:
+    """Rank 2 takes half as long again; the fault is planted in ``rank``."""
+    plain = made("c", world_size=4, own=slower(2, 1.5), inject=f"slow_rank={rank}:50%")
+    (found,) = findings(planted(plain, {rank: {"slow_rank": 48_000_000}}))
+    assert found.ranks == (2,)
+    assert (
+        any("planted" in line and "48.0 ms" in line and f"slow_rank={rank}:50%" in line for line in found.evidence)
+        is said
+    )
+    assert not any("planted" in line for line in findings(made("c", world_size=4, own=slower(2, 1.5)))[0].evidence)
