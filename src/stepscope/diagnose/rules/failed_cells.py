@@ -3,8 +3,8 @@
 What
 ----
 Groups cells that failed by how they ended, each with the first failing rank and its reason; lists separately the cells
-that cannot run here or need not. `near-oom` reports those that ran out of memory. For `comm`: sweeps of a collective
-that did not finish.
+that somebody interrupted, which did not fail, and those that cannot run here or need not. `near-oom` reports those that
+ran out of memory. For `comm`: sweeps of a collective that did not finish.
 
 Why
 ---
@@ -29,13 +29,15 @@ from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again, swept_again
 from stepscope.diagnose.outcome import Statement, together
 from stepscope.diagnose.rule import Rule
+from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.run import Status
 from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.labels import status_label
 
-FAILED = ("error", "timeout", "killed", "interrupted")
+FAILED = ("error", "timeout", "killed")
+INTERRUPTED = "interrupted"
 LEFT_OUT = ("unsupported", "skipped")
 NO_REASON = "no reason recorded"
 _SHOWN = 5
@@ -52,17 +54,23 @@ def _sweeps(evidence: Evidence) -> Statement:
         row.cell_id: row for row in evidence.comm if row.status not in ("ok", *LEFT_OUT) and row.correct is not False
     }
     total = len({row.cell_id for row in evidence.comm})
-    if not ends:
-        return f"{counted(total, 'sweep')}: all finished"
+    failed = [row for row in ends.values() if row.status != INTERRUPTED]
+    stopped = [row for row in ends.values() if row.status == INTERRUPTED]
+    found = [_of_sweeps(evidence, rows, total) for rows in (failed, stopped) if rows]
+    return tuple(found) or f"{counted(total, 'sweep')}: all finished"
+
+
+def _of_sweeps(evidence: Evidence, rows: Sequence[CommRow], total: int) -> Finding:
+    """Of sweeps that failed, or of those that were interrupted."""
     called = sweep_names(evidence.comm)
+    stopped = rows[0].status == INTERRUPTED
     reasons = [
-        f"{status_label(row.status)}: {op_label(row)} on {called(row)}: {row.error or NO_REASON}"
-        for row in ends.values()
+        f"{status_label(row.status)}: {op_label(row)} on {called(row)}: {row.error or NO_REASON}" for row in rows
     ]
     more = (f"and {counted(len(reasons) - _SHOWN, 'other sweep')}",) if len(reasons) > _SHOWN else ()
     return Finding(
-        severity="problem",
-        title=f"{len(ends)} of {counted(total, 'sweep')} failed: {_listed(Counter(r.status for r in ends.values()))}",
+        severity="info" if stopped else "problem",
+        title=_title(len(rows), counted(total, "sweep"), Counter(row.status for row in rows)),
         evidence=(*reasons[:_SHOWN], *more),
         confidence="certain: recorded",
         advice=(
@@ -71,17 +79,20 @@ def _sweeps(evidence: Evidence) -> Statement:
                 command=swept_again(evidence, *(("-o", str(evidence.sources[0].path)) if evidence.sources else ())),
             ),
         ),
-        priority="failure",
+        priority="performance" if stopped else "failure",
     )
 
 
 def _cells(evidence: Evidence) -> Statement:
     failed = [cell for cell in evidence.cells if cell.run.status in FAILED]
+    stopped = [cell for cell in evidence.cells if cell.run.status == INTERRUPTED]
     empty = [cell for cell in evidence.cells if cell.run.status == "ok" and cell.run.step_ns is None]
     left_out = [cell for cell in evidence.cells if cell.run.status in LEFT_OUT]
     found = []
     if failed:
         found.append(_failed(evidence, failed))
+    if stopped:
+        found.append(_failed(evidence, stopped))
     if empty:
         found.append(_empty(evidence, empty))
     if left_out:
@@ -91,13 +102,20 @@ def _cells(evidence: Evidence) -> Statement:
     return f"{counted(len(evidence.cells), 'cell')}: none failed, except for lack of memory"
 
 
+def _title(part: int, whole: str, kinds: Counter[Status]) -> str:
+    if set(kinds) == {INTERRUPTED}:
+        return f"{part} of {whole} {'was' if part == 1 else 'were'} interrupted"
+    return f"{part} of {whole} failed: {_listed(kinds)}"
+
+
 def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
+    """Of cells that failed, or of those that were interrupted."""
     kinds = Counter(cell.run.status for cell in cells)
-    stopped = set(kinds) == {"interrupted"}
+    stopped = set(kinds) == {INTERRUPTED}
     folder = evidence.cells[0].run.source
     advice = [
         Advice(
-            text="rerun with the same folder: finished cells are kept, failed cells run again"
+            text="rerun with the same folder: finished cells are kept, the others run"
             if stopped
             else "fix the cause above, then rerun with the same folder: finished cells are kept, failed cells run again",
             command=f"{again(evidence, cells[0])} -o {shlex.quote(folder)}",
@@ -111,12 +129,12 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
             )
         )
     return Finding(
-        severity="warning" if stopped else "problem",
-        title=f"{len(cells)} of {counted(len(evidence.cells), 'cell')} failed: {_listed(kinds)}",
+        severity="info" if stopped else "problem",
+        title=_title(len(cells), counted(len(evidence.cells), "cell"), kinds),
         evidence=_reasons(cells),
         confidence="certain: recorded",
         advice=tuple(advice),
-        priority="failure",
+        priority="performance" if stopped else "failure",
     )
 
 

@@ -42,9 +42,21 @@ def test_what_cannot_run_here_is_worth_knowing_and_no_failure() -> None:
     assert "did not run: 1 unsupported" in found.title
 
 
-def test_an_interrupted_run_is_a_warning() -> None:
-    (found,) = RULE.check(bench(made("a"), failed("b", "interrupted", "stopped before it finished")))
-    assert found.severity == "warning"
+def test_an_interrupted_cell_did_not_fail() -> None:
+    stopped = failed("b", "interrupted", "stopped before it finished")
+    (found,) = RULE.check(bench(made("a"), stopped))
+    assert (found.severity, found.title) == ("info", "1 of 2 cells was interrupted")
+    assert found.advice[0].command is not None
+    first, second = RULE.check(bench(made("a"), stopped, failed("c", "error", "rank 0: ValueError", strategy="naive")))
+    assert (first.severity, first.title) == ("problem", "1 of 3 cells failed: 1 error")
+    assert (second.severity, second.title) == ("info", "1 of 3 cells was interrupted")
+
+
+def test_an_interrupted_sweep_did_not_fail() -> None:
+    rows = (*sweep(), row(cell_id="a", status="interrupted", op="broadcast"), row(cell_id="b", status="timeout"))
+    first, second = RULE.check(Evidence(sources=(), comm=rows))
+    assert (first.severity, first.title) == ("problem", "1 of 3 sweeps failed: 1 timeout")
+    assert (second.severity, second.title) == ("info", "1 of 3 sweeps was interrupted")
 
 
 def test_a_cell_that_ended_well_without_a_step_time_is_named() -> None:
