@@ -270,11 +270,12 @@ def test_profiling_a_finished_run_measures_again_and_says_so(cli: Cli) -> None:
     made_by = summary.partition("Made by:")[2].split("```")[1].strip().splitlines()
     assert made_by == ["stepscope bench matrix.yaml -o run", "stepscope bench matrix.yaml -o run --profile"]
     assert "0 cells to run, 1 kept" in cli("bench", name, "-o", "run", "--profile").err
-    assert "measured again: --rerun" in cli("bench", name, "-o", "run", "--plan", "--rerun", "baseline").out
-    rerun = cli("bench", name, "-o", "run", "--rerun", "baseline")
+    assert "measured again: --rerun" in cli("bench", name, "-o", "run", "--plan", "--rerun", "mlp-single").out
+    rerun = cli("bench", name, "-o", "run", "--rerun", "mlp-single")
     assert rerun.code == 0
     assert "1 cell to run; 1 cell measured again, as --rerun asks" in rerun.err
-    assert cli("bench", name, "-o", "run", "--rerun", "nosuch").code == 2
+    for word in ("nosuch", "baseline"):  # no other cell refers to the only one
+        assert cli("bench", name, "-o", "run", "--rerun", word).code == 2
     other = cli("bench", cli.matrix("", name="thesis.yaml"), "-o", "run")
     assert other.code == 2
     assert "belongs to the matrix 'matrix', not to 'thesis'" in other.err

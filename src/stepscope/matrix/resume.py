@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -35,12 +35,16 @@ class Resume(Generic[P]):
 
 
 def cells_to_rerun(
-    asked: Iterable[str], cells: Sequence[PlannedWork], statuses: Mapping[str, CellStatus]
+    asked: Iterable[str],
+    cells: Sequence[PlannedWork],
+    statuses: Mapping[str, CellStatus],
+    baselines: Callable[[], Container[str]],
 ) -> frozenset[str]:
     """Ids of cells with a status that ``--rerun`` names: by id or its beginning, ``failed``, or ``baseline``.
 
     failed: what is neither ok nor known to be unsupported, so also what ran out of memory and what was skipped for it.
-    baseline: cells on one rank, to which speed-ups refer. Raises UsageError for a name that no cell has, or several.
+    baseline: cells to which the speed-ups of others refer, which ``baselines`` reads from the results so far. Raises
+    UsageError for a name that no cell has, or several, and where no cell is a baseline.
     """
     ids = [cell.spec.cell_id for cell in cells]
     found: set[str] = set()
@@ -48,16 +52,28 @@ def cells_to_rerun(
         if word == FAILED:
             found.update(i for i in ids if i in statuses and statuses[i].status not in ("ok", "unsupported"))
             continue
-        ones = [cell.spec.cell_id for cell in cells if cell.spec.world_size == 1]
-        these = ones if word == BASELINE else named(word, ids)
+        if word == BASELINE:
+            found.update(_baselines(ids, baselines()) if statuses else ())
+            continue
+        these = named(word, ids)
         if not these:
             known = [FAILED, BASELINE, *ids]
             raise UsageError(unknown("--rerun", word, known), fix="--plan -o DIR --json lists the ids of cells")
-        if word != BASELINE and len(these) > 1:
+        if len(these) > 1:
             fix = f"write more of the id: {', '.join(these[:5])}"
             raise UsageError(f"--rerun {word!r} names {len(these)} cells", fix=fix)
         found.update(these)
     return frozenset(found & statuses.keys())
+
+
+def _baselines(ids: Sequence[str], baselines: Container[str]) -> list[str]:
+    found = [cell_id for cell_id in ids if cell_id in baselines]
+    if not found:
+        why = "a baseline is a comparable cell on fewer ranks than another"
+        raise UsageError(
+            "--rerun baseline: no cell of this matrix is a baseline", why=why, fix="name cells by their ids"
+        )
+    return found
 
 
 def plan_resume(cells: Iterable[P], statuses: Mapping[str, CellStatus]) -> Resume[P]:

@@ -27,6 +27,7 @@ from stepscope.matrix.grouping import WorkerGroup, group_cells
 from stepscope.matrix.resume import Resume, cells_to_rerun, plan_resume
 from stepscope.records.cell import Cell, GroupSpec
 from stepscope.records.run import CellStatus, RunRecord
+from stepscope.results.runs import baselines_of
 from stepscope.store.lock import hold_lock
 from stepscope.store.writer import make_dir, write_record
 
@@ -63,7 +64,7 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
             others=tuple(planned.spec.cell_id for planned in request.others),
         )
         earlier = run_folder.read_statuses(layout, (planned.spec.cell_id for planned in request.cells))
-        rerun = cells_to_rerun(request.rerun, request.cells, earlier)
+        rerun = cells_to_rerun(request.rerun, request.cells, earlier, lambda: baselines_of(layout))
         untraced = run_folder.untraced(layout, earlier) - rerun if request.measure.profile else frozenset()
         known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in rerun | untraced}
         run = _Run(request, earlier, on_event, untraced=untraced, rerun=rerun)

@@ -30,7 +30,7 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.run import CellStatus
 from stepscope.records.training import TrainingRun
 from stepscope.results.bench_document import write_results
-from stepscope.results.runs import folder_runs
+from stepscope.results.runs import baselines_of, folder_runs
 from stepscope.store.layout import RunLayout
 
 KIND = "bench"
@@ -156,7 +156,7 @@ def outlook(
         layout, kind=KIND, name=plan.matrix.name, cell_ids=known_ids, environment=plan.environment, force=force
     )
     earlier = read_statuses(layout, cell_ids)
-    asked = cells_to_rerun(rerun, plan.cells, earlier)
+    asked = cells_to_rerun(rerun, plan.cells, earlier, lambda: baselines_of(layout))
     again = untraced(layout, earlier) - asked if profile else frozenset()
     known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again | asked}
     left = plan_resume(plan.cells, known)

@@ -78,6 +78,12 @@ def folder_runs(layout: RunLayout) -> tuple[TrainingRun, ...]:
     )
 
 
+def baselines_of(layout: RunLayout) -> frozenset[str]:
+    """Ids of the cells to which the speed-up of others refers (:func:`stepscope.results.scaling.find_baseline`)."""
+    runs = build_runs(layout, read_cells(layout), plans={})  # which run is whose baseline needs no plan
+    return frozenset(run.baseline_id for run in runs if run.baseline_id is not None)
+
+
 def build_runs(layout: RunLayout, cells: Sequence[CellSpec], *, plans: Plans | None = None) -> tuple[TrainingRun, ...]:
     """One run for every cell, in order, from what lies in the run folder; cells that did not run have one too.
 

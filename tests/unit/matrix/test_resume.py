@@ -25,7 +25,7 @@ def resumed(
     cells = plan(TWO)
     left = CellStatus(cell_id=cells[0].spec.cell_id, status=status, reason=reason)
     statuses = {left.cell_id: left, "gone-x": left}
-    again = cells_to_rerun(rerun, cells, statuses)
+    again = cells_to_rerun(rerun, cells, statuses, frozenset)
     return plan_resume(cells, {cell_id: status for cell_id, status in statuses.items() if cell_id not in again})
 
 
@@ -58,13 +58,19 @@ def test_chosen_cells_run_once_more_by_id_by_a_part_of_it_or_as_baselines(plan: 
     statuses = {c.spec.cell_id: CellStatus(cell_id=c.spec.cell_id, status="ok") for c in cells}
     ids = {(c.spec.strategy, c.spec.world_size): c.spec.cell_id for c in cells}
     two = ids["ddp", 2]
-    assert cells_to_rerun([two], cells, statuses) == cells_to_rerun([two[:-2]], cells, statuses) == {two}
-    assert cells_to_rerun(["baseline"], cells, statuses) == {i for (_, world), i in ids.items() if world == 1}
-    assert cells_to_rerun(["failed"], cells, statuses) == frozenset()
-    assert cells_to_rerun([two], cells, {}) == frozenset()  # it runs anyway
+
+    def chosen(word: str) -> frozenset[str]:
+        return cells_to_rerun([word], cells, statuses, lambda: {ids["single", 1], "gone-x"})
+
+    assert chosen(two) == chosen(two[:-2]) == {two}
+    assert chosen("baseline") == {ids["single", 1]}
+    assert chosen("failed") == frozenset()
+    assert cells_to_rerun([two, "baseline"], cells, {}, frozenset) == frozenset()  # they run anyway
+    with pytest.raises(UsageError, match="no cell of this matrix is a baseline"):
+        cells_to_rerun(["baseline"], cells, statuses, frozenset)
     for word, said in (("nosuch", "nosuch"), (two[:2], f"names {len(ids)} cells")):
         with pytest.raises(UsageError, match=said):
-            cells_to_rerun([word], cells, statuses)
+            chosen(word)
 
 
 def test_every_status_is_decided(plan: Plan) -> None:

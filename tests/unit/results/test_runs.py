@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from tests import fake_runs
 
-from stepscope.records.run import CellStatus
-from stepscope.results.runs import Planned, build_runs
+from stepscope.records.run import CellStatus, RunRecord
+from stepscope.results.runs import Planned, baselines_of, build_runs
 from stepscope.store.layout import RunLayout
+from stepscope.store.writer import write_record
 
 PLAN = Planned(num_parameters=1000, comm_bytes_per_step=4000)
 MS = 1_000_000
@@ -307,3 +308,19 @@ def test_an_ok_cell_without_timed_full_steps_says_so(fakes: Any, layout: RunLayo
     assert row.step_ns_median is None
     assert row.epoch_ns is None
     assert any("no full step was timed" in note for note in row.notes)
+
+
+def test_baselines_are_what_speedups_refer_to_and_not_every_cell_on_one_rank(fakes: Any, layout: RunLayout) -> None:
+    """In FP32 `single` goes before DDP on one rank; in bf16 the fewest ranks are two."""
+    cells = [
+        fakes.single("single1"),
+        fakes.spec("ddp1", world_size=1, micro_batch=64),
+        fakes.spec("ddp2", world_size=2),
+        fakes.spec("half2", world_size=2, precision="bf16"),
+        fakes.spec("half4", world_size=4, micro_batch=16, precision="bf16"),
+    ]
+    for cell in cells:
+        fakes.write_cell(layout, cell, ranks=[fakes.series([10 * MS] * 8)] * cell.world_size)
+    ids = tuple(cell.cell_id for cell in cells)
+    write_record(layout.run, RunRecord(kind="bench", name="m", matrix={}, cells=ids, argv=("stepscope",)))
+    assert baselines_of(layout) == {"single1", "half2"}
