@@ -175,7 +175,7 @@ def join(files: GroupLayout, rank: int, *, patience_s: float = MEET_TIMEOUT_S) -
 def _read(path: Path) -> str | None:
     try:
         return path.read_text("utf-8")
-    except FileNotFoundError:
+    except OSError:  # not there, or replaced while a shared file system looks
         return None
 
 
