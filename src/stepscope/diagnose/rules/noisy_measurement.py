@@ -135,7 +135,7 @@ def _noisy(evidence: Evidence, run: TrainingRun) -> _Noisy | None:
 
 
 def _drifted(cell: CellEvidence | None) -> float | None:
-    """By how much a cell's halves differ at most, of the first; None: its steps are not known.
+    """By how much a cell's halves differ at most, of the first; None: its steps are unknown.
 
     The first steps alone, which bench notes too, move no median.
     """
