@@ -147,7 +147,7 @@ def join(files: GroupLayout, rank: int, *, patience_s: float = MEET_TIMEOUT_S) -
     """
     nonce = uuid.uuid4().hex
     mine = files.joining(rank)
-    write_bytes(mine, nonce.encode())
+    known = False
     limit = time.monotonic() + patience_s
     while True:
         with suppress(DataError):  # of another version, or cleared while it is read: not the one that is awaited
@@ -155,8 +155,10 @@ def join(files: GroupLayout, rank: int, *, patience_s: float = MEET_TIMEOUT_S) -
             if spec is not None and nonce in spec.members:
                 return spec
         found = _read(mine)
-        if found is None:  # rank 0 came later and cleared the folder
-            write_bytes(mine, nonce.encode())
+        if found is None or not known:
+            if files.root.is_dir():  # rank 0 makes it, in a run folder that is empty or a run's, and clears it
+                write_bytes(mine, nonce.encode())
+                known = True
         elif found != nonce:
             raise MissingError(
                 f"another process joins {files.root} as rank {rank}",

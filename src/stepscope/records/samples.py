@@ -11,6 +11,7 @@ from stepscope.records.backward import BackwardProfile
 from stepscope.records.pipeline import PipelineProfile
 
 PHASES = ("data_wait", "forward", "backward_compute", "exposed_comm", "optimizer", "other")
+PHASE_NAMES = ("waiting for data", "forward", "backward", "exposed communication", "optimizer", "other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,11 @@ from typing import Any
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.records.finding import Finding
-from stepscope.records.samples import PHASES, StepSample
+from stepscope.records.samples import PHASE_NAMES, PHASES, StepSample
 from stepscope.records.trace_collectives import ClockFit
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_timeline import KindSpans, NamedSpan, RankSpans
 from stepscope.report.page.merged import how_to_get
-from stepscope.report.views._training import PHASE_NAMES
 from stepscope.report.views.trace_idle import CAUSES
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.stats.measured import common_steps

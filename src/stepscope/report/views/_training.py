@@ -16,10 +16,6 @@ from stepscope.results.scaling import is_plain
 _TONES: dict[str, Tone] = {"excellent": "good", "good": "good", "fair": "warn", "poor": "bad", "negative": "bad"}
 
 
-PHASE_NAMES = ("waiting for data", "forward", "backward", "exposed communication", "optimizer", "other")
-"""Of a step's phases, in the order of ``records.samples.PHASES``."""
-
-
 def first_epochs(drop_epochs: int) -> str:
     """``the first epoch``, ``the first 3 epochs``."""
     return "the first epoch" if drop_epochs == 1 else f"the first {drop_epochs} epochs"

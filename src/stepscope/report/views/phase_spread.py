@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.samples import PHASES
+from stepscope.records.samples import PHASE_NAMES, PHASES
 from stepscope.report.table import Column, Table, duration, percent, said, tabled
 from stepscope.report.view import View
-from stepscope.report.views._training import PHASE_NAMES
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps
 

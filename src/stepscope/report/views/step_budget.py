@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.records.samples import PHASE_NAMES
 from stepscope.records.samples import PHASES as SAMPLED
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.vega import color
 from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import by_dataset, failure, time_unit
 from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
-from stepscope.report.views._training import PHASE_NAMES
 
 _HUES = ("k-wait", "k-forward", "k-compute", "k-exposed", "k-copies", "k-other")
 PHASES = tuple((f"{key}_ns", name, color(hue)) for key, name, hue in zip(SAMPLED, PHASE_NAMES, _HUES, strict=True))
