@@ -66,10 +66,8 @@ from stepscope.results.slow_ranks import (
     slow_ranks,
 )
 from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS
-from stepscope.traces.stragglers import CLEAR_LEAD, CLEAR_WAITS, MAX_P, binomial_tail
+from stepscope.traces.stragglers import CLEAR_WAITS, MAX_P, binomial_tail
 from stepscope.traces.waits import exposed_waiting, waits_of
-
-CLEAR_STEPS = 6
 
 STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
 EXCESS = Threshold(
@@ -352,11 +350,11 @@ def _look(job: TraceEvidence) -> Statement:
 
 
 def _late_by_steps(job: TraceEvidence, rank: int) -> bool:
-    """Whether a rank is the late one in more steps than chance allows, or in all of at least six with a clear lead.
+    """Whether a rank is the late one in more steps than chance allows.
 
-    The collectives of a step are not independent: whatever makes a rank late makes it late in several of them. Nor are three
-    short steps one after the other: of 340 clean cells with three profiled steps, 11 had such a rank with the same clear
-    lead in each (2 cores, 2026-11). Of a single step, or without marked steps, the test over collectives decides.
+    The collectives of a step are not independent: whatever makes a rank late makes it late in several of them. A clear lead
+    in each of three steps proves nothing either: of 340 clean cells with three profiled steps, 11 had it (2 cores,
+    2026-11). Of a single step, or without marked steps, the test over collectives decides.
     """
     instances = job.summary.collectives.instances if job.summary.collectives is not None else ()
     late: dict[int, Counter[int]] = defaultdict(Counter)
@@ -369,8 +367,7 @@ def _late_by_steps(job: TraceEvidence, rank: int) -> bool:
     if len(leads) < 2:
         return True
     p = len(ranks) * binomial_tail(sum(lead > 0 for lead in leads), [1 / len(ranks)] * len(leads))
-    clear = len(leads) >= CLEAR_STEPS and min(leads) >= CLEAR_LEAD * (max(leads) - min(leads))
-    return p < MAX_P or (clear and min(leads) > 0)
+    return p < MAX_P
 
 
 def _of_work(summary: TraceSummary, each: Straggler) -> tuple[str, tuple[str, ...]]:

@@ -368,6 +368,18 @@ def test_collectives_of_one_step_are_no_independent_trials(late_steps: int, name
     assert (isinstance(said, tuple) and said[0].subject == "rank 1") == named
 
 
+@pytest.mark.parametrize(
+    ("world", "steps", "named"), [(2, 3, False), (2, 5, False), (2, 6, True), (4, 3, False), (4, 4, True)]
+)
+def test_a_clear_lead_in_few_steps_names_nobody_whom_chance_could(
+    world: int, steps: int, named: bool, tmp_path: Path
+) -> None:
+    """Rank 1 is as late in all of them; ranks x (1 / ranks)^steps: 0.25, 0.0625, 0.03, 0.0625, 0.016."""
+    job = generated(tmp_path, world=world, steps=steps, late={1: 900_000}, late_kind="compute")
+    said = check(RULE, job)
+    assert (isinstance(said, tuple) and said[0].ranks == (1,)) == named
+
+
 def test_more_operators_are_more_work_too(tmp_path: Path) -> None:
     assert "does more work" in found(RULE, given(tmp_path, 1, 1, 1, 1, operators=(100, 100, 110, 100))).title
 
