@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    return write_job(build(world=4, steps=3, late={2: 400_000}), tmp_path / "job")
+    return write_job(build(world=4, steps=4, late={2: 400_000}), tmp_path / "job")
 
 
 def test_a_folder_of_traces_shows_findings_and_the_budget_of_every_rank(stepscope: Cli, job: Path) -> None:
