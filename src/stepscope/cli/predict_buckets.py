@@ -8,7 +8,7 @@ from stepscope.cli.console import log, out, print_document
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.predict.calibrated import machine_warnings
 from stepscope.predict.calibration import machine_of
-from stepscope.predict.run_buckets import advised, choose_buckets, measured_steps, naive_twin, pick_cell
+from stepscope.predict.run_buckets import DEFAULT, advised, choose_buckets, measured_steps, naive_twin, pick_cell
 from stepscope.predict.transport import Transport, measured_transport
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
@@ -39,11 +39,12 @@ def run(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bo
         calibration,
         naive=naive_twin(cells, cell),
         transport=_transport(calibration, cell),
-        also_mb=[float(way) for way in measured if way not in ("naive", "default")],
+        also_mb=[float(way) for way in measured if way not in ("naive", DEFAULT)],
     )
     advice = advised(choice, measured)
     if json:
-        plain = {"choice": codec.plain(choice), "measured": measured, "advice": codec.plain(advice)}
+        steps = {way: step.value for way, step in measured.items()}
+        plain = {"choice": codec.plain(choice), "measured": steps, "advice": codec.plain(advice)}
         print_document({**codec.headed("buckets/1"), **plain})
         return 0
     console = out()

@@ -63,11 +63,8 @@ def _stake(
 
 def _gain(fast: TimedCell, slow: TimedCell) -> float | None:
     """Share of the slower step that the faster one saves; 0 where their intervals overlap, None without intervals."""
-    if fast.step.high is None or slow.step.low is None:
-        return None
-    if fast.step.high >= slow.step.low:
-        return 0.0
-    return 1 - fast.step_ns / slow.step_ns
+    sure = fast.step.below(slow.step)
+    return None if sure is None else 1 - fast.step_ns / slow.step_ns if sure else 0.0
 
 
 def _finding(

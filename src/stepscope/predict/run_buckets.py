@@ -15,10 +15,12 @@ from stepscope.records.calibration import Calibration
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
 from stepscope.records.timeline import BucketAdvice, BucketChoice, Timeline
-from stepscope.stats.measured import common_steps, slowest
-from stepscope.stats.order import median
+from stepscope.records.training import Measured
+from stepscope.stats.measured import step_of
 
 BUCKETED = ("ddp", "bucketed")
+DEFAULT = "default"
+"""The way of a cell that names no bucket size."""
 
 
 def choose_buckets(
@@ -118,46 +120,57 @@ def bucket_kinds(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
     return kinds
 
 
-def measured_steps(cells: Sequence[CellResult], cell: CellResult) -> dict[str, float]:
+def bucket_cap(spec: CellSpec) -> float | None:
+    """The bucket size that a cell names, MiB; None: the strategy's default."""
+    cap = spec.strategy_options.get("bucket_cap_mb")
+    return float(cap) if isinstance(cap, int | float) else None
+
+
+def measured_steps(cells: Sequence[CellResult], cell: CellResult) -> dict[str, Measured]:
     """Median steps of cells like ``cell``, ns: by bucket size in MiB (``4``), ``default`` and ``naive``."""
-    found: dict[str, float] = {}
+    found: dict[str, Measured] = {}
     for other in cells:
-        steps = common_steps(other.samples, other.spec.world_size).full
-        if not steps or not same_work(other, cell):
+        step = step_of(other)
+        if step is None or not same_work(other, cell):
             continue
-        times = [value for values in slowest(steps, "step_ns").values() for value in values]
-        cap = other.spec.strategy_options.get("bucket_cap_mb")
         if other.spec.strategy == "naive" and not other.spec.strategy_options.get("flat"):
-            found["naive"] = median(times)
+            found["naive"] = step
         elif _but_for_size(other) == _but_for_size(cell):
-            found["default" if cap is None else f"{cap:g}"] = median(times)
+            cap = bucket_cap(other.spec)
+            found[DEFAULT if cap is None else f"{cap:g}"] = step
     return found
 
 
-def advised(choice: BucketChoice, measured: Mapping[str, float]) -> BucketAdvice:
+def advised(choice: BucketChoice, measured: Mapping[str, Measured]) -> BucketAdvice:
     """What was measured wins over the model: the fastest way that was run, unless the model names one that was not run and
     gains more than the model has erred. measured: as :func:`measured_steps` gives them.
     """
     named = f"{choice.bucket_cap_mb:g}"
-    known: dict[str, tuple[float, float]] = {}  # way -> (predicted, measured)
-    for candidate in choice.candidates:
-        keys = [f"{cap:g}" for cap in candidate.bucket_caps_mb]
-        steps = [measured[key] for key in keys if key in measured]
-        if steps:
-            known[f"{max(candidate.bucket_caps_mb):g}"] = candidate.timeline.step_ns, min(steps)
-    if "default" in measured:
-        known["default"] = choice.default.step_ns, measured["default"]
+    foreseen, seen = _ways(choice, measured)
     predicted = choice.chosen.timeline.step_ns
-    if not known:
-        return BucketAdvice(way=named, step_ns=predicted, measured=False, error=None, ways=0)
-    error = max(abs(foreseen / seen - 1) for foreseen, seen in known.values())
-    best = min(known, key=lambda way: known[way][1])
-    if named not in known and predicted * (1 + error) < known[best][1]:
-        return BucketAdvice(way=named, step_ns=predicted, measured=False, error=error, ways=len(known))
-    if named in known and known[named][1] <= known[best][1] * (1 + TIE):
+    if not seen:
+        return BucketAdvice(way=named, step=Measured(value=predicted), measured=False, error=None, ways=0)
+    error = max(abs(foreseen[way] / step.value - 1) for way, step in seen.items())
+    best = min(seen, key=lambda way: seen[way].value)
+    if named not in seen and predicted * (1 + error) < seen[best].value:
+        return BucketAdvice(way=named, step=Measured(value=predicted), measured=False, error=error, ways=len(seen))
+    if named in seen and seen[named].value <= seen[best].value * (1 + TIE):
         best = named
-    refuted = known[named][1] if named in known and named != best else None
-    return BucketAdvice(way=best, step_ns=known[best][1], measured=True, error=error, ways=len(known), refuted=refuted)
+    refuted = seen[named].value if named in seen and named != best else None
+    return BucketAdvice(way=best, step=seen[best], measured=True, error=error, ways=len(seen), refuted=refuted)
+
+
+def _ways(choice: BucketChoice, measured: Mapping[str, Measured]) -> tuple[dict[str, float], dict[str, Measured]]:
+    """The step of every way, ns, as predicted, and as measured where it ran; sizes that make the same buckets are one."""
+    foreseen: dict[str, float] = {DEFAULT: choice.default.step_ns}
+    seen = {DEFAULT: measured[DEFAULT]} if DEFAULT in measured else {}
+    for candidate in choice.candidates:
+        way = f"{max(candidate.bucket_caps_mb):g}"
+        foreseen[way] = candidate.timeline.step_ns
+        steps = [measured[key] for cap in candidate.bucket_caps_mb if (key := f"{cap:g}") in measured]
+        if steps:
+            seen[way] = min(steps, key=lambda step: step.value)
+    return foreseen, seen
 
 
 def naive_twin(cells: Sequence[CellResult], cell: CellResult) -> CellResult | None:

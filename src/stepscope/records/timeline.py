@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.core.dataclass import dataclass
+from stepscope.records.training import Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +116,13 @@ class BucketChoice:
 class BucketAdvice:
     """The bucket size to take, by what was measured where something was.
 
-    way: the candidate's largest size in MiB (``4``), or ``default``. step_ns: measured, else predicted; measured: which.
+    way: the candidate's largest size in MiB (``4``), or ``default``. step: ns; measured, else predicted; measured: which.
     error: largest |predicted / measured - 1| over the ways that were run; None: none was. ways: how many of them.
     refuted: the way that the model names was run as well, and is slower: its measured step, ns.
     """
 
     way: str
-    step_ns: float
+    step: Measured
     measured: bool
     error: float | None
     ways: int

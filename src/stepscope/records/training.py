@@ -28,6 +28,10 @@ class Measured:
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
         return replace(self, value=self.value * factor, low=low, high=high)
 
+    def below(self, other: Measured) -> bool | None:
+        """Whether both intervals leave no doubt that this figure is the smaller; None: one of them is unknown."""
+        return None if self.high is None or other.low is None else self.high < other.low
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.predict.run_buckets import bucket_kinds
+from stepscope.predict.run_buckets import bucket_cap, bucket_kinds
+from stepscope.records.training import Measured
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.overlap_gain import plan_of
 
@@ -17,17 +18,12 @@ LEAST_SIZES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedStep:
-    """One finished cell. cap_mb: its bucket size in MiB; buckets: bytes of each, in launch order, as planned.
-
-    low, high: 95% interval of the median step; None: too few steps.
-    """
+    """One finished cell. cap_mb: its bucket size in MiB; buckets: bytes of each, in launch order, as planned."""
 
     cell: CellEvidence
     cap_mb: float
     buckets: tuple[int, ...]
-    step_ns: float
-    low: float | None
-    high: float | None
+    step: Measured
     exposed_ns: float | None
 
 
@@ -39,37 +35,43 @@ class BucketSweep:
 
     @property
     def best(self) -> SizedStep:
-        return min(self.sizes, key=lambda size: size.step_ns)
+        return min(self.sizes, key=lambda size: size.step.value)
+
+    @property
+    def fastest_mb(self) -> Measured:
+        """The best size, from the smallest to the largest of those that are not clearly slower, MiB; no interval where a
+        step has none.
+        """
+        best = self.best
+        slower = {size.cap_mb: best.step.below(size.step) for size in self.sizes}
+        if None in slower.values():
+            return Measured(value=best.cap_mb)
+        tied = [cap for cap, surely in slower.items() if not surely]
+        return Measured(value=best.cap_mb, low=min(tied), high=max(tied))
 
     @property
     def gradient_bytes(self) -> int:
         return sum(self.sizes[0].buckets)
 
 
-def bucket_sweeps(cells: Sequence[CellEvidence]) -> tuple[BucketSweep, ...]:
-    """One for each kind of cell that was run with at least three bucket sizes."""
+def bucket_sweeps(cells: Sequence[CellEvidence], *, least_sizes: int = LEAST_SIZES) -> tuple[BucketSweep, ...]:
+    """One for each kind of cell that was run with at least so many bucket sizes."""
     done = {id(cell.result): cell for cell in cells if cell.run.status == "ok" and cell.run.step_ns is not None}
     found = []
     for kind in bucket_kinds(cell.result for cell in done.values()).values():
         sized = [size for result in kind if (size := _sized(done[id(result)])) is not None]
-        if len(sized) >= LEAST_SIZES:
+        if len(sized) >= least_sizes:
             found.append(BucketSweep(sizes=tuple(sorted(sized, key=lambda size: size.cap_mb))))
     return tuple(found)
 
 
 def _sized(cell: CellEvidence) -> SizedStep | None:
-    cap, step, exposed = cell.spec.strategy_options.get("bucket_cap_mb"), cell.run.step_ns, cell.run.exposed_comm_ns
+    cap, step, exposed = bucket_cap(cell.spec), cell.run.step_ns, cell.run.exposed_comm_ns
     buckets = tuple(op.size_bytes for op in plan_of(cell.spec) if op.phase == "backward")
-    if not isinstance(cap, int | float) or step is None or not buckets:
+    if cap is None or step is None or not buckets:
         return None
     return SizedStep(
-        cell=cell,
-        cap_mb=float(cap),
-        buckets=buckets,
-        step_ns=step.value,
-        low=step.low,
-        high=step.high,
-        exposed_ns=None if exposed is None else exposed.value,
+        cell=cell, cap_mb=cap, buckets=buckets, step=step, exposed_ns=None if exposed is None else exposed.value
     )
 
 
@@ -82,7 +84,7 @@ def _of(sweep: BucketSweep) -> list[str]:
     best, least, most = sweep.best, sweep.sizes[0], sweep.sizes[-1]
     lines = [
         f"{best.cell.run.label}: {best.cap_mb:g} MiB is fastest of {len(sweep.sizes)} sizes measured,"
-        f" {format_duration(best.step_ns)} a step with {counted(len(best.buckets), 'bucket')}"
+        f" {format_duration(best.step.value)} a step with {counted(len(best.buckets), 'bucket')}"
     ]
     if least is not best:
         lines.append(f"{_slower(least, best)}: {_why_small(least, best)}")
@@ -91,15 +93,10 @@ def _of(sweep: BucketSweep) -> list[str]:
     return lines
 
 
-def clearly_slower(size: SizedStep, best: SizedStep) -> bool:
-    """Whether the intervals of both medians leave no doubt; without one there is doubt."""
-    return size.low is not None and best.high is not None and size.low > best.high
-
-
 def _slower(size: SizedStep, best: SizedStep) -> str:
-    share = format_percent(size.step_ns / best.step_ns - 1)
-    if not clearly_slower(size, best):
-        why = "the intervals overlap" if size.low is not None and best.high is not None else "too few steps"
+    share, surely = format_percent(size.step.value / best.step.value - 1), best.step.below(size.step)
+    if not surely:
+        why = "too few steps" if surely is None else "the intervals overlap"
         return f"{size.cap_mb:g} MiB is not clearly slower ({share}, {why})"
     return f"{size.cap_mb:g} MiB is {share} slower"
 
@@ -109,9 +106,9 @@ def _why_small(least: SizedStep, best: SizedStep) -> str:
     if more <= 0:
         return f"it makes the same {counted(len(least.buckets), 'bucket')}"
     text = f"{counted(len(least.buckets), 'all-reduce')} of about {_mean(least)} instead of {len(best.buckets)}"
-    if clearly_slower(least, best):
-        each = format_duration((least.step_ns - best.step_ns) / more)
-        text += f"; each of the {more} more costs {each} of exposed latency"
+    if best.step.below(least.step):
+        each = format_duration((least.step.value - best.step.value) / more)
+        text += f"; the step grows by {each} for each of the {more} more"
     return text
 
 

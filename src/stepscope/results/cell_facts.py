@@ -172,6 +172,4 @@ def same_but(evidence: Evidence, cell: CellEvidence, **changes: Any) -> CellEvid
 def times_faster(one: CellEvidence, other: CellEvidence) -> float | None:
     """Step time of ``other`` over that of ``one``; None unless the intervals say that ``one`` is faster."""
     fast, slow = one.run.step_ns, other.run.step_ns
-    if fast is None or slow is None or fast.high is None or slow.low is None or fast.high >= slow.low:
-        return None
-    return slow.value / fast.value
+    return slow.value / fast.value if fast is not None and slow is not None and fast.below(slow) else None

@@ -25,7 +25,6 @@ from stepscope.results.labels import cell_labels
 from stepscope.results.mfu import mfu
 from stepscope.results.scaling import with_baselines
 from stepscope.stats import measured
-from stepscope.stats.measured import Estimate
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_cells, read_if_there, read_run
 
@@ -229,7 +228,7 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
     spec = cell.spec
     common = measured.common_steps(cell.samples, spec.world_size)
     timed = measured.slowest(common.full, "step_ns")
-    step = _as_measured(measured.estimate(timed))
+    step = measured.estimate(timed)
     notes = list(_notes(cell, common, step, plan))
     notes += measured.stability_notes(timed)
     run = replace(
@@ -238,7 +237,7 @@ def _figures(run: TrainingRun, cell: CellResult, plan: Planned | Unavailable | N
         samples_per_s=None if step is None else per_second(step, spec.global_batch),
         exposed_comm_ns=None
         if _source(cell) == "none"
-        else _as_measured(measured.estimate(measured.slowest(common.full, "exposed_comm_ns"))),
+        else measured.estimate(measured.slowest(common.full, "exposed_comm_ns")),
         comm_bytes_per_step=plan.comm_bytes_per_step if isinstance(plan, Planned) else None,
         comm_source=_source(cell),
         model_flop=_model_flop(spec, plan),
@@ -279,12 +278,6 @@ def hfu_of(mfu: float, plan: Planned | Unavailable | None) -> float | None:
 
 def _source(cell: CellResult) -> str | None:
     return cell.samples[0].header.comm_source if cell.samples else None
-
-
-def _as_measured(estimate: Estimate | None) -> Measured | None:
-    if estimate is None:
-        return None
-    return Measured(value=estimate.median, low=estimate.low, high=estimate.high, n=estimate.n)
 
 
 def _estimated_epoch(run: TrainingRun) -> TrainingRun:

@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
+from stepscope.records.training import Measured
 from stepscope.stats.bootstrap import rounds_median_interval
 from stepscope.stats.order import Interval, median, median_interval
 from stepscope.stats.warmup import drift_fraction, one_level
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
 BOOTSTRAP_SEED = 20_240_601  # fixed: the same samples give the same interval every time
 
 StepKey = tuple[int, int]  # round, step
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """A median in the unit of its samples, its 95% interval (None: too few samples), number of samples."""
-
-    median: float
-    low: float | None
-    high: float | None
-    n: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +62,7 @@ def slowest(steps: Mapping[StepKey, Sequence[StepSample]], field: str) -> dict[i
     return rounds
 
 
-def estimate(rounds: Mapping[int, Sequence[int]]) -> Estimate | None:
+def estimate(rounds: Mapping[int, Sequence[int]]) -> Measured | None:
     """Median over the steps of all rounds, with an interval that lets rounds differ; None without steps.
 
     One round: order statistics widened by autocorrelation. More: two-stage bootstrap with rounds as blocks.
@@ -85,12 +76,17 @@ def estimate(rounds: Mapping[int, Sequence[int]]) -> Estimate | None:
     else:
         interval = rounds_median_interval(list(rounds.values()), rng=np.random.default_rng(BOOTSTRAP_SEED))
     middle = median(pooled)
-    return Estimate(
-        median=middle,
+    return Measured(
+        value=middle,
         low=None if interval is None else interval.low,
         high=None if interval is None else interval.high,
         n=len(pooled),
     )
+
+
+def step_of(cell: CellResult) -> Measured | None:
+    """The median step of the slowest rank, ns; None without a whole timed step of every rank."""
+    return estimate(slowest(common_steps(cell.samples, cell.spec.world_size).full, "step_ns"))
 
 
 def mean_loss(steps: Mapping[StepKey, Sequence[StepSample]]) -> float | None:

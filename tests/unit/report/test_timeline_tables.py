@@ -10,6 +10,7 @@ from stepscope.predict.transport import Transport
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
 from stepscope.records.timeline import BucketChoice, Timeline
+from stepscope.records.training import Measured
 from stepscope.report.render import terminal
 from stepscope.report.table import Table
 from stepscope.report.views import bucket_choice, timeline
@@ -144,22 +145,26 @@ def test_the_choice_has_a_row_for_each_partition_and_the_untuned_ways() -> None:
     assert table.footnotes[0].startswith(f"* {choice().bucket_cap_mb:g} MiB: ")
 
 
+def steps(by_way: dict[str, float]) -> dict[str, Measured]:
+    return {way: Measured(value=value) for way, value in by_way.items()}
+
+
 def test_measured_steps_stand_beside_the_predicted_ones_where_there_are_any() -> None:
     assert "measured" not in [c.key for c in bucket_choice.build(choice()).columns]
-    table = bucket_choice.build(choice(), {"1": 70e6, "naive": 99e6})
+    table = bucket_choice.build(choice(), steps({"1": 70e6, "naive": 99e6}))
     assert column(table, "measured") == [70e6, None, None, None, 99e6]
 
 
 def test_of_two_sizes_that_make_the_same_buckets_the_faster_run_is_shown() -> None:
     made = choice()
     row, alike = next((i, c.bucket_caps_mb) for i, c in enumerate(made.candidates) if len(c.bucket_caps_mb) > 1)
-    measured = {f"{alike[0]:g}": 80e6, f"{alike[1]:g}": 70e6}
+    measured = steps({f"{alike[0]:g}": 80e6, f"{alike[1]:g}": 70e6})
     shown = column(bucket_choice.build(made, measured, advised(made, measured)), "measured")
-    assert shown[row] == advised(made, measured).step_ns == 70e6
+    assert shown[row] == advised(made, measured).step.value == 70e6
 
 
 def test_tables_fit_a_terminal() -> None:
-    for table in (timeline.build(two_buckets()), bucket_choice.build(choice(), {"1": 70e6})):
+    for table in (timeline.build(two_buckets()), bucket_choice.build(choice(), steps({"1": 70e6}))):
         text = terminal.render(table, width=100).plain
         assert max(len(line) for line in text.splitlines()[:6]) <= 100
 
@@ -169,17 +174,17 @@ def test_what_was_measured_wins_over_the_model_and_its_error_is_told() -> None:
     named = f"{made.bucket_cap_mb:g}"
     step = {f"{max(c.bucket_caps_mb):g}": c.timeline.step_ns for c in made.candidates}
     other = next(way for way in step if way != named)
-    nothing = advised(made, {"naive": 1.0})
+    nothing = advised(made, steps({"naive": 1.0}))
     assert (nothing.way, nothing.measured, nothing.error) == (named, False, None)
-    refuted = advised(made, {named: step[named] * 1.4, other: step[named] * 1.1})
+    refuted = advised(made, steps({named: step[named] * 1.4, other: step[named] * 1.1}))
     assert (refuted.way, refuted.measured, refuted.ways) == (other, True, 2)
     assert refuted.refuted == step[named] * 1.4
     assert refuted.error == pytest.approx(max(1 - 1 / 1.4, abs(step[other] / (step[named] * 1.1) - 1)), rel=1e-6)
-    default = advised(made, {named: step[named] * 1.4, "default": step[named]})
+    default = advised(made, steps({named: step[named] * 1.4, "default": step[named]}))
     assert default.way == "default"
-    agreed = advised(made, {named: step[named] * 1.02, other: step[other] * 1.02})
+    agreed = advised(made, steps({named: step[named] * 1.02, other: step[other] * 1.02}))
     assert (agreed.way, agreed.refuted) == (named, None)
-    table = bucket_choice.build(made, {named: step[named] * 1.4, other: step[named] * 1.1}, refuted)
+    table = bucket_choice.build(made, steps({named: step[named] * 1.4, other: step[named] * 1.1}), refuted)
     starred = [row.values[0].text for row in table.rows if row.values[0].text.endswith("*")]
     assert len(starred) == 1
     assert other in starred[0]
@@ -191,7 +196,7 @@ def test_a_size_that_was_not_run_is_advised_where_it_gains_more_than_the_model_e
     other, worse = max(
         ((f"{max(c.bucket_caps_mb):g}", c.timeline.step_ns) for c in made.candidates), key=lambda pair: pair[1]
     )
-    exact = advised(made, {other: worse})
+    exact = advised(made, steps({other: worse}))
     assert (exact.way, exact.measured, exact.error) == (named, False, 0.0)
-    wrong = advised(made, {other: worse * 0.8})
+    wrong = advised(made, steps({other: worse * 0.8}))
     assert (wrong.way, wrong.measured) == (other, True), "the model is 25% off, more than it gains"

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.bench_evidence import MS, bench, made
 
+from stepscope.records.training import Measured
 from stepscope.report.views.bucket_sweep import build
-from stepscope.results.bucket_sweep import bucket_sweeps, clearly_slower
+from stepscope.results.bucket_sweep import bucket_sweeps
 
 MODEL = {"depth": 16, "width": 512, "bias": False}
 """16 weights of 1 MiB."""
@@ -35,8 +36,8 @@ def test_both_ends_are_explained_by_what_was_measured() -> None:
     least, most = sweep.sizes[0], sweep.sizes[-1]
     assert (len(least.buckets), sweep.gradient_bytes) == (16, 16 * 2**20)
     assert len(most.buckets) < len(sweep.best.buckets) < len(least.buckets)
-    assert clearly_slower(least, sweep.best)
-    assert least.step_ns / sweep.best.step_ns == pytest.approx(1.4, rel=0.02)
+    assert sweep.best.step.below(least.step)
+    assert least.step.value / sweep.best.step.value == pytest.approx(1.4, rel=0.02)
     assert most.exposed_ns is not None
     assert sweep.best.exposed_ns is not None
     assert most.exposed_ns - sweep.best.exposed_ns == pytest.approx(28 * MS, rel=0.1)
@@ -45,20 +46,28 @@ def test_both_ends_are_explained_by_what_was_measured() -> None:
     assert [row.values[keys.index("buckets")].raw for row in table.rows] == [len(s.buckets) for s in sweep.sizes]
     small = next(line for line in table.footnotes if line.startswith("1 MiB"))
     more = len(least.buckets) - len(sweep.best.buckets)
-    assert f"each of the {more} more costs" in small
+    assert f"each of the {more} more" in small
+
+
+def test_sizes_that_are_not_clearly_slower_share_the_first_place() -> None:
+    (sweep,) = bucket_sweeps(bench(*cells({1: 100.1, 4: 100.0, 16: 140.0})).cells)  # type: ignore[arg-type]
+    assert (sweep.fastest_mb.value, sweep.fastest_mb.low, sweep.fastest_mb.high) == (4, 1, 4)
 
 
 def test_an_end_that_is_not_clearly_slower_gets_no_cause() -> None:
     table = build(bench(*cells({1: 100.1, 4: 100.0, 16: 100.2})).cells)  # type: ignore[arg-type]
     assert sum("not clearly slower" in line for line in table.footnotes) == 2
-    assert not any("exposed latency" in line for line in table.footnotes)
+    assert not any("the step grows" in line for line in table.footnotes)
 
 
 def test_too_few_steps_for_an_interval_leave_doubt() -> None:
     (sweep,) = bucket_sweeps(bench(*cells(STEPS)).cells)  # type: ignore[arg-type]
-    least = replace(sweep.sizes[0], low=None, high=None)
-    assert clearly_slower(sweep.sizes[0], sweep.best)
-    assert not clearly_slower(least, sweep.best)
+    least = sweep.sizes[0]
+    assert sweep.best.step.below(least.step)
+    assert (sweep.fastest_mb.low, sweep.fastest_mb.high) == (4, 4)
+    short = replace(least, step=Measured(value=least.step.value))
+    assert sweep.best.step.below(short.step) is None
+    assert replace(sweep, sizes=(short, *sweep.sizes[1:])).fastest_mb == Measured(value=4.0)
 
 
 def test_two_sizes_are_no_sweep() -> None:

@@ -35,10 +35,10 @@ from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.predict.run_buckets import advised, bucket_kinds, measured_steps
-from stepscope.records.cell_result import CellResult
+from stepscope.predict.run_buckets import DEFAULT, advised, bucket_cap, bucket_kinds, measured_steps
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.timeline import BucketAdvice, BucketChoice, Timeline
+from stepscope.records.training import Measured
 from stepscope.results.cell_facts import TimedCell, timed_cells
 from stepscope.results.comm_costs import comm_costs, command_for
 from stepscope.results.evidence import Evidence
@@ -56,29 +56,28 @@ TORCH_DEFAULT_MB = 25.0
 class _Judged:
     """A cell, what the timeline says of its size, and the size to take instead.
 
-    measured: median steps of its kind by size, ns. best_high_ns: end of the interval of the size to take, if measured.
+    measured: steps of its kind by size, ns.
     """
 
     cell: TimedCell
     choice: BucketChoice
     in_use: Timeline
-    measured: dict[str, float]
+    measured: dict[str, Measured]
     advice: BucketAdvice
-    best_high_ns: float | None
 
     @property
     def cap_mb(self) -> float | None:
-        return _cap(self.cell.cell.result)
+        return bucket_cap(self.cell.cell.spec)
 
     @property
     def named_mb(self) -> float:
-        return TORCH_DEFAULT_MB if self.advice.way == "default" else float(self.advice.way)
+        return TORCH_DEFAULT_MB if self.advice.way == DEFAULT else float(self.advice.way)
 
     @property
     def gain(self) -> float:
         """Step in use / step of the size named - 1: both measured, or both predicted."""
         now = self.cell.step_ns if self.advice.measured else self.in_use.step_ns
-        return now / self.advice.step_ns - 1
+        return now / self.advice.step.value - 1
 
     @property
     def too_large(self) -> bool:
@@ -87,9 +86,7 @@ class _Judged:
     @property
     def unclear(self) -> bool:
         """A measured gain that the intervals of both steps do not leave beyond doubt."""
-        step, high = self.cell.cell.run.step_ns, self.best_high_ns
-        low = None if step is None else step.low
-        return self.advice.measured and (low is None or high is None or low <= high)
+        return self.advice.measured and not self.advice.step.below(self.cell.step)
 
 
 def check(evidence: Evidence) -> Statement:
@@ -112,16 +109,14 @@ def check(evidence: Evidence) -> Statement:
     everything = tuple(each.result for each in evidence.cells if each.run.status == "ok")
     for cells in kinds.values():
         profiled = next((c for c in cells if any(s.backward for s in c.summaries)), cells[0])
-        caps = {float(cap) for c in cells if (cap := _cap(c)) is not None}
+        caps = {cap for c in cells if (cap := bucket_cap(c.spec)) is not None}
         choice = costs.buckets(profiled, everything, also_mb=tuple(sorted(caps)))
         if isinstance(choice, str):
             reasons.append((choice, command_for(cells[0].spec, run=evidence.cells[0].run.source)))
             continue
         measured = measured_steps(everything, cells[0])
-        mine = [timed[c.spec.cell_id].cell for c in cells if c.spec.cell_id in timed]
-        highs = {_cap(c.result): c.run.step_ns.high for c in mine if c.run.step_ns is not None}
         judged.append(
-            [_judge(timed[cell.spec.cell_id], choice, measured, highs) for cell in cells if cell.spec.cell_id in timed]
+            [_judge(timed[cell.spec.cell_id], choice, measured) for cell in cells if cell.spec.cell_id in timed]
         )
     if not judged:
         reason, command = reasons[0]
@@ -132,21 +127,13 @@ def check(evidence: Evidence) -> Statement:
     return "; ".join(_quiet(kind) for kind in judged[:3])
 
 
-def _judge(
-    cell: TimedCell, choice: BucketChoice, measured: dict[str, float], highs: dict[float | None, float | None]
-) -> _Judged:
-    cap = _cap(cell.cell.result)
+def _judge(cell: TimedCell, choice: BucketChoice, measured: dict[str, Measured]) -> _Judged:
+    cap = bucket_cap(cell.cell.spec)
     in_use = choice.default if cap is None else _timeline_of(choice, cap)
     found = advised(choice, measured)
     if found.ways < 2:  # of one size alone the error says nothing of the ratio between two
         found = advised(choice, {})
-    high = highs.get(None if found.way == "default" else float(found.way))
-    return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured, advice=found, best_high_ns=high)
-
-
-def _cap(cell: CellResult) -> float | None:
-    cap = cell.spec.strategy_options.get("bucket_cap_mb")
-    return float(cap) if isinstance(cap, (int, float)) else None
+    return _Judged(cell=cell, choice=choice, in_use=in_use, measured=measured, advice=found)
 
 
 def _timeline_of(choice: BucketChoice, cap_mb: float) -> Timeline:
@@ -209,13 +196,13 @@ def _evidence(worst: _Judged) -> tuple[str, ...]:
         f" predicted, {format_duration(worst.cell.step_ns)} measured",
         f"{worst.named_mb:g} MiB: {_buckets(best)}, {format_duration(best.exposed_ns)} exposed, "
         f"{format_duration(best.step_ns)} a step predicted"
-        + (f", {format_duration(worst.advice.step_ns)} measured" if worst.advice.measured else ""),
+        + (f", {format_duration(worst.advice.step.value)} measured" if worst.advice.measured else ""),
         "predicted steps: "
         + ", ".join(
             f"{max(c.bucket_caps_mb):g} MiB {format_duration(c.timeline.step_ns)}" for c in worst.choice.candidates
         ),
     ]
-    ran = {key: ns for key, ns in worst.measured.items() if key not in ("naive", "default")}
+    ran = {key: step.value for key, step in worst.measured.items() if key not in ("naive", DEFAULT)}
     if len(ran) > 1:
         steps = sorted(ran.items(), key=lambda item: float(item[0]))
         said.append("measured steps: " + ", ".join(f"{key} MiB {format_duration(ns)}" for key, ns in steps))

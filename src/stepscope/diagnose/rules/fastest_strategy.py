@@ -46,7 +46,7 @@ def check(evidence: Evidence) -> Statement:
     if not groups:
         return Skipped(reason="no two runs differ in the strategy alone", command=NEEDS["cells"][1])
     batches = {group[0][0].global_batch for group in groups}
-    found = [_finding(group, several=len(batches) > 1) for group in groups if _apart(group[0][1], group[-1][1])]
+    found = [_finding(group, several=len(batches) > 1) for group in groups if group[0][1].below(group[-1][1])]
     if found:
         return tuple(found)
     names = [run.label for run, _ in groups[0]]
@@ -72,10 +72,6 @@ def _same_but_strategy(run: TrainingRun) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _apart(fast: Measured, slow: Measured) -> bool:
-    return fast.high is not None and slow.low is not None and fast.high < slow.low
-
-
 def _listed(names: Sequence[str]) -> str:
     return in_words(names) if len(names) <= 4 else f"{len(names)} strategies"
 
@@ -86,7 +82,7 @@ def _finding(group: Sequence[tuple[TrainingRun, Measured]], *, several: bool) ->
     gain = format_percent(slow_step.value / fast_step.value - 1)
     assert None not in (fast_step.low, fast_step.high, slow_step.low, slow_step.high)
     least, most = (slow_step.low or 0) / (fast_step.high or 1) - 1, (slow_step.high or 0) / (fast_step.low or 1) - 1
-    tied = [run.label for run, step in group[1:] if not _apart(fast_step, step)]
+    tied = [run.label for run, step in group[1:] if not fast_step.below(step)]
     return Finding(
         severity="info",
         title=(

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.predict.run_buckets import DEFAULT
 from stepscope.records.timeline import BucketAdvice, BucketChoice, Timeline
+from stepscope.records.training import Measured
 from stepscope.report.table import (
     Column,
     Table,
@@ -28,7 +30,7 @@ from stepscope.report.view import View
 def verdict(choice: BucketChoice, advice: BucketAdvice) -> tuple[str, ...]:
     """The size to take and what says so; the size that the model alone would name, where a measurement refutes it."""
     size = f"{choice.strategy}'s default buckets" if advice.way == DEFAULT else f"buckets of {advice.way} MiB"
-    step = format_duration(advice.step_ns)
+    step = format_duration(advice.step.value)
     if not advice.measured:
         gain = format_percent(choice.gain_over_default)
         lines = [f"{choice.strategy}: {size}, a step of {step} predicted; the default takes {gain} longer (predicted)"]
@@ -38,7 +40,7 @@ def verdict(choice: BucketChoice, advice: BucketAdvice) -> tuple[str, ...]:
     lines = [f"{choice.strategy}: {size}, a step of {step} measured, {others}"]
     named = f"the model names {choice.bucket_cap_mb:g} MiB"
     if advice.refuted is not None:
-        slower = format_percent(advice.refuted / advice.step_ns - 1)
+        slower = format_percent(advice.refuted / advice.step.value - 1)
         lines.append(f"{named}, which was measured {slower} slower; {_error(advice)}")
     elif advice.way != f"{choice.bucket_cap_mb:g}":
         foreseen = format_duration(choice.chosen.timeline.step_ns)
@@ -52,13 +54,10 @@ def _error(advice: BucketAdvice) -> str:
     return f"the model misses the measured steps by up to {format_percent(advice.error or 0.0)}"
 
 
-DEFAULT = "default"
-
-
 def build(
-    choice: BucketChoice, measured: Mapping[str, float] | None = None, advice: BucketAdvice | None = None
+    choice: BucketChoice, measured: Mapping[str, Measured] | None = None, advice: BucketAdvice | None = None
 ) -> Table:
-    """One row per partition, then the untuned ways. measured: median step (ns) by the row's ``key``, where it was run.
+    """One row per partition, then the untuned ways. measured: step (ns) by the row's ``key``, where it was run.
 
     advice: which row to mark; None: the model's.
 
@@ -86,7 +85,7 @@ def build(
     ]
 
     def seen(way: _Way) -> float | None:
-        return min((known[key] for key in way.keys if key in known), default=None)
+        return min((known[key].value for key in way.keys if key in known), default=None)
 
     def missed(way: _Way) -> Value:
         step = seen(way)

@@ -8,7 +8,7 @@ from stepscope.core.units import format_percent
 from stepscope.report.table import Column, Table, Value, binary_size, duration, said, tabled, whole
 from stepscope.report.view import View
 from stepscope.report.views._training import measured
-from stepscope.results.bucket_sweep import BucketSweep, SizedStep, bucket_sweeps, clearly_slower, conclusions
+from stepscope.results.bucket_sweep import BucketSweep, SizedStep, bucket_sweeps, conclusions
 from stepscope.results.evidence import CellEvidence
 
 _Line = tuple[BucketSweep, SizedStep]
@@ -45,8 +45,8 @@ def _slower(line: _Line) -> Value:
     sweep, size = line
     if size is sweep.best:
         return said("fastest", 0.0, tone="good")
-    change = size.step_ns / sweep.best.step_ns - 1
-    clear = clearly_slower(size, sweep.best)
+    change = size.step.value / sweep.best.step.value - 1
+    clear = sweep.best.step.below(size.step)
     return said(
         f"+{format_percent(change)}" + ("" if clear else " not clear"), change, tone="plain" if clear else "dim"
     )
