@@ -47,6 +47,13 @@ class JobFacts:
         return self.device == "cpu"
 
     @property
+    def reduces_gradients(self) -> bool:
+        """What is sent is as large as the parameters: more work between two reductions thins it out. Activations grow with
+        the batch.
+        """
+        return self.replicated or "sharded" in self.parallel
+
+    @property
     def replicated(self) -> bool:
         """Every rank holds the whole model, as far as anything says: its gradients are reduced in buckets, or could be."""
         return "ddp" in self.parallel or not self.parallel & {"sharded", *_SPLIT}
@@ -106,7 +113,7 @@ def facts_of_run(run: TrainingRun) -> JobFacts:
 
 _SPLIT_WORDS = {
     "tp": ("tensor", "tp="),
-    "pp": ("pipeline", "interleaved", "pp="),
+    "pp": ("pipeline", "pp="),
     "ep": ("expert",),
     "cp": ("context",),
 }
@@ -114,7 +121,7 @@ _SPLIT_SETTINGS = {
     "tp": ("tensor_model_parallel_size", "tensor_parallel_degree", "tp"),
     "pp": ("pipeline_model_parallel_size", "pipeline_parallel_degree", "pp"),
 }
-_REPLICAS = ("ddp", "naive", "bucketed", "dp", "dataparallel", "distributeddataparallel", "horovod")
+_REPLICAS = ("ddp", "naive", "interleaved", "bucketed", "dp", "dataparallel", "distributeddataparallel", "horovod")
 
 
 def _passes(summary: TraceSummary) -> int | None:

@@ -8,7 +8,8 @@ exposed communication (without waiting for the last rank, where the samples show
 likely cause: few samples per rank, short sequences, a small model.
 
 The finding computes the batch, or the accumulation without synchronisation, at which 80% of the step is work: forward
-and backward grow with the batch, the exposed part does not. If collectives were measured, their alpha-beta fit gives
+and backward grow with the batch, gradients do not (activations of a pipeline or of tensor parallelism do, so no batch is
+named there). If collectives were measured, their alpha-beta fit gives
 the share of latency.
 
 Why
@@ -104,7 +105,9 @@ class _Cost:
 
     @property
     def factor(self) -> float:
-        """How many times the batch makes 80% of the step work."""
+        """How many times the batch makes 80% of the step work; infinite where what is sent grows with the batch."""
+        if not facts_of_run(self.run).reduces_gradients:
+            return math.inf
         target = 1 - MAX_EXPOSED.value
         if self.cost_ns is None or self.step_ns is None:
             return target * self.share / (1 - self.share) / (1 - target)

@@ -36,6 +36,19 @@ def test_exposed_communication_fires_with_the_batch_that_helps() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("strategy", "larger"),
+    [("interleaved", True), ("zero1", True), ("fsdp2", True), ("pipeline schedule=interleaved", False),
+     ("tensor_parallel tp=4", False)],
+)  # fmt: skip
+def test_more_work_thins_out_gradients_and_not_activations(strategy: str, larger: bool) -> None:
+    found = fired(RULE.check(evidence(exposed(0.4, **SMALL, strategy=strategy, strategy_key=strategy))))
+    assert any("times the work" in line for line in found.evidence) is larger
+    assert any("times the batch" in advice.text for advice in found.advice) is larger
+    hook = any("hook on DDP" in advice.text for advice in found.advice)
+    assert hook is (strategy == "interleaved"), "gradients reduced one by one are no pipeline's"
+
+
 def test_what_does_not_grow_with_the_batch_is_taken_into_account() -> None:
     """Work of 40 and an optimizer of 20: 40 k + 20 = 160."""
     phases = PhaseTimes(
