@@ -112,11 +112,14 @@ def test_a_slow_rank_costs_what_the_job_loses_however_many_buckets_carry_its_lat
     assert "6 independent waits in 48 collectives" in found.confidence
 
 
-def test_three_steps_of_two_ranks_suffice_where_one_is_far_behind_each_time(tmp_path: Path) -> None:
-    plan = {"world": 2, "steps": 3, "layers": 4, "backward_ns": 900_000, "jitter": 0.005}
-    (found,) = _report(write_job(build(**plan, slow={1: 1.2}), tmp_path / "slow")).stragglers
-    assert found.rank == 1
-    assert found.p_value == 0.015
+@pytest.mark.parametrize(("steps", "named"), [(3, False), (5, False), (6, True)])
+def test_two_ranks_are_told_apart_by_six_steps_however_far_one_is_behind(
+    steps: int, named: bool, tmp_path: Path
+) -> None:
+    """The collectives of a step are no independent trials: 2 x (1 / 2)^6 = 0.03."""
+    plan = {"world": 2, "steps": steps, "layers": 4, "backward_ns": 900_000, "jitter": 0.005}
+    found = _report(write_job(build(**plan, slow={1: 1.2}), tmp_path / "slow")).stragglers
+    assert [(each.rank, each.p_value) for each in found] == ([(1, pytest.approx(2 * 0.5**6))] if named else [])
     assert _report(write_job(build(**plan), tmp_path / "even")).stragglers == ()
 
 
@@ -138,7 +141,15 @@ def test_collectives_side_by_side_are_one_wait() -> None:
     assert found.rank == 1
     assert found.saved_ns == pytest.approx(6 * 400_000, rel=0.1)
     assert found.late_ns == found.saved_ns
-    assert "6 independent waits in 12 collectives" in found.confidence
+    assert found.p_value == pytest.approx(2 * 0.5**6)
+
+
+@pytest.mark.parametrize(("other_steps", "named"), [(0, True), (1, False)])
+def test_a_rank_is_late_by_whole_steps(other_steps: int, named: bool) -> None:
+    """Rank 1 of 2 is last in all collectives of six steps, or of five, rank 0 in those of the sixth."""
+    last, first = (_in_two_groups(6, seed=1, late={rank: 400_000}) for rank in (1, 0))
+    met = [m for m in last if m.step not in range(other_steps)] + [m for m in first if m.step in range(other_steps)]
+    assert bool(_of(met).stragglers) is named
 
 
 def test_noise_in_two_groups_side_by_side_names_nobody() -> None:

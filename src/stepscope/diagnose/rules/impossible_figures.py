@@ -89,7 +89,7 @@ def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
         by_base.setdefault(pair.base.run_id, []).append(pair)
     for worst, *others in by_base.values():
         row, run, base = worst.row, worst.run, worst.base
-        also = ", ".join(f"{pair.row.speedup:.2f}x on {pair.ranks}" for pair in others[:4])
+        also = ", ".join(f"{pair.run.label}: {pair.row.speedup:.2f}x" for pair in others[:4])
         yield _finding(
             "super-linear",
             worst.name,

@@ -36,9 +36,7 @@ METRICS, Stragglers; FORMATS, Trace JSON. D / (T + D) = 50 / (15 + 50): loss of 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from statistics import median
 
 from stepscope.core.grouping import grouped
@@ -66,7 +64,7 @@ from stepscope.results.slow_ranks import (
     slow_ranks,
 )
 from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS
-from stepscope.traces.stragglers import CLEAR_WAITS, MAX_P, binomial_tail
+from stepscope.traces.stragglers import MAX_P
 from stepscope.traces.waits import exposed_waiting, waits_of
 
 STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
@@ -329,10 +327,6 @@ def _look(job: TraceEvidence) -> Statement:
         return unread(job.summary, "no collective was recorded")
     if not report.instances:
         return unread(job.summary, "no collective appears on two ranks: give the traces of all ranks")
-    if report.stragglers and report.steps < LEAST_STEPS:
-        sure = tuple(each for each in report.stragglers if _late_by_steps(job, each.rank))
-        pattern = report.pattern if sure else "undecided"
-        report = replace(report, stragglers=sure, pattern=pattern)
     windows = [p.budget.parts.window_ns for p in job.summary.ranks if p.budget is not None]
     waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
     if report.stragglers:
@@ -347,27 +341,6 @@ def _look(job: TraceEvidence) -> Statement:
     if waiting >= MIN_STAKE and (why := _cannot_name(job, report)):
         return Skipped(reason=why)
     return f"{report.text}; waiting takes {format_percent(waiting)} of the time"
-
-
-def _late_by_steps(job: TraceEvidence, rank: int) -> bool:
-    """Whether a rank is the late one in more steps than chance allows.
-
-    The collectives of a step are not independent: whatever makes a rank late makes it late in several of them. A clear lead
-    in each of three steps proves nothing either: of 340 clean cells with three profiled steps, 11 had it (2 cores,
-    2026-11). Of a single step, or without marked steps, the test over collectives decides.
-    """
-    instances = job.summary.collectives.instances if job.summary.collectives is not None else ()
-    late: dict[int, Counter[int]] = defaultdict(Counter)
-    ranks: set[int] = set()
-    for each in instances:
-        if each.step is not None and each.skew_ns is not None and len(each.ranks) > 1:
-            late[each.step][each.last_rank if each.last_rank is not None else -1] += each.skew_ns
-            ranks |= {one.rank for one in each.ranks}
-    leads = [own[rank] - max((ns for other, ns in own.items() if other != rank), default=0) for own in late.values()]
-    if len(leads) < 2:
-        return True
-    p = len(ranks) * binomial_tail(sum(lead > 0 for lead in leads), [1 / len(ranks)] * len(leads))
-    return p < MAX_P
 
 
 def _of_work(summary: TraceSummary, each: Straggler) -> tuple[str, tuple[str, ...]]:
@@ -473,7 +446,7 @@ def _cannot_name(job: TraceEvidence, report: StragglerReport) -> str | None:
         return None
     waits = max(report.steps, 1)  # reductions of one step overlap: a late rank is late for all of them at once
     least = min(1.0, ranks * (1 / ranks) ** waits)
-    if least < MAX_P or waits >= CLEAR_WAITS:
+    if least < MAX_P:
         return None
     return (
         f"{counted(waits, 'step')} of {counted(ranks, 'rank')} cannot reach p < {MAX_P:g} (at best {least:.2g}): no rank "
