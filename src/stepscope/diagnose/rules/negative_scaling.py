@@ -68,12 +68,12 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
         said.append(f"the two also differ in {others}: the ratio is not that of the ranks alone")
     return Finding(
         severity="warning" if unsure or others else "problem",
-        title=f"{worst.ranks} are {'not faster' if unsure else 'slower'} than {worst.base_ranks}: {row.speedup:.2f}x",
+        title=f"{worst.ranks} are {'not clearly faster' if unsure else 'slower'} than {worst.base_ranks}: {row.speedup:.2f}x",
         evidence=tuple(said),
         stake_fraction=None if copies or others else 1 - row.efficiency,
         confidence="likely: more than the number of ranks differs"
         if others
-        else "likely: the interval of the speed-up contains 1; no gain in any case"
+        else f"likely: the interval of the speed-up reaches {row.high:.2f}x"
         if unsure
         else "measured" + ("" if row.high is not None else ", without an interval"),
         advice=_advice(evidence, worst, copies=copies),
