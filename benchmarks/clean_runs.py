@@ -26,7 +26,6 @@ PRESETS = (
     "checkpointing",
     "demo",
     "fsdp-unit-size",
-    "overlap-emulated",
     "precision",
     "quick",
     "strong-scaling",
@@ -110,7 +109,7 @@ def _accuses(finding: Mapping[str, Any]) -> bool:
 
 def _presets() -> Iterator[str]:
     emulated = not isinstance(probe_emulation(), Unavailable)
-    return (name for name in PRESETS if emulated or name not in ("overlap-emulated", "tp-vs-dp"))
+    return (name for name in PRESETS if emulated or name != "tp-vs-dp")
 
 
 def _findings(name: str) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capabi
 NAMES = (
     "accumulation", "ag-news", "ag-news-optimized", "alpha-beta", "bucket-size", "checkpointing", "demo",
     "fsdp-unit-size", "imdb", "memory-breakdown", "mfu", "mnist", "naive-vs-overlapped", "overlap-efficiency",
-    "overlap-emulated", "pipeline-microbatches", "precision", "quick", "shallowspeed", "straggler", "strong-scaling",
+    "pipeline-microbatches", "precision", "quick", "shallowspeed", "straggler", "strong-scaling",
     "suite", "tp-vs-dp", "weak-scaling", "zero-stages",
 )  # fmt: skip
 

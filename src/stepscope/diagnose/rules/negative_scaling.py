@@ -63,12 +63,13 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
     elif (exposed := exposed_fraction(run)) is not None:
         said.append(f"{format_percent(exposed)} of the step is exposed communication")
     unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
+    how = "not clearly faster" if unsure else "slower"
     others = _other_work(worst)
     if others:
         said.append(f"the two also differ in {others}: the ratio is not that of the ranks alone")
     return Finding(
         severity="warning" if unsure or others else "problem",
-        title=f"{worst.ranks} are {'not clearly faster' if unsure else 'slower'} than {worst.base_ranks}: {row.speedup:.2f}x",
+        title=f"{worst.ranks} are {how} than {worst.base_ranks}: {row.speedup:.2f}x",
         evidence=tuple(said),
         stake_fraction=None if copies or others else 1 - row.efficiency,
         confidence="likely: more than the number of ranks differs"
