@@ -53,7 +53,7 @@ class DiffRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceDiff:
-    """after against before. verdict: faster | slower | no significant difference | not tested.
+    """after against before. verdict: faster | slower | not clear | no significant difference | not tested.
 
     ratio: step time after / before, its 95% interval where both have at least 4 steps. why: what the verdict rests on.
     """

@@ -168,17 +168,17 @@ def _verdict(before: int, after: int, step: Change | None) -> tuple[str, str]:
 
 
 def step_verdict(step: Change, over: str) -> tuple[str, str]:
-    """faster | slower | no significant difference | not tested, and what that rests on; a test or interval that is lacking
-    is named. over: what was tested, in words."""
+    """faster | slower | not clear | no significant difference | not tested, and what that rests on; a test or interval that
+    is lacking is named. over: what was tested, in words."""
     if step.untested is not None:
         return "not tested", step.untested
     rests = f"Mann-Whitney {over}, p = {step.p_value:.2g}"
     if step.differs:
         return ("faster" if step.ratio < 1 else "slower"), rests
     if step.apart:
-        return "no significant difference", f"{rests}: the interval leaves out no change, the test does not"
+        return "not clear", f"{rests}: the interval leaves out no change, the test does not"
     if step.p_value is not None and step.p_value < SIGNIFICANT:
-        return "no significant difference", f"{rests}, and the interval holds no change"
+        return "not clear", f"{rests}, but the interval holds no change"
     return "no significant difference", rests
 
 

@@ -7,8 +7,9 @@ from tests.hand_events import Row, kernel, launch, mark, op, trace
 
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.records.trace_diff import TraceDiff, WorkProfile
+from stepscope.stats.compare import Change
 from stepscope.traces.activity import activity_of
-from stepscope.traces.diff import OTHERS, diff_profiles, only_steps, work_profile
+from stepscope.traces.diff import OTHERS, diff_profiles, only_steps, step_verdict, work_profile
 from stepscope.traces.events import RankTrace
 from stepscope.traces.links import launches_of
 from stepscope.traces.steps import step_windows
@@ -161,3 +162,17 @@ def test_with_six_steps_a_side_a_kernel_that_changed_is_significant_among_many_a
     assert (found["new_kernel"].presence, found["new_kernel"].p_value) == ("new", None)
     assert (found["old_kernel"].presence, found["old_kernel"].p_value) == ("gone", None)
     assert all(row.p_value > 0.05 for name, row in found.items() if row.presence == "both" and name != "k7")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "verdict"),
+    [
+        (1.1, 1.3, 0.01, "slower"),
+        (0.7, 0.9, 0.01, "faster"),
+        (0.7, 0.9, 0.2, "not clear"),
+        (0.9, 1.1, 0.01, "not clear"),
+        (0.9, 1.1, 0.2, "no significant difference"),
+    ],
+)
+def test_where_test_and_interval_disagree_nothing_is_decided(low: float, high: float, p: float, verdict: str) -> None:
+    assert step_verdict(Change(ratio=(low + high) / 2, low=low, high=high, p_value=p), "over 9 + 9 steps")[0] == verdict
