@@ -14,9 +14,9 @@ from itertools import repeat
 import torch
 
 from benchmarks._report import compare, heading, show
-from stepscope.instrument.regions import Regions
-from stepscope.instrument.timer import CpuStepTimer, GradientReadiness, NoTimer, StepTimer
 from stepscope.predict.specs import specs_of
+from stepscope.rank.instruments.regions import Regions
+from stepscope.rank.instruments.timer import CpuStepTimer, GradientReadiness, NoTimer, StepTimer
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import Sampling, plan_epoch

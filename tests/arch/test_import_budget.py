@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "scipy", "vl_convert", "jinja2")
 OFFLINE_FOLDERS = (
-    "core", "records", "config", "hardware", "stats", "environment", "store",
+    "core", "records", "config", "stats", "machine", "store",
     "strategies", "collectives", "workloads", "datasets", "traces", "predict", "launch", "diagnose", "matrix", "report",
     "cli",
 )  # fmt: skip
@@ -76,7 +76,7 @@ def test_trace_opens_its_file_before_it_loads_what_shows_the_answer(tmp_path: Pa
     assert "numpy" in loaded
     late = ("typer", "pydantic", "rich", "jinja2", "yaml", "scipy", "numpy.ma", "numpy.random", "importlib.metadata",
             "multiprocessing", "concurrent.futures", "difflib", "shlex", "statistics", "stepscope.traces.sections",
-            "stepscope.traces.operators", "stepscope.records.run", "stepscope.results", "stepscope.hardware",
+            "stepscope.traces.operators", "stepscope.records.run", "stepscope.results", "stepscope.machine.peaks",
             "stepscope.report.views", "stepscope.cli.commands.bench")  # fmt: skip
     assert loaded.isdisjoint(late), loaded.intersection(late)
     assert sum(name.startswith("stepscope") for name in loaded) <= 45
@@ -85,8 +85,8 @@ def test_trace_opens_its_file_before_it_loads_what_shows_the_answer(tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "needless", "most"),
     [
-        (["--show", "budget,overlap"], ("shlex", "stepscope.hardware", "stepscope.diagnose.rules"), 66),
-        ([], ("stepscope.records.samples", "stepscope.records.environment", "stepscope.environment"), 164),
+        (["--show", "budget,overlap"], ("shlex", "stepscope.machine.peaks", "stepscope.diagnose.rules"), 66),
+        ([], ("stepscope.records.samples", "stepscope.records.environment", "stepscope.machine.collect"), 164),
     ],
 )
 def test_a_trace_is_shown_with_little_loaded(

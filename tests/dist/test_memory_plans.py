@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from stepscope.instrument.accounting import TensorAccount
 from stepscope.predict.specs import memory_plan
 from stepscope.rank.checkpointing import recompute
+from stepscope.rank.instruments.accounting import TensorAccount
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS

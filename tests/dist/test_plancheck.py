@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from stepscope.core.errors import Unavailable
-from stepscope.instrument import regions
+from stepscope.rank.instruments import regions
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp, Phases, check, observe
 from stepscope.records.plan import CommOp

@@ -46,7 +46,7 @@ def torch_facts() -> Path:
     folder = shared_server().folder
     assert folder is not None
     script = folder / "ask.py"
-    script.write_text("from stepscope.environment.collect import collect\ncollect(remember=True)\n")
+    script.write_text("from stepscope.machine.collect import collect\ncollect(remember=True)\n")
     environ = {**os.environ, "XDG_CACHE_HOME": str(folder)}
     assert ForkedPopen([sys.executable, str(script)], server=shared_server(), env=environ).wait() == 0
     script.unlink()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 from tests.e2e.runs import Cli, torch_facts
 
-from stepscope.environment.collect import collect
+from stepscope.machine.collect import collect
 from stepscope.records.environment import TorchFact
 
 

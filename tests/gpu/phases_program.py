@@ -11,11 +11,11 @@ import sys
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from stepscope.instrument.regions import BACKWARD as BACKWARD_REGION
-from stepscope.instrument.regions import FORWARD as FORWARD_REGION
-from stepscope.instrument.regions import OPTIMIZER as OPTIMIZER_REGION
-from stepscope.instrument.regions import STEP, Regions
-from stepscope.instrument.timer import BACKWARD, FORWARD, OPTIMIZER, step_timer
+from stepscope.rank.instruments.regions import BACKWARD as BACKWARD_REGION
+from stepscope.rank.instruments.regions import FORWARD as FORWARD_REGION
+from stepscope.rank.instruments.regions import OPTIMIZER as OPTIMIZER_REGION
+from stepscope.rank.instruments.regions import STEP, Regions
+from stepscope.rank.instruments.timer import BACKWARD, FORWARD, OPTIMIZER, step_timer
 
 STEPS = 4
 

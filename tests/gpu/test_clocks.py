@@ -11,7 +11,7 @@ import pytest
 from tests.gpu.conftest import Target
 
 from stepscope.core.errors import Unavailable
-from stepscope.hardware.lookup import find
+from stepscope.machine.peaks.lookup import find
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -15,7 +15,7 @@ from tests.nccl_log import Talk
 from tests.wrong_advice import Case, case
 
 from stepscope.core.errors import Unavailable
-from stepscope.environment.topology import parse_topology
+from stepscope.machine.topology import parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import NicFact
 from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup, WatchdogTimeout

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.config.yaml_loader import Document, parse_yaml
 from stepscope.core.errors import UsageError
-from stepscope.environment.collect import collect
 from stepscope.launch.join import joined_world
+from stepscope.machine.collect import collect
 from stepscope.matrix.machine import machine_of
 from stepscope.strategies import REGISTRY as STRATEGIES
 from stepscope.workloads import PREFIX, own_names

@@ -16,11 +16,11 @@ from stepscope.cli.console import err, log, out, print_document
 from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 from stepscope.core.grouping import grouped
 from stepscope.core.words import plural
-from stepscope.environment.collect import collect
-from stepscope.environment.document import doctor_document
-from stepscope.environment.judging import topology_of
-from stepscope.environment.overview import Section, overview
-from stepscope.environment.verdicts import CheckVerdict, judge, tally
+from stepscope.machine.collect import collect
+from stepscope.machine.document import doctor_document
+from stepscope.machine.judging import topology_of
+from stepscope.machine.overview import Section, overview
+from stepscope.machine.verdicts import CheckVerdict, judge, tally
 from stepscope.records.environment import EnvironmentRecord
 
 if TYPE_CHECKING:

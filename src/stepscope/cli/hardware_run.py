@@ -15,9 +15,9 @@ from stepscope.cli.console import out, print_document
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes
 from stepscope.core.words import counted
-from stepscope.hardware import ACCELERATORS, Accelerator, find
-from stepscope.hardware.links import LINKS, LinkPeak, pcie_bytes_per_s
-from stepscope.hardware.lookup import spelled_like
+from stepscope.machine.peaks import ACCELERATORS, Accelerator, find
+from stepscope.machine.peaks.links import LINKS, LinkPeak, pcie_bytes_per_s
+from stepscope.machine.peaks.lookup import spelled_like
 from stepscope.records.codec import headed
 
 if TYPE_CHECKING:

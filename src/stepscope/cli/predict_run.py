@@ -15,7 +15,7 @@ from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes
 from stepscope.core.words import counted
-from stepscope.environment.collect import collect
+from stepscope.machine.collect import collect
 from stepscope.matrix.comm_sizes import parse_sizes
 from stepscope.predict.calibrated import FitWanted, call_of, machine_warnings
 from stepscope.predict.calibration import machine_of

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from stepscope.config.sections import LaunchSettings
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_bytes_binary
-from stepscope.environment.collect import collect
 from stepscope.launch.join import joined_world
+from stepscope.machine.collect import collect
 from stepscope.matrix.comm_plan import CommRequest, PlannedComm, plan_comm, senseless
 from stepscope.matrix.machine import Backend, Device, choose_device, machine_of
 from stepscope.matrix.networks import slowest_bits_per_s

@@ -17,10 +17,10 @@ from stepscope.core.units import format_bandwidth, format_bytes, format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.engine import check as apply_rule
 from stepscope.diagnose.rules import REGISTRY as RULES
-from stepscope.environment.collect import collect
-from stepscope.environment.judging import Outcome, Status, failed, passed, skipped, warned
-from stepscope.environment.verdicts import CheckVerdict
 from stepscope.launch.join import joined_world
+from stepscope.machine.collect import collect
+from stepscope.machine.judging import Outcome, Status, failed, passed, skipped, warned
+from stepscope.machine.verdicts import CheckVerdict
 from stepscope.matrix.bench_cells import BENCH
 from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.expand import PlannedCell, expand

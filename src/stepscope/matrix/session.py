@@ -16,8 +16,8 @@ from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.suggest import unknown
 from stepscope.datasets import REGISTRY as DATASETS
-from stepscope.environment.collect import collect
 from stepscope.launch.join import joined_world
+from stepscope.machine.collect import collect
 from stepscope.matrix.estimate import PlanEstimate, estimate_plan
 from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.grouping import group_cells

@@ -15,9 +15,9 @@ from time import perf_counter_ns
 
 import torch
 
-from stepscope.instrument.readiness import ReadinessTimer
-from stepscope.instrument.regions import Regions
-from stepscope.instrument.timer import ClockName, StepTimes
+from stepscope.rank.instruments.readiness import ReadinessTimer
+from stepscope.rank.instruments.regions import Regions
+from stepscope.rank.instruments.timer import ClockName, StepTimes
 from stepscope.rank.loading import Batch
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import StepSamples

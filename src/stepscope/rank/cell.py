@@ -16,10 +16,6 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.datasets import Prepared
 from stepscope.datasets.batches import Options as BatchOptions
-from stepscope.instrument.accounting import Recomputed, TensorAccount
-from stepscope.instrument.memory import PeakTracker
-from stepscope.instrument.regions import Regions
-from stepscope.instrument.timer import GradientReadiness, step_timer
 from stepscope.predict.specs import Specs, specs_of
 from stepscope.rank import flight, plancheck, profiling
 from stepscope.rank.backward import backward_profile
@@ -27,6 +23,10 @@ from stepscope.rank.checkpointing import recompute
 from stepscope.rank.checksum import parameter_checksum
 from stepscope.rank.context import RankContext
 from stepscope.rank.evaluate import correct_answers
+from stepscope.rank.instruments.accounting import Recomputed, TensorAccount
+from stepscope.rank.instruments.memory import PeakTracker
+from stepscope.rank.instruments.regions import Regions
+from stepscope.rank.instruments.timer import GradientReadiness, step_timer
 from stepscope.rank.loading import Batch, Loader, Seen
 from stepscope.rank.own.batches import MadeBatches, maker
 from stepscope.rank.pace import Pace

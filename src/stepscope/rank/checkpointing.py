@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from stepscope.instrument.accounting import Recomputed
+from stepscope.rank.instruments.accounting import Recomputed
 from stepscope.records.cell import Checkpointing
 
 _ATEN = torch.ops.aten

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from stepscope.environment.cgroups import cgroup_limits
+from stepscope.machine.cgroups import cgroup_limits
 from stepscope.rank import plancheck
 from stepscope.records import codec
 from stepscope.records.samples import Heartbeat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from time import perf_counter_ns
 
-from stepscope.instrument.regions import Regions
+from stepscope.rank.instruments.regions import Regions
 from stepscope.rank.loading import Batch
 from stepscope.rank.sampling import StepSamples
 from stepscope.rank.strategies import Session

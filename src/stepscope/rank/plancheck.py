@@ -21,8 +21,8 @@ from torch.distributed.distributed_c10d import _world as c10d_groups
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted
-from stepscope.instrument import regions
-from stepscope.instrument.regions import Regions
+from stepscope.rank.instruments import regions
+from stepscope.rank.instruments.regions import Regions
 from stepscope.rank.mesh import Mesh
 from stepscope.records.flight import DTYPES, OPS
 from stepscope.records.plan import CommOp

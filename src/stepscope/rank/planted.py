@@ -10,7 +10,7 @@ from statistics import median
 import torch
 
 from stepscope.config.injection import injection_of
-from stepscope.instrument.timer import PendingStep
+from stepscope.rank.instruments.timer import PendingStep
 from stepscope.records.cell import CellSpec
 
 REMEMBERED = 9

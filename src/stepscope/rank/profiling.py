@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from stepscope.instrument.regions import STEP, Regions
 from stepscope.rank.context import RankContext
+from stepscope.rank.instruments.regions import STEP, Regions
 from stepscope.rank.loading import Batch
 from stepscope.rank.sampling import StepSamples
 from stepscope.rank.training import Training

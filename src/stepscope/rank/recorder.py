@@ -10,7 +10,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from stepscope.instrument.timer import PendingStep
+from stepscope.rank.instruments.timer import PendingStep
 from stepscope.records.samples import SamplesHeader, StepSample
 from stepscope.store.writer import LineFile
 

@@ -10,9 +10,9 @@ from time import perf_counter_ns
 import torch
 from torch import Tensor
 
-from stepscope.instrument import regions as names
-from stepscope.instrument.regions import Regions
-from stepscope.instrument.timer import (
+from stepscope.rank.instruments import regions as names
+from stepscope.rank.instruments.regions import Regions
+from stepscope.rank.instruments.timer import (
     BACKWARD,
     COMMUNICATION,
     DATA,

@@ -10,7 +10,7 @@ from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.suggest import named
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.hardware import find
+from stepscope.machine.peaks import find
 from stepscope.predict.job import Gradient, JobCall, JobPipeline, MeasuredJob
 from stepscope.predict.plan_timing import timings
 from stepscope.predict.run_buckets import profile_of, same_work

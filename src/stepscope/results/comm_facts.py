@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stepscope.core.errors import Unavailable
-from stepscope.environment.topology import Topology, parse_topology
+from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.nccl_debug import NcclCommunicator, NcclLink
 from stepscope.results.comm_labels import op_label, sweep_names, sweeps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.core.errors import Unavailable
-from stepscope.hardware import find
+from stepscope.machine.peaks import find
 from stepscope.records.environment import EnvironmentRecord
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.grouping import ranges
-from stepscope.environment.topology import parse_topology
+from stepscope.machine.topology import parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import Difference
 from stepscope.records.environment import EnvironmentRecord

@@ -12,7 +12,7 @@ from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 
 if TYPE_CHECKING:
-    from stepscope.environment.topology import Topology
+    from stepscope.machine.topology import Topology
     from stepscope.records.calibration import Calibration
     from stepscope.records.cell import CellSpec
     from stepscope.records.cell_result import CellResult

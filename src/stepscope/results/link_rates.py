@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.grouping import grouped
-from stepscope.environment.topology import Topology
-from stepscope.hardware import find
-from stepscope.hardware.links import pcie_bytes_per_s
+from stepscope.machine.peaks import find
+from stepscope.machine.peaks.links import pcie_bytes_per_s
+from stepscope.machine.topology import Topology
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.results.comm_facts import LARGE_BYTES

@@ -23,7 +23,7 @@ def mfu(run: TrainingRun) -> float | Unavailable:
         return Unavailable("the model's FLOP, the ranks or the step time are unknown")
     if run.hardware is None:
         return Unavailable("the device has no name")
-    from stepscope.hardware.lookup import find
+    from stepscope.machine.peaks.lookup import find
 
     found = find(run.hardware)
     if isinstance(found, Unavailable):

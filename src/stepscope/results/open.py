@@ -17,7 +17,7 @@ from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.suggest import named
 from stepscope.core.words import counted
-from stepscope.environment.topology import Topology, parse_topology
+from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.calibration import Calibration
 from stepscope.records.codec import decode
 from stepscope.records.environment import EnvironmentRecord

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.grouping import grouped
 from stepscope.core.words import listed
-from stepscope.hardware import find
+from stepscope.machine.peaks import find
 from stepscope.predict.job import JobCall, MeasuredJob, gradients_between
 from stepscope.predict.transport import Transport
 from stepscope.records.replay import RankStep

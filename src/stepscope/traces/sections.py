@@ -82,7 +82,7 @@ def can_have_mfu(trace: RankTrace) -> bool:
     """Whether FLOP and peak may be known: what the utilisation of any other trace says is why it is not."""
     if not trace.meta.device_names or not (trace.events.flop or len(trace.events.shapes)):
         return False
-    from stepscope.hardware.lookup import find
+    from stepscope.machine.peaks.lookup import find
 
     return not isinstance(find(trace.meta.device_names[0]), Unavailable)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
-from stepscope.hardware.lookup import find
+from stepscope.machine.peaks.lookup import find
 from stepscope.records.trace_budget import StepBudget
 from stepscope.records.trace_utilisation import StepUtilisation, Utilisation
 from stepscope.stats import spans

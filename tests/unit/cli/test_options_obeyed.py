@@ -18,8 +18,8 @@ from stepscope.cli.command import _fields, spelled
 from stepscope.cli.commands import REGISTRY
 from stepscope.cli.commands.profile import Profile
 from stepscope.cli.main import main
-from stepscope.environment.collect import collect
 from stepscope.launch.job_window import WindowState
+from stepscope.machine.collect import collect
 from stepscope.records import codec
 from stepscope.records.job_end import JobEnd
 from stepscope.records.profile import ProfileRecord

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
 
-from stepscope.instrument.timer import StepTimes
 from stepscope.rank.backward import WithoutReductions, summarise
+from stepscope.rank.instruments.timer import StepTimes
 
 Step = tuple[StepTimes, dict[str, int], int]
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.unit.cells import cell_spec
 
-from stepscope.instrument.timer import StepTimes
 from stepscope.rank import planted
+from stepscope.rank.instruments.timer import StepTimes
 from stepscope.rank.planted import REMEMBERED, PlantedFaults, planted_in
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stepscope.core.errors import MissingError
-from stepscope.instrument.timer import CpuStepTimer, PendingStep
+from stepscope.rank.instruments.timer import CpuStepTimer, PendingStep
 from stepscope.rank.recorder import Recorder, StepFacts
 from stepscope.records.samples import SamplesHeader
 from stepscope.store.reader import read_samples

@@ -11,7 +11,7 @@ from tests.comm_rows import MIB, collective, pairs, sweep
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
-from stepscope.environment.topology import Topology, parse_topology
+from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.environment import EnvironmentRecord, GpuFact, TorchFact
 from stepscope.report.views import comm, comm_busbw, comm_overview, links
 from stepscope.results.link_rates import LOOPBACK, NIC, LinkRate, link_rates

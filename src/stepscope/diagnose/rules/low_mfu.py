@@ -44,7 +44,7 @@ from stepscope.diagnose.trace_facts import (
     waiting_share,
     window_ns,
 )
-from stepscope.hardware.lookup import find
+from stepscope.machine.peaks.lookup import find
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.trace_utilisation import Utilisation

@@ -28,7 +28,7 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted, in_words, listed, plural
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.environment.topology import Topology
+from stepscope.machine.topology import Topology
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug, NcclLink
 from stepscope.results.comm_facts import shared_memory_links, topology_of

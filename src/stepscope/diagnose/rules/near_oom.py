@@ -40,7 +40,7 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of_run
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.hardware import find
+from stepscope.machine.peaks import find
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.memory_snapshot import (

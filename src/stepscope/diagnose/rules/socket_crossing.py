@@ -27,7 +27,7 @@ from __future__ import annotations
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.environment.topology import Topology
+from stepscope.machine.topology import Topology
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import NEEDS, Evidence

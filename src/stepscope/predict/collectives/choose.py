@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.suggest import unknown
-from stepscope.hardware import Accelerator, find
-from stepscope.hardware.lookup import family
+from stepscope.machine.peaks import Accelerator, find
+from stepscope.machine.peaks.lookup import family
 from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
 from stepscope.predict.collectives.algorithms import ALGORITHMS
 from stepscope.predict.collectives.costs import AlgorithmCost, collective

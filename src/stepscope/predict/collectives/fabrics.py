@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
-from stepscope.hardware.links import LINKS
+from stepscope.machine.peaks.links import LINKS
 
 VERBS_SHARE = 0.94
 VERBS_SOURCE = "NVIDIA/nccl-tests issue 290, maintainer: 46 to 48 GB/s of a 400 Gbit/s adapter (2025-03)"

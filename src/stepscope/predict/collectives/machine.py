@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.hardware import Accelerator
-from stepscope.hardware.links import pcie_bytes_per_s
+from stepscope.machine.peaks import Accelerator
+from stepscope.machine.peaks.links import pcie_bytes_per_s
 from stepscope.predict.collectives import achieved
 from stepscope.predict.collectives.fabrics import Fabric
 from stepscope.predict.collectives.tuning_nccl import GENERATIONS, Generation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.core.errors import Unavailable
-from stepscope.hardware import find
+from stepscope.machine.peaks import find
 from stepscope.predict.collectives.fabrics import Fabric
 from stepscope.predict.collectives.machine import Caller
 

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.hardware import Accelerator, find
+from stepscope.machine.peaks import Accelerator, find
 from stepscope.predict.collectives.fabrics import Fabric, read_fabric
 from stepscope.predict.collectives.measured_rows import SkipRowError, gpu_key
 from stepscope.predict.published.rows import TrainingRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from stepscope.hardware import Accelerator
+from stepscope.machine.peaks import Accelerator
 from stepscope.predict.collectives.choose import call_us, candidates, known_gpu
 from stepscope.predict.collectives.fabrics import Fabric, find_fabric
 from stepscope.predict.collectives.machine import Place, place

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.hardware import Accelerator
+from stepscope.machine.peaks import Accelerator
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.cluster import Cluster
 from stepscope.predict.step.layout import Layout

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.hardware import Accelerator, find
+from stepscope.machine.peaks import Accelerator, find
 from stepscope.predict.collectives.choose import predict_collective
 from stepscope.predict.step.kernels import reached
 from stepscope.records.calibration import Calibration, StepFit, StepPart

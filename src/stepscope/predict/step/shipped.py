@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import UsageError
-from stepscope.hardware import Accelerator
+from stepscope.machine.peaks import Accelerator
 from stepscope.predict.step.calibration import Range, StepCalibration
 from stepscope.predict.step.fitted import FAMILY_FACTOR, PUBLISHED, REACH, gpu_family
 from stepscope.predict.step.model import ModelShape

@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from stepscope.instrument.timer import ClockName, between_ns, cuda_event
 from stepscope.rank.comm.calls import Call
 from stepscope.rank.control import Control
+from stepscope.rank.instruments.timer import ClockName, between_ns, cuda_event
 from stepscope.records.comm import CommMeasure
 from stepscope.stats.stopping import checkpoints, precise_enough
 from stepscope.stats.warmup import warmup_end

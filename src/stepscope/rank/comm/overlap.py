@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from stepscope.instrument.timer import between_ns, cuda_event
 from stepscope.rank.collectives import Exchange, Waitable
 from stepscope.rank.collectives.send_recv import Batch
 from stepscope.rank.comm.calls import Call
@@ -24,6 +23,7 @@ from stepscope.rank.comm.loop import measure
 from stepscope.rank.comm.matmul import product_of
 from stepscope.rank.comm.sizes import Size
 from stepscope.rank.comm.sweep import planned, prepare, refused, sample, skipped
+from stepscope.rank.instruments.timer import between_ns, cuda_event
 from stepscope.records.comm import CommSample
 
 ROWS = {"cpu": 256, "cuda": 2048}

@@ -23,7 +23,7 @@ from torch.distributed.pipelining import (
 )
 
 from stepscope.core.errors import UsageError
-from stepscope.instrument.timer import BACKWARD, FORWARD, WAIT
+from stepscope.rank.instruments.timer import BACKWARD, FORWARD, WAIT
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp
 from stepscope.rank.strategies._common import FlatSession, PlainSession, Session, clip_over, dtype_name

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.environment.overview import Section, overview
+from stepscope.machine.overview import Section, overview
 from stepscope.records.run import RunRecord
 from stepscope.report import files_found
 from stepscope.results.evidence import Evidence

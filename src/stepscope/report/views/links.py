@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.environment.topology import Topology
+from stepscope.machine.topology import Topology
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.table import Column, Table, Value, byte_size, percent, tabled, unknown, whole

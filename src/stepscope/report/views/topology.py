@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.environment.topology import LINK_KINDS, Device, Topology
+from stepscope.machine.topology import LINK_KINDS, Device, Topology
 from stepscope.report.table import Column, Table, Value, said, tabled
 from stepscope.report.view import View
 

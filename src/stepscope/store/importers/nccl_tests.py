@@ -15,7 +15,7 @@ from typing import Any
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
-from stepscope.hardware import find
+from stepscope.machine.peaks import find
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.nccl_debug import NcclDebug

@@ -1,5 +1,5 @@
 """Output of ``nvidia-smi topo -m``, pasted with whatever stands around it. Only recognised here: its text is kept, and
-``stepscope.environment.topology`` reads the matrix."""
+``stepscope.machine.topology`` reads the matrix."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.nccl_log import Talk
 
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules.nccl_connections import RULE
-from stepscope.environment.topology import parse_topology
+from stepscope.machine.topology import parse_topology
 from stepscope.records.finding import Finding, Quiet
 from stepscope.report.page.tables import machine_tables
 from stepscope.results.evidence import Evidence

@@ -9,7 +9,7 @@ from tests.comm_rows import KIB, MIB, collective, pairs
 from tests.evidence import evidence
 
 from stepscope.diagnose.rules.slow_link import RULE
-from stepscope.environment.topology import parse_topology
+from stepscope.machine.topology import parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.results.open import load_evidence

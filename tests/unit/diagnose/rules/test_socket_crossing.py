@@ -7,7 +7,7 @@ from tests.evidence import evidence
 
 from stepscope.core.errors import Unavailable
 from stepscope.diagnose.rules.socket_crossing import RULE
-from stepscope.environment.topology import parse_topology
+from stepscope.machine.topology import parse_topology
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence

@@ -1,8 +1,0 @@
-"""One file per probe; each looks at one thing and returns facts or says why it cannot."""
-
-from stepscope.core.registry import Registry
-from stepscope.environment.probes._common import Facts, Probe, ProbeContext
-
-__all__ = ["REGISTRY", "Facts", "Probe", "ProbeContext"]
-
-REGISTRY: Registry[Probe] = Registry("stepscope.environment.probes", "PROBE", "probe")

@@ -1,6 +1,0 @@
-"""Accelerator and link peaks as data, and the look-up of a GPU's name. Standard library only."""
-
-from stepscope.hardware._common import Accelerator, LinkSpec
-from stepscope.hardware.lookup import ACCELERATORS, find
-
-__all__ = ["ACCELERATORS", "Accelerator", "LinkSpec", "find"]

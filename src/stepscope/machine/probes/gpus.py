@@ -1,0 +1,105 @@
+"""GPUs: what the NVIDIA driver knows (NVML), without initialising CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stepscope.core.errors import Unavailable
+from stepscope.machine.probes._common import Facts, Probe, ProbeContext
+from stepscope.records.environment import GpuFact
+
+
+def run(context: ProbeContext) -> Facts | Unavailable:  # noqa: ARG001
+    """One GpuFact per GPU of the machine, whatever CUDA_VISIBLE_DEVICES says."""
+    try:
+        import pynvml
+    except ImportError as error:
+        return Unavailable(f"the package nvidia-ml-py cannot be imported: {error}")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return Unavailable(_no_driver(pynvml, error))
+    try:
+        return _all_gpus(pynvml)
+    except pynvml.NVMLError as error:
+        return Unavailable(f"the NVIDIA driver answers with an error: {error}")
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _no_driver(nvml: Any, error: Exception) -> str:
+    code = getattr(error, "value", None)
+    if code == nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+        return "no NVIDIA driver library (libnvidia-ml.so) on this machine"
+    if code == nvml.NVML_ERROR_DRIVER_NOT_LOADED:
+        return "the NVIDIA driver library is here but its kernel module is not loaded"
+    if code == nvml.NVML_ERROR_NO_PERMISSION:
+        return "no permission to use the NVIDIA driver: check the permissions of /dev/nvidia*"
+    if code == getattr(nvml, "NVML_ERROR_LIB_RM_VERSION_MISMATCH", object()):
+        return "driver library and kernel module have different versions: reboot after the driver update"
+    return f"the NVIDIA driver does not start: {error}"
+
+
+def _all_gpus(nvml: Any) -> Facts:
+    driver = _text(_optional(nvml, nvml.nvmlSystemGetDriverVersion))
+    gpus: list[GpuFact] = []
+    closed: dict[str, Unavailable] = {}
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            gpus.append(_gpu(nvml, handle, index, driver))
+        except nvml.NVMLError as error:
+            closed[f"gpu {index}"] = Unavailable(f"the driver lists it and cannot open it: {error}")
+    return {"gpus": tuple(gpus), **closed}
+
+
+def _gpu(nvml: Any, handle: Any, index: int, driver: str | None) -> GpuFact:
+    def ask(function: str, *arguments: Any) -> Any:
+        return _optional(nvml, getattr(nvml, function), handle, *arguments)
+
+    memory = ask("nvmlDeviceGetMemoryInfo")
+    capability = ask("nvmlDeviceGetCudaComputeCapability")
+    mig = ask("nvmlDeviceGetMigMode")
+    return GpuFact(
+        index=index,
+        name=_text(nvml.nvmlDeviceGetName(handle)) or "",
+        uuid=_text(ask("nvmlDeviceGetUUID")),
+        memory_bytes=int(memory.total) if memory else None,
+        compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
+        driver_version=driver,
+        memory_used_bytes=int(memory.used) if memory else None,
+        pcie_generation_max=ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        power_limit_w=_watts(ask("nvmlDeviceGetEnforcedPowerLimit")),
+        power_limit_default_w=_watts(ask("nvmlDeviceGetPowerManagementDefaultLimit")),
+        mig=bool(mig[0]) if mig else None,
+    )
+
+
+def _optional(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer, or None where this GPU or driver does not have it."""
+    try:
+        return function(*arguments)
+    except nvml.NVMLError as error:
+        absent = (
+            nvml.NVML_ERROR_NOT_SUPPORTED,
+            nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            nvml.NVML_ERROR_NO_PERMISSION,
+        )
+        if getattr(error, "value", None) in absent:
+            return None
+        raise
+
+
+def _text(value: Any) -> str | None:
+    """nvidia-ml-py before 12 answers in bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+PROBE = Probe(summary="NVIDIA GPUs, driver, memory, PCIe and power limits (NVML)", run=run)
