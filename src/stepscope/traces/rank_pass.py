@@ -1,21 +1,29 @@
-"""One rank's trace -> everything that can be said of it alone, as a small record that travels between processes."""
+"""One rank's trace -> everything that can be said of it alone, as a small record that travels between processes.
+
+It also tells the devices whose work a trace misses or that are not read: their host operators are not the job's time.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import MissingError
+from stepscope.core.words import counted
 from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import activity_of, rank_budget
-from stepscope.traces.events import Events, RankTrace, TraceMeta
+from stepscope.traces.events import Category, Events, RankTrace, TraceMeta
 from stepscope.traces.load import Advanced, load_file, rank_of
 
 if TYPE_CHECKING:
     from stepscope.records.job_setup import JobSetup
+
 
 DEVICE_ONLY = frozenset({"budget", "overlap"})
 """Sections that the device scan alone can answer, the overlap without its steps."""
@@ -97,7 +105,6 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
     notes = [(n.kind, n.text) for n in trace.notes]
     unread = any(kind == "unread" for kind, _ in notes)
     if not unread and not events.is_device.any():
-        from stepscope.traces.unread_device import unread_device
 
         if why := unread_device(events, meta):
             unread = True
@@ -134,3 +141,21 @@ def _unix(events: Events, base_ns: int | None) -> tuple[int, int] | None:
     if base_ns is None and first < _UNIX_FROM_NS:
         return None
     return first + (base_ns or 0), last + (base_ns or 0)
+
+
+_LAUNCH = re.compile(r"launch|enqueue|submit|execute", re.IGNORECASE)
+
+
+def unread_device(events: Events, meta: TraceMeta) -> str | None:
+    """Why a trace without device events does not show what the device did; None where there is no device."""
+    if meta.unread:
+        listed = ", ".join(f"{category} ({counted(n, 'event')})" for category, n in list(meta.unread.items())[:3])
+        return f"the device's work was not read: stepscope does not know its event categories: {listed}"
+    runtime = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
+    launches = int((runtime & events.named(_LAUNCH.search)).sum())
+    if launches:
+        return (
+            f"the device's work was not recorded: {counted(launches, 'launch')} and no kernel "
+            "(profile with ProfilerActivity.CUDA or .XPU; the driver may refuse to trace: see the profiler's own warnings)"
+        )
+    return None
