@@ -1,4 +1,4 @@
-"""Which files are meant: folders, globs and names -> candidate trace files."""
+"""Which files are meant: folders, globs and names -> candidate trace files; and how good traces are made."""
 
 from __future__ import annotations
 
@@ -112,8 +112,6 @@ def _in_folder(folder: Path) -> list[Path]:
 def _inner_folders(folder: Path) -> str:
     inner = [d.name for d in sorted(folder.iterdir()) if d.is_dir() and _has_traces(d)]
     if not inner:
-        from stepscope.traces.recipe import how_to_record  # what is read at every start counts
-
         return how_to_record("name the folder that holds the profiler's exports, one file per rank")
     return f"name one of the folders in it: {listed(inner, at_most=5)}"
 
@@ -150,3 +148,20 @@ def _why_missing(path: Path) -> str:
         return f"{parent} does not exist"
     near = [p.name for p in sorted(parent.iterdir()) if p.name.endswith(SUFFIXES)][:5]
     return f"{parent} holds {', '.join(near)}" if near else f"{parent} holds no trace files"
+
+
+RECIPE = """\
+from torch.profiler import profile, schedule
+save = lambda p: p.export_chrome_trace(f"trace-rank{rank}.json.gz")
+plan = schedule(wait=10, warmup=2, active=5, repeat=1)
+with profile(schedule=plan, record_shapes=True, on_trace_ready=save) as prof:
+    for batch in loader:
+        train_step(batch); prof.step()
+"""
+"""Whole steps after warm-up, shapes for FLOP and sizes, one file a rank with the rank in its name."""
+
+
+def how_to_record(otherwise: str) -> str:
+    """``otherwise``, or how to record traces: for the fix of an error that found none."""
+    indented = "".join(f"\n    {line}" for line in RECIPE.splitlines())
+    return f"{otherwise}; without traces: `stepscope profile -- COMMAND`, or in the training script{indented}"

@@ -12,7 +12,7 @@ from stepscope.records.trace_collectives import RankCollective
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity
-from stepscope.traces.group_kinds import kind_by_name, kind_by_operations
+from stepscope.traces.groups import kind_by_name, kind_by_operations
 from stepscope.traces.phases import FORWARD, pass_at
 
 UNNAMED = ""

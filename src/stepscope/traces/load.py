@@ -179,7 +179,7 @@ def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
         else:
             notes.append(Note(kind="skipped", text=f"{file.name}: not a trace: {why}"))
     if not found:
-        from stepscope.traces.recipe import how_to_record
+        from stepscope.traces.discover import how_to_record
 
         raise DataError(
             f"{', '.join(map(str, given))}: no trace among {counted(len(files), 'file')}",

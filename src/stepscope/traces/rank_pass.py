@@ -104,11 +104,9 @@ def analyse(trace: RankTrace, wanted: Wanted) -> RankPass:
     activity = activity_of(events)
     notes = [(n.kind, n.text) for n in trace.notes]
     unread = any(kind == "unread" for kind, _ in notes)
-    if not unread and not events.is_device.any():
-
-        if why := unread_device(events, meta):
-            unread = True
-            notes.append(("unread", why))
+    if not unread and not events.is_device.any() and (why := unread_device(events, meta)):
+        unread = True
+        notes.append(("unread", why))
     result = RankPass(
         facts=facts,
         notes=tuple(FileNote(rank=trace.rank, kind=kind, text=text) for kind, text in notes),

@@ -14,7 +14,7 @@ from stepscope.traces.conformance import check_plan
 from stepscope.traces.events import RankTrace
 from stepscope.traces.frameworks_seen import frameworks_of
 from stepscope.traces.group_budget import group_budgets
-from stepscope.traces.group_kinds import NOT_SHARDED
+from stepscope.traces.groups import NOT_SHARDED
 from stepscope.traces.idle import IdleGaps, idle_causes, idle_gaps
 from stepscope.traces.links import Launches, launches_of
 from stepscope.traces.long_gaps import long_gaps

@@ -16,7 +16,7 @@ from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import Category, Events, RankTrace
 from stepscope.traces.frameworks_seen import frameworks_of
-from stepscope.traces.group_kinds import NOT_SHARDED, kind_by_name
+from stepscope.traces.groups import NOT_SHARDED, kind_by_name
 from stepscope.traces.phases import BACKWARD, pass_at
 
 _FSDP2 = re.compile(r"FSDP::(?:all_gather|post_backward_reduce)(?: \((.*)\))?$")

@@ -9,8 +9,8 @@ import pytest
 
 from stepscope.cli.commands.trace import Trace
 from stepscope.core.errors import DataError
+from stepscope.traces.discover import RECIPE
 from stepscope.traces.load import load_traces
-from stepscope.traces.recipe import RECIPE
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,7 +13,7 @@ from tests.trace_evidence import generated
 from stepscope.records.trace_collectives import CollectiveGroup
 from stepscope.report import trace_sections
 from stepscope.results.evidence import Evidence
-from stepscope.traces.group_kinds import kind_by_name, kind_by_operations
+from stepscope.traces.groups import kind_by_name, kind_by_operations
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
-from stepscope.traces.group_kinds import IN_EACH_PASS
+from stepscope.traces.groups import IN_EACH_PASS
 
 SMALL = Threshold(
     value=64 << 10,
