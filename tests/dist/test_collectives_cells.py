@@ -19,11 +19,10 @@ from stepscope.core.errors import UsageError
 from stepscope.rank.comm import job as job_module
 from stepscope.rank.comm import sizes, sweep
 from stepscope.rank.comm.cell import run_comm
-from stepscope.rank.context import RankContext
-from stepscope.rank.control import Control
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.startup import RankPlace
+from stepscope.rank.pace import Control
+from stepscope.rank.startup import RankContext, RankPlace
 from stepscope.records.cell import GroupSpec, MeasureSettings
 from stepscope.records.comm import CommMeasure, CommSample, CommSpec, CommSummary
 from stepscope.records.samples import Heartbeat

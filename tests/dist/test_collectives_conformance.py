@@ -17,7 +17,7 @@ from stepscope.collectives import REDUCE_OPS
 from stepscope.collectives import REGISTRY as SPECS
 from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.collectives import Exchange, Setup
-from stepscope.rank.comm.calls import BackendLacksError, combine
+from stepscope.rank.comm.loop import BackendLacksError, combine
 from stepscope.rank.comm.values import Values, fill, first_wrong
 from stepscope.rank.mesh import Mesh
 from stepscope.records.comm import Mode

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from stepscope.rank.control import Control
 from stepscope.rank.flight import READ_TIMEOUT_S, same_calls, snapshot
 from stepscope.rank.mesh import Mesh
+from stepscope.rank.pace import Control
 from stepscope.records.flight import FlightDump, FlightFinding
 from stepscope.traces.flight import compare
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from stepscope.predict.specs import memory_plan
-from stepscope.rank.checkpointing import recompute
 from stepscope.rank.instruments.accounting import TensorAccount
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
+from stepscope.rank.training import recompute
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.records.plan import InputNeeds, MemoryPlan, Setting
 from stepscope.records.samples import PlanCheck

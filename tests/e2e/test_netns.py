@@ -20,7 +20,7 @@ import stepscope
 from stepscope.config.network import parse_network
 from stepscope.core.errors import Unavailable
 from stepscope.launch import torchrun
-from stepscope.launch.netns import owner, world
+from stepscope.launch.netns import namespaces, world
 from stepscope.launch.netns.build import tool
 from stepscope.launch.netns.probe import probe_emulation
 from stepscope.launch.netns.start import start
@@ -296,9 +296,9 @@ def test_a_network_that_cannot_be_made_is_told_in_rank_zeros_name(tmp_path: Path
 
 
 def test_every_process_of_a_world_carries_its_owners_name(launch: Launch) -> None:
-    launched, files = launch("1gbit:2", f"import os; print(os.environ['{owner.VARIABLE}'])")
+    launched, files = launch("1gbit:2", f"import os; print(os.environ['{namespaces.VARIABLE}'])")
     assert launched.process.wait(timeout=30) == 0
-    assert {out(files, rank).strip() for rank in range(2)} == {str(owner.this_process())}
+    assert {out(files, rank).strip() for rank in range(2)} == {str(namespaces.this_process())}
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 from stepscope.core.grouping import grouped
 from stepscope.core.words import plural
 from stepscope.machine.collect import collect
-from stepscope.machine.document import doctor_document
 from stepscope.machine.judging import topology_of
 from stepscope.machine.overview import Section, overview
-from stepscope.machine.verdicts import CheckVerdict, judge, tally
+from stepscope.machine.verdicts import CheckVerdict, doctor_document, judge, tally
 from stepscope.records.environment import EnvironmentRecord
 
 if TYPE_CHECKING:

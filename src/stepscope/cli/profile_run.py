@@ -24,12 +24,10 @@ from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.words import counted
 from stepscope.launch import hooked_job
-from stepscope.launch.end_facts import diary_facts, failures, processes, windows
 from stepscope.launch.hang_watch import HangWatch
-from stepscope.launch.job_end import EndFacts, judge_end
-from stepscope.launch.job_window import POLL_S, WindowState, WindowWait, is_gone, wait_for_window
+from stepscope.launch.job_end import EndFacts, diary_facts, failures, judge_end, processes, windows
+from stepscope.launch.job_window import POLL_S, WindowReading, WindowState, WindowWait, is_gone, wait_for_window
 from stepscope.launch.rank_watch import RankWatch
-from stepscope.launch.window_reading import WindowReading
 from stepscope.matrix.run_place import default_run_dir, name_of_command
 from stepscope.records.job_end import Hang, JobEnd
 from stepscope.records.profile import ProfileRecord, WindowOfRank, WindowRequest

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
+from stepscope.launch.hooked_job import why_no_rank
 from stepscope.launch.job_window import WindowState
-from stepscope.launch.no_rank import why_no_rank
 from stepscope.records.job_end import JobEnd
 from stepscope.store.layout import ProfileLayout
 

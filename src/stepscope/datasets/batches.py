@@ -1,6 +1,6 @@
 """The batches of a user's own model: made by the ``batch`` that its function brings, or drawn at random. No files.
 
-Nothing is prepared here: the rank half makes them (rank/own/batches.py).
+Nothing is prepared here: the rank half makes them (rank/loading.py).
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from stepscope.core.errors import DataError
 from stepscope.launch import torchrun
-from stepscope.launch.flight_verdict import judge_calls
-from stepscope.launch.verdict import Deadline, Verdict, exit_codes, first_seen, judge
+from stepscope.launch.verdict import Deadline, Verdict, exit_codes, first_seen, judge, judge_calls
 from stepscope.records.cell import Cell, CellSpec, GroupSpec
 from stepscope.records.samples import Heartbeat, RankError, RankSummary
 from stepscope.store.layout import RunLayout

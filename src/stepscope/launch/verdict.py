@@ -4,6 +4,8 @@ torchrun's "root cause" is only the first failure *seen*. The rule here: an out-
 ranks that got SIGTERM are collateral; ranks whose connection was closed or that timed out are victims; what remains
 failed by itself, the earliest first. Where only collateral is known, nobody failed: the cause is outside. Else the rank
 that stopped moving first.
+
+The flight recorders that ranks left behind add which collective did not match.
 """
 
 from __future__ import annotations
@@ -15,9 +17,39 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from stepscope.core.units import format_duration
-from stepscope.launch.flight_verdict import CallsVerdict
+from stepscope.records.flight import MISMATCHES
 from stepscope.records.run import Status
 from stepscope.records.samples import Heartbeat, RankError
+from stepscope.store.layout import CellLayout
+from stepscope.traces.flight import cell_findings, culprits, summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallsVerdict:
+    """What ranks called and did not call, in words. ``rank``: the lowest that causes point at; None for nobody.
+
+    hung: of a group that stood still. differed: only calls that were not the same on all ranks, for a group that broke
+    instead, where calls that were never made follow from the break; None when there are none.
+    """
+
+    hung: str
+    differed: str | None
+    rank: int | None
+
+
+def judge_calls(cell: CellLayout, world_size: int) -> CallsVerdict | None:
+    """The verdict of all dumps in the cell's folder; None when there is none or they show nothing."""
+    findings = cell_findings(cell, world_size)
+    told = summary(findings)
+    if told is None:
+        return None
+    silent = [f.sentence for f in findings if f.kind == "incomplete_dump" and not f.cause]
+    return CallsVerdict(
+        hung="; ".join([told, *silent]),
+        differed=summary(f for f in findings if f.kind in MISMATCHES),
+        rank=next(iter(culprits(findings)), None),
+    )
+
 
 _FAILURE_BLOCK = re.compile(
     r"rank\s*:\s*(?P<rank>\d+)\s*\(local_rank:\s*\d+\)\s*\n\s*exitcode\s*:\s*(?P<code>-?\d+)", re.MULTILINE

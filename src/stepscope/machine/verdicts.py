@@ -1,12 +1,17 @@
-"""Runs all checks over a record."""
+"""Runs all checks over a record, and makes the document of ``doctor --json``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from stepscope.core.errors import Unavailable
 from stepscope.machine.checks import REGISTRY
-from stepscope.machine.judging import Outcome, Status
+from stepscope.machine.checks.links import nvlinks_per_gpu
+from stepscope.machine.judging import Outcome, Status, topology_of
+from stepscope.machine.topology import Topology, has_nvswitch
+from stepscope.records.codec import headed, to_builtins
 from stepscope.records.environment import EnvironmentRecord
 
 SECTIONS = ("environment", "gpus", "links", "network", "launcher")
@@ -40,3 +45,59 @@ def tally(verdicts: tuple[CheckVerdict, ...]) -> Mapping[str, int]:
 
 def _place(section: str) -> int:
     return SECTIONS.index(section) if section in SECTIONS else len(SECTIONS)
+
+
+def doctor_document(record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> dict[str, Any]:
+    """``doctor --json``: schema stepscope.doctor/1."""
+    topology = topology_of(record)
+    return {
+        **headed("doctor/1"),
+        "environment": to_builtins(record),
+        "links": None if isinstance(topology, Unavailable) else links_document(topology, nvlinks_per_gpu(record)),
+        "checks": [
+            {
+                "key": verdict.key,
+                "section": verdict.section,
+                "title": verdict.title,
+                "status": verdict.outcome.status.value,
+                "message": verdict.outcome.message,
+                "fix": verdict.outcome.fix,
+            }
+            for verdict in verdicts
+        ],
+        "summary": dict(tally(verdicts)),
+    }
+
+
+def links_document(topology: Topology, links_per_gpu: int | None) -> dict[str, Any]:
+    """The parsed link matrix; unknown links are null."""
+
+    def pair(a: str, b: str) -> dict[str, Any]:
+        link = topology.link(a, b)
+        return {
+            "a": a,
+            "b": b,
+            "kind": link.kind if link else None,
+            "nvlinks": link.nvlinks if link else None,
+        }
+
+    gpus, nics = topology.gpus, topology.nics
+    return {
+        "gpus": [
+            {
+                "name": gpu.name,
+                "cpu_affinity": gpu.cpu_affinity,
+                "numa_affinity": gpu.numa_affinity,
+                "nearest_nics": topology.nearest_nics(gpu.name),
+            }
+            for gpu in gpus
+        ],
+        "nics": [{"name": nic.name, "device": nic.label or nic.name} for nic in nics],
+        "gpu_pairs": [pair(a, b) for a, b in topology.gpu_pairs()],
+        "gpu_nic_pairs": [pair(gpu.name, nic.name) for gpu in gpus for nic in nics],
+        "fast_pairs": topology.fast_pairs(),
+        "socket_crossing_pairs": topology.socket_crossing_pairs(),
+        "nvlink_islands": topology.nvlink_islands(),
+        "nvswitch": has_nvswitch(topology, links_per_gpu=links_per_gpu),
+        "problems": topology.problems,
+    }

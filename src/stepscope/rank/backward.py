@@ -1,32 +1,141 @@
 """A few steps without reductions after the timed ones: the backward profile that a bucket timeline is made of.
 
-The same train loop, model, precision, optimizer, batches and strategy, but no micro-step is ever the last one for the
-strategy: that is its own switch for "do not reduce now" (``no_sync`` in DDP), so gradients land where they always do,
-in views of buckets for instance, and nothing is closed or rebuilt. All ranks run at the same time, because in the real
-step, too, they share the host. Replicas drift apart here: nothing may be measured or compared afterwards.
+The same train loop, model, precision, optimizer, batches and strategy, but no micro-step is ever the last one for
+the strategy: that is its own switch for "do not reduce now" (``no_sync`` in DDP), so gradients land where they
+always do, in views of buckets for instance, and nothing is closed or rebuilt. All ranks run at the same time,
+because in the real step, too, they share the host. Replicas drift apart here: nothing may be measured or compared
+afterwards.
+
+A pipeline has its own few steps: what its stages computed in them, by a clock that stands still while a rank calls a
+collective or waits for one.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from time import perf_counter_ns
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import _functional_collectives as functional
+from torch.utils.hooks import RemovableHandle
 
-from stepscope.rank.instruments.readiness import ReadinessTimer
 from stepscope.rank.instruments.regions import Regions
-from stepscope.rank.instruments.timer import ClockName, StepTimes
+from stepscope.rank.instruments.timer import (
+    BACKWARD,
+    FORWARD,
+    ClockName,
+    PendingStep,
+    StepTimes,
+    between_ns,
+    cuda_event,
+    step_timer,
+)
 from stepscope.rank.loading import Batch
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import StepSamples
 from stepscope.rank.strategies import PlainSession, Session
+from stepscope.rank.strategies.pipeline import PipelineSession
 from stepscope.rank.training import Training
-from stepscope.rank.waits import without_waits
 from stepscope.rank.workloads import Task
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.cell import CellSpec
+from stepscope.records.pipeline import PipelineProfile, PipelineSpan
+
+
+class ReadinessTimer:
+    """A step timer that also keeps when the gradients of the last micro-step became ready.
+
+    A hook on every parameter costs more than ``GradientReadiness``, which only needs the last one: for steps of their own,
+    not for timed ones. On GPU the times are those of the compute stream, so ``offsets`` waits for the device.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device, *, now: Callable[[], int] = perf_counter_ns) -> None:
+        self._inner = step_timer(device, now=now)
+        self.clock: ClockName = self._inner.clock
+        self._stamp: Callable[[], Any] = _cuda_stamp if self.clock == "cuda_event" else now
+        self._begin: Any = None
+        self._end: Any = None
+        self._ready: dict[str, Any] = {}
+        self._handles: list[RemovableHandle] = [
+            p.register_post_accumulate_grad_hook(partial(self._fire, name))  # type: ignore[no-untyped-call]
+            for name, p in module.named_parameters()
+            if p.requires_grad
+        ]
+
+    def start(self) -> None:
+        self._inner.start()
+
+    def mark(self, what: int) -> None:
+        self._inner.mark(what)
+        if what == FORWARD:
+            self._ready.clear()
+            self._begin = self._stamp()
+        elif what == BACKWARD:
+            self._end = self._stamp()
+
+    def ready(self) -> None:
+        """Not used: without reductions a step has no exposed communication to tell apart."""
+
+    def stop(self) -> PendingStep:
+        return self._inner.stop()
+
+    def offsets(self) -> tuple[dict[str, int], int]:
+        """Ready time of each parameter that got a gradient, in order, and the backward pass's duration, ns.
+
+        Of the last micro-step of the last step, since its backward pass began.
+        """
+        return {name: self._since_begin(at) for name, at in self._ready.items()}, self._since_begin(self._end)
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _fire(self, name: str, _: Tensor) -> None:
+        self._ready[name] = self._stamp()
+
+    def _since_begin(self, stamp: Any) -> int:
+        if self.clock == "perf_counter":
+            return int(stamp - self._begin)
+        self._end.synchronize()
+        return between_ns(self._begin, stamp)
+
+
+def _cuda_stamp() -> torch.cuda.Event:
+    event = cuda_event()
+    event.record()
+    return event
+
+
+@contextmanager
+def without_waits() -> Iterator[Callable[[], int]]:
+    """Reads ns. On CPU ranks, where the host waits: for torch's collectives from Python, functional ones included."""
+    waited = 0
+
+    def timed(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal waited
+            begun = perf_counter_ns()
+            try:
+                return wait(*args, **kwargs)
+            finally:
+                waited += perf_counter_ns() - begun
+
+        return call
+
+    work, tensor = dist.Work.wait, functional.wait_tensor
+    dist.Work.wait, functional.wait_tensor = timed(work), timed(tensor)  # type: ignore[method-assign]
+    try:
+        yield lambda: perf_counter_ns() - waited
+    finally:
+        dist.Work.wait, functional.wait_tensor = work, tensor  # type: ignore[method-assign]
+
 
 MOST_STEPS = 15
 BUDGET_NS = 2_000_000_000
@@ -147,3 +256,28 @@ def summarise(
         ),
         unused=tuple(name for name in names if name not in ready),
     )
+
+
+STEPS = 12
+
+
+def pipeline_profile(
+    session: Session,
+    training: Training,
+    windows: Iterator[tuple[StepSamples, Iterator[Batch]]],
+    barrier: Callable[[], None],
+) -> PipelineProfile:
+    """windows: without end, at least one in an epoch is full. A first micro-step only: the others repeat its schedule."""
+    assert isinstance(session, PipelineSession)
+    plain, watch = Regions(enabled=False), session.watch
+    steps: list[tuple[PipelineSpan, ...]] = []
+    barrier()
+    synced = perf_counter_ns()
+    watch.synchronize = True
+    while len(steps) < STEPS:
+        window, batches = next(windows)
+        if window.full:
+            training.step(window, batches, plain)
+            steps.append(tuple(watch.spans[: len(watch.spans) // window.micro_steps]))
+    watch.synchronize = False
+    return PipelineProfile(layout=session.layout, split=session.split, synced_ns=synced, steps=tuple(steps))

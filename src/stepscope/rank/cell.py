@@ -19,25 +19,21 @@ from stepscope.datasets.batches import Options as BatchOptions
 from stepscope.predict.specs import Specs, specs_of
 from stepscope.rank import flight, plancheck, profiling
 from stepscope.rank.backward import backward_profile
-from stepscope.rank.checkpointing import recompute
-from stepscope.rank.checksum import parameter_checksum
-from stepscope.rank.context import RankContext
-from stepscope.rank.evaluate import correct_answers
 from stepscope.rank.instruments.accounting import Recomputed, TensorAccount
 from stepscope.rank.instruments.memory import PeakTracker
 from stepscope.rank.instruments.regions import Regions
 from stepscope.rank.instruments.timer import GradientReadiness, step_timer
-from stepscope.rank.loading import Batch, Loader, Seen
-from stepscope.rank.own.batches import MadeBatches, maker
+from stepscope.rank.loading import Batch, Loader, MadeBatches, Seen, maker
+from stepscope.rank.mesh import reset
 from stepscope.rank.pace import Pace
 from stepscope.rank.planted import PlantedFaults, planted_in
 from stepscope.rank.precision import Numerics
 from stepscope.rank.recorder import Recorder, StepFacts
-from stepscope.rank.reset import reset
 from stepscope.rank.sampling import Sampling, StepSamples
+from stepscope.rank.startup import RankContext
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.strategies import Session
-from stepscope.rank.training import Training
+from stepscope.rank.training import Training, correct_answers, parameter_checksum, recompute
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.rank.workloads import Task
 from stepscope.records.cell import CellSpec
@@ -365,7 +361,7 @@ def _conclude(
         )
     pipeline = None
     if subject.session.scheduled is not None:
-        from stepscope.rank.pipeline_profile import pipeline_profile
+        from stepscope.rank.backward import pipeline_profile
 
         pipeline = pipeline_profile(subject.session, subject.training, windows, context.control.barrier)
     context.control.barrier()

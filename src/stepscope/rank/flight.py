@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from stepscope.core.errors import DataError, StepscopeError
-from stepscope.rank.control import Control
+from stepscope.rank.pace import Control
 from stepscope.records import codec
 from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
 from stepscope.store.importers import flight_recorder

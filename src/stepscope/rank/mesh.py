@@ -1,12 +1,18 @@
-"""This process's place among the ranks, and the process groups of the dimensions they are arranged in."""
+"""This process's place among the ranks, and the process groups of the dimensions they are arranged in.
+
+``reset`` gives each cell of a group a clean slate: the same losses whatever ran before it.
+"""
 
 from __future__ import annotations
 
+import gc
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -83,3 +89,18 @@ class Mesh:
 @lru_cache
 def _device_mesh(device: str, names: tuple[str, ...], sizes: tuple[int, ...]) -> DeviceMesh:
     return init_device_mesh(device, sizes, mesh_dim_names=names)
+
+
+def reset(device: torch.device, *, seed: int, threads: int, cudnn_benchmark: bool) -> None:
+    """Random states, default dtype, threads, backend flags, garbage, the CUDA allocator."""
+    gc.collect()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    torch.set_default_dtype(torch.float32)
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(True)
+    torch.backends.cudnn.benchmark = cudnn_benchmark
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()

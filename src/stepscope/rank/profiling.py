@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from stepscope.rank.context import RankContext
 from stepscope.rank.instruments.regions import STEP, Regions
 from stepscope.rank.loading import Batch
 from stepscope.rank.sampling import StepSamples
+from stepscope.rank.startup import RankContext
 from stepscope.rank.training import Training
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec

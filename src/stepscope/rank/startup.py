@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import field
 from types import FrameType
+from typing import Any
 
 import torch
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import MissingError, UsageError
 from stepscope.core.words import counted
-from stepscope.rank.failure import Terminated
+from stepscope.rank.heartbeat import Pulse
+from stepscope.rank.mesh import Mesh
+from stepscope.rank.pace import Control
+from stepscope.rank.recorder import Terminated
+from stepscope.records.cell import GroupSpec
+from stepscope.records.samples import EpochResult
+from stepscope.store.layout import RunLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +108,32 @@ def install_signals() -> None:
 def leave_undisturbed() -> None:
     """From now on SIGTERM does not interrupt the main thread, which is on its way out; ``way_out`` still hears it."""
     signal.signal(signal.SIGTERM, lambda *_: None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankContext:
+    """What all cells of a group share on this rank."""
+
+    group: GroupSpec
+    place: RankPlace
+    mesh: Mesh
+    control: Control
+    pulse: Pulse
+    layout: RunLayout
+    scheduler_policy: str
+    epochs: dict[str, list[EpochResult]] = field(default_factory=dict)  # of the rounds so far, by cell id
+
+    def facts(self) -> dict[str, Any]:
+        """What the summary of any cell says of this rank."""
+        device = self.mesh.device
+        return {
+            "rank": self.mesh.rank,
+            "local_rank": self.place.local_rank,
+            "world_size": self.mesh.world_size,
+            "host": self.pulse.host,
+            "pid": os.getpid(),
+            "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "torch_version": str(torch.__version__),
+            "scheduler_policy": self.scheduler_policy,
+            "num_threads": torch.get_num_threads(),
+        }

@@ -1,16 +1,25 @@
-"""One optimizer step, timed: the code path of every measured, profiled and checked step."""
+"""One optimizer step, timed: the code path of every measured, profiled and checked step.
+
+Beside it: recomputation, the check that replicas are still replicas, and right answers on a test split.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from stepscope.datasets import Split
 from stepscope.rank.instruments import regions as names
+from stepscope.rank.instruments.accounting import Recomputed
 from stepscope.rank.instruments.regions import Regions
 from stepscope.rank.instruments.timer import (
     BACKWARD,
@@ -23,13 +32,14 @@ from stepscope.rank.instruments.timer import (
     PendingStep,
     StepTimer,
 )
-from stepscope.rank.loading import Batch
+from stepscope.rank.loading import Batch, eval_batches
+from stepscope.rank.mesh import Mesh
 from stepscope.rank.planted import PlantedFaults
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import StepSamples
 from stepscope.rank.strategies import Session
 from stepscope.rank.workloads import Task
-from stepscope.records.cell import CellSpec
+from stepscope.records.cell import CellSpec, Checkpointing
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +146,71 @@ def make_optimizer(cell: CellSpec, session: Session) -> torch.optim.Optimizer:
     if cell.optimizer == "sgd":
         return session.optimizer(torch.optim.SGD, momentum=cell.momentum, **options)
     return session.optimizer(torch.optim.AdamW if cell.optimizer == "adamw" else torch.optim.Adam, **options)
+
+
+_ATEN = torch.ops.aten
+KEPT = {
+    _ATEN.mm.default,
+    _ATEN.addmm.default,
+    _ATEN.bmm.default,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+    _ATEN._scaled_dot_product_flash_attention.default,
+    _ATEN._scaled_dot_product_efficient_attention.default,
+}
+"""Operations whose results the selective mode keeps: expensive to repeat (the choice of torchtitan)."""
+
+
+def recompute(blocks: Sequence[nn.Module], mode: Checkpointing) -> Recomputed:
+    """Change the blocks' forward pass, for good; torch's own checkpointing, without reentrant autograd."""
+    found = Recomputed(blocks)
+    for block in blocks:
+        options: dict[str, Any] = {}
+        if mode == "selective":
+            options["context_fn"] = partial(create_selective_checkpoint_contexts, partial(_policy, found))
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
+    return found
+
+
+def _policy(recomputed: Recomputed, context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    del args, kwargs
+    if op not in KEPT:
+        return CheckpointPolicy.PREFER_RECOMPUTE
+    if not context.is_recompute:
+        given = context.op_output
+        for each in given if isinstance(given, tuple) else (given,):
+            if isinstance(each, Tensor):
+                recomputed.tell(each)
+    return CheckpointPolicy.MUST_SAVE
+
+
+def parameter_checksum(parameters: Iterable[Tensor]) -> str:
+    """Fingerprint of whole parameters, bit for bit: replicas that trained together have the same one."""
+    digest = hashlib.blake2b(digest_size=8)
+    for parameter in parameters:
+        raw = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(raw.numpy().data)
+    return digest.hexdigest()
+
+
+MIN_BATCH = 256
+
+
+@torch.no_grad()
+def correct_answers(task: Task, numerics: Numerics, test: Split, mesh: Mesh, *, micro_batch: int) -> float:
+    """Number of right answers in this rank's share of ``test``, in evaluation mode; 0 where another rank counts them."""
+    assert task.correct is not None
+    task.module.eval()
+    correct = 0.0
+    batches = eval_batches(
+        test,
+        rank=mesh.data_rank,
+        world_size=mesh.data_size,
+        micro_batch=max(micro_batch, MIN_BATCH),
+        device=mesh.device,
+    )
+    for batch in batches:
+        x, y = numerics.inputs(*batch)
+        with numerics.autocast():
+            correct += float(task.correct(task.module(x), y))
+    task.module.train()
+    return correct if mesh.counts else 0.0

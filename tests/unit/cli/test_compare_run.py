@@ -17,7 +17,7 @@ from stepscope.cli.commands.compare import Compare
 from stepscope.cli.compare_run import run
 from stepscope.core.errors import CheckFailed, DataError, UsageError
 from stepscope.machine.collect import collect
-from stepscope.machine.document import doctor_document
+from stepscope.machine.verdicts import doctor_document
 from stepscope.records.environment import GpuFact, NicFact
 from stepscope.records.run import RunRecord
 from stepscope.results.bench_document import write_results

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.launch.flight_verdict import CallsVerdict, judge_calls
-from stepscope.launch.verdict import Deadline, Verdict, judge
+from stepscope.launch.verdict import CallsVerdict, Deadline, Verdict, judge, judge_calls
 from stepscope.records import codec
 from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
 from stepscope.records.samples import Heartbeat, RankError

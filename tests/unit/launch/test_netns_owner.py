@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.launch.netns import owner
-from stepscope.launch.netns.owner import Owner, parse_owner, sweep, this_process
+from stepscope.launch.netns import namespaces
+from stepscope.launch.netns.namespaces import Owner, parse_owner, sweep, this_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="network namespaces are Linux's")
 
@@ -21,7 +21,7 @@ Sleeper = Callable[[str], subprocess.Popen[bytes]]
 def sleeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sleeper]:
     """Starts a process that carries an owner's name, under a variable that no test beside this one sweeps by."""
     variable = f"STEPSCOPE_TEST_OWNER_{os.getpid()}"
-    monkeypatch.setattr(owner, "VARIABLE", variable)
+    monkeypatch.setattr(namespaces, "VARIABLE", variable)
     started = []
 
     def start(name: str) -> subprocess.Popen[bytes]:
@@ -38,7 +38,7 @@ def sleeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sleeper]:
 @pytest.fixture
 def dead() -> Owner:
     """The owner that a process was which has ended."""
-    line = "from stepscope.launch.netns.owner import this_process; print(this_process())"
+    line = "from stepscope.launch.netns.namespaces import this_process; print(this_process())"
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
     found = parse_owner(done.stdout.strip())
     assert found is not None

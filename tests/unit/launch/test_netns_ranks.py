@@ -5,8 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stepscope.launch.netns.ranks import Rank, end_ranks, environments, failure_report
-from stepscope.launch.netns.world import command_of_ranks
+from stepscope.launch.netns.world import Rank, command_of_ranks, end_ranks, environments, failure_report
 from stepscope.launch.verdict import exit_codes, first_seen
 
 

@@ -12,8 +12,7 @@ import pytest
 from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.core.errors import MissingError, UsageError
-from stepscope.launch.join import group_id, joined_world
-from stepscope.launch.slurm import first_host, slurm_world, tasks_per_node
+from stepscope.launch.join import first_host, group_id, joined_world, slurm_world, tasks_per_node
 
 TASK = {
     "SLURM_JOB_ID": "4321", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "7", "SLURM_PROCID": "5",

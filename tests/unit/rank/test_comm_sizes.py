@@ -8,8 +8,8 @@ import torch
 from stepscope.collectives import REGISTRY
 from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.collectives import Setup
-from stepscope.rank.collectives.send_recv import peers
-from stepscope.rank.comm.matmul import rows_of
+from stepscope.rank.collectives.table import peers
+from stepscope.rank.comm.overlap import rows_of
 from stepscope.rank.comm.pairs import all_pairs
 from stepscope.rank.comm.sizes import buffer_bytes, plan_size
 from stepscope.rank.mesh import Mesh

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from stepscope.core.errors import DataError
-from stepscope.rank.failure import Terminated, classify, describe
 from stepscope.rank.heartbeat import Pulse
+from stepscope.rank.recorder import Terminated, classify, describe
 
 
 @pytest.mark.parametrize(

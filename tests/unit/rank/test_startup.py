@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stepscope.core.errors import MissingError, UsageError
-from stepscope.rank.failure import Terminated
+from stepscope.rank.recorder import Terminated
 from stepscope.rank.startup import RankPlace, install_signals, leave_undisturbed, pick_device, read_place
 
 

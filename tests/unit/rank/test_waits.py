@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
-from stepscope.rank import waits
+from stepscope.rank import backward
 
 
 class Clock:
@@ -23,11 +23,11 @@ class Clock:
 
 def test_waits_are_left_out_and_torch_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(waits, "perf_counter_ns", lambda: clock.ns)
+    monkeypatch.setattr(backward, "perf_counter_ns", lambda: clock.ns)
     monkeypatch.setattr(dist.Work, "wait", clock.takes(1000))
     monkeypatch.setattr(functional, "wait_tensor", clock.takes(300))
     before = dist.Work.wait, functional.wait_tensor
-    with waits.without_waits() as now:
+    with backward.without_waits() as now:
         started = now()
         clock.ns += 7
         assert dist.Work.wait(None) == functional.wait_tensor(None) == "done"  # type: ignore[arg-type]

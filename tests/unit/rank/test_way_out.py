@@ -10,7 +10,7 @@ import pytest
 
 SCRIPT = """
 import ctypes, os, signal, sys, time
-from stepscope.rank.way_out import leave_when_told
+from stepscope.rank.worker import leave_when_told
 
 def handler(signum, frame):
     print("handled", flush=True)
@@ -61,7 +61,7 @@ def test_a_signal_for_a_forked_data_worker_is_none_for_the_rank() -> None:
 
 ABORTS = """
 import faulthandler, os, sys
-from stepscope.rank.way_out import on_abort
+from stepscope.rank.worker import on_abort
 
 if "{where}" == "with faulthandler":
     faulthandler.enable()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from stepscope.config.network import EmulatedNetwork
-from stepscope.launch.netns import owner, world
+from stepscope.launch.netns import namespaces, world
 from stepscope.launch.torchrun import Launched, environment, launch
 from stepscope.store.layout import GroupLayout
 from stepscope.store.writer import make_dir
@@ -27,7 +27,7 @@ def start(
     argv: what every rank runs; None: the rank half with the group's spec. A network that cannot be made shows as a group
     that failed: see probe.py for asking first.
     """
-    owner.sweep()
+    namespaces.sweep()
     make_dir(files.rank_logs)
     line = world.command_of_ranks(
         str(network),
@@ -38,4 +38,4 @@ def start(
         argv=argv or [sys.executable, "-m", "stepscope.rank", str(files.spec)],
     )
     environ = environment(os.environ, threads_per_rank=threads_per_rank, extra=extra_env)
-    return launch(line, files.launcher_log, {**environ, owner.VARIABLE: str(owner.this_process())})
+    return launch(line, files.launcher_log, {**environ, namespaces.VARIABLE: str(namespaces.this_process())})

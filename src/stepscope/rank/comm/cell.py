@@ -11,12 +11,12 @@ import torch.distributed as dist
 from stepscope.collectives import REGISTRY as SPECS
 from stepscope.core.errors import UsageError
 from stepscope.rank import flight
-from stepscope.rank.comm import matmul, overlap, pairs, sweep
+from stepscope.rank.comm import overlap, pairs, sweep
 from stepscope.rank.comm.job import CommJob
 from stepscope.rank.comm.loop import clock_of
-from stepscope.rank.context import RankContext
-from stepscope.rank.control import Control
-from stepscope.rank.reset import reset
+from stepscope.rank.mesh import reset
+from stepscope.rank.pace import Control
+from stepscope.rank.startup import RankContext
 from stepscope.records import codec
 from stepscope.records.comm import CommHeader, CommKind, CommMeasure, CommSpec, CommSummary
 from stepscope.store.writer import LineFile, write_record
@@ -24,7 +24,7 @@ from stepscope.store.writer import LineFile, write_record
 KINDS: dict[CommKind, Callable[[CommJob], str | None]] = {
     "collective": sweep.run,
     "pairs": pairs.run,
-    "matmul": matmul.run,
+    "matmul": overlap.run,
     "overlap": overlap.run,
 }
 

@@ -12,15 +12,14 @@ import torch.distributed as dist
 
 from stepscope.collectives import REGISTRY as SPECS
 from stepscope.collectives import Collective
-from stepscope.rank import failure
+from stepscope.rank import recorder
 from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.collectives import Build, Exchange, Setup
-from stepscope.rank.comm.calls import BackendLacksError, Call, first_line, leave_coalescing
-from stepscope.rank.comm.loop import clock_of, time_calls
+from stepscope.rank.comm.loop import BackendLacksError, Call, clock_of, first_line, leave_coalescing, time_calls
 from stepscope.rank.comm.values import Values, fill, first_wrong
-from stepscope.rank.control import Control
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.mesh import Mesh
+from stepscope.rank.pace import Control
 from stepscope.records.comm import CommMeasure, CommSpec
 from stepscope.store.writer import LineFile
 
@@ -139,7 +138,7 @@ class CommJob:
         except BackendLacksError as error:
             words = str(error)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-            if failure.classify(error) != "error":
+            if recorder.classify(error) != "error":
                 raise
             words = first_line(error)
             leave_coalescing(self.mesh)

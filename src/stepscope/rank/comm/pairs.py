@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from stepscope.rank.collectives import Exchange, Setup
-from stepscope.rank.collectives.send_recv import between
-from stepscope.rank.comm.calls import Call, combine
+from stepscope.rank.collectives.table import between
 from stepscope.rank.comm.job import CommJob
-from stepscope.rank.comm.loop import StopReason, Timed
+from stepscope.rank.comm.loop import Call, StopReason, Timed, combine
 from stepscope.rank.comm.sizes import Size, allocate, no_room
 from stepscope.rank.comm.sweep import planned, refused, sample, skipped
 from stepscope.rank.comm.values import Values, fill

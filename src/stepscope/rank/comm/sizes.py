@@ -12,7 +12,7 @@ from torch import Tensor
 from stepscope.collectives import Collective
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
-from stepscope.rank import failure
+from stepscope.rank import recorder
 from stepscope.rank.collectives import Build, Setup
 from stepscope.rank.comm.job import CommJob
 from stepscope.rank.heartbeat import host_memory_left
@@ -117,7 +117,7 @@ def allocate(job: CommJob, make: Callable[[], object], *, size_bytes: int) -> st
     try:
         make()
     except (RuntimeError, MemoryError) as error:
-        if failure.classify(error) not in ("oom", "host_oom"):
+        if recorder.classify(error) not in ("oom", "host_oom"):
             raise
         failed = f"rank {job.mesh.rank}: {str(error).splitlines()[0]}"
     if size_bytes < ASK_FROM_BYTES:

@@ -6,9 +6,8 @@ from functools import partial
 from typing import Any
 
 from stepscope.rank.collectives import Exchange
-from stepscope.rank.comm.calls import Call, combine
 from stepscope.rank.comm.job import CommJob
-from stepscope.rank.comm.loop import Timed, measure
+from stepscope.rank.comm.loop import Call, Timed, combine, measure
 from stepscope.rank.comm.sizes import Size, allocate, buffer_bytes, no_room, plan_size
 from stepscope.records.comm import CommSample
 

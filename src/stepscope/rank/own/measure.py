@@ -25,10 +25,10 @@ import stepscope
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.words import counted
 from stepscope.datasets.batches import Options
+from stepscope.rank.loading import maker
+from stepscope.rank.mesh import reset
 from stepscope.rank.nest import mapped
-from stepscope.rank.own.batches import maker
 from stepscope.rank.precision import Numerics
-from stepscope.rank.reset import reset
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.rank.workloads import Task
 from stepscope.records import codec
