@@ -24,7 +24,7 @@ from stepscope.store.writer import LineFile, write_record
 KINDS: dict[CommKind, Callable[[CommJob], str | None]] = {
     "collective": sweep.run,
     "pairs": pairs.run,
-    "matmul": overlap.run,
+    "matmul": overlap.run_matmul,
     "overlap": overlap.run,
 }
 
