@@ -21,9 +21,9 @@ from rich.console import Console
 
 from benchmarks._commands import stepscope
 from benchmarks._report import compare, heading, show
+from stepscope.predict.overlap import Transport, measured_transport
 from stepscope.predict.run_buckets import choose_buckets
 from stepscope.predict.timeline import CANDIDATES_MB
-from stepscope.predict.transport import Transport, measured_transport
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell_result import CellResult
 from stepscope.records.timeline import BucketChoice, Timeline

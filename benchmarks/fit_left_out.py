@@ -20,7 +20,7 @@ from stepscope.predict.published.grade import figures
 from stepscope.predict.published.material import Material, speed
 from stepscope.predict.published.questions import QUESTIONS
 from stepscope.predict.published.rows import TrainingRow
-from stepscope.predict.step import fitted
+from stepscope.predict.step import calibration
 from stepscope.predict.step.calibration import StepCalibration
 
 MOST = 24
@@ -28,7 +28,7 @@ MOST = 24
 HALVES = 3
 NOT_FITTED = ("mfu-convention", "collectives-middle")
 FACTS = frozenset({name for _, name in OF_STACKS})
-SHIPPED, SHIPPED_STACKS = fitted.PUBLISHED, {name: dict(values) for name, values in fitted.STACKS.items()}
+SHIPPED, SHIPPED_STACKS = calibration.PUBLISHED, {name: dict(values) for name, values in calibration.STACKS.items()}
 Found = dict[str, dict[str, float]]
 
 
@@ -54,10 +54,10 @@ def learn(rows: Sequence[Asked], material: Material) -> None:
     }
     memory = {name: getattr(SHIPPED, name) for name in ("gradient_factor", "fragmentation")}
     c, stacks = Fit(few, simulated=False, codes=ran).descend(StepCalibration(**memory), stacks, rounds=3)
-    fitted.PUBLISHED, fitted.STACKS = c, stacks
+    calibration.PUBLISHED, calibration.STACKS = c, stacks
     factors = family_factors(few, material)
-    fitted.FAMILY_FACTOR.clear()
-    fitted.FAMILY_FACTOR.update(factors)
+    calibration.FAMILY_FACTOR.clear()
+    calibration.FAMILY_FACTOR.update(factors)
 
 
 def ratios(folder: Path, source: str) -> list[tuple[float, bool]]:
@@ -67,7 +67,7 @@ def ratios(folder: Path, source: str) -> list[tuple[float, bool]]:
 
 
 def unseen(found: Sequence[Sequence[tuple[float, bool]]]) -> None:
-    """10% and 90% quantiles, ``unseen`` in ``predict/step/fitted.py``; a source weighs as the root of its rows."""
+    """10% and 90% quantiles, ``unseen`` in ``predict/step/calibration.py``; a source weighs as the root of its rows."""
     for experts in (False, True):
         rows = sorted((ratio, len(rows) ** -0.5) for rows in found for ratio, moe in rows if moe is experts)
         whole = sum(weight for _, weight in rows)
@@ -86,7 +86,7 @@ def part(folder: Path, keep: Callable[[TrainingRow], bool]) -> Material:
 
 def grade(folder: Path, seen: Callable[[TrainingRow], bool]) -> tuple[Found, Found]:
     """Figures by question, of rows seen and of the others."""
-    fitted.PUBLISHED, fitted.STACKS = SHIPPED, SHIPPED_STACKS
+    calibration.PUBLISHED, calibration.STACKS = SHIPPED, SHIPPED_STACKS
     known = part(folder, seen)
     learn(known.near, part(folder, seen))
     found = []

@@ -1,7 +1,7 @@
 """Fits the step model's constants on half of the published training runs: ``python -m benchmarks.fit_step FOLDER``.
 
 Coordinate descent on the mean |log(predicted / measured)| of the rows that :mod:`stepscope.predict.published.fitted` names;
-each kind of source weighs as the root of its rows. Prints what stands in ``predict/step/fitted.py``: takes minutes.
+each kind of source weighs as the root of its rows. Prints what stands in ``predict/step/calibration.py``: takes minutes.
 ``--rows`` prints which rows to fit on instead (for another folder).
 """
 
@@ -19,7 +19,7 @@ from stepscope.predict.published.as_layout import Asked
 from stepscope.predict.published.fitted import fitted_on, half
 from stepscope.predict.published.material import Material, speed
 from stepscope.predict.published.questions import speeds
-from stepscope.predict.step import fitted
+from stepscope.predict.step import calibration
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.step import predict_step
 
@@ -112,7 +112,7 @@ def family_factors(rows: Sequence[Asked], material: Material) -> dict[str, float
     """Median of predicted over measured speed."""
     found: dict[str, list[float]] = defaultdict(list)
     for asked in rows:
-        found[fitted.gpu_family(asked.gpu)].append(material.speed(asked) / speed(asked))
+        found[calibration.gpu_family(asked.gpu)].append(material.speed(asked) / speed(asked))
     return {family: round(statistics.median(values), 3) for family, values in sorted(found.items())}
 
 
@@ -124,7 +124,7 @@ def reaches(material: Material) -> dict[str, tuple[float, float]]:
     def recording(of: Material, asked: Asked, factor: float, kind: str, *, doublings: float = 0.0, **more: bool):  # type: ignore[no-untyped-def]
         if not fitted_on(asked.row):
             off = math.log(speed(asked) / (of.speed(asked) * factor))
-            found[kind].append(off / math.sqrt(1 + fitted.WIDER_PER_DOUBLING * abs(doublings)))
+            found[kind].append(off / math.sqrt(1 + calibration.WIDER_PER_DOUBLING * abs(doublings)))
         return plain(of, asked, factor, kind, doublings=doublings, **more)
 
     speeds.judge = recording
@@ -143,8 +143,8 @@ def main(folder: Path, *, rows: bool) -> None:
         print(half(asked.row for asked in material.timed))
         return
     seen = [asked for asked in material.near if fitted_on(asked.row)]
-    start = {name: dict(values) for name, values in fitted.STACKS.items()}
-    c, stacks = Fit(seen).descend(fitted.PUBLISHED, start)
+    start = {name: dict(values) for name, values in calibration.STACKS.items()}
+    c, stacks = Fit(seen).descend(calibration.PUBLISHED, start)
     plain = StepCalibration()
     print("PUBLISHED = StepCalibration(")
     for field in fields(c):
@@ -152,9 +152,9 @@ def main(folder: Path, *, rows: bool) -> None:
         if value != getattr(plain, field.name):
             print(f"    {field.name}={value if isinstance(value, str) else float(f'{value:.3g}')!r},")
     print(")\nSTACKS =", {s: {n: float(f"{v:.3g}") for n, v in values.items()} for s, values in stacks.items()})
-    fitted.PUBLISHED, fitted.STACKS = c, stacks
+    calibration.PUBLISHED, calibration.STACKS = c, stacks
     print("FAMILY_FACTOR =", factors := family_factors(seen, fresh := Material(folder)))
-    fitted.FAMILY_FACTOR.update(factors)
+    calibration.FAMILY_FACTOR.update(factors)
     print("REACH =", reaches(fresh))
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks._report import heading
-from stepscope.predict.collectives import achieved
+from stepscope.predict.collectives import constants
 from stepscope.predict.collectives.fabrics import Fabric
 from stepscope.predict.collectives.measured import read_measured_table
 from stepscope.predict.collectives.measured_rows import MeasuredRow
@@ -55,9 +55,9 @@ class Setting:
 
 
 def compare(rows: Sequence[MeasuredRow], setting: Setting) -> list[Compared]:
-    values = {name: getattr(achieved, name) * setting.factors.get(name, 1.0) for name in CONSTANTS}
+    values = {name: getattr(constants, name) * setting.factors.get(name, 1.0) for name in CONSTANTS}
     values["ROUNDING"] = min(values["ROUNDING"], 1.0)
-    with patch.multiple(achieved, **values):
+    with patch.multiple(constants, **values):
         return [
             Compared(row=row, predicted=predict_row(replace(row, fabric=setting.fabric(row.fabric)))) for row in rows
         ]

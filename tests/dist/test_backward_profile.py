@@ -12,8 +12,8 @@ import torch
 
 from stepscope.core.errors import Unavailable
 from stepscope.datasets import Split
+from stepscope.predict.overlap import transport_of
 from stepscope.predict.timeline import slowest_of, step_timeline
-from stepscope.predict.transport import transport_of
 from stepscope.rank.backward import MOST_STEPS, TOGETHER, backward_profile
 from stepscope.rank.instruments.regions import Regions
 from stepscope.rank.instruments.timer import GradientReadiness, NoTimer

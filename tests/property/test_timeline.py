@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.predict.overlap import Transport
 from stepscope.predict.timeline import best_bucket, step_timeline
-from stepscope.predict.transport import Transport
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import ModelFacts, ParameterFact, Setting
 from stepscope.strategies import REGISTRY as STRATEGIES

@@ -13,9 +13,9 @@ from stepscope.cli.predict_what_if import parse_gpus
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.predict.collectives.choose import known_gpu
-from stepscope.predict.step.layout_text import layout_text, parse_layout
-from stepscope.predict.step.model_file import model_of
-from stepscope.predict.step.pathology import warnings_of
+from stepscope.predict.step.alternatives import warnings_of
+from stepscope.predict.step.layout import layout_text, parse_layout
+from stepscope.predict.step.model import model_of
 from stepscope.predict.step.plan import LayoutSearch, plan
 from stepscope.report.views import planned, predicted_step
 
@@ -56,12 +56,12 @@ def run(options: Options) -> int:
         notes.append(f"gbs not given: {base.global_batch} sequences, {base.tokens_per_step:,} tokens per step")
     gpu = known_gpu(str(options.gpu))
     if options.matrix is not None:
-        from stepscope.predict.step.plan_matrix import require_measurable
+        from stepscope.predict.step.plan import require_measurable
 
         require_measurable(model, base)
     found = plan(model, cluster_of(options, counts[0]), base, asked.given, constants_of(options, model))
     if options.matrix is not None and found.best:
-        from stepscope.predict.step.plan_matrix import matrix_yaml
+        from stepscope.predict.step.plan import matrix_yaml
         from stepscope.store.writer import write_bytes
 
         others = [a.prediction for a in found.alternatives if a.prediction is not None]

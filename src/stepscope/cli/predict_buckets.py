@@ -8,8 +8,8 @@ from stepscope.cli.console import log, out, print_document
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.predict.calibrated import machine_warnings
 from stepscope.predict.calibration import machine_of
+from stepscope.predict.overlap import Transport, measured_transport
 from stepscope.predict.run_buckets import DEFAULT, advised, choose_buckets, measured_steps, naive_twin, pick_cell
-from stepscope.predict.transport import Transport, measured_transport
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell_result import CellResult

@@ -14,9 +14,9 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.predict.collectives.fabrics import find_fabric
 from stepscope.predict.job import MeasuredJob
+from stepscope.predict.overlap import measured_transport
 from stepscope.predict.prices import Links, Prices, calibrated_prices, own_prices
 from stepscope.predict.scale import KNEE, OFF, check_gpus, predict_scale
-from stepscope.predict.transport import measured_transport
 from stepscope.predict.what_if import WhatIf
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration

@@ -20,8 +20,8 @@ from stepscope.matrix.comm_sizes import parse_sizes
 from stepscope.predict.calibrated import FitWanted, call_of, machine_warnings
 from stepscope.predict.calibration import machine_of
 from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op, predict_collective
+from stepscope.predict.collectives.costs import Predicted
 from stepscope.predict.collectives.machine import Caller
-from stepscope.predict.predicted import Predicted
 from stepscope.records.codec import headed
 from stepscope.report.views.predicted import build_alternatives, build_sizes, interval_text
 from stepscope.store.calibration import read_calibration

@@ -16,16 +16,20 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.predict.collectives.choose import known_gpu
 from stepscope.predict.collectives.fabrics import find_fabric
+from stepscope.predict.step.alternatives import (
+    Remedy,
+    base_of,
+    changed,
+    efficiency,
+    knee,
+    remedies,
+    speedup,
+    warnings_of,
+)
 from stepscope.predict.step.calibration import StepCalibration
-from stepscope.predict.step.change import changed
-from stepscope.predict.step.cluster import Cluster
-from stepscope.predict.step.fit import Remedy, remedies
-from stepscope.predict.step.layout_text import AskedLayout, layout_text, parse_layout
-from stepscope.predict.step.model import ModelShape
-from stepscope.predict.step.model_file import model_of
-from stepscope.predict.step.pathology import warnings_of
-from stepscope.predict.step.scaling import base_of, efficiency, knee, speedup
-from stepscope.predict.step.shipped import calibrated, corrected, shipped
+from stepscope.predict.step.layout import AskedLayout, Cluster, layout_text, parse_layout
+from stepscope.predict.step.measured import calibrated, corrected, shipped
+from stepscope.predict.step.model import ModelShape, model_of
 from stepscope.predict.step.step import StepPrediction, predict_step
 from stepscope.report.views import predicted_step
 

@@ -1,7 +1,6 @@
 """The specs of the collectives: payload, wire bytes, bus factor, steps. No torch here."""
 
-from stepscope.collectives.spec import REDUCE_OPS, Collective
-from stepscope.collectives.table import TABLE
+from stepscope.collectives.table import REDUCE_OPS, TABLE, Collective
 from stepscope.core.registry import Registry
 
 __all__ = ["REDUCE_OPS", "REGISTRY", "Collective"]

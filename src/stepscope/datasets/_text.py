@@ -17,8 +17,18 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import DataError
 from stepscope.datasets import _files
-from stepscope.datasets._cache import LABELLED, Arrays, labelled, prepared_arrays
-from stepscope.datasets._common import Dataset, NoOptions, Prepared, Split, files_dataset, misfit
+from stepscope.datasets._common import (
+    LABELLED,
+    Arrays,
+    Dataset,
+    NoOptions,
+    Prepared,
+    Split,
+    files_dataset,
+    labelled,
+    misfit,
+    prepared_arrays,
+)
 from stepscope.records.plan import InputNeeds
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2

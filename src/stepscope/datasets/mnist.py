@@ -15,8 +15,16 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import UsageError
 from stepscope.datasets import _files
-from stepscope.datasets._cache import LABELLED, Arrays, labelled, prepared_arrays
-from stepscope.datasets._common import NoOptions, Prepared, files_dataset, misfit
+from stepscope.datasets._common import (
+    LABELLED,
+    Arrays,
+    NoOptions,
+    Prepared,
+    files_dataset,
+    labelled,
+    misfit,
+    prepared_arrays,
+)
 from stepscope.records.plan import InputNeeds
 
 KEY = "mnist"

@@ -12,9 +12,9 @@ from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
+from stepscope.predict.collectives.costs import Predicted
 from stepscope.predict.curve_shape import curve_interval_ns, curve_time_ns
 from stepscope.predict.line_fit import line_time_ns
-from stepscope.predict.predicted import Predicted
 from stepscope.records.calibration import CalibratedMachine, Calibration, CollectiveFit
 
 _OTHER_WORLD = 0.10

@@ -8,7 +8,7 @@ from math import isqrt
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.collectives import Collective
-from stepscope.collectives.spec import Cost
+from stepscope.collectives.table import Cost
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
+from stepscope.predict.collectives.costs import Z80
 from stepscope.predict.curve_families import FAMILIES, LINE, PIPELINED, PROTOCOLS, CurveFamily, gradient, most_probable
 from stepscope.predict.curve_shape import as_knots, curve_time_ns, isolated, knots_between, monotone
 from stepscope.predict.line_fit import checked, noise_per_size
-from stepscope.predict.predicted import Z80
 from stepscope.records.calibration import Curve
 
 Floats = NDArray[np.float64]

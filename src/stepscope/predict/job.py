@@ -9,9 +9,8 @@ from statistics import median
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_size
-from stepscope.predict.overlap import Transfer, run
+from stepscope.predict.overlap import STARTUP_BYTES, Transfer, Transport, link_share, run
 from stepscope.predict.pipeline import PipelineTimeline, StageTime, simulate
-from stepscope.predict.transport import STARTUP_BYTES, Transport, link_share
 from stepscope.records import mesh as meshes
 from stepscope.records.pipeline import PipelineLayout
 

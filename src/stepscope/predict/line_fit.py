@@ -265,3 +265,17 @@ def _r_squared(times: Floats, predicted: Floats) -> float:
     total = float(((logs - logs.mean()) ** 2).sum())
     left = float(((logs - np.log(np.maximum(predicted, _FLOOR * times))) ** 2).sum())
     return 1.0 - left / total if total > 1e-12 else 1.0
+
+
+ETHERNET_MTU = 1500
+
+_IP_AND_TCP = 52  # IPv4 20, TCP 20, its time stamps 12 (RFC 791, 9293, 7323)
+_ETHERNET = 14  # what a Linux queueing discipline counts of a frame beside the packet
+
+
+def link_rate_bytes_per_s(payload_bytes_per_s: float, *, mtu: int = ETHERNET_MTU) -> float:
+    """Rate of an Ethernet link that carries ``payload_bytes_per_s`` in full TCP segments: with headers, x 1.046 at 1500.
+
+    Counts a frame as ``tc`` does: without preamble, check sequence and gap (24 bytes more on a real wire).
+    """
+    return payload_bytes_per_s * (mtu + _ETHERNET) / (mtu - _IP_AND_TCP)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.suggest import named
 from stepscope.predict.calibrated import FitWanted, time_of
+from stepscope.predict.overlap import Transport, link_share, transport_of
 from stepscope.predict.specs import specs_of
 from stepscope.predict.timeline import CANDIDATES_MB, TIE, CommTime, best_bucket, slowest_of, step_timeline
-from stepscope.predict.transport import Transport, link_share, transport_of
 from stepscope.records.backward import BackwardProfile
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell import CellSpec

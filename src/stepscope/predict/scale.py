@@ -11,11 +11,10 @@ from statistics import NormalDist
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted, in_words
-from stepscope.predict.compute_change import ComputeChange, compute_change
+from stepscope.predict.collectives.costs import Z80
 from stepscope.predict.job import MeasuredJob, Replayed, rebucketed, replayed, sending, stretched
-from stepscope.predict.predicted import Z80
 from stepscope.predict.prices import Prices
-from stepscope.predict.what_if import WhatIf
+from stepscope.predict.what_if import ComputeChange, WhatIf, compute_change
 from stepscope.records import mesh as meshes
 from stepscope.records.scale_prediction import MeasuredPoint, ScaledStep, ScalePrediction
 from stepscope.records.training import Scaling

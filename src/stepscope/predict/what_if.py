@@ -1,10 +1,15 @@
-"""One change to a job that a prediction is asked for."""
+"""One change to a job that a prediction is asked for, and how much longer the job's own work takes under it."""
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import Unavailable, UsageError
+from stepscope.core.units import format_percent
+from stepscope.predict.collectives.choose import known_gpu
+from stepscope.predict.job import MeasuredJob
 
 UNITS = {"amp_bf16": "bf16", "amp_fp16": "fp16"}
 """The matrix rate that a precision uses, where that is not its own name."""
@@ -26,3 +31,98 @@ class WhatIf:
     precision: str | None = None
     overlap: Literal["perfect"] | None = None
     bucket_bytes: int | None = None
+
+
+FOLLOWS_BATCH = (0.85, 0.95, 1.0)
+"""Share of computation in proportion to the batch: low, usual, high. The rest is launches, small kernels and weights read
+once a step. Defaults: no table of them."""
+
+ITEM_BYTES = {"fp32": 4, "tf32": 4, "amp_bf16": 2, "amp_fp16": 2, "bf16": 2, "fp16": 2, "fp8": 2}
+"""Bytes of an activation. FP8 recipes keep activations outside products in 16 bits."""
+
+MIXED = ("amp_bf16", "amp_fp16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeChange:
+    """Factors on times. body: of computation before the tail, (low, usual, high); tail: of what follows the last reduction;
+    input: of loading. payload: of gradients on the wire. assumptions: in sentences."""
+
+    body: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    tail: float = 1.0
+    input: float = 1.0
+    payload: float = 1.0
+    assumptions: tuple[str, ...] = ()
+
+
+def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float) -> ComputeChange:
+    """What ``what`` makes of the job's own work; batch: factor on the batch of a rank, strong scaling included.
+
+    Raises UsageError where the job or the table does not tell what is needed.
+    """
+    assumptions: list[str] = []
+    low, usual, high = (1.0, 1.0, 1.0)
+    tail = payload = 1.0
+    if what.gpu is not None or what.precision is not None:
+        (low, usual, high), tail = _hardware(job, what, assumptions)
+    if what.precision is not None and job.divided:
+        raise UsageError(
+            f"--what-if precision: {job.name} sends activations",
+            why="which of them take another type is not in its plan",
+            fix="ask for another GPU, link or batch, or measure it in that precision",
+        )
+    if what.precision is not None and what.precision not in (*MIXED, "fp8"):
+        payload = ITEM_BYTES[what.precision] / ITEM_BYTES[job.dtype or "fp32"]
+    if batch != 1:
+        factors = sorted(batch * share + 1 - share for share in FOLLOWS_BATCH)
+        usual *= batch * FOLLOWS_BATCH[1] + 1 - FOLLOWS_BATCH[1]
+        low, high = low * factors[0], high * factors[-1]
+        least, middle, most = (format_percent(share, digits=0) for share in FOLLOWS_BATCH)
+        assumptions.append(
+            f"the batch of a rank is {batch:.3g} times as large: {middle} ({least} to {most}) of computation and all "
+            "loading follow it, the optimizer and what comes after reductions do not"
+        )
+    return ComputeChange(
+        body=(low, usual, high), tail=tail, input=batch, payload=payload, assumptions=tuple(assumptions)
+    )
+
+
+def _hardware(job: MeasuredJob, what: WhatIf, assumptions: list[str]) -> tuple[tuple[float, float, float], float]:
+    """Factors by the hardware table: products by their peak rate, the rest by the rate of memory."""
+    if job.gpu is None:
+        raise UsageError(
+            f"--what-if {'gpu' if what.gpu else 'precision'} needs the job's GPU",
+            why=f"{job.name} ran on {job.device}, which is not in the hardware table",
+            fix="`stepscope hardware` lists the known ones",
+        )
+    if job.dtype is None or job.dtype not in ITEM_BYTES:
+        raise UsageError(
+            f"--what-if {'gpu' if what.gpu else 'precision'}: {job.name} does not show the type of its products",
+            why=f"its matrix kernels' names say {job.dtype or 'none'}",
+        )
+    before, after = known_gpu(job.gpu), known_gpu(what.gpu or job.gpu)
+    precision = what.precision or job.dtype
+    rates = []
+    for entry, kind in ((before, job.dtype), (after, precision)):
+        rate = entry.peak(UNITS.get(kind, kind))
+        if isinstance(rate, Unavailable):
+            raise UsageError(f"no prediction for {entry.name} in {kind}", why=rate.reason)
+        rates.append(rate)
+    products = rates[0] / rates[1]
+    bandwidth = before.memory_bytes_per_s / after.memory_bytes_per_s
+    size = ITEM_BYTES[precision] / ITEM_BYTES[job.dtype]
+    memory = bandwidth * (math.sqrt(size) if precision in MIXED else size)
+    if job.products is None:
+        usual = math.sqrt(products * memory)
+        told = "its products' share of computation is unknown, so half is assumed"
+    else:
+        usual = job.products * products + (1 - job.products) * memory
+        told = f"{format_percent(job.products, digits=0)} of computation multiplies matrices"
+    ends = [math.sqrt(usual * end) for end in (products, memory)]
+    low, high = min(usual, *ends), max(usual, *ends)
+    assumptions.append(
+        f"{told} and takes {products:.2f} times as long on {after.name} in {precision} as on {before.name} in {job.dtype} "
+        f"(peak rates), the rest {memory:.2f} times (memory rates); the interval reaches half-way to all being either; "
+        "time in which the host launches nothing stays"
+    )
+    return (low, usual, high), bandwidth

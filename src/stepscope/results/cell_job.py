@@ -12,10 +12,10 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.machine.peaks import find
 from stepscope.predict.job import Gradient, JobCall, JobPipeline, MeasuredJob
-from stepscope.predict.plan_timing import timings
+from stepscope.predict.overlap import Transport, transport_of
 from stepscope.predict.run_buckets import profile_of, same_work
 from stepscope.predict.specs import Specs, specs_of
-from stepscope.predict.transport import Transport, transport_of
+from stepscope.predict.timeline import timings
 from stepscope.records import mesh as meshes
 from stepscope.records.backward import BackwardProfile
 from stepscope.records.cell import CellSpec

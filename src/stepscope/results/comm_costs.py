@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.predict.calibration import calibrate, machine_of
+from stepscope.predict.overlap import Transport, measured_transport
 from stepscope.predict.run_buckets import choose_buckets, naive_twin, own_timeline
-from stepscope.predict.transport import Transport, measured_transport
 from stepscope.records.calibration import CalibratedMachine, Calibration, CollectiveFit
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult

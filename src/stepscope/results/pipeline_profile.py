@@ -11,8 +11,7 @@ from statistics import fmean, median
 
 from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
-from stepscope.predict.pipeline import StageTime, balanced_split, meets, simulate
-from stepscope.predict.pipeline_orders import pipeline_orders
+from stepscope.predict.pipeline import StageTime, balanced_split, meets, pipeline_orders, simulate
 from stepscope.predict.specs import specs_of
 from stepscope.records.cell_result import CellResult
 from stepscope.records.pipeline import PipelineLayout, PipelineSpan

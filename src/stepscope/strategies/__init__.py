@@ -4,8 +4,17 @@ One file per strategy; the implementation lies under ``rank/strategies`` with th
 """
 
 from stepscope.core.registry import Registry
-from stepscope.strategies._common import MIB, NoOptions, Strategy, all_of, assign_buckets, bucket_bytes, memory
-from stepscope.strategies._sharded import NARROW, ShardedOptions
+from stepscope.strategies._common import (
+    MIB,
+    NARROW,
+    NoOptions,
+    ShardedOptions,
+    Strategy,
+    all_of,
+    assign_buckets,
+    bucket_bytes,
+    memory,
+)
 
 __all__ = [
     "MIB",

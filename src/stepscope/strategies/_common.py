@@ -1,15 +1,21 @@
-"""What every strategy declares, and the plans that several of them share."""
+"""What every strategy declares, and the plans that several of them share.
+
+``fully_shard``'s, of ``fsdp2`` and ``hsdp``: the order of calls follows FSDPState and FSDPParamGroup in
+torch/distributed/fsdp/_fully_shard (torch 2.13).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from stepscope.config.options import OptionsModel
 from stepscope.core.errors import UsageError
 from stepscope.core.suggest import unknown
-from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
+from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
 
 MIB = 1 << 20
 
@@ -181,3 +187,191 @@ def optimizer_bytes(facts: ModelFacts, setting: Setting, parameter_bytes: int) -
     if setting.optimizer == "sgd" and setting.momentum != 0:
         states += 1
     return states * parameter_bytes
+
+
+NARROW = {"bf16": "bfloat16", "fp32": "float32"}
+
+# A bfloat16 parameter is off by 2^-9 relative to its size; the gradients of a few layers computed with such parameters
+# and activations were off by up to 1.6e-2 of their norm in the conformance model, and by 6e-3 when they alone are rounded.
+TOLERANCE = {"param_dtype": 4e-2, "reduce_dtype": 1.5e-2}
+
+
+class ShardedOptions(OptionsModel):
+    """reshard_after_forward: free a unit's whole parameters after its forward pass and gather them again for backward;
+    a number: keep them sharded over so many ranks. blocks_per_unit: the model's blocks that are gathered together; 0: the
+    whole model is one unit. param_dtype, reduce_dtype: types that parameters are gathered and computed in, and gradients
+    reduced in; none: as stored. forward_prefetch, backward_prefetch: units gathered ahead; torch's own are 0 and 1.
+    cpu_offload: shards lie in host memory.
+    """
+
+    reshard_after_forward: bool | int = True
+    blocks_per_unit: int = Field(default=1, ge=0)
+    param_dtype: Literal["none", "bf16"] = "none"
+    reduce_dtype: Literal["none", "bf16", "fp32"] = "none"
+    forward_prefetch: int = Field(default=0, ge=0)
+    backward_prefetch: int = Field(default=1, ge=1)
+    cpu_offload: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Parameters that are gathered together. root: what no block holds; it stays whole from forward to backward.
+
+    first: its input needs no gradient, so its own are reduced at the very end.
+    """
+
+    blocks: tuple[str, ...]
+    parameters: tuple[ParameterFact, ...]
+    root: bool = False
+    first: bool = False
+
+
+def units(facts: ModelFacts, options: ShardedOptions) -> tuple[Unit, ...]:
+    """The units in the order of use, the root ahead; a root without parameters is left out."""
+    size = options.blocks_per_unit
+    groups = [facts.blocks[i : i + size] for i in range(0, len(facts.blocks), size)] if size else []
+    inside = [tuple(p for p in facts.parameters if p.name.startswith(tuple(f"{b}." for b in g))) for g in groups]
+    taken = {p.name for group in inside for p in group}
+    rest = tuple(p for p in facts.parameters if p.name not in taken)
+    found = [
+        Unit(blocks=blocks, parameters=members, first=members[:1] == facts.parameters[:1])
+        for blocks, members in zip(groups, inside, strict=True)
+    ]
+    return (*([Unit(blocks=(), parameters=rest, root=True)] if rest else []), *found)
+
+
+def shard_numel(parameter: ParameterFact, shards: int) -> int:
+    """Elements of one rank's piece: rows are dealt out in whole, so the last ranks' may be padding."""
+    rows = parameter.shape[0] if parameter.shape else 1
+    return -(-rows // shards) * (parameter.numel // rows)
+
+
+def requires(facts: ModelFacts, setting: Setting, options: ShardedOptions, *, group: str) -> str | None:
+    """Why it cannot run there, with shards over the mesh's dimension ``group``."""
+    shards = setting.size(group)
+    reshard = options.reshard_after_forward
+    divides = isinstance(reshard, bool) or (1 < reshard < shards and shards % reshard == 0)
+    fits = "".join(f", {n}" for n in range(2, shards) if shards % n == 0)
+    return all_of(
+        "the shards cannot be planned: the workload does not state the shapes of its parameters"
+        if any(p.shape is None for p in facts.parameters)
+        else None,
+        "cpu_offload moves shards from a GPU to the host: CPU ranks have them there already"
+        if options.cpu_offload and setting.device == "cpu"
+        else None,
+        None
+        if divides
+        else f"reshard_after_forward {reshard} must divide the {shards} shards and be smaller: use true, false{fits}",
+        "amp_fp16 is not supported: the overflow check of its loss scale is not planned for shards; use amp_bf16"
+        if setting.precision == "amp_fp16"
+        else None,
+        f"param_dtype {options.param_dtype} is a precision of its own: set precision to fp32, not {setting.precision}"
+        if options.param_dtype != "none" and setting.precision != "fp32"
+        else None,
+    )
+
+
+def tolerance(options: ShardedOptions) -> float:
+    return max((TOLERANCE[name] for name in TOLERANCE if getattr(options, name) == "bf16"), default=0.0)
+
+
+def _gathered(unit: Unit, options: ShardedOptions) -> str:
+    return NARROW.get(options.param_dtype, unit.parameters[0].dtype)
+
+
+def comm_plan(
+    facts: ModelFacts, setting: Setting, options: ShardedOptions, *, group: str, replicated: str | None = None
+) -> tuple[CommOp, ...]:
+    """Gathers and reductions of one optimizer step; every micro-step gathers, the last one reduces.
+
+    group, replicated: the mesh's dimensions of the shards and of their replicas. On the CPU all of them block:
+    fully_shard overlaps by streams, which only accelerators have.
+    """
+    shards, replicas = setting.size(group), 1 if replicated is None else setting.size(replicated)
+    if shards == replicas == 1:
+        return ()  # fully_shard on one rank calls nothing
+    every = units(facts, options)
+    blocking = setting.device == "cpu"
+
+    def op(name: str, unit: Unit, phase: str, dtype: str, n: int, group: str) -> CommOp:
+        members = tuple(p.name for p in unit.parameters)
+        return CommOp(op=name, numel=n, dtype=dtype, phase=phase, members=members, group=group, blocking=blocking)
+
+    def padded(unit: Unit) -> int:
+        return shards * sum(shard_numel(p, shards) for p in unit.parameters)
+
+    def gather(unit: Unit, phase: str) -> CommOp:
+        reshard = options.reshard_after_forward
+        fewer = phase == "backward" and not isinstance(reshard, bool)
+        where = f"{int(reshard)} ranks" if fewer else group
+        return op("all_gather", unit, phase, _gathered(unit, options), padded(unit), where)
+
+    def reduce(unit: Unit) -> Iterator[CommOp]:
+        dtype = NARROW.get(options.reduce_dtype, _gathered(unit, options))
+        if shards > 1:
+            yield op("reduce_scatter", unit, "backward", dtype, padded(unit), group)
+        if replicated is not None and replicas > 1:
+            yield op("all_reduce", unit, "backward", dtype, padded(unit) // shards, replicated)
+
+    plan: list[CommOp] = []
+    for micro_step in range(setting.accumulation):
+        last = micro_step == setting.accumulation - 1
+        plan += [gather(unit, "forward") for unit in every]
+        for unit, gathers in _backward(every, options):
+            plan += [gather(each, "backward") for each in gathers]
+            plan += reduce(unit) if last else ()
+    if setting.clip:
+        norms = op(
+            "all_reduce",
+            Unit(blocks=(), parameters=()),
+            "optimizer",
+            facts.parameters[0].dtype,
+            len(facts.parameters),
+            group,
+        )
+        plan.append(norms)
+    return tuple(plan)
+
+
+def _backward(every: tuple[Unit, ...], options: ShardedOptions) -> Iterator[tuple[Unit, tuple[Unit, ...]]]:
+    """Each unit in the order in which backward reduces it, and the units that are gathered since the one before."""
+    cut = [unit for unit in every if not unit.root]
+    waiting = list(cut) if options.reshard_after_forward is not False else []
+    for at in reversed(range(len(cut))):
+        ahead = [cut[i] for i in range(at, max(at - options.backward_prefetch, 0) - 1, -1)]
+        gathers = tuple(unit for unit in ahead if unit in waiting)
+        waiting = [unit for unit in waiting if unit not in gathers]
+        if cut[at].first:
+            yield from ((root, gathers) for root in every if root.root)
+            yield cut[at], () if len(cut) < len(every) else gathers
+        else:
+            yield cut[at], gathers
+    if not (cut and cut[0].first):
+        yield from ((root, ()) for root in every if root.root)
+
+
+def memory_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions, *, group: str) -> MemoryPlan:
+    """Shards of the first rank, which has the largest, and the whole parameters and gradients that are there for a while.
+
+    At the peak of a backward pass: the root, and without resharding every unit, whole; else two units, one of them ahead.
+    Beside them the buffer of a gather and the whole gradients of one unit with those that are being reduced.
+    """
+    shards = setting.size(group)
+    mine = {p.name: shard_numel(p, shards) * DTYPE_BYTES[p.dtype] for p in facts.parameters}
+    states = sum(mine.values())
+    every = units(facts, options)
+    whole = [shards * sum(mine[p.name] for p in unit.parameters) for unit in every]
+    kept = options.reshard_after_forward is False
+    return MemoryPlan(
+        parameter_bytes=states,
+        gradient_bytes=states if setting.accumulation == 1 else states + facts.gradient_bytes,
+        optimizer_bytes=optimizer_bytes(facts, setting, states),
+        communication_bytes=sum(whole) if options.reshard_after_forward is False else _largest(whole, facts, options),
+        gathered_bytes=sum(w for w, unit in zip(whole, every, strict=True) if unit.root or kept),
+    )
+
+
+def _largest(whole: list[int], facts: ModelFacts, options: ShardedOptions) -> int:
+    roots = [size for size, unit in zip(whole, units(facts, options), strict=True) if unit.root]
+    rest = sorted(whole[len(roots) :])
+    return sum(roots) + sum(rest[-1 - options.backward_prefetch :])

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from stepscope.strategies import _sharded
-from stepscope.strategies._common import Strategy
-from stepscope.strategies._sharded import ShardedOptions
+from stepscope.strategies import _common
+from stepscope.strategies._common import ShardedOptions, Strategy
 
 STRATEGY = Strategy(
     key="fsdp2",
     summary="torch fully_shard: parameters, gradients and optimizer state sharded over all ranks",
     options=ShardedOptions,
-    requires=partial(_sharded.requires, group="dp"),
-    comm_plan=partial(_sharded.comm_plan, group="dp"),
-    memory_plan=partial(_sharded.memory_plan, group="dp"),
-    tolerance=_sharded.tolerance,
+    requires=partial(_common.requires, group="dp"),
+    comm_plan=partial(_common.comm_plan, group="dp"),
+    memory_plan=partial(_common.memory_plan, group="dp"),
+    tolerance=_common.tolerance,
     sharded=True,
     torch="2.6",  # torch.distributed.fsdp.fully_shard
     variants=(

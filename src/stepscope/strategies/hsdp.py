@@ -9,16 +9,15 @@ from __future__ import annotations
 from functools import partial
 
 from stepscope.records.plan import ModelFacts, Setting
-from stepscope.strategies import _sharded
-from stepscope.strategies._common import Strategy
-from stepscope.strategies._sharded import ShardedOptions
+from stepscope.strategies import _common
+from stepscope.strategies._common import ShardedOptions, Strategy
 
 
 def _requires(facts: ModelFacts, setting: Setting, options: ShardedOptions) -> str | None:
     if min(setting.size("dp_replicate"), setting.size("dp_shard")) < 2:
         fits = [f"{{dp_replicate: {n}, dp_shard: {setting.world_size // n}}}" for n in _factors(setting.world_size)]
         return f"hsdp needs a mesh of dp_replicate x dp_shard: {' or '.join(fits) or 'at least 4 ranks'}"
-    return _sharded.requires(facts, setting, options, group="dp_shard")
+    return _common.requires(facts, setting, options, group="dp_shard")
 
 
 def _factors(world_size: int) -> list[int]:
@@ -30,9 +29,9 @@ STRATEGY = Strategy(
     summary="torch fully_shard within groups of ranks, replicated over the groups",
     options=ShardedOptions,
     requires=_requires,
-    comm_plan=partial(_sharded.comm_plan, group="dp_shard", replicated="dp_replicate"),
-    memory_plan=partial(_sharded.memory_plan, group="dp_shard"),
-    tolerance=_sharded.tolerance,
+    comm_plan=partial(_common.comm_plan, group="dp_shard", replicated="dp_replicate"),
+    memory_plan=partial(_common.memory_plan, group="dp_shard"),
+    tolerance=_common.tolerance,
     sharded=True,
     torch="2.6",  # torch.distributed.fsdp.fully_shard
     dimensions=frozenset({"dp_replicate", "dp_shard"}),

@@ -11,9 +11,8 @@ from math import gcd
 from stepscope.config.options import OptionsModel
 from stepscope.records.mesh import WORLD
 from stepscope.records.plan import CommOp, CutModule, MemoryPlan, ModelFacts, ParallelPlan, ParameterFact, Setting
-from stepscope.strategies import _sharded
-from stepscope.strategies._common import REGISTERED, Strategy, all_of, memory, norm_reduction
-from stepscope.strategies._sharded import ShardedOptions
+from stepscope.strategies import _common
+from stepscope.strategies._common import REGISTERED, ShardedOptions, Strategy, all_of, memory, norm_reduction
 
 CUT_AT = {
     "column": {"weight": 0, "bias": 0},
@@ -158,7 +157,7 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptio
     # fully_shard sums them over tp itself, before it reduces a unit over dp.
     last = _by_unit([*reversed(backward)], [replace(n, phase="backward") for n in norms], facts.blocks)
     unclipped = replace(setting, clip=False)
-    dp = _sharded.comm_plan(share(facts, setting.size("tp")), unclipped, ShardedOptions(), group="dp")
+    dp = _common.comm_plan(share(facts, setting.size("tp")), unclipped, ShardedOptions(), group="dp")
     return (*((*forward, *reversed(backward)) * (setting.accumulation - 1)), *forward, *last, *dp, *clipped)
 
 
@@ -193,7 +192,7 @@ def _by_unit(backward: list[CommOp], norms: list[CommOp], blocks: Sequence[str])
 
 def _memory_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> MemoryPlan:
     mine, shards = share(facts, setting.size("tp")), setting.size("dp")
-    plan = memory(mine, setting) if shards == 1 else _sharded.memory_plan(mine, setting, ShardedOptions(), group="dp")
+    plan = memory(mine, setting) if shards == 1 else _common.memory_plan(mine, setting, ShardedOptions(), group="dp")
     return replace(plan, activations=_activations(facts, setting, options))
 
 

@@ -4,8 +4,18 @@ One file per family; the implementation (the module) lies under ``rank/workloads
 ``python:MODULE:FUNCTION`` is a model of the user's.
 """
 
-from stepscope.workloads._common import TransformerOptions, Workload, linear, model_facts, piece
-from stepscope.workloads._own import IMPLIED, PREFIX, Arguments, Workloads, own_names
+from stepscope.workloads._common import (
+    IMPLIED,
+    PREFIX,
+    Arguments,
+    TransformerOptions,
+    Workload,
+    Workloads,
+    linear,
+    model_facts,
+    own_names,
+    piece,
+)
 
 __all__ = [
     "IMPLIED",

@@ -12,11 +12,11 @@ from tests.comm_rows import SIZES, calibration, fit, sweep
 
 from stepscope.cli.main import main
 from stepscope.predict.collectives.choose import known_gpu, predict_collective
-from stepscope.predict.step import Cluster, Layout, predict_step
-from stepscope.predict.step.kernels import reached
-from stepscope.predict.step.measured_machine import fit_machine
-from stepscope.predict.step.named_models import find_model
-from stepscope.predict.step.shipped import calibrated, shipped
+from stepscope.predict.step.layout import Cluster, Layout
+from stepscope.predict.step.measured import calibrated, fit_machine, shipped
+from stepscope.predict.step.model import find_model
+from stepscope.predict.step.stages import reached
+from stepscope.predict.step.step import predict_step
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration, MatmulRate
 

@@ -18,8 +18,7 @@ from stepscope.cli.console import err, out
 from stepscope.cli.example_run import _planted
 from stepscope.cli.main import main
 from stepscope.core.errors import UsageError
-from stepscope.examples.hang import LOST
-from stepscope.examples.jobs import EXAMPLES
+from stepscope.examples.jobs import EXAMPLES, LOST
 
 FIRST = {
     "straggler": ("straggler", "rank 5"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import DataError, MissingError
-from stepscope.datasets._cache import prepared_arrays
+from stepscope.datasets._common import prepared_arrays
 
 NAMES = ("x", "empty")
 
@@ -75,7 +75,7 @@ def test_processes_that_start_at_once_build_once(tmp_path: Path) -> None:
 import sys, time
 from pathlib import Path
 import numpy as np
-from stepscope.datasets._cache import prepared_arrays
+from stepscope.datasets._common import prepared_arrays
 cache = Path({str(tmp_path)!r})
 def build():
     with (cache / "calls").open("a") as file:

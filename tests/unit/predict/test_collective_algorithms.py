@@ -7,7 +7,7 @@ import math
 import pytest
 
 from stepscope.core.errors import UsageError
-from stepscope.predict.collectives import achieved, tuning_nccl
+from stepscope.predict.collectives import constants
 from stepscope.predict.collectives.algorithms import (
     halving_steps,
     halving_wire_factor,
@@ -50,7 +50,7 @@ def of(op: str, size: int, where: Place, algorithm: str, protocol: str = "Simple
 
 def test_a_ring_moves_the_bytes_of_the_definition_at_the_links_rate() -> None:
     where = machine(n=8)
-    rate = 12 * 20.0 * achieved.RING_SHARE  # NCCL counts 20 GB/s of each of 12 links
+    rate = 12 * 20.0 * constants.RING_SHARE  # NCCL counts 20 GB/s of each of 12 links
     for op, factor in (
         ("all_reduce", 2 * 7 / 8),
         ("all_gather", 7 / 8),
@@ -63,7 +63,7 @@ def test_a_ring_moves_the_bytes_of_the_definition_at_the_links_rate() -> None:
 
 @pytest.mark.parametrize(("op", "steps"), [("all_reduce", 14), ("all_gather", 7), ("reduce_scatter", 7)])
 def test_a_ring_on_one_node_waits_once_a_step(op: str, steps: int) -> None:
-    base, step = tuning_nccl.RING.base_us[0], tuning_nccl.RING.link_us[0]
+    base, step = constants.RING.base_us[0], constants.RING.link_us[0]
     assert ring_latency_us(op, machine(n=8), 0) == pytest.approx(base + steps * step)
 
 
@@ -71,13 +71,13 @@ def test_a_ring_over_nodes_crosses_every_boundary_but_one_in_each_lap() -> None:
     one, two = machine(n=8), machine(n=16, network="infiniband-hdr")
     assert two.domains == 2
     extra = ring_latency_us("all_gather", two, 0) - ring_latency_us("all_gather", one, 0)
-    post = tuning_nccl.NET_OVERHEAD_US
-    step, hop = tuning_nccl.RING.link_us[0], tuning_nccl.RING.net_us[0]
+    post = constants.NET_OVERHEAD_US
+    step, hop = constants.RING.link_us[0], constants.RING.net_us[0]
     assert extra == pytest.approx(14 * post + hop - 7 * step)
 
 
 def test_a_tree_waits_for_the_logarithm_of_the_nodes() -> None:
-    hop = tuning_nccl.TREE.net_us[0]
+    hop = constants.TREE.net_us[0]
     at = {nodes: tree_latency_us(machine(n=8 * nodes, network="infiniband-hdr"), 0) for nodes in (2, 4, 8, 16)}
     assert [at[n] - at[n // 2] for n in (4, 8, 16)] == pytest.approx([2 * hop] * 3)
 
@@ -86,7 +86,7 @@ def test_a_tree_carries_twice_the_bytes() -> None:
     where = machine("v100-sxm3-32gb", n=8)
     ours = of("all_reduce", 256 * MIB, where, "tree")
     gen = where.generation
-    rate = min(where.ring * tuning_nccl.TREE_RATE, gen.channels * gen.tree_channel[0])
+    rate = min(where.ring * constants.TREE_RATE, gen.channels * gen.tree_channel[0])
     assert ours.transfer_us == pytest.approx(2 * 256 * MIB / rate / 1e3)
 
 
@@ -137,7 +137,7 @@ def test_bus_bandwidth_above_the_link_is_what_in_network_reduction_gives() -> No
 def test_ll_is_bounded_by_its_table_and_never_used_where_the_fabric_forbids_it() -> None:
     where = machine("h100-sxm", n=8)
     ll = of("all_reduce", 2**30, where, "ring", "LL")
-    assert 2**30 * 1.75 / 1e3 / ll.transfer_us == pytest.approx(tuning_nccl.GENERATIONS["hopper"].ll_max[0])
+    assert 2**30 * 1.75 / 1e3 / ll.transfer_us == pytest.approx(constants.GENERATIONS["hopper"].ll_max[0])
     over = machine("h100-sxm", n=16, network="gpudirect-tcpxo")
     assert "LL" not in {c.protocol for c in candidates("all_reduce", 1024, over)}
 
@@ -209,9 +209,9 @@ def test_an_unknown_network_is_said_and_widens_the_interval() -> None:
 
 def test_a_mesh_of_eight_has_seven_rings_and_eight_when_they_leave_the_node() -> None:
     one, four = machine("mi325x", n=8), machine("mi325x", n=32, network="roce-400g")
-    assert one.ring == pytest.approx(7 * 48 * achieved.MESH_SHARE)
-    assert four.ring == pytest.approx(8 * 48 * achieved.MESH_SHARE)
-    assert machine("mi300x", n=2, per_node=8).ring == pytest.approx(48 * achieved.MESH_SHARE)
+    assert one.ring == pytest.approx(7 * 48 * constants.MESH_SHARE)
+    assert four.ring == pytest.approx(8 * 48 * constants.MESH_SHARE)
+    assert machine("mi300x", n=2, per_node=8).ring == pytest.approx(48 * constants.MESH_SHARE)
 
 
 def test_an_nvlink_rack_is_one_domain() -> None:
@@ -227,7 +227,7 @@ def test_one_rank_has_nobody_to_talk_to() -> None:
 def test_a_waiting_torch_caller_pays_for_the_call() -> None:
     queued = predict_collective("all_reduce", 1024, n_gpus=8, gpu="h100-sxm")
     waited = predict_collective("all_reduce", 1024, n_gpus=8, gpu="h100-sxm", caller="torch")
-    assert waited.time_ns - queued.time_ns == pytest.approx(achieved.TORCH_CALL_US * 1e3)
+    assert waited.time_ns - queued.time_ns == pytest.approx(constants.TORCH_CALL_US * 1e3)
 
 
 def test_a_forced_algorithm_is_used() -> None:

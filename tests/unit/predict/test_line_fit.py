@@ -12,10 +12,10 @@ from stepscope.predict.line_fit import (
     fit_line,
     line_fails,
     line_time_ns,
+    link_rate_bytes_per_s,
     noise_of,
     wire_time_ns,
 )
-from stepscope.predict.tcp import link_rate_bytes_per_s
 from stepscope.records.calibration import SizeError
 
 SIZES = np.array([1024.0 * 4**i for i in range(9)])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.predict.overlap import Transfer, run
-from stepscope.predict.transport import Transport
+from stepscope.predict.overlap import Transfer, Transport, run
 
 ONE, TWO = Transport(lanes=1), Transport(lanes=2)
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 
 from stepscope.core.errors import UsageError
-from stepscope.predict.pipeline import PipelineTimeline, StageTime, simulate
-from stepscope.predict.pipeline_orders import pipeline_orders
+from stepscope.predict.pipeline import PipelineTimeline, StageTime, pipeline_orders, simulate
 from stepscope.records.pipeline import PipelineLayout
 
 EVEN = [StageTime(forward_ns=10, backward_ns=20, weight_ns=10)]

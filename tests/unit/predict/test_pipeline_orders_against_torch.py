@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.predict.pipeline_orders import Action, pipeline_orders
+from stepscope.predict.pipeline import Action, pipeline_orders
 from stepscope.records.pipeline import PipelineLayout
 
 pytest.importorskip("torch", reason="compares with torch's schedules")

@@ -14,7 +14,8 @@ from stepscope.predict.published.grade import document, met
 from stepscope.predict.published.material import Material
 from stepscope.predict.published.questions import QUESTIONS
 from stepscope.predict.published.rows import read_training_rows
-from stepscope.predict.step import Cluster, Layout, predict_step
+from stepscope.predict.step.layout import Cluster, Layout
+from stepscope.predict.step.step import predict_step
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "published"
 
@@ -144,7 +145,7 @@ def test_a_convention_nobody_knows_is_said(tmp_path: Path) -> None:
 def truth(gpus: int, **layout: Any) -> float:
     """Tokens/s per GPU that the model itself says: a folder of these is predicted without error."""
     from stepscope.predict.published.rows import _published_shape
-    from stepscope.predict.step.fitted import PUBLISHED
+    from stepscope.predict.step.calibration import PUBLISHED
 
     shape = next(s for row in csv.DictReader(MODELS.splitlines()) if (s := _published_shape(row)))
     spread = Layout(seq_len=2048, micro_batch=2, zero=1, reduce_bytes=2, **layout)

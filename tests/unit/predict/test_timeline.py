@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from stepscope.core.errors import DataError, UsageError
+from stepscope.predict.overlap import Transport, transport_of
 from stepscope.predict.timeline import best_bucket, slowest_of, step_timeline
-from stepscope.predict.transport import Transport, transport_of
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, Setting
 from stepscope.strategies import REGISTRY as STRATEGIES

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepscope.core.errors import UsageError
-from stepscope.predict.transport import Transport, measured_transport, rates_while_both_run, transport_of
+from stepscope.predict.overlap import Transport, measured_transport, rates_while_both_run, transport_of
 from stepscope.records.comm import CommRow
 
 

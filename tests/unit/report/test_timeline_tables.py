@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.predict.overlap import Transport
 from stepscope.predict.run_buckets import advised
 from stepscope.predict.timeline import best_bucket, step_timeline
-from stepscope.predict.transport import Transport
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
 from stepscope.records.timeline import BucketChoice, Timeline

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.predict.pipeline import StageTime, balanced_split, simulate
-from stepscope.predict.pipeline_orders import pipeline_orders
+from stepscope.predict.pipeline import StageTime, balanced_split, pipeline_orders, simulate
 from stepscope.records.pipeline import PipelineLayout, PipelineSpan
 from stepscope.results.pipeline_profile import MeasuredPipeline
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from stepscope.core.errors import Unavailable
-from stepscope.predict.step.model import ModelShape
-from stepscope.predict.step.named_models import find_model
+from stepscope.predict.step.model import ModelShape, find_model
 from stepscope.results.traced_model import TracedModel, model_of_calls, recorded_parameters
 from stepscope.traces.layer_calls import LayerCalls
 

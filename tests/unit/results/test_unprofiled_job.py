@@ -11,9 +11,9 @@ from tests.profile_folders import profile_folder
 
 from stepscope.core.errors import Unavailable
 from stepscope.predict.job import JobCall, MeasuredJob, replayed
+from stepscope.predict.overlap import Transport
 from stepscope.predict.prices import Links, own_prices
 from stepscope.predict.scale import predict_scale
-from stepscope.predict.transport import Transport
 from stepscope.records.diary import PROFILED
 from stepscope.results.diary import JobSteps, job_steps
 from stepscope.results.unprofiled_job import unprofiled

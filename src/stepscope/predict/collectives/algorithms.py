@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
+from stepscope.predict.collectives import constants
+from stepscope.predict.collectives.constants import PROTOCOLS
 from stepscope.predict.collectives.costs import (
     LL,
     LL128,
@@ -24,7 +25,6 @@ from stepscope.predict.collectives.costs import (
     transfer_us,
 )
 from stepscope.predict.collectives.machine import Place, launched_by_one
-from stepscope.predict.collectives.tuning_nccl import PROTOCOLS
 
 _CHAINS = ("broadcast", "reduce")
 
@@ -33,12 +33,12 @@ def _ring_rate(place: Place, protocol: int) -> float:
     """GB/s on the wire of one GPU; every ring crosses each node's adapters once."""
     wire = min(place.ring, place.node_net) if place.domains > 1 else place.ring
     if place.library == "rccl":
-        return wire * tuning_rccl.RING_RATE[protocol]
+        return wire * constants.RCCL_RING_RATE[protocol]
     gen, scale = place.generation, place.scale
     if protocol == LL:
-        return min(wire * tuning_nccl.LL_RATE, gen.ll_max[scale])
+        return min(wire * constants.LL_RATE, gen.ll_max[scale])
     if protocol == LL128:
-        return min(wire * tuning_nccl.LL128_RATE, gen.channels * gen.ring_ll128_channel[scale])
+        return min(wire * constants.LL128_RATE, gen.channels * gen.ring_ll128_channel[scale])
     return wire
 
 
@@ -52,7 +52,7 @@ def ring_latency_us(op: str, place: Place, protocol: int) -> float:
         inside = latencies(place, tree=True).link_us[protocol]  # a chunk has to arrive before it is passed on
     waits = (steps - hops) * inside + hops * hop_us(place, lat, protocol)
     if place.library == "nccl" and protocol == SIMPLE and place.domains > 1 and op == "all_reduce":
-        waits *= tuning_nccl.RING_PLATEAU[place.generation.key]
+        waits *= constants.RING_PLATEAU[place.generation.key]
     return lat.base_us[protocol] + waits
 
 
@@ -76,7 +76,7 @@ def ring(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
 
 def mid_size_share(protocol: int, size_bytes: int) -> float:
     """NCCL's own correction of a tree's rate, between its powers of two on a straight line in log(size)."""
-    shares = tuning_nccl.TREE_MID_SIZES[protocol]
+    shares = constants.TREE_MID_SIZES[protocol]
     at = max(math.log2(max(size_bytes, 64) / 64), 0)
     low = int(at)
     if low >= len(shares) - 1:
@@ -92,13 +92,13 @@ def _tree_rate(place: Place, protocol: int, size_bytes: int) -> float:
     net = place.node_net * (2 if place.domains == 2 else 1) if place.domains > 1 else math.inf
     wire = min(place.ring, net)
     if place.library == "rccl":
-        return wire * tuning_rccl.TREE_RATE[0 if place.domains <= 2 else 1][protocol]
+        return wire * constants.RCCL_TREE_RATE[0 if place.domains <= 2 else 1][protocol]
     gen, scale = place.generation, place.scale
-    rate = min(place.ring * tuning_nccl.TREE_RATE, net, gen.channels * gen.tree_channel[scale])
+    rate = min(place.ring * constants.TREE_RATE, net, gen.channels * gen.tree_channel[scale])
     if protocol == LL:
-        rate = min(rate * tuning_nccl.TREE_LL_RATE, gen.ll_max[scale])
+        rate = min(rate * constants.TREE_LL_RATE, gen.ll_max[scale])
     if protocol == LL128:
-        rate = min(rate * tuning_nccl.LL128_TREE_RATE[scale], gen.channels * gen.tree_ll128_channel[scale])
+        rate = min(rate * constants.LL128_TREE_RATE[scale], gen.channels * gen.tree_ll128_channel[scale])
     # With Simple the whole chunks of latency_us are what NCCL's correction stands for.
     return rate if protocol == SIMPLE else rate * mid_size_share(protocol, size_bytes)
 
@@ -119,10 +119,10 @@ def tree_latency_us(place: Place, protocol: int, size_bytes: int = 0) -> float:
     inside, across = step_us(place, lat, protocol), hop_us(place, lat, protocol)
     if protocol != LL and place.library == "nccl":
         # LL128 data are taken as they arrive; only between nodes are they passed on by whole chunks.
-        full = min(1.0, size_bytes / achieved.TREE_CHUNK_BYTES)
+        full = min(1.0, size_bytes / constants.TREE_CHUNK_BYTES)
         if protocol == SIMPLE:
-            inside += full * max(achieved.TREE_CHUNK_STEP_US - inside, 0)
-        across += full * max(achieved.TREE_CHUNK_STEP_US - lat.net_us[protocol], 0)
+            inside += full * max(constants.TREE_CHUNK_STEP_US - inside, 0)
+        across += full * max(constants.TREE_CHUNK_STEP_US - lat.net_us[protocol], 0)
     hops = math.floor(math.log2(place.domains))
     return lat.base_us[protocol] + 2 * ((place.domain_ranks - 1) * inside + hops * across)
 
@@ -159,13 +159,13 @@ def halving_doubling(op: str, size_bytes: int, place: Place) -> Iterator[Algorit
     lat = latencies(place, tree=True)
     wire = size_bytes * halving_wire_factor(op, place.ranks)
     if place.library == "nccl" and place.domains == place.ranks > 1 and op != "all_reduce":
-        base = tuning_nccl.PAT_BASE_US + tuning_nccl.PAT_LINEAR_US * place.ranks
+        base = constants.PAT_BASE_US + constants.PAT_LINEAR_US * place.ranks
         hops = math.floor(math.log2(place.domains)) * hop_us(place, lat, SIMPLE)
         yield AlgorithmCost(
             algorithm="pat",
             protocol="Simple",
-            latency_us=base + hops / tuning_nccl.PAT_NET_DIVISOR,
-            transfer_us=transfer_us(wire, place.node_net * tuning_nccl.PAT_RATE),
+            latency_us=base + hops / constants.PAT_NET_DIVISOR,
+            transfer_us=transfer_us(wire, place.node_net * constants.PAT_RATE),
             limit="network",
         )
         return
@@ -218,14 +218,14 @@ def switch_rate(place: Place) -> float:
     if place.switch_peak is None or place.domain_ranks < _LEAST:
         return 0.0
     heads = min(place.domain_ranks, _HEADS)
-    efficiency = place.generation.nvls_rate * achieved.SWITCH_SHARE
+    efficiency = place.generation.nvls_rate * constants.SWITCH_SHARE
     return place.switch_peak * efficiency * (heads - 1) / heads
 
 
 def _switch_tuner_rate(place: Place) -> float:
     """GB/s of S in NCCL's own table: one channel for each GPU at a rate its search tries."""
     gen, heads = place.generation, round(min(place.domain_ranks, _HEADS))
-    links = place.ring / achieved.RING_SHARE * heads / (heads - 1)
+    links = place.ring / constants.RING_SHARE * heads / (heads - 1)
     speed = next((s for s in gen.nvls_speeds if s * heads <= links), gen.nvls_speeds[-1])
     channel = speed * gen.nvls_rate * (heads - 1) / heads * 2
     if place.domains > 1:
@@ -241,7 +241,7 @@ def nvls(_op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
         return
     by_table = transfer_us(size_bytes, _switch_tuner_rate(place))
     fill = fill_us(place, size_bytes, inside)
-    latency = tuning_nccl.NVLS_US + fill
+    latency = constants.NVLS_US + fill
     if place.domains == 1:
         yield AlgorithmCost(
             algorithm="nvls",
@@ -249,21 +249,21 @@ def nvls(_op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
             latency_us=latency,
             transfer_us=transfer_us(size_bytes, inside),
             limit="NVLink switch",
-            tuner_us=tuning_nccl.NVLS_US + by_table,
+            tuner_us=constants.NVLS_US + by_table,
         )
         return
-    hop = tuning_nccl.NVLS_TREE_NET_US + 2 * place.net_latency_us
+    hop = constants.NVLS_TREE_NET_US + 2 * place.net_latency_us
     net = place.node_net if place.domains == 2 else place.node_net / 2
     hops = 2 * math.floor(math.log2(place.domains))
-    full = min(1.0, size_bytes / achieved.TREE_CHUNK_BYTES)
-    latency = tuning_nccl.NVLS_US + full * (2 * fill + hops * fill_us(place, size_bytes, net))
+    full = min(1.0, size_bytes / constants.TREE_CHUNK_BYTES)
+    latency = constants.NVLS_US + full * (2 * fill + hops * fill_us(place, size_bytes, net))
     yield AlgorithmCost(
         algorithm="nvls_tree",
         protocol="Simple",
         latency_us=latency + hops * hop,
         transfer_us=transfer_us(size_bytes, min(inside, net)),
         limit="network" if net < inside else "NVLink switch",
-        tuner_us=tuning_nccl.NVLS_US + hops * hop + by_table,
+        tuner_us=constants.NVLS_US + hops * hop + by_table,
     )
     yield AlgorithmCost(
         algorithm="nvls_sharp",
@@ -301,7 +301,7 @@ def direct(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]:
         yield AlgorithmCost(
             algorithm="direct",
             protocol=name,
-            latency_us=lat.base_us[protocol] + min(peers, AT_ONCE) * step + rounds * hop + posts * achieved.POST_US,
+            latency_us=lat.base_us[protocol] + min(peers, AT_ONCE) * step + rounds * hop + posts * constants.POST_US,
             transfer_us=max(near_us, far_us) * slower if not rooted else (near_us + far_us) * slower,
             limit=limit(place, 1 / near_us if near_us else math.inf, 1 / far_us if far_us else math.inf),
         )
@@ -354,8 +354,8 @@ def all_pairs(op: str, size_bytes: int, place: Place) -> Iterator[AlgorithmCost]
     yield AlgorithmCost(
         algorithm="all_pairs",
         protocol="LL",
-        latency_us=tuning_rccl.RING.base_us[LL] + steps * tuning_rccl.RING.link_us[LL],
-        transfer_us=transfer_us(wire, place.spread * tuning_nccl.LL_RATE),
+        latency_us=constants.RCCL_RING.base_us[LL] + steps * constants.RCCL_RING.link_us[LL],
+        transfer_us=transfer_us(wire, place.spread * constants.LL_RATE),
         limit="links",
     )
 

@@ -6,13 +6,11 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.suggest import unknown
 from stepscope.machine.peaks import Accelerator, find
 from stepscope.machine.peaks.lookup import family
-from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
+from stepscope.predict.collectives import constants
 from stepscope.predict.collectives.algorithms import ALGORITHMS
-from stepscope.predict.collectives.costs import AlgorithmCost, collective
+from stepscope.predict.collectives.costs import AlgorithmCost, Alternative, Predicted, collective, interval
 from stepscope.predict.collectives.fabrics import Fabric, find_fabric
-from stepscope.predict.collectives.interval import interval
 from stepscope.predict.collectives.machine import Caller, Place, launched_by_one, place
-from stepscope.predict.predicted import Alternative, Predicted
 
 OPS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter",
@@ -118,9 +116,9 @@ def candidates(op: str, size_bytes: int, where: Place) -> list[AlgorithmCost]:
 def call_us(where: Place) -> float:
     """What comes on top of the library's own time: launches by one process, or a waiting caller."""
     if where.caller == "torch":
-        return achieved.TORCH_CALL_US
+        return constants.TORCH_CALL_US
     if launched_by_one(where):
-        return achieved.LAUNCH_PER_GPU_US * where.ranks
+        return constants.LAUNCH_PER_GPU_US * where.ranks
     return 0.0
 
 
@@ -205,6 +203,6 @@ def _why(chosen: AlgorithmCost, offered: list[AlgorithmCost], where: Place, *, f
         library = where.library.upper()
         ratio = others[0].chosen_by_us / chosen.chosen_by_us
         parts.insert(0, f"{library} chooses it: its own estimate of {others[0].name} is {ratio:.2f}x")
-    table = tuning_nccl.SOURCE if where.library == "nccl" else tuning_rccl.SOURCE
+    table = constants.SOURCE if where.library == "nccl" else constants.RCCL_SOURCE
     parts.append(f"constants: {table.split(' (')[0]}")
     return "; ".join(parts)

@@ -1,15 +1,22 @@
-"""What one call costs, and the parts of a cost that several algorithms share."""
+"""What one call costs: by one algorithm, and as every predictor returns it, with its 80% interval.
+
+Latency is what machines differ in (launching, hosts, firmware), rates hardly differ: the interval follows from what the
+time is made of. Its factors stand near the quantiles of all published rows, by row and by source;
+docs/reference/validation.md has their coverage and what it does not show.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.collectives import Collective
-from stepscope.predict.collectives import achieved, tuning_nccl, tuning_rccl
+from stepscope.predict.collectives import constants
+from stepscope.predict.collectives.constants import PROTOCOLS, Latencies
 from stepscope.predict.collectives.machine import Place
-from stepscope.predict.collectives.tuning_nccl import PROTOCOLS, Latencies
 
 SIMPLE = PROTOCOLS.index("Simple")
 LL128 = PROTOCOLS.index("LL128")
@@ -38,7 +45,7 @@ class AlgorithmCost:
 
     @property
     def time_us(self) -> float:
-        p = achieved.ROUNDING
+        p = constants.ROUNDING
         return float((self.latency_us**p + self.transfer_us**p) ** (1 / p))
 
     @property
@@ -58,8 +65,8 @@ def transfer_us(wire_bytes: float, gb_per_s: float) -> float:
 
 def latencies(place: Place, *, tree: bool) -> Latencies:
     if place.library == "nccl":
-        return tuning_nccl.TREE if tree else tuning_nccl.RING
-    return tuning_rccl.TREE if tree else tuning_rccl.RING
+        return constants.TREE if tree else constants.RING
+    return constants.RCCL_TREE if tree else constants.RCCL_RING
 
 
 def step_us(place: Place, lat: Latencies, protocol: int) -> float:
@@ -67,7 +74,7 @@ def step_us(place: Place, lat: Latencies, protocol: int) -> float:
     own = (lat.pci_us if place.over_pcie else lat.link_us)[protocol]
     if place.domains == 1:
         return own
-    return max(own, tuning_nccl.NET_OVERHEAD_US * (3 if protocol == SIMPLE else 1))
+    return max(own, constants.NET_OVERHEAD_US * (3 if protocol == SIMPLE else 1))
 
 
 def hop_us(place: Place, lat: Latencies, protocol: int) -> float:
@@ -84,7 +91,7 @@ def protocols(place: Place) -> tuple[int, ...]:
 
 def fill_us(place: Place, size_bytes: int, gb_per_s: float) -> float:
     """One stage of a pipeline before it moves at full rate: a chunk of every channel, less for sizes below that."""
-    return transfer_us(min(size_bytes, achieved.CHUNK_BYTES * place.generation.channels), gb_per_s)
+    return transfer_us(min(size_bytes, constants.CHUNK_BYTES * place.generation.channels), gb_per_s)
 
 
 def limit(place: Place, inside: float, net: float) -> str:
@@ -92,3 +99,91 @@ def limit(place: Place, inside: float, net: float) -> str:
     if place.domains > 1 and net < inside:
         return "network"
     return "PCIe" if place.over_pcie else "links"
+
+
+Z80 = 1.2816
+"""Half-width of an 80% interval in standard deviations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another way to do the same call. offered: the library would run it; else it stands for comparison only."""
+
+    algorithm: str
+    protocol: str
+    time_ns: float
+    offered: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """Predicted time of one collective call, ns, with an 80% interval.
+
+    algorithm: ``ring``, ``tree``, ``gloo``, ...: what the time was computed for. why: why this one, and from what.
+    notes: what the reader must know before trusting it (extrapolated, another world size, ...).
+    protocol: of NCCL and RCCL. busbw_bytes_per_s: of ``time_ns``; None for ops without payload.
+    alternatives: every other candidate, fastest first.
+    """
+
+    time_ns: float
+    low_ns: float
+    high_ns: float
+    algorithm: str
+    why: str
+    notes: tuple[str, ...] = ()
+    protocol: str | None = None
+    busbw_bytes_per_s: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+
+
+_REACH: tuple[tuple[float, float, float], ...] = (
+    (0.00, 0.95, 1.06),
+    (0.06, 0.95, 1.09),
+    (0.20, 0.87, 1.11),
+    (0.45, 0.90, 1.35),
+    (0.72, 0.86, 1.65),
+    (1.00, 0.86, 1.40),
+)
+"""Share of latency in the time; about the 10% and 90% quantile of measured / predicted."""
+
+_UNKNOWN = 1.5
+"""Widening of log(time) where fabric or links have no published figures, or the op was seen in one table at most."""
+_RACK = 2.0
+"""The same for an NVLink domain larger than a node: one table."""
+_AMD_NETWORK = 2.0
+"""The same for RCCL between nodes: its small messages were seen at 0.2 of the measured time."""
+_BETWEEN, _KNEE = 1.4, (0.1, 0.9)
+"""Between nodes, where latency and transfer both count, families of networks that no table here has were slower than
+predicted more often than those here: wider upwards."""
+_SELDOM = ("all_to_all", "gather", "scatter", "send_recv", "broadcast", "reduce_scatter")
+_NODE = 8
+
+
+def interval(op: str, where: Place, chosen: AlgorithmCost, *, extra_us: float) -> tuple[float, float]:
+    """Factors on the predicted time: its 10% and 90% quantile."""
+    latency = chosen.latency_us + extra_us
+    share = latency / (latency + chosen.transfer_us)
+    low, high = _at(share)
+    wide = widening(op, where)
+    slower = _BETWEEN if where.domains > 1 and _KNEE[0] < share < _KNEE[1] else 1.0
+    return math.exp(math.log(low) * wide), math.exp(math.log(high) * wide * slower)
+
+
+def widening(op: str, where: Place) -> float:
+    """Factor on the logarithm of the interval's half-widths."""
+    wide = 1.0
+    if not where.known or op in _SELDOM:
+        wide *= _UNKNOWN
+    if where.domain_ranks > _NODE:
+        wide *= _RACK
+    if where.library == "rccl" and where.domains > 1:
+        wide *= _AMD_NETWORK
+    return wide
+
+
+def _at(share: float) -> tuple[float, float]:
+    for (x0, low0, high0), (x1, low1, high1) in pairwise(_REACH):
+        if share <= x1:
+            f = (share - x0) / (x1 - x0)
+            return low0 + (low1 - low0) * f, high0 + (high1 - high0) * f
+    return _REACH[-1][1:]

@@ -9,10 +9,9 @@ from typing import Literal
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.machine.peaks import Accelerator
 from stepscope.machine.peaks.links import pcie_bytes_per_s
-from stepscope.predict.collectives import achieved
+from stepscope.predict.collectives import constants
+from stepscope.predict.collectives.constants import GENERATIONS, MESHES, Generation
 from stepscope.predict.collectives.fabrics import Fabric
-from stepscope.predict.collectives.tuning_nccl import GENERATIONS, Generation
-from stepscope.predict.collectives.tuning_rccl import MESHES
 
 GB = 1e9
 Caller = Literal["nccl-tests", "torch"]
@@ -163,9 +162,9 @@ def _inside(
         notes.append("with the NVLink bridge between the two")
     wire = link.count * generation.nvlink_gb_per_s * (link.each_bytes_per_s / _link_bytes_per_s(generation))
     pair = wire * link.peer_links / link.count
-    ring = wire * achieved.RING_SHARE
+    ring = wire * constants.RING_SHARE
     known = link.peer_links == link.count
-    return ring, pair * achieved.PEER_SHARE, wire * achieved.SPREAD_SHARE, False, known
+    return ring, pair * constants.PEER_SHARE, wire * constants.SPREAD_SHARE, False, known
 
 
 def _link_bytes_per_s(generation: Generation) -> float:
@@ -182,7 +181,7 @@ def _mesh_rates(link: float, node: float | None, domain_ranks: float, domains: i
         ring = min(ring, node)
     if domain_ranks == 1:
         ring = math.inf
-    share = achieved.MESH_SHARE
+    share = constants.MESH_SHARE
     return ring * share, link * share, max(link * peers, link) * share
 
 
@@ -193,9 +192,9 @@ def _pcie_rate(gpu: Accelerator, notes: list[str]) -> float:
         raise UsageError(f"{gpu.name} has no link with a known rate", why=rate.reason)
     if gpu.key.startswith(_NO_PEER_ACCESS):
         notes.append("over PCIe through host memory: the driver allows these cards no peer access")
-        return rate / GB * achieved.PCIE_HOST_SHARE
+        return rate / GB * constants.PCIE_HOST_SHARE
     notes.append("over PCIe switches; slower where GPUs hang on two sockets")
-    return rate / GB * achieved.PCIE_SHARE
+    return rate / GB * constants.PCIE_SHARE
 
 
 def _between(

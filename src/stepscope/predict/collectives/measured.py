@@ -19,7 +19,7 @@ from stepscope.predict.collectives.measured_rows import (
     SkipRowError,
     gpu_key,
 )
-from stepscope.predict.table_cells import above_zero, whole
+from stepscope.predict.published.rows import above_zero, whole
 from stepscope.records.imported import Stated
 from stepscope.store.files import require_there
 from stepscope.store.nccl_tests_facts import Facts, facts_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from stepscope.core.errors import UsageError
 from stepscope.predict.collectives.choose import predict_collective
+from stepscope.predict.collectives.costs import Predicted
 from stepscope.predict.collectives.measured_rows import MeasuredRow
-from stepscope.predict.predicted import Predicted
 
 SIZE_CLASSES: tuple[tuple[str, int], ...] = (
     ("< 64 KiB", 64 * 2**10),

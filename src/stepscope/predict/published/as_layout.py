@@ -17,8 +17,7 @@ from stepscope.machine.peaks import Accelerator, find
 from stepscope.predict.collectives.fabrics import Fabric, read_fabric
 from stepscope.predict.collectives.measured_rows import SkipRowError, gpu_key
 from stepscope.predict.published.rows import TrainingRow
-from stepscope.predict.step.cluster import Cluster
-from stepscope.predict.step.layout import Layout, errors
+from stepscope.predict.step.layout import Cluster, Layout, errors
 from stepscope.predict.step.model import ModelShape
 
 _HABITS: Mapping[str, Mapping[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Which rows the shipped constants (:mod:`stepscope.predict.step.fitted`) were fitted on.
+"""Which rows the shipped constants (:mod:`stepscope.predict.step.calibration`) were fitted on.
 
 Groups of one source, model and number of GPUs, sorted, every other one: whole groups, about half of each source. Only row
 numbers stand here: ``python -m benchmarks.fit_step FOLDER`` prints them.

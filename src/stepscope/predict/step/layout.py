@@ -1,14 +1,85 @@
-"""How a step is spread over GPUs, and what makes such a layout impossible."""
+"""The machine a step runs on, how the step is spread over it, and what makes such a layout impossible.
+
+Layouts are typed as ``dp=8,tp=2,zero=1,mbs=4``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.suggest import unknown
-from stepscope.predict.step.cluster import Cluster
+from stepscope.core.words import counted
+from stepscope.machine.peaks import Accelerator
+from stepscope.predict.collectives.choose import call_us, candidates, known_gpu
+from stepscope.predict.collectives.fabrics import Fabric, find_fabric
+from stepscope.predict.collectives.machine import Place, place
 from stepscope.predict.step.model import ModelShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """gpus: all of them. gpus_per_node, network, adapters_per_node: None: what is usual for the GPU (with a note)."""
+
+    gpu: Accelerator
+    gpus: int
+    gpus_per_node: int | None = None
+    network: Fabric | None = None
+    adapters_per_node: int | None = None
+    sharp: bool = False
+
+    @classmethod
+    def of(cls, gpu: str, gpus: int, *, network: str | None = None, gpus_per_node: int | None = None) -> Cluster:
+        """From names. Raises UsageError with did-you-mean."""
+        fabric = None if network is None else find_fabric(network)
+        return cls(gpu=known_gpu(gpu), gpus=gpus, gpus_per_node=gpus_per_node, network=fabric)
+
+    @cached_property
+    def whole(self) -> Place:
+        """Where all its GPUs sit."""
+        return place(
+            self.gpu, n_gpus=self.gpus, gpus_per_node=self.gpus_per_node, fabric=self.network,
+            adapters_per_node=self.adapters_per_node, sharp=self.sharp, caller="nccl-tests",
+        )  # fmt: skip
+
+    @cached_property
+    def domain(self) -> int:
+        """GPUs that reach each other without the network: a node, or an NVLink rack."""
+        return max(1, round(self.whole.domain_ranks)) if self.whole.domains > 1 else self.gpus
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, int, int, int], float]:
+        return {}
+
+    def group(self, size: int, stride: int) -> Place:
+        """Where a group of every ``stride``-th rank sits; the other groups use the adapters at the same time."""
+        whole = self.whole
+        inside = min(size, max(1, self.domain // stride))
+        domains = -(-size // inside)
+        if domains == 1:
+            near = place(
+                self.gpu, n_gpus=size, gpus_per_node=size, fabric=None, adapters_per_node=None, sharp=self.sharp,
+                caller="nccl-tests",
+            )  # fmt: skip
+            return replace(near, domain_ranks=size, domains=1)
+        return replace(
+            whole, ranks=size, domain_ranks=size / domains, domains=domains, node_net=whole.gpu_net * size / domains,
+            all_pairs=False,
+        )  # fmt: skip
+
+    def time(self, op: str, size_bytes: float, size: int, stride: int) -> float:
+        """Seconds of one collective of such a group; size_bytes as nccl-tests counts them."""
+        if size <= 1 or size_bytes <= 0:
+            return 0.0
+        key = op, round(size_bytes), size, stride
+        if key not in self._known:
+            where = self.group(size, stride)
+            offered = [c for c in candidates(op, key[1], where) if c.offered]
+            self._known[key] = (min(offered, key=lambda c: c.chosen_by_us).time_us + call_us(where)) / 1e6
+        return self._known[key]
+
 
 Recompute = Literal["none", "selective", "half", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"]
@@ -162,3 +233,110 @@ def _mismatches(model: ModelShape, cluster: Cluster, layout: Layout) -> list[str
     if isinstance(cluster.gpu.peak(layout.precision), Unavailable):
         found.append(f"{cluster.gpu.name} has no {layout.precision} rate")
     return found
+
+
+DEFAULT_SEQ_LEN = 4096
+MICRO_BATCHES_PER_STAGE = 4
+
+_NUMBERS = {
+    "dp": "dp", "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep", "vpp": "vpp", "zero": "zero", "shard": "shard_group",
+    "mbs": "micro_batch", "gbs": "global_batch", "seq": "seq_len",
+}  # fmt: skip
+_SWITCHES = {"sp": "sequence_parallel", "reshard": "reshard", "overlap": "overlap", "flash": "flash"}
+_CHOICES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "precision": ("precision", PRECISIONS),
+    "recompute": ("recompute", Recompute.__args__),  # type: ignore[attr-defined]
+    "schedule": ("schedule", Schedule.__args__),  # type: ignore[attr-defined]
+    "optimizer": ("optimizer", ("adam", "sgd")),
+    "sync": ("sync_each", ("step", "each")),
+}
+_NOT_MODELLED = {
+    "lora": "LoRA is not modelled: frozen weights have no gradients, and no published run grades that",
+    "fp4": "FP4 is not modelled: too few published runs grade it",
+    "nvfp4": "FP4 is not modelled: too few published runs grade it",
+    "mxfp4": "FP4 is not modelled: too few published runs grade it",
+}
+KEYS = (*_NUMBERS, "acc", *_SWITCHES, *_CHOICES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedLayout:
+    """A layout for any number of GPUs: dp is deduced where it was not given. given: the fields that were. acc: micro-batches
+    of a step and rank; None: global_batch was given. assumed: what was not said, as notes."""
+
+    layout: Layout
+    given: frozenset[str]
+    acc: int | None
+    assumed: tuple[str, ...]
+
+    def on(self, gpus: int) -> Layout:
+        """The layout on so many GPUs. Raises UsageError where they are no multiple of the rest."""
+        layout = self.layout if "dp" in self.given else deduce_dp(self.layout, gpus)
+        if self.acc is None:
+            return layout
+        return replace(layout, global_batch=layout.dp * layout.micro_batch * self.acc)
+
+
+def parse_layout(texts: tuple[str, ...], model: ModelShape) -> AskedLayout:
+    """Keys: those of ``KEYS``; acc: micro-batches per step and rank. Raises UsageError with did-you-mean."""
+    given: dict[str, Any] = {}
+    for part in (part.strip() for text in texts for part in text.split(",") if part.strip()):
+        key, equals, value = (each.strip().lower() for each in part.partition("="))
+        for word in (key, value):
+            if word in _NOT_MODELLED:
+                raise UsageError(_NOT_MODELLED[word], fix="predict bf16 or fp8 of all weights")
+        if key not in KEYS:
+            raise UsageError(unknown("--layout key", key, KEYS), fix=f"keys: {', '.join(KEYS)}")
+        if key in given:
+            raise UsageError(f"--layout {key} is given twice", fix="give it once")
+        given[key] = _value(key, value if equals else "")
+    if "gbs" in given and "acc" in given:
+        raise UsageError(
+            "--layout gbs and acc both given", why="the global batch is dp x mbs x acc", fix="give one of them"
+        )
+    names = {**_NUMBERS, **_SWITCHES, **{key: field for key, (field, _) in _CHOICES.items()}}
+    said = frozenset(names.get(key, key) for key in given)
+    assumed: list[str] = []
+    if "seq" not in given:
+        given["seq"] = min(DEFAULT_SEQ_LEN, model.positions or DEFAULT_SEQ_LEN)
+        assumed.append(f"seq not given: sequences of {given['seq']} tokens")
+    if "mbs" not in given:
+        assumed.append("mbs not given: micro-batches of 1 sequence")
+    acc = given.pop("acc", None)
+    if acc is None and "gbs" not in given:
+        pp = given.get("pp", 1)
+        acc = 1 if pp == 1 else MICRO_BATCHES_PER_STAGE * pp
+        why = "" if pp == 1 else f" ({MICRO_BATCHES_PER_STAGE} x pp)"
+        assumed.append(f"neither gbs nor acc given: {counted(acc, 'micro-batch')} per step and rank{why}")
+    if given.get("vpp", 1) > 1 and "schedule" not in given:
+        given["schedule"] = "interleaved"
+    layout = Layout(**{names.get(key, key): value for key, value in given.items()})
+    return AskedLayout(layout=layout, given=said, acc=acc, assumed=tuple(assumed))
+
+
+def _value(key: str, text: str) -> Any:
+    if key in _NUMBERS or key == "acc":
+        if not text.isdecimal():
+            raise UsageError(f"--layout {key}={text}", fix=f"give a whole number: {key}=2")
+        return int(text)
+    if key in _SWITCHES:
+        if text not in ("on", "off"):
+            raise UsageError(f"--layout {key}={text}", fix=f"give {key}=on or {key}=off")
+        return text == "on"
+    choices = _CHOICES[key][1]
+    if text not in choices:
+        raise UsageError(unknown(f"--layout {key}", text, choices))
+    return text == "each" if key == "sync" else text
+
+
+def layout_text(layout: Layout, *, batch: bool = True) -> str:
+    """What :func:`parse_layout` reads: what differs from the defaults, dp always."""
+    default = {field.name: field.default for field in fields(Layout)}
+    parts = [f"dp={layout.dp}"]
+    for key, name in _NUMBERS.items():
+        value = getattr(layout, name)
+        if key not in ("dp", "gbs", "seq", "mbs") and value != default[name]:
+            parts.append(f"{key}={value}")
+    parts += [f"mbs={layout.micro_batch}"] if batch else []
+    parts += [f"recompute={layout.recompute}"] if layout.recompute != "none" else []
+    return ",".join(parts)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.predict.step.calibration import StepCalibration
-from stepscope.predict.step.cluster import Cluster
-from stepscope.predict.step.data_parallel import held
-from stepscope.predict.step.layout import Layout
+from stepscope.predict.step.exposed import held
+from stepscope.predict.step.layout import Cluster, Layout
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.stages import Stage
 

@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from stepscope.core.errors import Unavailable
-from stepscope.predict.step.calibration import StepCalibration
-from stepscope.predict.step.cluster import Cluster
-from stepscope.predict.step.data_parallel import exposed, held
-from stepscope.predict.step.fitted import MEMORY_LIMIT
-from stepscope.predict.step.layout import Layout, check
+from stepscope.predict.step.calibration import EXTRAPOLATED, MEMORY_LIMIT, StepCalibration, reach_at
+from stepscope.predict.step.exposed import exposed, held, pipeline_time
+from stepscope.predict.step.layout import Cluster, Layout, check
 from stepscope.predict.step.memory import PredictedMemory, stage_memory
 from stepscope.predict.step.model import CONVENTIONS, ModelShape
-from stepscope.predict.step.pipeline_time import pipeline_time
-from stepscope.predict.step.reach import EXTRAPOLATED, reach_at
 from stepscope.predict.step.stages import Stage, stages_of
 from stepscope.predict.step.traffic import Calls, step_calls
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from stepscope.predict.step.cluster import Cluster
-from stepscope.predict.step.layout import Layout
+from stepscope.predict.step.layout import Cluster, Layout
 from stepscope.predict.step.model import ModelShape
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepscope.core.units import format_duration, format_percent, format_plus_minus
 from stepscope.core.words import counted
-from stepscope.predict.tcp import link_rate_bytes_per_s
+from stepscope.predict.line_fit import link_rate_bytes_per_s
 from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Line
 from stepscope.report.names import file_part
 from stepscope.report.table import UNKNOWN, Column, Format, Table, Value, judged, percent, tabled, unknown, whole

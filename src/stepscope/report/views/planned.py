@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.predict.step.layout_text import layout_text
-from stepscope.predict.step.pathology import warnings_of
+from stepscope.predict.step.alternatives import warnings_of
+from stepscope.predict.step.layout import layout_text
 from stepscope.predict.step.plan import LayoutSearch, UsualLayout, slower_because
 from stepscope.predict.step.step import StepPrediction
 from stepscope.report.table import Column, Table, number, percent, said, size, tabled, whole

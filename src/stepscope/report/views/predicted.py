@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stepscope.core.units import format_duration
+from stepscope.predict.collectives.costs import Predicted
 from stepscope.predict.collectives.validate import ALL, ErrorGroup, ValidationReport
-from stepscope.predict.predicted import Predicted
 from stepscope.report.table import (
     Column,
     Format,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_bytes, format_duration
-from stepscope.predict.step.fit import Remedy
-from stepscope.predict.step.fitted import MEMORY_LIMIT
-from stepscope.predict.step.layout_text import layout_text
-from stepscope.predict.step.scaling import KNEE, base_of, efficiency
+from stepscope.predict.step.alternatives import KNEE, Remedy, base_of, efficiency
+from stepscope.predict.step.calibration import MEMORY_LIMIT
+from stepscope.predict.step.layout import layout_text
 from stepscope.predict.step.step import StepPrediction
 from stepscope.report.table import Column, Format, Table, Value, duration, number, percent, size, tabled, whole
 from stepscope.report.view import View

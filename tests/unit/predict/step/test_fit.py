@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from stepscope.core.errors import UsageError
-from stepscope.predict.step import Cluster, Layout, StepCalibration, StepPrediction, predict_step
-from stepscope.predict.step.change import changed
-from stepscope.predict.step.fit import remedies
-from stepscope.predict.step.layout_text import layout_text, parse_layout
-from stepscope.predict.step.named_models import find_model
-from stepscope.predict.step.scaling import knee
+from stepscope.predict.step.alternatives import changed, knee, remedies
+from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.layout import Cluster, Layout, layout_text, parse_layout
+from stepscope.predict.step.model import find_model
+from stepscope.predict.step.step import StepPrediction, predict_step
 from stepscope.predict.what_if import WhatIf
 
 MODEL = find_model("llama3-8b")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.predict.step.model_file import model_of
-from stepscope.predict.step.named_models import MODELS, find_model
+from stepscope.predict.step.model import MODELS, find_model, model_of
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 
 from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import UsageError
-from stepscope.predict.step import Cluster, Layout, StepCalibration, predict_step
-from stepscope.predict.step.layout import errors
-from stepscope.predict.step.named_models import find_model
-from stepscope.predict.step.pathology import cause_of, warnings_of
-from stepscope.predict.step.plan import plan, slower_because
-from stepscope.predict.step.plan_matrix import cell_of, matrix_yaml
+from stepscope.predict.step.alternatives import cause_of, warnings_of
+from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.layout import Cluster, Layout, errors
+from stepscope.predict.step.model import find_model
+from stepscope.predict.step.plan import cell_of, matrix_yaml, plan, slower_because
+from stepscope.predict.step.step import predict_step
 
 MODEL = find_model("llama3-8b")
 CLUSTER = Cluster.of("h100-sxm", 16, network="infiniband-ndr")

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from stepscope.core.errors import UsageError
-from stepscope.predict.step import Cluster, Layout, StepCalibration, StepPrediction, predict_step
-from stepscope.predict.step.calibration import Range
-from stepscope.predict.step.named_models import find_model
+from stepscope.predict.step.calibration import Range, StepCalibration
+from stepscope.predict.step.layout import Cluster, Layout
+from stepscope.predict.step.model import find_model
+from stepscope.predict.step.step import StepPrediction, predict_step
 
 MODEL = find_model("llama3-8b")
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from stepscope.predict.step import Layout, ModelShape
+from stepscope.predict.step.layout import Layout
+from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.traffic import HeldParameters, step_calls
 from stepscope.records.plan import Setting
 from stepscope.strategies import REGISTRY as STRATEGIES

@@ -7,7 +7,7 @@ from collections import Counter
 from stepscope.predict.published.as_layout import Asked
 from stepscope.predict.published.grade import Answer, Goal, Question, graded
 from stepscope.predict.published.material import Material, grouped
-from stepscope.predict.step.fitted import MEMORY_LIMIT
+from stepscope.predict.step.calibration import MEMORY_LIMIT
 
 ALLOCATED = ("nanotron", "fsdp2")
 """Code that prints what torch's allocator counts; of other code it is taken to be what the device has in use."""

@@ -12,8 +12,8 @@ from dataclasses import replace
 from stepscope.predict.published.as_layout import Asked
 from stepscope.predict.published.grade import Answer, Goal, Graded, Question, graded
 from stepscope.predict.published.material import Material, grouped, layout_of, release, speed
-from stepscope.predict.step import fitted
-from stepscope.predict.step.reach import EXTRAPOLATED
+from stepscope.predict.step import calibration
+from stepscope.predict.step.calibration import EXTRAPOLATED
 
 UNIT = "tokens/s per GPU"
 NVIDIA = ("dgxc", "megatron-bridge", "megatron-lm")
@@ -34,18 +34,18 @@ def judge(
     source calibrated, so that code and GPUs which nothing was fitted on have wider intervals."""
     wide = 1.0
     if alone:
-        known = fitted.gpu_family(asked.gpu) in fitted.FAMILY_FACTOR
-        kind = kind if known and asked.stack in fitted.SEEN_CODES else kind_of(asked, "unseen")
+        known = calibration.gpu_family(asked.gpu) in calibration.FAMILY_FACTOR
+        kind = kind if known and asked.stack in calibration.SEEN_CODES else kind_of(asked, "unseen")
         wide = 1.0 if known else EXTRAPOLATED
     return graded(asked.row, material.speed(asked) * factor, speed(asked), reach=reach(kind, doublings, wide))
 
 
 def reach(kind: str, doublings: float = 0.0, wide: float = 1.0) -> tuple[float, float] | None:
     """The 80% interval of the kind, wider with each doubling of GPUs away from what calibrated it."""
-    if kind not in fitted.REACH:
+    if kind not in calibration.REACH:
         return None
-    low, high = fitted.REACH[kind]
-    wide *= math.sqrt(1 + fitted.WIDER_PER_DOUBLING * abs(doublings))
+    low, high = calibration.REACH[kind]
+    wide *= math.sqrt(1 + calibration.WIDER_PER_DOUBLING * abs(doublings))
     return low**wide, high**wide
 
 
@@ -178,9 +178,9 @@ def family_factor(material: Material) -> Answer:
     """Speed with one more factor per GPU family, fitted on the development rows of that family."""
     rows, skipped = [], Counter(material.not_whole)
     for asked in material.whole:
-        factor = fitted.FAMILY_FACTOR.get(fitted.gpu_family(asked.gpu))
+        factor = calibration.FAMILY_FACTOR.get(calibration.gpu_family(asked.gpu))
         if factor is None:
-            skipped[f"no development row of {fitted.gpu_family(asked.gpu)}"] += 1
+            skipped[f"no development row of {calibration.gpu_family(asked.gpu)}"] += 1
         else:
             rows.append(judge(material, asked, 1 / factor, kind_of(asked, "family"), alone=True))
     return Answer(rows=tuple(rows), skipped=skipped)

@@ -7,7 +7,7 @@ from collections import Counter
 from stepscope.predict.published.as_layout import Asked
 from stepscope.predict.published.grade import Answer, Goal, Question, graded
 from stepscope.predict.published.material import Material, speed
-from stepscope.predict.step.pathology import cause_of
+from stepscope.predict.step.alternatives import cause_of
 
 SYNC, LAUNCH, TP, BUBBLE = "sync per micro-batch", "launch-bound", "TP across nodes", "bubble"
 
