@@ -1,5 +1,4 @@
-"""Published and measured training runs beside what the step model says of them, and the correction for each GPU that follows."""
-
+"""Published and measured training runs beside what the step model says of them, and each GPU's correction from that."""
 from __future__ import annotations
 
 import math
