@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.units import format_percent
 from stepscope.predict.collectives.choose import known_gpu
-from stepscope.predict.job import MeasuredJob
+
+if TYPE_CHECKING:
+    from stepscope.predict.job import MeasuredJob
 
 UNITS = {"amp_bf16": "bf16", "amp_fp16": "fp16"}
 """The matrix rate that a precision uses, where that is not its own name."""

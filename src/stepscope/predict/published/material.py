@@ -1,4 +1,5 @@
 """Published and measured training runs beside what the step model says of them, and each GPU's correction from that."""
+
 from __future__ import annotations
 
 import math

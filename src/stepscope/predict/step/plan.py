@@ -17,7 +17,6 @@ from stepscope.predict.step.memory import stage_memory
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.stages import stages_of
 from stepscope.predict.step.step import StepPrediction, predict_step
-from stepscope.strategies import REGISTRY
 
 LONG_SEQUENCE = 16384
 """Tokens from which on context parallelism is looked at."""
@@ -267,6 +266,8 @@ def require_measurable(model: ModelShape, layout: Layout) -> None:
 
 def cell_of(layout: Layout) -> tuple[str, str]:
     """(the cell that runs the layout, as keys of YAML, "") or ("", why there is none)."""
+    from stepscope.strategies import REGISTRY
+
     extra = [name for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
     m, found = layout.micro_batches, ""
     how = f"accumulation: {m}"
