@@ -11,12 +11,12 @@ from pathlib import Path
 
 from benchmarks._commands import comm, stepscope
 from benchmarks._report import heading
-from stepscope.config.network import parse_network
 from stepscope.core.errors import Unavailable
 from stepscope.launch.netns.probe import probe_emulation
 from stepscope.predict.calibrated import time_of
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
+from stepscope.records.network import parse_network
 
 RATES = ("200mbit", "1gbit", "2gbit")
 DELAYED = ("1gbit,delay=1ms", "200mbit,delay=2ms")

@@ -28,10 +28,10 @@ import numpy as np
 
 from benchmarks._commands import stepscope
 from benchmarks._report import heading
-from stepscope.config.network import EmulatedNetwork, parse_network
 from stepscope.core.errors import Unavailable
 from stepscope.launch.netns import world
 from stepscope.launch.netns.probe import probe_emulation
+from stepscope.records.network import EmulatedNetwork, parse_network
 from stepscope.stats import spans
 
 BAR = 2.0

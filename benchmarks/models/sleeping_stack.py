@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from stepscope.config.options import OptionsModel
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import InputNeeds, ModelFacts
 from stepscope.workloads import Workload
 from stepscope.workloads.deep_mlp import Options as Stack

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "numpy", "scipy", "vl_convert", "jinja2")
 OFFLINE_FOLDERS = (
-    "core", "records", "config", "stats", "machine", "store",
+    "core", "records", "stats", "machine", "store",
     "strategies", "collectives", "workloads", "datasets", "traces", "predict", "launch", "diagnose", "matrix", "report",
     "cli",
 )  # fmt: skip

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from stepscope.config.precision import parameter_dtype
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.precision import Numerics
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.records.plan import InputNeeds, Setting
+from stepscope.records.precision import parameter_dtype
 from stepscope.records.samples import PlanCheck
 from stepscope.strategies import REGISTRY as STRATEGIES
 from stepscope.workloads import REGISTRY as WORKLOADS

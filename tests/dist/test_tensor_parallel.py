@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from stepscope.config.precision import parameter_dtype
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.precision import Numerics
@@ -20,6 +19,7 @@ from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.rank.workloads import Task
 from stepscope.records.plan import InputNeeds, ModelFacts, Setting
+from stepscope.records.precision import parameter_dtype
 from stepscope.records.samples import PlanCheck
 from stepscope.strategies.tensor_parallel import STRATEGY
 from stepscope.workloads import REGISTRY as WORKLOADS

@@ -12,7 +12,7 @@ from tests.documents import ROOT
 
 from stepscope.cli.commands import REGISTRY
 from stepscope.diagnose.rules import REGISTRY as RULES
-from stepscope.matrix.presets import preset_names
+from stepscope.matrix.load import preset_names
 from stepscope.report.trace_sections import SECTIONS
 from stepscope.report.views import REGISTRY as VIEWS
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from stepscope.config.options import OptionsModel
+from stepscope.records.options import OptionsModel
 from stepscope.workloads import Workload, mlp
 
 Kind = Literal[

@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 import stepscope
-from stepscope.config.network import parse_network
 from stepscope.core.errors import Unavailable
 from stepscope.launch import torchrun
 from stepscope.launch.netns import namespaces, world
@@ -25,6 +24,7 @@ from stepscope.launch.netns.build import tool
 from stepscope.launch.netns.probe import probe_emulation
 from stepscope.launch.netns.start import start
 from stepscope.launch.verdict import exit_codes, first_seen
+from stepscope.records.network import parse_network
 from stepscope.records.samples import RankError
 from stepscope.store.layout import GroupLayout
 from stepscope.store.reader import read_record
@@ -218,7 +218,7 @@ def test_a_stopped_group_leaves_no_process_and_no_namespace(launch: Launch) -> N
 CONTROLLER = """
 import sys, time
 from pathlib import Path
-from stepscope.config.network import parse_network
+from stepscope.records.network import parse_network
 from stepscope.launch.netns.start import start
 from stepscope.store.layout import GroupLayout
 launched = start(GroupLayout(Path(sys.argv[1])), parse_network("1gbit:2"), world_size=2, threads_per_rank=1,

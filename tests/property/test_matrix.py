@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.examples import examples
 
-from stepscope.config.yaml_loader import parse_yaml, plain_scalar
 from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.load import matrix_of
 from stepscope.matrix.machine import Machine
 from stepscope.matrix.resume import plan_resume
 from stepscope.records.run import CellStatus
+from stepscope.store.yaml_loader import parse_yaml, plain_scalar
 
 CPU = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)
 STATUSES = ["ok", "oom", "host_oom", "timeout", "error", "killed", "unsupported", "skipped", "interrupted"]

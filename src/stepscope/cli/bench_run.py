@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from stepscope.cli import bench_parts, bench_plan
-from stepscope.cli.bench_model import model_matrix
-from stepscope.cli.blocks import show_table
+from stepscope.cli import bench_plan
 from stepscope.cli.command import require_only
 from stepscope.cli.console import OutputError, ReaderGone, out, print_document, say, typed
-from stepscope.cli.findings import print_figures, print_headlines
+from stepscope.cli.findings import print_figures, print_headlines, show_table
 from stepscope.cli.progress import run_and_show
-from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import DataError, ExitCode, Interrupted, UsageError
 from stepscope.core.places import cache_dir
 from stepscope.core.units import format_bytes
@@ -25,12 +23,13 @@ from stepscope.core.words import counted
 from stepscope.diagnose.engine import diagnose
 from stepscope.launch.join import joined_world
 from stepscope.launch.torchrun import require_torch
-from stepscope.matrix.bench_cells import BENCH
-from stepscope.matrix.cell_kind import RunRequest
-from stepscope.matrix.presets import preset_names
-from stepscope.matrix.resolved import resolved_matrix
-from stepscope.matrix.run_place import RunPlace, exit_code, take_place
+from stepscope.machine.collect import collect
+from stepscope.matrix.kinds import BENCH
+from stepscope.matrix.load import preset_names, resolved_matrix
+from stepscope.matrix.machine import machine_of
+from stepscope.matrix.run_folder import RunPlace, exit_code, take_place
 from stepscope.matrix.session import ReadyMatrix, derive_results, make_plan
+from stepscope.matrix.work import RunRequest
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
 from stepscope.report.page.tables import experiment_tables
@@ -50,15 +49,81 @@ from stepscope.results.overlap_gain import gains
 from stepscope.results.pipeline_profile import conclusions, pipelines
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
+from stepscope.store.yaml_loader import Document, parse_yaml
+from stepscope.strategies import REGISTRY as STRATEGIES
+from stepscope.workloads import PREFIX, own_names
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.bench import Bench
+
+
+T = TypeVar("T")
+
+BATCH = 32
+BUDGET_S = 20
+
+
+def model_matrix(options: Bench) -> Document:
+    """One cell on one rank, and the collective strategies on 2, 4, ... ranks. Raises UsageError for what is misspelled."""
+    assert options.model is not None
+    key = f"{PREFIX}{options.model.removeprefix(PREFIX)}"
+    own_names(key)
+    strategies = _listed("--strategies", options.strategies or "single,ddp", str)
+    ranks = _listed("--ranks", options.ranks, _count) if options.ranks else default_ranks()
+    alone = [name for name in strategies if not STRATEGIES.load(name).collective]
+    several = [name for name in strategies if name not in alone]
+    parts = [
+        {"axes": {"strategy": names, "world_size": worlds}}
+        for names, worlds in (
+            (alone, [n for n in ranks if n == 1]),
+            (several, [n for n in ranks if n > 1 or not alone]),
+        )
+        if names and worlds
+    ]
+    if not parts:
+        raise UsageError(f"{', '.join(strategies)} cannot run on {', '.join(map(str, ranks))} ranks")
+    base: dict[str, object] = {
+        "workload": key,
+        "micro_batch": options.batch or BATCH,
+        "steps": "auto",
+    }
+    if options.input is not None:
+        base["dataset_options"] = {"input": options.input}
+    document = {"version": 1, "base": base, "include": parts, "measure": {"budget_s": BUDGET_S}}
+    return parse_yaml(json.dumps(document), source=".".join(own_names(key)))
+
+
+def default_ranks() -> list[int]:
+    """1, 2, 4, ... up to the GPUs, or the cores where there are none, and that number itself; a launched world's size."""
+    joined = joined_world(os.environ)
+    if joined is not None:
+        return [joined[1]]
+    machine = machine_of(collect(remember=True))
+    most = max(2, machine.num_gpus or machine.usable_cores)
+    return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
+
+
+def _listed(option: str, text: str, read: Callable[[str], T]) -> list[T]:
+    try:
+        found = [read(word.strip()) for word in text.split(",") if word.strip()]
+    except ValueError:
+        raise UsageError(f"{option} {text!r}: expected whole numbers, such as {option} 1,2") from None
+    if not found:
+        raise UsageError(f"{option} is empty")
+    return found
+
+
+def _count(word: str) -> int:
+    if (number := int(word)) < 1:
+        raise ValueError(word)
+    return number
+
 
 _OF_MODEL = {
     "batch": "micro_batch=N", "strategies": "strategy=NAME", "ranks": "world_size=N",
     "input": "dataset_options.input=SHAPE",
 }  # fmt: skip
 """Options that say something of --model, and the key of a matrix that does."""
-
-if TYPE_CHECKING:
-    from stepscope.cli.commands.bench import Bench
 
 
 def run(options: Bench) -> int:
@@ -123,10 +188,10 @@ def _mode(options: Bench) -> tuple[str, Collection[str]]:
 
 def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
     """Run what is missing, write results and report, print them (``printed``); the command's exit code."""
-    bench_parts.refuse_two_kinds(plan)
+    bench_plan.refuse_two_kinds(plan)
     joined = joined_world(os.environ)
     if not plan.cells and joined is not None and joined[0] != 0 and options.output is not None:
-        return bench_parts.sweep(plan, RunLayout(options.output), force=options.force)  # a rank of it: no return
+        return bench_plan.sweep(plan, RunLayout(options.output), force=options.force)  # a rank of it: no return
     env = tuple(plan.matrix.launch.env)
     place = take_place(options.output, name=plan.matrix.name, env_source="launch.env", env=env)
     whole = bool(plan.matrix.sections) or plan.comm is not None  # shown when all of it is there
@@ -134,7 +199,7 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
     try:
         code = _run_cells(plan, options, place, printed=printed)
         if plan.comm is not None:
-            swept = bench_parts.sweep(plan, place.layout, force=options.force)
+            swept = bench_plan.sweep(plan, place.layout, force=options.force)
     except Interrupted:
         if whole and printed:
             with suppress(DataError, OutputError, ReaderGone):  # nothing is there yet, or the terminal has gone, too
@@ -147,7 +212,7 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
 
 def _show(plan: ReadyMatrix, layout: RunLayout, *, json: bool) -> None:
     if plan.matrix.sections:
-        bench_parts.show_sections(layout, json=json)
+        bench_plan.show_sections(layout, json=json)
     else:
         _print(layout, *_derive_all(layout), json=json)
 
@@ -177,7 +242,7 @@ def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: b
         environment=plan.environment,
     )
     if plan.matrix.sections or plan.comm is not None:
-        return bench_parts.run_cells(request)
+        return bench_plan.run_cells(request)
     runs, *_ = run_and_show(
         request,
         renew=lambda: derive_results(layout),

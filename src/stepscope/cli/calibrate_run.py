@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.blocks import show_table
 from stepscope.cli.console import log, print_json
+from stepscope.cli.findings import show_table
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
@@ -68,7 +68,7 @@ def run(options: Calibrate) -> int:
 
 def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
     """What the collectives of a profiled job cost it. Raises DataError, UsageError with the sizes that are missing."""
-    from stepscope.cli.trace_files import traces_of
+    from stepscope.cli.evidence import traces_of
     from stepscope.results.traced_costs import OF_A_JOB, SECTIONS, machine_of_traces, rows_of_traces
     from stepscope.traces.job import analyse_job
     from stepscope.traces.rank_pass import Wanted

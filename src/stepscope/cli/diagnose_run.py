@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from stepscope.cli.blocks import limited, show_table
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, say
 from stepscope.cli.evidence import read_evidence
-from stepscope.cli.findings import print_findings, print_read, print_verdict, say_unchecked
-from stepscope.cli.verdict_screen import show_verdict
+from stepscope.cli.findings import (
+    limited,
+    print_findings,
+    print_read,
+    print_verdict,
+    say_unchecked,
+    show_table,
+    show_verdict,
+)
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
-from stepscope.core.words import counted
+from stepscope.core.words import counted, unknown
 from stepscope.store.layout import profiled_job, shown_as
 
 if TYPE_CHECKING:

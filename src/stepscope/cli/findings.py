@@ -1,21 +1,28 @@
-"""Findings on a terminal: symptom, numbers, what to do."""
+"""Tables, findings and the verdict on a terminal or in a pipe."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.console import log, out, say
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.headlines import all_clear, counts, headline, remainder, shown
 from stepscope.records.finding import Diagnosis, Finding
+from stepscope.records.verdict import JobVerdict
+from stepscope.report import verdict_lines
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from stepscope.report.conditions import Condition
+    from stepscope.report.table import Table
     from stepscope.results.evidence import Evidence
+
 
 SHOWN_FIGURES = 2
 _STYLES = {"problem": "bold red", "warning": "bold yellow", "info": "bold green"}
@@ -124,4 +131,86 @@ def _hanging(mark: str, text: str, style: str) -> None:
         break_on_hyphens=False,
     )
     for line in wrapped or [mark]:
+        say(line, style)
+
+
+def show_table(table: Table, *, titled: bool = False, width: int | None = None, folded: bool = False) -> None:
+    """``table`` on stdout, as wide as that or ``width``. titled: under its title. folded: what is too wide is broken here,
+    not by the terminal."""
+    from stepscope.report.render import terminal
+
+    if titled:
+        out().print(table.title, style="bold")
+    text = terminal.render(table, width=width or out().width)
+    if folded:
+        print_block(out(), text)
+    else:
+        say(text)
+
+
+def limited(table: Table, limit: int, rest: str) -> Table:
+    """The first rows of a table, and a note on how many more there are. limit: 0 for all; rest: what shows them."""
+    if not limit or len(table.rows) <= limit:
+        return table
+    more = f"{len(table.rows) - limit} more rows: {rest}"
+    return replace(table, rows=table.rows[:limit], notes=(*table.notes[:limit], more))
+
+
+def print_block(console: Console, block: Any) -> None:
+    """Print a rich table or grid; into a pipe without the blanks that fill up its last column."""
+    if console.is_terminal:
+        console.print(block)
+        return
+    with console.capture() as captured:
+        console.print(block)
+    lines = (line.rstrip() for line in captured.get().splitlines())
+    console.out("\n".join(lines), highlight=False)
+
+
+WIDEST = 100
+MOST_RANKS = 3
+"""Named one by one beside a part: there is room for no more."""
+_GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
+
+
+def show_verdict(verdict: JobVerdict, *, running: bool = False) -> None:
+    """Three lines, the tree, the other costs, what the figures rest on. running: the job goes on, and says so."""
+    style = "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
+    _wrapped(f"{verdict.headline}.", style)
+    rests_on = verdict_lines.coverage_line(verdict)
+    if said := "; ".join(filter(None, ("so far: the job still runs" if running else "", rests_on))):
+        say(f"  {said}")
+    if verdict.advice:
+        first = verdict.advice[0]
+        _wrapped(first.text, "", first="  next   ", then="         ")
+        if first.command:
+            say(f"         $ {first.command}", "cyan")
+    for line in verdict_lines.also(verdict):
+        _wrapped(line, "", first="  also   ", then="         ")
+    out().print()
+    _tree(verdict)
+    for line in (*verdict.evidence, *verdict.notes):
+        _wrapped(line, "dim", first="  ", then="    ")
+
+
+def _tree(verdict: JobVerdict) -> None:
+    """The parts of a step, each under the one it is a part of."""
+    if not verdict.tree:
+        return
+    rows = [("  " * (depth + 1) + each.key, each) for depth, each in verdict_lines.rows(verdict.tree)]
+    whole = sum(each.ns for each in verdict.tree)
+    width = max(len(name) for name, _ in rows) + 2
+    say(
+        f"  {'a step':<{width}}{format_duration(whole):>9}  100%   mean of {counted(verdict.steps_timed, 'timed step')}"
+    )
+    for name, each in rows:
+        mark = "   <- " + verdict.kind if each.cause else ""
+        ranks = "" if not each.by_rank else "   " + verdict_lines.by_rank(each, most=MOST_RANKS)
+        line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{mark}{ranks}"
+        say(line[:WIDEST], "bold" if each.cause else "")
+
+
+def _wrapped(text: str, style: str, *, first: str = "", then: str = "") -> None:
+    width = min(max(out().width, 40), WIDEST)
+    for line in textwrap.wrap(text, width, initial_indent=first, subsequent_indent=then, break_long_words=False):
         say(line, style)

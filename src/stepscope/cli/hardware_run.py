@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.cli.blocks import print_block
 from stepscope.cli.console import out, print_document
+from stepscope.cli.findings import print_block
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes
 from stepscope.core.words import counted

@@ -62,8 +62,8 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _command(argv: list[str] | None) -> int:
+    from stepscope.cli.command import read
     from stepscope.cli.commands import REGISTRY
-    from stepscope.cli.plain import read
     from stepscope.core.errors import ExitCode
 
     arguments = sys.argv[1:] if argv is None else argv
@@ -125,7 +125,7 @@ def _nearest_option(error: Any) -> str | None:
     context, name = getattr(error, "ctx", None), getattr(error, "option_name", None)
     if context is None or not name:
         return None
-    from stepscope.core.suggest import did_you_mean
+    from stepscope.core.words import did_you_mean
 
     known = [word for param in context.command.params for word in param.opts if word.startswith("--")]
     guess = "--ranks" if name in RANKS and "--ranks" in known else did_you_mean(name, known)

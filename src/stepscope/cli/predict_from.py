@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, say
-from stepscope.cli.predict_what_if import parse_gpus, parse_what_if
 from stepscope.core.errors import StepscopeError, Unavailable, UsageError
-from stepscope.core.suggest import unknown
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, unknown
 from stepscope.predict.collectives.fabrics import find_fabric
 from stepscope.predict.job import MeasuredJob
 from stepscope.predict.overlap import measured_transport
 from stepscope.predict.prices import Links, Prices, calibrated_prices, own_prices
 from stepscope.predict.scale import KNEE, OFF, check_gpus, predict_scale
-from stepscope.predict.what_if import WhatIf
+from stepscope.predict.what_if import WhatIf, parse_gpus, parse_what_if
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
 from stepscope.records.scale_prediction import ScalePrediction
@@ -68,7 +66,7 @@ def run(options: Predict) -> int:
 
 def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) -> None:
     """Throughput with its band over GPUs, beside what was measured."""
-    from stepscope.cli.predict_chart import write_chart
+    from stepscope.cli.predict_step import write_chart
     from stepscope.report.views import predicted_scaling
     from stepscope.report.views.predicted_scaling import ScaleCurve, ScalePoint
 
@@ -95,7 +93,7 @@ def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
     if not layout.run.is_file():
         if cell_id is not None and not ProfileLayout(path).record.is_file():
             raise UsageError(f"--cell {cell_id}: {path} is not a run folder of stepscope bench", fix="remove --cell")
-        from stepscope.cli.trace_files import traces_of
+        from stepscope.cli.evidence import traces_of
         from stepscope.results.diary import job_steps
         from stepscope.results.traced_job import SECTIONS, job_of_traces
         from stepscope.results.unprofiled_job import unprofiled

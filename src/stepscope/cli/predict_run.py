@@ -1,4 +1,4 @@
-"""What ``stepscope predict`` does: check what was asked, predict, print."""
+"""``stepscope predict --collective`` and ``--buckets``: check what was asked, predict, print."""
 
 from __future__ import annotations
 
@@ -7,27 +7,37 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from stepscope.cli.blocks import show_table
 from stepscope.cli.command import require_only
 from stepscope.cli.console import log, out, print_document, say
-from stepscope.cli.predict_what_if import parse_gpus
-from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
-from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes
-from stepscope.core.words import counted
+from stepscope.cli.findings import show_table
+from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes, parse_sizes
+from stepscope.core.words import counted, unknown
 from stepscope.machine.collect import collect
-from stepscope.matrix.comm_sizes import parse_sizes
 from stepscope.predict.calibrated import FitWanted, call_of, machine_warnings
 from stepscope.predict.calibration import machine_of
 from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op, predict_collective
 from stepscope.predict.collectives.costs import Predicted
 from stepscope.predict.collectives.machine import Caller
+from stepscope.predict.overlap import Transport, measured_transport
+from stepscope.predict.run_buckets import DEFAULT, advised, choose_buckets, measured_steps, naive_twin, pick_cell
+from stepscope.predict.what_if import parse_gpus
+from stepscope.records import codec
+from stepscope.records.calibration import Calibration
+from stepscope.records.cell_result import CellResult
 from stepscope.records.codec import headed
+from stepscope.records.environment import EnvironmentRecord
+from stepscope.report.render import terminal
+from stepscope.report.views import bucket_choice, timeline
 from stepscope.report.views.predicted import build_alternatives, build_sizes, interval_text
+from stepscope.results.comm_rows import read_comm_rows
 from stepscope.store.calibration import read_calibration
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_cell, read_if_there, read_run
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
+
 
 _EXAMPLE = "stepscope predict --collective all_reduce --size 25MiB --gpus 64 --gpu h100-sxm"
 
@@ -46,9 +56,7 @@ def run(options: Predict) -> int:
                 why="--calib was not given",
                 fix="stepscope comm -o RUN, stepscope calibrate RUN, then --calib RUN/calib.json",
             )
-        from stepscope.cli import predict_buckets
-
-        return predict_buckets.run(
+        return predict_buckets(
             options.buckets,
             calibration=read_calibration(options.calib),
             cell_id=options.cell,
@@ -169,7 +177,7 @@ def _show_one(predicted: Predicted, title: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from stepscope.cli.blocks import print_block
+    from stepscope.cli.findings import print_block
 
     console = out()
     console.print(Text(title, style="bold"))
@@ -198,3 +206,50 @@ def _entries(predictions: dict[int, Predicted]) -> list[dict[str, Any]]:
 
 def _print_json(kind: str, **fields: Any) -> None:
     print_document({**headed("predict/1"), "kind": kind, **fields})
+
+
+def predict_buckets(folder: Path, *, calibration: Calibration, cell_id: str | None, json: bool) -> int:
+    """Predict and print; the exit code. Raises StepscopeError."""
+    layout = RunLayout(folder)
+    record = read_run(folder)
+    if record.kind != "bench":
+        raise UsageError(f"{folder} is a {record.kind} run", fix="--buckets takes a run folder of `stepscope bench`")
+    cells = [read_cell(layout.cell(known)) for known in record.cells]
+    cell = pick_cell(cells, cell_id)
+    environment = read_if_there(layout.environment, EnvironmentRecord)
+    if environment is not None:
+        for warning in machine_warnings(calibration, machine_of(environment)):
+            log(f"warning: {warning}", "yellow")
+    measured = measured_steps(cells, cell)
+    choice = choose_buckets(
+        cell,
+        calibration,
+        naive=naive_twin(cells, cell),
+        transport=_transport(calibration, cell),
+        also_mb=[float(way) for way in measured if way not in ("naive", DEFAULT)],
+    )
+    advice = advised(choice, measured)
+    if json:
+        steps = {way: step.value for way, step in measured.items()}
+        plain = {"choice": codec.plain(choice), "measured": steps, "advice": codec.plain(advice)}
+        print_document({**codec.headed("buckets/1"), **plain})
+        return 0
+    console = out()
+    width = min(console.width, 120)
+    for number, line in enumerate(bucket_choice.verdict(choice, advice)):
+        console.print(line, style="bold" if number == 0 else None, soft_wrap=True)
+    console.print(terminal.render(bucket_choice.build(choice, measured, advice), width=width), soft_wrap=True)
+    console.print(f"\n{choice.strategy} with {choice.bucket_cap_mb:g} MiB, as predicted")
+    console.print("\n".join(timeline.picture(choice.chosen.timeline, width=width)))
+    return 0
+
+
+def _transport(calibration: Calibration, cell: CellResult) -> Transport | None:
+    """With slow-downs where the calibrated run measured overlap; None: the backend's lanes, nothing slowed."""
+    folder = Path(calibration.run)
+    try:
+        return measured_transport(cell.spec.backend, read_comm_rows(folder))
+    except StepscopeError:
+        note = "overlap was not measured (`stepscope comm --overlap`): communication is assumed not to slow computation"
+        log(f"note: {note}")
+        return None

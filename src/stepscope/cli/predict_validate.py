@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.blocks import show_table
 from stepscope.cli.console import print_document, say
-from stepscope.cli.predict_chart import write_chart
+from stepscope.cli.findings import show_table
+from stepscope.cli.predict_step import write_chart
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted
 from stepscope.predict.collectives.measured import read_measured_tables
@@ -50,7 +50,7 @@ def run(options: Predict, path: Path) -> int:
 
 
 def _ranks(options: Predict) -> int | None:
-    from stepscope.cli.predict_what_if import parse_gpus
+    from stepscope.predict.what_if import parse_gpus
 
     if options.gpus is None:
         return None

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Literal
 
 from stepscope.cli.command import require_only
 from stepscope.cli.console import ReaderGone, err, log, out, say, typed
-from stepscope.cli.profile_words import missing, no_such_rank, notes
-from stepscope.cli.profiled_verdict import show_profiled
-from stepscope.cli.ranges import parse_ranges
-from stepscope.cli.verdict_place import checked_place, results_at
+from stepscope.cli.option_text import parse_ranges
+from stepscope.cli.profile_words import checked_place, missing, no_such_rank, notes, results_at, show_profiled
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.words import counted
@@ -28,7 +26,7 @@ from stepscope.launch.hang_watch import HangWatch
 from stepscope.launch.job_end import EndFacts, diary_facts, failures, judge_end, processes, windows
 from stepscope.launch.job_window import POLL_S, WindowReading, WindowState, WindowWait, is_gone, wait_for_window
 from stepscope.launch.rank_watch import RankWatch
-from stepscope.matrix.run_place import default_run_dir, name_of_command
+from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.records.job_end import Hang, JobEnd
 from stepscope.records.profile import ProfileRecord, WindowOfRank, WindowRequest
 from stepscope.results.job_end import end_sentence, hang_words

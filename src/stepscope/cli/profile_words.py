@@ -1,16 +1,30 @@
-"""What ``stepscope profile`` says beside the traces: which steps, what is missing and why."""
+"""What ``stepscope profile`` says: which steps, what is missing and why; the verdict, and where it goes."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from stepscope.cli.console import out
+from stepscope.cli.findings import show_verdict
+from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
 from stepscope.launch.hooked_job import why_no_rank
 from stepscope.launch.job_window import WindowState
 from stepscope.records.job_end import JobEnd
+from stepscope.results.evidence import Evidence, Source, TraceEvidence
+from stepscope.results.profiled_job import read_profiled_job
 from stepscope.store.layout import ProfileLayout
+from stepscope.store.writer import write_record, writing
+
+if TYPE_CHECKING:
+    from stepscope.diagnose.verdict import Judged
+    from stepscope.records.trace_summary import TraceSummary
 
 
 def notes(layout: ProfileLayout, state: WindowState) -> list[str]:
@@ -124,3 +138,63 @@ _TIMED = _FIXES | {
     "missed": "ranks must make the same number of forward passes, and see the output folder without delay",
 }
 """With --duration."""
+
+
+def show_profiled(
+    layout: ProfileLayout, captures: Mapping[str, TraceSummary], *, running: bool = False
+) -> Judged | None:
+    """Print the verdict on the job and return it; None, and nothing printed, where its folder tells nothing.
+
+    captures: what was read of the window's traces. running: the verdict is one so far. Raises DataError for damaged files.
+    """
+    from stepscope.diagnose.engine import diagnose
+    from stepscope.diagnose.trace_findings import trace_rules
+    from stepscope.diagnose.verdict import judge
+
+    job = read_profiled_job(layout.root)
+    if job is None:
+        return None
+    evidence = Evidence(
+        sources=(Source(path=layout.root, kind="profile"),),
+        traces=tuple(TraceEvidence(name=job.name, summary=each, job=layout.root) for each in captures.values()),
+        profiled=(job,),
+    )
+    judged = judge(evidence, diagnose(evidence, rules=trace_rules()))
+    if judged is None:
+        return None
+    with suppress(StepscopeError):  # it is derived: a full disk is no reason to say nothing
+        write_record(layout.verdict, judged.verdict)
+    show_verdict(judged.verdict, running=running)
+    return judged
+
+
+def checked_place(given: str | None) -> str:
+    """``stdout``, ``stderr`` or a file. None: stdout, or stderr where that alone is a terminal. Raises UsageError."""
+    if given is None:
+        return "stderr" if sys.stderr.isatty() and not sys.stdout.isatty() else "stdout"
+    if given not in ("stdout", "stderr"):
+        path = Path(given)
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            why = "it is a folder" if path.is_dir() else f"there is no folder {path.absolute().parent}"
+            raise UsageError(
+                f"--verdict {given}: this file cannot be written", why=why, fix="name a file, stdout or stderr"
+            )
+    return given
+
+
+@contextmanager
+def results_at(place: str) -> Iterator[None]:
+    """Within the block results go there in place of stdout; a file holds those of the last block. Raises WriteError."""
+    if place == "stdout":
+        yield
+        return
+    out.cache_clear()  # it knows the width and the colours of one stream
+    try:
+        if place == "stderr":
+            with redirect_stdout(sys.stderr):
+                yield
+            return
+        with writing(Path(place)), Path(place).open("w", encoding="utf-8") as file, redirect_stdout(file):
+            yield
+    finally:
+        out.cache_clear()

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 from stepscope.cli.console import OutputError, ReaderGone, err
 from stepscope.core.units import format_duration, format_size
 from stepscope.core.words import counted
-from stepscope.matrix.cell_kind import RunRequest
-from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
-from stepscope.matrix.finishing import run_to_the_end
-from stepscope.matrix.run_place import stopped_by_the_disk
+from stepscope.matrix.run_folder import stopped_by_the_disk
+from stepscope.matrix.runner import run_to_the_end
+from stepscope.matrix.work import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunRequest, RunStarted
 from stepscope.records.cell import CellSpec
 from stepscope.records.comm import CommSpec
 from stepscope.report.sweep_labels import sweep_labels

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 from stepscope.cli.console import log, out, print_document, say, typed
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
-from stepscope.cli.findings import print_findings, print_read, print_verdict
-from stepscope.cli.verdict_screen import show_verdict
+from stepscope.cli.findings import print_findings, print_read, print_verdict, show_verdict
 from stepscope.core.errors import Interrupted, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
-from stepscope.core.grouping import grouped
 from stepscope.core.pool import get_ready, side_by_side
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.store.layout import profiled_job, shown_as
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_json
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 from stepscope.records.codec import encode_document
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Difference

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import given, spelled
 from stepscope.cli.console import err, out, print_document, say
-from stepscope.cli.trace_files import Watch, traces_of
+from stepscope.cli.evidence import Watch, traces_of
 from stepscope.core.errors import DataError, UsageError
-from stepscope.core.signals import stop_signals_raise
-from stepscope.core.suggest import did_you_mean, unknown
+from stepscope.core.forks import stop_signals_raise
 from stepscope.core.units import format_bytes
-from stepscope.core.words import counted
+from stepscope.core.words import counted, did_you_mean, unknown
 from stepscope.report import trace_sections
 
 if TYPE_CHECKING:
@@ -75,10 +74,10 @@ def run(
         return found
 
     if options.diff is not None or options.diff_steps is not None:
-        from stepscope.cli import trace_diff
+        from stepscope.cli import compare_run
 
         profile = Wanted(sections=frozenset({"profile"}))
-        code = trace_diff.run(
+        code = compare_run.run_diff(
             options, lambda path: _one(analyse(paths if path is None else traces_of(path, options.cell), profile))
         )
         _require_known(stated, files_read)
@@ -142,7 +141,6 @@ def _get_ready(sections: Sequence[str], options: Trace, *, rules: bool) -> None:
         import stepscope.report.trace_document
 
         return
-    import stepscope.cli.blocks
     import stepscope.cli.findings
     import stepscope.report.render.terminal  # noqa: F401
 
@@ -282,7 +280,7 @@ def _wanted(sections: Sequence[str], options: Trace) -> frozenset[str]:
 def _numbers(text: str | None, option: str) -> frozenset[int] | None:
     if text is None:
         return None
-    from stepscope.cli.ranges import parse_ranges
+    from stepscope.cli.option_text import parse_ranges
 
     return parse_ranges(text, option)
 
@@ -396,7 +394,7 @@ def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], 
 
 
 def _show_sections(summary: TraceSummary, sections: Sequence[str], *, limit: int) -> None:
-    from stepscope.cli.blocks import limited, show_table
+    from stepscope.cli.findings import limited, show_table
 
     console = out()
     for section in sections:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from stepscope.core.bus_factor import BUS_FACTORS, others, twice_others
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 
 REDUCE_OPS = ("sum", "avg", "max", "min", "product")
 

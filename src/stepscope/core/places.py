@@ -1,9 +1,11 @@
-"""Folders: where stepscope keeps what it can make again, and what to call paths that end alike."""
+"""Where and when: cache folder, names that tell paths apart, clocks that a test can replace."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from stepscope.core.errors import UsageError
@@ -26,3 +28,16 @@ def telling_names(paths: Sequence[Path]) -> list[str]:
         return []
     twice = next(path for at, path in enumerate(paths) if whole[at] in whole[:at])
     raise UsageError(f"{twice} is given twice", fix="name each path once")
+
+
+NS_PER_S = 1_000_000_000
+
+Clock = Callable[[], int]
+"""A monotonic clock in integer nanoseconds."""
+
+monotonic_ns: Clock = time.perf_counter_ns
+
+
+def utc_now() -> str:
+    """Now, as ISO 8601 in UTC with seconds: ``2026-11-20T23:21:07Z``."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,11 +1,13 @@
-"""Processes that do not outlive whoever started them."""
+"""Child processes: asked for an answer in time; never outliving whoever started them."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
 
@@ -23,3 +25,25 @@ def die_with_parent(signum: int, *, parent: int | None = None) -> None:
         raise OSError(number, os.strerror(number))
     if parent is not None and os.getppid() != parent:
         signal.raise_signal(signum)
+
+
+def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """What ``command`` printed, and its exit code. Raises OSError where it cannot be started, and
+    subprocess.TimeoutExpired where it did not answer in time: it has been killed then."""
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=dict(environ),
+        start_new_session=True,
+    )
+    with child:
+        try:
+            out, problem = child.communicate(timeout=timeout_s)
+        except BaseException:
+            os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, out, problem)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

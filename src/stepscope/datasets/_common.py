@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.config.options import OptionsModel
 from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.datasets import _files
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import InputNeeds
 
 INPUTS = {"features": "feature vectors", "tokens": "labelled texts", "lm": "running text"}

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field, field_validator
 
-from stepscope.config.options import OptionsModel
 from stepscope.core.errors import UsageError
 from stepscope.datasets._common import Dataset, Prepared, Split
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import OWN_INPUT, InputNeeds
 
 _INPUT = re.compile(r"(\d+(?:x\d+)*)(?::(\d+))?")

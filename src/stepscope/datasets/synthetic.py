@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from stepscope.config.options import OptionsModel
 from stepscope.datasets._common import Dataset, Prepared, Split
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import InputNeeds
 
 KEY = "synthetic"

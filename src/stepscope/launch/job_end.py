@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from stepscope.core.errors import DataError
-from stepscope.core.failure_signs import DEVICE_OUT_OF_MEMORY, HOST_OUT_OF_MEMORY, PEER_GONE
+from stepscope.core.errors import DEVICE_OUT_OF_MEMORY, HOST_OUT_OF_MEMORY, PEER_GONE, DataError
 from stepscope.records.diary import RankEnd
 from stepscope.records.job_end import EndKind, FailedProcess, Hang, JobEnd
 from stepscope.records.profile import HookedProcess, WindowOfRank

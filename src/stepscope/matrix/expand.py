@@ -5,27 +5,64 @@ Pure: nothing is started and nothing is written. The digest of the data comes fr
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from stepscope.config import injection
-from stepscope.config.matrix import CellDraft, Matrix
-from stepscope.config.options import OptionsModel
-from stepscope.config.precision import refuse
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
-from stepscope.matrix import networks
 from stepscope.matrix.catalog import CATALOG, Catalog
-from stepscope.matrix.identity import named
-from stepscope.matrix.machine import Backend, Device, Machine, choose_device
+from stepscope.matrix.checked import CellDraft, Matrix
+from stepscope.matrix.machine import Backend, Device, Machine, canonical_network, choose_device, network_misfit
 from stepscope.predict.specs import memory_plan, setting_of
-from stepscope.records import mesh
-from stepscope.records.cell import CellSpec
+from stepscope.records import injection, mesh
+from stepscope.records.cell import Cell, CellSpec
+from stepscope.records.codec import to_builtins
+from stepscope.records.comm import CommSpec
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import CommOp, MeasuredModel, MemoryPlan, ModelFacts, Setting
+from stepscope.records.precision import refuse
 from stepscope.strategies import Strategy, all_of
+
+C = TypeVar("C", CellSpec, CommSpec)
+
+HASH_DIGITS = 10
+
+
+def identity(spec: Cell) -> dict[str, Any]:
+    """The fields that make two cells the same cell: all of the spec but its id. Independent of the order of keys."""
+    document: dict[str, Any] = to_builtins(spec)
+    document.pop("cell_id")
+    for added in ("facts", "mesh", "inject"):  # ids from before there were such fields stay
+        if not document.get(added, True):
+            document.pop(added)
+    if document.get("activation_checkpointing") == "none":
+        document.pop("activation_checkpointing")
+    if document.get("model", {}).get("tied") is False:
+        document["model"] = {name: value for name, value in document["model"].items() if name != "tied"}
+    return document
+
+
+def cell_id(spec: Cell) -> str:
+    """``WORKLOAD-STRATEGY-wWORLD-HASH``, ``OP-DTYPE-wWORLD-HASH`` for a sweep.
+
+    The hash covers the identity as canonical JSON (SHA-256, 40 bits).
+    """
+    canonical = json.dumps(identity(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:HASH_DIGITS]
+    workload = "" if isinstance(spec, CommSpec) else spec.workload.removeprefix("python:").replace(":", ".")
+    what = f"{spec.op}-{spec.dtype}" if isinstance(spec, CommSpec) else f"{workload}-{spec.strategy}"
+    return f"{what}-w{spec.world_size}-{digest}"
+
+
+def named(spec: C) -> C:
+    """``spec`` with its id filled in."""
+    return dataclasses.replace(spec, cell_id=cell_id(spec))
+
 
 ModelOf = Callable[[CellDraft], MeasuredModel | None]
 """A draft to its model as measured; None where the workload's spec has its sizes."""
@@ -145,7 +182,7 @@ def resolve(
             backend=backend,
             threads_per_rank=matrix.launch.threads_per_rank,
             env=dict(draft.env),
-            network=networks.canonical(s.network),
+            network=canonical_network(s.network),
             mesh=mesh.canonical(s.mesh or {}),
             activation_checkpointing=s.activation_checkpointing,
             inject=injection.canonical(s.inject),
@@ -180,7 +217,7 @@ def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, ca
 
 def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool) -> str | None:
     world = spec.world_size
-    if (reason := networks.misfit(spec, machine)) or machine.joined_world_size is not None:
+    if (reason := network_misfit(spec, machine)) or machine.joined_world_size is not None:
         return reason  # ranks that exist are perhaps on several machines: each checks its own device
     if spec.device == "cuda" and world > machine.num_gpus:
         need = "needs" if world == 1 else "need"

@@ -1,18 +1,68 @@
-"""Reading a matrix: a file or a preset, the changes from the command line, the checks."""
+"""A matrix read and written: a file or a preset with the changes from the command line, checked; the resolved file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from stepscope.config.matrix import Matrix, build_matrix
-from stepscope.config.options import OptionsModel
-from stepscope.config.overrides import Override, apply_overrides
-from stepscope.config.yaml_loader import Document, read_yaml
+import yaml
+
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import did_you_mean
+from stepscope.core.words import did_you_mean, unknown
 from stepscope.matrix.catalog import CATALOG, Catalog
-from stepscope.matrix.presets import preset_document, preset_names
+from stepscope.matrix.checked import Matrix, build_matrix
+from stepscope.matrix.keys import CellSettings, MeasureOptions, rival_of
+from stepscope.matrix.overrides import Override, apply_overrides
+from stepscope.records.options import OptionsModel
+from stepscope.results.experiments import experiment_names, experiment_of
+from stepscope.store.yaml_loader import Document, parse_yaml, read_yaml
+
+PACKAGE = "stepscope.presets"
+SUFFIX = ".yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A preset's name and the question it answers."""
+
+    name: str
+    description: str
+
+
+def preset_names() -> tuple[str, ...]:
+    """All presets, sorted."""
+    files = (item.name for item in resources.files(PACKAGE).iterdir() if item.name.endswith(SUFFIX))
+    return tuple(sorted({*(name.removesuffix(SUFFIX) for name in files), *experiment_names()}))
+
+
+def list_presets() -> tuple[Preset, ...]:
+    """Every preset with its description, sorted by name."""
+    return tuple(Preset(name, _description(preset_document(name))) for name in preset_names())
+
+
+def preset_text(name: str) -> str:
+    """The preset's file as it is, for a user who wants to start from it. Unknown name: UsageError."""
+    experiment = experiment_of(name)
+    if experiment is not None and experiment.matrix is not None:
+        return experiment.matrix
+    file = resources.files(PACKAGE).joinpath(f"{name}{SUFFIX}")
+    if name not in preset_names():
+        raise UsageError(unknown("preset", name, preset_names()))
+    return file.read_text(encoding="utf-8")
+
+
+def preset_document(name: str) -> Document:
+    """The preset as values with positions."""
+    return parse_yaml(preset_text(name), source=f"preset {name}")
+
+
+def _description(document: Document) -> str:
+    value = document.value.get("description") if isinstance(document.value, dict) else None
+    return value.strip() if isinstance(value, str) else ""
 
 
 def load_matrix(
@@ -58,3 +108,72 @@ def digest_lookup(data_dir: Path | None, *, catalog: Catalog = CATALOG) -> Calla
         return found[known]
 
     return digest_of
+
+
+_ORDER = (
+    "version", "name", "description", "base", "axes", "include", "exclude", "equal_buckets", "comm", "launch",
+    "measure",
+)  # fmt: skip
+
+
+def resolved_matrix(matrix: Matrix) -> dict[str, Any]:
+    """The matrix with its overrides applied and every default written out. Reading it gives the same cells.
+
+    Defaults of workload, dataset and strategy options are not in it: they depend on the cell, and each cell's own spec
+    has them.
+    """
+    document = copy.deepcopy(dict(matrix.document))
+    document["name"] = matrix.name
+    own = any(draft.settings.optimizer == "own" for draft in matrix.cells)
+    document["base"] = _base(document, open_keys={"optimizer"} if own else set())
+    document["equal_buckets"] = matrix.equal_buckets
+    document["comm"] = None if matrix.comm is None else matrix.comm.as_dict()
+    document["launch"] = matrix.launch.as_dict()
+    document["measure"] = MeasureOptions().as_dict() | _given(document.get("measure"))
+    return {key: document[key] for key in _ORDER if document.get(key) is not None}
+
+
+def _given(section: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (section or {}).items() if value is not None}
+
+
+def _base(document: Mapping[str, Any], *, open_keys: set[str]) -> dict[str, Any]:
+    """The base with defaults; ``open_keys`` have one that depends on the workload."""
+    given: dict[str, Any] = _given(document.get("base"))
+    swept = open_keys | set(document.get("axes") or {})
+    defaults = {
+        key: field.default
+        for key, field in CellSettings.model_fields.items()
+        if not field.is_required() and field.default is not None and rival_of(key) is None
+    }
+    return given | {key: value for key, value in defaults.items() if key not in given and key not in swept}
+
+
+def matrix_yaml(matrix: Matrix) -> str:
+    """The resolved matrix as YAML text that the strict loader reads back to the same cells."""
+    return yaml.dump(
+        resolved_matrix(matrix),
+        Dumper=_Dumper,
+        sort_keys=False,
+        default_flow_style=None,
+        allow_unicode=True,
+        width=110,
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes floats so that YAML readers of every version take them for numbers."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - signature of PyYAML
+        return True
+
+
+def _float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
+    text = repr(value)
+    mantissa, e, exponent = text.partition("e")
+    if e and "." not in mantissa:
+        text = f"{mantissa}.0e{exponent}"
+    return dumper.represent_scalar("tag:yaml.org,2002:float", text)
+
+
+_Dumper.add_representer(float, _float)

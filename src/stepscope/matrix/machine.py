@@ -1,13 +1,17 @@
-"""What a plan needs to know of the machine, and the choice of device and backend that follows."""
+"""What a plan needs to know of the machine: device and backend, threads, emulated networks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
-from stepscope.config.sections import LaunchSettings
-from stepscope.core.errors import MissingError
+from stepscope.core.errors import MissingError, Unavailable
+from stepscope.core.words import counted
+from stepscope.matrix.keys import LaunchSettings
+from stepscope.records.cell import Cell
 from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.network import EmulatedNetwork, obstacle, parse_network
 
 Device = Literal["cpu", "cuda"]
 Backend = Literal["gloo", "nccl"]
@@ -98,3 +102,51 @@ def _backend_of(device: Device, machine: Machine) -> Backend:
 def threads_per_rank(requested: int | Literal["auto"], *, usable_cores: int, world_size: int) -> int:
     """Compute threads of each rank: as asked, or the usable cores divided among the ranks, at least 1."""
     return requested if requested != "auto" else max(1, usable_cores // world_size)
+
+
+def canonical_network(text: str | None) -> str | None:
+    """The text that stands in a cell's identity: one for each network. Raises UsageError."""
+    return None if text is None else str(parse_network(text))
+
+
+def refused(text: str | None, *, world_size: int, device: str, joined: bool) -> str | None:
+    """Why ranks of ``device`` cannot run in network ``text`` here; None when they can."""
+    if text is None:
+        return None
+    if joined:
+        return f"network {text}: ranks that a launcher started cannot move into an emulated network"
+    if device != "cpu":
+        return f"network {text}: emulated networks carry gloo between CPU ranks only"
+    network = parse_network(text)
+    found = _emulation(network.delay_ns > 0)
+    if isinstance(found, Unavailable):
+        return f"network {text}: {found.reason}"
+    return obstacle(network, world_size)
+
+
+def network_misfit(cell: Cell, machine: Machine) -> str | None:
+    """Why ``cell`` cannot run in its network here, or in the world that a launcher has started; None when it can."""
+    joined = machine.joined_world_size
+    if reason := refused(cell.network, world_size=cell.world_size, device=cell.device, joined=joined is not None):
+        return reason
+    if joined is not None and cell.world_size != joined:
+        return f"{counted(cell.world_size, 'rank')}: the launcher started {joined}"
+    if joined is not None and cell.env:
+        return f"{', '.join(sorted(cell.env))} cannot be set: the launcher has already started the ranks"
+    return None
+
+
+def slowest_bits_per_s(text: str | None) -> float | None:
+    """Rate of the slowest link; None without a network."""
+    if text is None:
+        return None
+    network: EmulatedNetwork = parse_network(text)
+    return float(min([network.rate_bits_per_s, *(slow.rate_bits_per_s for slow in network.slow)]))
+
+
+@cache
+def _emulation(delayed: bool) -> Unavailable | None:
+    """Asked once: it starts a process."""
+    from stepscope.launch.netns.probe import probe_emulation
+
+    return probe_emulation(delayed=delayed)

@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from stepscope.config.matrix import CellDraft, Matrix
-from stepscope.core.child import ask
 from stepscope.core.errors import UsageError
+from stepscope.core.processes import ask
 from stepscope.launch.torchrun import require_torch
+from stepscope.matrix.checked import CellDraft, Matrix
 from stepscope.matrix.expand import ModelOf, error_of
 from stepscope.matrix.machine import Device
 from stepscope.records import codec

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import Interrupted, MissingError, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes, format_duration, format_percent
 from stepscope.core.words import counted
@@ -21,14 +20,13 @@ from stepscope.launch.join import joined_world
 from stepscope.machine.collect import collect
 from stepscope.machine.judging import Outcome, Status, failed, passed, skipped, warned
 from stepscope.machine.verdicts import CheckVerdict
-from stepscope.matrix.bench_cells import BENCH
-from stepscope.matrix.cell_kind import RunRequest
 from stepscope.matrix.expand import PlannedCell, expand
-from stepscope.matrix.load import digest_lookup, matrix_of
+from stepscope.matrix.kinds import BENCH
+from stepscope.matrix.load import digest_lookup, matrix_of, resolved_matrix
 from stepscope.matrix.machine import Machine, machine_of
-from stepscope.matrix.resolved import resolved_matrix
 from stepscope.matrix.runner import OnEvent, run_matrix
 from stepscope.matrix.session import derive_results
+from stepscope.matrix.work import RunRequest
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.plan import CommOp
@@ -38,6 +36,7 @@ from stepscope.results.step_collective import StepCollective, step_collective
 from stepscope.stats.excess import LEAST_STEPS
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell
+from stepscope.store.yaml_loader import parse_yaml
 
 BUDGET_S = 5
 TIMEOUT_S = 25

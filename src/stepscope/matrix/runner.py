@@ -7,25 +7,35 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
-from stepscope.config.network import parse_network
-from stepscope.core.errors import Interrupted
-from stepscope.core.signals import STOP_SIGNALS, stop_signals_raise
+from stepscope.core.errors import Interrupted, StepscopeError
+from stepscope.core.forks import STOP_SIGNALS, stop_signals_raise
 from stepscope.core.words import counted
 from stepscope.launch import join, torchrun
 from stepscope.launch.netns import start as netns
 from stepscope.launch.supervise import CellOutcome, RunningGroup
 from stepscope.launch.torchrun import Launched
 from stepscope.matrix import run_folder
-from stepscope.matrix.cell_kind import PlannedWork, RunRequest
-from stepscope.matrix.events import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunStarted
-from stepscope.matrix.grouping import WorkerGroup, group_cells
+from stepscope.matrix.estimate import WorkerGroup, group_cells
 from stepscope.matrix.resume import Resume, cells_to_rerun, plan_resume
+from stepscope.matrix.work import (
+    CellEnded,
+    CellMoved,
+    DataStarted,
+    Event,
+    GroupStarted,
+    PlannedWork,
+    RunRequest,
+    RunStarted,
+)
 from stepscope.records.cell import Cell, GroupSpec
+from stepscope.records.network import parse_network
 from stepscope.records.run import CellStatus, RunRecord
 from stepscope.results.runs import baselines_of
 from stepscope.store.lock import hold_lock
@@ -325,3 +335,37 @@ def _signals_wait() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+T = TypeVar("T")
+
+_SHARE = 20
+"""Of the time, one part in this many may go into renewing derived files: many cells make them long."""
+
+
+def run_to_the_end(
+    request: RunRequest, on_event: OnEvent, *, renew: Callable[[], object], finish: Callable[[], T]
+) -> tuple[T, Interrupted | None]:
+    """Run ``request``; what ``finish`` returns, and what stopped the run, for the caller to raise again.
+
+    renew: writes what follows from the run folder; called as cells end. finish: writes everything; called once the run
+    is over, and again if a stop signal comes meanwhile: the launcher of a joined world sends one when a rank fails.
+    """
+    renewed_until = 0.0
+
+    def heard(event: Event) -> None:
+        nonlocal renewed_until
+        on_event(event)
+        begun = time.monotonic()
+        if isinstance(event, CellEnded) and begun >= renewed_until:
+            with suppress(StepscopeError):  # ``finish`` says it, when the cells have run
+                renew()
+            ended = time.monotonic()
+            renewed_until = ended + _SHARE * (ended - begun)
+
+    try:
+        with stop_signals_raise("interrupted; what was measured is saved"):
+            run_matrix(request, heard)
+            return finish(), None
+    except Interrupted as stop:
+        return finish(), stop

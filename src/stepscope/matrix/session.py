@@ -7,31 +7,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stepscope.config.matrix import Matrix
-from stepscope.config.matrix_file import COMM
-from stepscope.config.options import OptionsModel
-from stepscope.config.overrides import Override
-from stepscope.config.sections import CommSection
-from stepscope.config.yaml_loader import Document
 from stepscope.core.errors import DataError, UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 from stepscope.datasets import REGISTRY as DATASETS
 from stepscope.launch.join import joined_world
 from stepscope.machine.collect import collect
-from stepscope.matrix.estimate import PlanEstimate, estimate_plan
+from stepscope.matrix.checked import Matrix
+from stepscope.matrix.estimate import PlanEstimate, estimate_plan, group_cells
 from stepscope.matrix.expand import PlannedCell, expand
-from stepscope.matrix.grouping import group_cells
+from stepscope.matrix.keys import CommSection
 from stepscope.matrix.load import digest_lookup, load_matrix
 from stepscope.matrix.machine import choose_device, machine_of
+from stepscope.matrix.matrix_file import COMM
+from stepscope.matrix.overrides import Override
 from stepscope.matrix.own_models import measured_models
 from stepscope.matrix.resume import cells_to_rerun, plan_resume
 from stepscope.matrix.run_folder import MISSING_DATA, read_statuses, refuse_unfit, untraced
 from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.options import OptionsModel
 from stepscope.records.run import CellStatus
 from stepscope.records.training import TrainingRun
 from stepscope.results.bench_document import write_results
 from stepscope.results.runs import baselines_of, folder_runs
 from stepscope.store.layout import RunLayout
+from stepscope.store.yaml_loader import Document
 
 KIND = "bench"
 

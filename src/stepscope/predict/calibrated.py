@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
 from stepscope.core.units import format_size
-from stepscope.core.words import counted
+from stepscope.core.words import counted, unknown
 from stepscope.predict.collectives.costs import Predicted
 from stepscope.predict.curve_shape import curve_interval_ns, curve_time_ns
 from stepscope.predict.line_fit import line_time_ns

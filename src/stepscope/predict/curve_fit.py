@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 from stepscope.predict.collectives.costs import Z80
 from stepscope.predict.curve_families import FAMILIES, LINE, PIPELINED, PROTOCOLS, CurveFamily, gradient, most_probable
 from stepscope.predict.curve_shape import as_knots, curve_time_ns, isolated, knots_between, monotone

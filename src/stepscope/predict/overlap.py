@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 from stepscope.predict.calibration import usual_cost
 from stepscope.records.comm import CommRow
 

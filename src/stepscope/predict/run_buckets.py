@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.core.suggest import named
+from stepscope.core.words import named
 from stepscope.predict.calibrated import FitWanted, time_of
 from stepscope.predict.overlap import Transport, link_share, transport_of
 from stepscope.predict.specs import specs_of

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from stepscope.config.options import OptionsModel
-from stepscope.config.precision import parameter_dtype
 from stepscope.datasets import REGISTRY as DATASETS
 from stepscope.datasets import Dataset
 from stepscope.records.cell import CellSpec
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import CommOp, InputNeeds, MemoryPlan, ModelFacts, Setting
+from stepscope.records.precision import parameter_dtype
 from stepscope.strategies import REGISTRY as STRATEGIES
 from stepscope.strategies import Strategy
 from stepscope.workloads import REGISTRY as WORKLOADS

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 from stepscope.predict.overlap import STARTUP_BYTES, Transfer, Transport, run, transport_of
 from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, Setting

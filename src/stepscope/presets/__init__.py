@@ -1,1 +1,1 @@
-"""Matrices that come with the package; read by :mod:`stepscope.matrix.presets`."""
+"""Matrices that come with the package; read by :mod:`stepscope.matrix.load`."""

@@ -1,4 +1,4 @@
-"""Faults of a cell (config/injection.py), as its ranks lose the time."""
+"""Faults of a cell (records/injection.py), as its ranks lose the time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from statistics import median
 
 import torch
 
-from stepscope.config.injection import injection_of
 from stepscope.rank.instruments.timer import PendingStep
 from stepscope.records.cell import CellSpec
+from stepscope.records.injection import injection_of
 
 REMEMBERED = 9
 """Steps whose median is the rank's own computation: one disturbed step must not change what is planted."""

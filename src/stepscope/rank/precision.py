@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stepscope.config import precision as formats
 from stepscope.rank.nest import mapped
+from stepscope.records import precision as formats
 
 AUTOCAST_DTYPE = {"amp_bf16": torch.bfloat16, "amp_fp16": torch.float16}
 

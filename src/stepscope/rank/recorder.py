@@ -17,8 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stepscope.core.errors import StepscopeError
-from stepscope.core.failure_signs import DEVICE_OUT_OF_MEMORY, HOST_OUT_OF_MEMORY, PEER_GONE
+from stepscope.core.errors import DEVICE_OUT_OF_MEMORY, HOST_OUT_OF_MEMORY, PEER_GONE, StepscopeError
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.instruments.timer import PendingStep
 from stepscope.records.samples import RankError, SamplesHeader, StepSample

@@ -26,7 +26,7 @@ class CellSpec:
     Exactly one of ``steps`` and ``epochs`` is set. ``micro_batch`` and ``global_batch`` are both resolved
     (global = micro x data shards x accumulation); ``batch_rule`` says which of the two the user fixed.
     ``mesh``: how the ranks are arranged (records/mesh.py); empty: all are data parallel.
-    ``inject``: planted faults (config/injection.py).
+    ``inject``: planted faults (records/injection.py).
     ``facts``: of a user's own model (``python:`` workload), measured before the cell was planned; None: the spec has them.
     """
 

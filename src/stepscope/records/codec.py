@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from stepscope import __version__
-from stepscope.core.clock import utc_now
 from stepscope.core.errors import DataError, StepscopeError
+from stepscope.core.places import utc_now
 from stepscope.records import calibration, cell, comm, job_end, plan, profile, run, samples
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.flight import FlightDump

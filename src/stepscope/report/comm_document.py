@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from stepscope.core.clock import utc_now
+from stepscope.core.places import utc_now
 from stepscope.records import codec
 from stepscope.records.comm import CommRow
 from stepscope.results.comm_labels import failure_label, sweeps

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepscope.core.errors import CheckFailed, UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 from stepscope.records.finding import Diagnosis
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
-from stepscope.core.words import counted
+from stepscope.core.words import counted, unknown
 from stepscope.report.names import clean
 from stepscope.report.render import picture
 from stepscope.report.render.markdown import plain_text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.records.verdict import JobVerdict

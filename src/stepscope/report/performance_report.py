@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope import __version__
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
+from stepscope.core.words import grouped
 from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
 from stepscope.records.verdict import JobVerdict
 from stepscope.report import files_found

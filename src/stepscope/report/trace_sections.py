@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 
 if TYPE_CHECKING:
     from stepscope.records.trace_summary import TraceSummary

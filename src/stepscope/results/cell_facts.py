@@ -8,9 +8,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_duration
-from stepscope.core.words import counted, listed
+from stepscope.core.words import counted, grouped, listed
 from stepscope.stats.measured import common_steps
 from stepscope.stats.order import median
 
@@ -55,7 +54,7 @@ class TimedCell:
 def planted(cell: CellEvidence, figure_ns: float, kind: str, ranks: Container[int] | None = None) -> tuple[str, ...]:
     """That (part of) a time is a fault that the cell was asked to have: a line of evidence, or none.
 
-    kind: of :data:`stepscope.config.injection.KINDS`. ranks: whose it would be; None: any.
+    kind: of :data:`stepscope.records.injection.KINDS`. ranks: whose it would be; None: any.
     """
     lost = [each.planted_ns.get(kind, 0) for each in cell.result.summaries if ranks is None or each.rank in ranks]
     if not any(lost):

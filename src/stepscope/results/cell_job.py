@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from stepscope.config.network import hosts_of
 from stepscope.core.errors import DataError, Unavailable, UsageError
-from stepscope.core.suggest import named
 from stepscope.core.units import format_duration
-from stepscope.core.words import counted
+from stepscope.core.words import counted, named
 from stepscope.machine.peaks import find
 from stepscope.predict.job import Gradient, JobCall, JobPipeline, MeasuredJob
 from stepscope.predict.overlap import Transport, transport_of
@@ -20,6 +18,7 @@ from stepscope.records import mesh as meshes
 from stepscope.records.backward import BackwardProfile
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
+from stepscope.records.network import hosts_of
 from stepscope.records.samples import StepSample
 from stepscope.results.pipeline_profile import measured_pipeline
 from stepscope.stats.measured import common_steps, slowest

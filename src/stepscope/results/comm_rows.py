@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
-from stepscope.config.network import hosts_of
 from stepscope.core.errors import DataError
-from stepscope.core.grouping import grouped
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records import codec
 from stepscope.records.cell_result import RankCommSamples
 from stepscope.records.comm import CommRow, CommSample, CommSpec, CommSummary
+from stepscope.records.network import hosts_of
 from stepscope.records.run import CellStatus
 from stepscope.stats.describe import summary
 from stepscope.store.layout import RunLayout

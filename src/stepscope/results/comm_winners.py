@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.core.grouping import grouped
+from stepscope.core.words import grouped
 from stepscope.records.comm import CommRow
 from stepscope.results.comm_labels import sweeps
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from stepscope.core.errors import Unavailable
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent, format_size
+from stepscope.core.words import grouped
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Comparison, Replicates
 from stepscope.records.scaling_budget import ScalingBudget

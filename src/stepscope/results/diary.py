@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.grouping import grouped
+from stepscope.core.words import grouped
 from stepscope.records.diary import NO_TIMED_STEP, EventKind
 from stepscope.records.verdict import Share
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stepscope.core.errors import Unavailable
-from stepscope.core.grouping import ranges
+from stepscope.core.words import ranges
 from stepscope.machine.topology import parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import Difference

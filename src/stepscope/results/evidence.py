@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 
 if TYPE_CHECKING:
     from stepscope.machine.topology import Topology

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_bytes, format_percent
-from stepscope.core.words import listed
+from stepscope.core.words import grouped, listed
 from stepscope.predict.specs import specs_of
 from stepscope.records.plan import MemoryPlan
 from stepscope.results.evidence import CellEvidence

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.core.grouping import grouped
-from stepscope.core.words import counted, listed
+from stepscope.core.words import counted, grouped, listed
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, FilesFound, Source, TraceEvidence

@@ -7,11 +7,11 @@ from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.config.varied import settings_of, varying
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
 from stepscope.records.cell import CellSpec
 from stepscope.records.training import TrainingRun
+from stepscope.results.varied import settings_of, varying
 from stepscope.strategies import REGISTRY as STRATEGIES
 from stepscope.workloads import REGISTRY as WORKLOADS
 

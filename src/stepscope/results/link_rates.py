@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
-from stepscope.core.grouping import grouped
+from stepscope.core.words import grouped
 from stepscope.machine.peaks import find
 from stepscope.machine.peaks.links import pcie_bytes_per_s
 from stepscope.machine.topology import Topology

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.grouping import grouped
+from stepscope.core.words import grouped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.held import held_by

@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from stepscope.core.errors import UsageError
-from stepscope.core.grouping import grouped
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.imported import Stated
 from stepscope.records.training import Scaling, TrainingRun
 from stepscope.results.evidence import Evidence, Source

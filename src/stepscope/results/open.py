@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.places import telling_names
-from stepscope.core.suggest import named
-from stepscope.core.words import counted
+from stepscope.core.words import counted, named
 from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.calibration import Calibration
 from stepscope.records.codec import decode

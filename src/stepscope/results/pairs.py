@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.grouping import grouped
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import CellEvidence, Evidence

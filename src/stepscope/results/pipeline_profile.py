@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from statistics import fmean, median
 
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
+from stepscope.core.words import grouped
 from stepscope.predict.pipeline import StageTime, balanced_split, meets, pipeline_orders, simulate
 from stepscope.predict.specs import specs_of
 from stepscope.records.cell_result import CellResult

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from stepscope.config.injection import injection_of
-from stepscope.config.varied import settings_of, varied_settings
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.predict.specs import specs_of
 from stepscope.records import codec, mesh
 from stepscope.records.cell import CellSpec
 from stepscope.records.cell_result import CellResult
+from stepscope.records.injection import injection_of
 from stepscope.records.run import CellStatus
 from stepscope.records.samples import PHASES, EpochResult
 from stepscope.records.training import Epoch, Measured, PhaseTimes, Scaling, TrainingRun
@@ -24,6 +23,7 @@ from stepscope.results.figures import epoch_time, per_second
 from stepscope.results.labels import cell_labels
 from stepscope.results.mfu import mfu
 from stepscope.results.scaling import with_baselines
+from stepscope.results.varied import settings_of, varied_settings
 from stepscope.stats import measured
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_cells, read_if_there, read_run

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.core.grouping import grouped
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.scaling_budget import ScalingBudget, ScalingPart, ScalingReading
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_summary import RankPass, TraceSummary

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import DataError
-from stepscope.core.grouping import grouped
+from stepscope.core.words import grouped
 from stepscope.records.calibration import CalibratedMachine
 from stepscope.records.comm import CommRow
 from stepscope.records.trace_collectives import MatchedCollective

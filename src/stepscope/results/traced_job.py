@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
-from stepscope.core.grouping import grouped
-from stepscope.core.words import listed
+from stepscope.core.words import grouped, listed
 from stepscope.machine.peaks import find
 from stepscope.predict.job import JobCall, MeasuredJob, gradients_between
 from stepscope.predict.overlap import Transport

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.core.suggest import nearest_path
+from stepscope.core.words import nearest_path
 
 MAX_FILES = 100_000
 _ABOUT = ("readme", "license", "licence")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.core.suggest import nearest_path
+from stepscope.core.words import nearest_path
 from stepscope.records.imported import Imported, Stated
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers import REGISTRY

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stepscope.core.clock import utc_now
 from stepscope.core.errors import MissingError, UsageError
+from stepscope.core.places import utc_now
 from stepscope.store.writer import make_dir, writing
 
 

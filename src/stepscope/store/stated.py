@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import did_you_mean
-from stepscope.core.words import counted, listed
+from stepscope.core.words import counted, did_you_mean, listed
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
 

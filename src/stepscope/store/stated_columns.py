@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import did_you_mean
+from stepscope.core.words import did_you_mean
 from stepscope.records.imported import Stated
 
 

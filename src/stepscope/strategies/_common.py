@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from stepscope.config.options import OptionsModel
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from stepscope.config.options import OptionsModel
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
 from stepscope.strategies._common import MIB, Strategy, all_reduce, ddp_buckets, memory
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.config.options import OptionsModel
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import CommOp, ModelFacts, Setting
 from stepscope.strategies._common import Strategy, all_reduce, by_dtype
 

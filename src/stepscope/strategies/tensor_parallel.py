@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import groupby
 from math import gcd
 
-from stepscope.config.options import OptionsModel
 from stepscope.records.mesh import WORLD
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import CommOp, CutModule, MemoryPlan, ModelFacts, ParallelPlan, ParameterFact, Setting
 from stepscope.strategies import _common
 from stepscope.strategies._common import REGISTERED, ShardedOptions, Strategy, all_of, memory, norm_reduction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from stepscope.config.options import OptionsModel
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import CommOp, MemoryPlan, ModelFacts, ParameterFact, Setting
 from stepscope.strategies._common import Strategy, all_of, all_reduce, ddp_buckets, memory, optimizer_bytes
 

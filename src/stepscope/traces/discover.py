@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.core.suggest import nearest_path
-from stepscope.core.words import listed
+from stepscope.core.words import listed, nearest_path
 
 REPORTS = (".nsys-rep", ".qdrep")
 """Nsight Systems' own formats, which only nsys reads; the second is that of versions before 2021.4."""

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 
 from pydantic import ConfigDict, Field, model_validator
 
-from stepscope.config.options import OptionsModel
 from stepscope.core.errors import UsageError
 from stepscope.core.registry import Registry
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import (
     DTYPE_BYTES,
     OWN_INPUT,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from stepscope.config.options import OptionsModel
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import InputNeeds, ModelFacts
 from stepscope.workloads._common import Workload, in_pairs, linear, model_facts, piece
 

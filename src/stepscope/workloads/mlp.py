@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from stepscope.config.options import OptionsModel
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import InputNeeds, ModelFacts
 from stepscope.workloads._common import Workload, in_pairs, linear, model_facts, piece
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.matrix import comm_session
+from stepscope.matrix import comm_plan
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_plan_of_nothing_that_can_run_is_refused_and_one_of_some_is_shown(caps
 def test_more_ranks_than_memory_holds_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comm_session, "LEAST_RANK_BYTES", 1 << 60)
+    monkeypatch.setattr(comm_plan, "LEAST_RANK_BYTES", 1 << 60)
     with pytest.raises(SystemExit) as ended:
         main(["comm", "--ranks", "2,3", "-o", str(tmp_path / "run")])
     assert ended.value.code == 2

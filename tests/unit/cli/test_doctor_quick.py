@@ -6,15 +6,15 @@ import pytest
 from tests.bench_evidence import Own, bench, environment, failed, made
 
 from stepscope.cli.commands.doctor import Doctor
-from stepscope.cli.doctor_quick import document, run
+from stepscope.cli.doctor_run import document, run_quick
 from stepscope.cli.main import main
-from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import UsageError
 from stepscope.matrix.load import matrix_of
 from stepscope.matrix.machine import Machine
 from stepscope.matrix.quick_check import QuickCheck, assess, matrix_text, summary
 from stepscope.records import codec
 from stepscope.records.plan import CommOp
+from stepscope.store.yaml_loader import parse_yaml
 
 PLAN = (CommOp(op="all_reduce", numel=1 << 20, dtype="float32", phase="after_backward"),)
 
@@ -107,7 +107,7 @@ def test_inside_a_launcher_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     }.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="starts its own ranks"):
-        run(Doctor(torch_timeout=1))
+        run_quick(Doctor(torch_timeout=1))
 
 
 def test_ranks_without_quick_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.profiled_jobs import planted
 
-from stepscope.cli.profiled_verdict import show_profiled
+from stepscope.cli.profile_words import show_profiled
 from stepscope.store.layout import ProfileLayout
 
 

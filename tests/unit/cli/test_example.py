@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from tests.torch_forks import ForkedPopen, shared_server
 
+from stepscope.cli.commands.example import _planted
 from stepscope.cli.console import err, out
-from stepscope.cli.example_run import _planted
 from stepscope.cli.main import main
 from stepscope.core.errors import UsageError
 from stepscope.examples.jobs import EXAMPLES, LOST

@@ -225,7 +225,7 @@ def _here(data: Path, environment: Any, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(data)
     monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for module in ("session", "comm_session"):
+    for module in ("session", "comm_plan"):
         monkeypatch.setattr(f"stepscope.matrix.{module}.collect", lambda **_: environment)
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import typer
 
-from stepscope.cli.command import Command
+from stepscope.cli.command import Command, read
 from stepscope.cli.commands.trace import Trace
-from stepscope.cli.plain import read
 
 seen: list[Any] = []
 

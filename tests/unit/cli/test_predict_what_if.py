@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.cli.predict_what_if import parse_gpus, parse_what_if
 from stepscope.core.errors import UsageError
-from stepscope.predict.what_if import WhatIf
+from stepscope.predict.what_if import WhatIf, parse_gpus, parse_what_if
 
 
 def test_gpus_ascend_and_appear_once() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.unit.cells import cell_spec
 
 from stepscope.cli import progress
-from stepscope.matrix.events import CellEnded, CellMoved, GroupStarted, RunStarted
+from stepscope.matrix.work import CellEnded, CellMoved, GroupStarted, RunStarted
 from stepscope.records.run import CellStatus
 
 CELLS = tuple(cell_spec(cell_id=f"mlp-naive-w2-{seed}", seed=seed) for seed in (1, 2))

@@ -9,8 +9,8 @@ from tests.trace_builder import build, write_job
 
 from stepscope.cli import trace_run
 from stepscope.cli.commands.trace import Trace
+from stepscope.cli.evidence import Watch
 from stepscope.cli.main import main
-from stepscope.cli.trace_files import Watch
 from stepscope.core.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")

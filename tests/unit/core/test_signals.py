@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from stepscope.core.errors import Interrupted
-from stepscope.core.signals import STOP_SIGNALS, stop_signals_raise
+from stepscope.core.forks import STOP_SIGNALS, stop_signals_raise
 
 
 @pytest.fixture(autouse=True)

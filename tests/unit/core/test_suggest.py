@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stepscope.core.suggest import MOST_LISTED, unknown
+from stepscope.core.words import MOST_LISTED, unknown
 
 
 def test_a_few_names_are_listed() -> None:

@@ -1,7 +1,7 @@
 """The commands that make a network, word by word."""
 
-from stepscope.config.network import parse_network
 from stepscope.launch.netns.plan import NamespaceCommand, Tap, hosts_file, plan
+from stepscope.records.network import parse_network
 
 
 def lines(text: str, hosts: int) -> list[str]:

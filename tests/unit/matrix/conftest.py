@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from stepscope.config.matrix import Matrix
-from stepscope.config.options import OptionsModel
-from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import UsageError
 from stepscope.datasets import Dataset
-from stepscope.matrix import networks
+from stepscope.matrix import machine
 from stepscope.matrix.catalog import Catalog
+from stepscope.matrix.checked import Matrix
 from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.load import matrix_of
 from stepscope.matrix.machine import Machine
+from stepscope.records.options import OptionsModel
 from stepscope.records.plan import CommOp, InputNeeds, MemoryPlan, ModelFacts, ParameterFact, Setting
+from stepscope.store.yaml_loader import parse_yaml
 from stepscope.strategies import Strategy
 from stepscope.workloads import Workload
 
@@ -190,4 +190,4 @@ def plan() -> Plan:
 @pytest.fixture
 def allow_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine where emulated networks can be made."""
-    monkeypatch.setattr(networks, "_emulation", lambda _: None)
+    monkeypatch.setattr(machine, "_emulation", lambda _: None)

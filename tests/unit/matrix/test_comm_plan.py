@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stepscope.core.errors import UsageError
+from stepscope.core.units import parse_sizes
 from stepscope.matrix.comm_plan import CommRequest, PlannedComm, op_names, parse_env, parse_mode, plan_comm
-from stepscope.matrix.comm_sizes import parse_sizes
 from stepscope.matrix.machine import Machine
 
 HERE = Machine(num_gpus=0, usable_cores=2, gloo=True)

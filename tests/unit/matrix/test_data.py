@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cells import cell_spec
 
 from stepscope.core.errors import DataError
-from stepscope.matrix.bench_cells import prepare_data
+from stepscope.matrix.kinds import prepare_data
 
 
 def _idx(*lengths: int) -> bytes:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stepscope.config.matrix import Matrix
-from stepscope.matrix.estimate import PlanEstimate, estimate_plan
+from stepscope.matrix.checked import Matrix
+from stepscope.matrix.estimate import PlanEstimate, estimate_plan, group_cells
 from stepscope.matrix.expand import PlannedCell, expand
-from stepscope.matrix.grouping import group_cells
 from stepscope.matrix.machine import Machine
 
 Read = Callable[..., Matrix]

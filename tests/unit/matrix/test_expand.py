@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.config.matrix import Matrix
 from stepscope.core.errors import DataError, MissingError, Unavailable, UsageError
-from stepscope.matrix import networks
+from stepscope.matrix import machine
 from stepscope.matrix.catalog import Catalog
-from stepscope.matrix.expand import PlannedCell, expand
-from stepscope.matrix.identity import cell_id, identity, named
+from stepscope.matrix.checked import Matrix
+from stepscope.matrix.expand import PlannedCell, cell_id, expand, identity, named
 from stepscope.matrix.machine import Machine
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
@@ -211,7 +210,7 @@ def test_one_network_has_one_text_however_it_was_written(plan: Plan) -> None:
 def test_a_network_that_cannot_be_made_here_is_unsupported_with_the_reason(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(networks, "_emulation", lambda _: Unavailable("no ip command"))
+    monkeypatch.setattr(machine, "_emulation", lambda _: Unavailable("no ip command"))
     (cell,) = plan(PAIR, "base.network='1gbit:2'")
     assert cell.unsupported == "network 1gbit:2: no ip command"
 

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.cells import cell_spec
 
 from stepscope.core.errors import DataError, Interrupted
-from stepscope.matrix import finishing
-from stepscope.matrix.events import CellEnded
+from stepscope.matrix import runner
+from stepscope.matrix.work import CellEnded
 from stepscope.records.run import CellStatus
 
 ENDED = CellEnded(cell=cell_spec(), status=CellStatus(cell_id="a", status="ok"))
@@ -28,8 +28,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
             on_event(ENDED)
             then()
 
-        monkeypatch.setattr(finishing, "run_matrix", fake)
-        return finishing.run_to_the_end(None, lambda _: None, renew=renew, finish=finish)  # type: ignore[arg-type]
+        monkeypatch.setattr(runner, "run_matrix", fake)
+        return runner.run_to_the_end(None, lambda _: None, renew=renew, finish=finish)  # type: ignore[arg-type]
 
     return run
 
@@ -43,7 +43,7 @@ def test_files_are_renewed_as_cells_end_and_written_once_more_at_the_end(run: An
 
 def test_renewing_takes_a_small_part_of_the_time(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 3.0, 4.0])
-    monkeypatch.setattr(finishing.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(clock))
     said: list[str] = []
     run(renew=lambda: said.append("renewed"), finish=lambda: "rows")
     assert said == ["renewed"], "3 s were spent on it: not again within a minute"

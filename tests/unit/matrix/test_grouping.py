@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stepscope.matrix.estimate import WorkerGroup, group_cells
 from stepscope.matrix.expand import PlannedCell
-from stepscope.matrix.grouping import WorkerGroup, group_cells
 
 Plan = Callable[..., tuple[PlannedCell, ...]]
 

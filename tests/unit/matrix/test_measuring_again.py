@@ -7,13 +7,12 @@ from pathlib import Path
 
 from tests.unit.matrix.test_run_folder import HERE
 
-from stepscope.matrix.bench_cells import BENCH
-from stepscope.matrix.cell_kind import RunRequest
-from stepscope.matrix.events import RunStarted
 from stepscope.matrix.expand import PlannedCell
+from stepscope.matrix.kinds import BENCH
 from stepscope.matrix.resume import plan_resume
 from stepscope.matrix.run_folder import read_statuses
 from stepscope.matrix.runner import _Run
+from stepscope.matrix.work import RunRequest, RunStarted
 from stepscope.records.cell import MeasureSettings
 from stepscope.records.run import CellStatus
 from stepscope.store.layout import RunLayout

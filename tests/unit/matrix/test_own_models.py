@@ -7,20 +7,18 @@ from typing import Any
 
 import pytest
 
-from stepscope.cli.bench_model import default_ranks, model_matrix
+from stepscope.cli.bench_run import default_ranks, model_matrix
 from stepscope.cli.commands.bench import Bench
-from stepscope.config.matrix import Matrix
-from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import UsageError
-from stepscope.matrix.expand import PlannedCell, expand
-from stepscope.matrix.identity import identity
-from stepscope.matrix.load import matrix_of
+from stepscope.matrix.checked import Matrix
+from stepscope.matrix.expand import PlannedCell, expand, identity
+from stepscope.matrix.load import matrix_of, matrix_yaml
 from stepscope.matrix.machine import Machine
-from stepscope.matrix.resolved import matrix_yaml
 from stepscope.predict.specs import specs_of
 from stepscope.records.cell import CellSpec
 from stepscope.records.codec import decode, encode
 from stepscope.records.plan import MeasuredModel, ModelFacts, ParameterFact
+from stepscope.store.yaml_loader import parse_yaml
 
 HEAD = 'version: 1\nbase: {workload: "python:nets.vision:build", micro_batch: 4, steps: 9, strategy: ddp, world_size: 2'
 CPU = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)

@@ -6,19 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import UsageError
-from stepscope.matrix.estimate import PlanEstimate, estimate_plan
+from stepscope.matrix.estimate import PlanEstimate, estimate_plan, group_cells
 from stepscope.matrix.expand import PlannedCell, expand
-from stepscope.matrix.grouping import group_cells
-from stepscope.matrix.load import digest_lookup, load_matrix, matrix_of
+from stepscope.matrix.load import (
+    digest_lookup,
+    list_presets,
+    load_matrix,
+    matrix_of,
+    matrix_yaml,
+    preset_names,
+    preset_text,
+    resolved_matrix,
+)
 from stepscope.matrix.machine import Machine
-from stepscope.matrix.presets import list_presets, preset_names, preset_text
-from stepscope.matrix.resolved import matrix_yaml, resolved_matrix
 from stepscope.records import codec
 from stepscope.records.plan import ModelFacts
 from stepscope.results.runs import labelled, planned_run
 from stepscope.results.scaling import find_baseline
+from stepscope.store.yaml_loader import parse_yaml
 
 LAPTOP = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)
 NODE = Machine(num_gpus=8, usable_cores=96, gloo=True, nccl=True, compute_capability="9.0")

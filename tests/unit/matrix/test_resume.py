@@ -8,10 +8,9 @@ from typing import get_args
 import pytest
 
 from stepscope.core.errors import UsageError
-from stepscope.matrix.backstop import backstop, needs_at_least
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.machine import Machine
-from stepscope.matrix.resume import Resume, cells_to_rerun, plan_resume
+from stepscope.matrix.resume import Resume, backstop, cells_to_rerun, needs_at_least, plan_resume
 from stepscope.records.run import CellStatus, Status
 
 Plan = Callable[..., tuple[PlannedCell, ...]]

@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 from tests.trace_builder import Job, build, write_job
 
-from stepscope.core.grouping import ranges
+from stepscope.core.words import ranges
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_budget import Parts, RankBudget
 from stepscope.records.trace_conformance import ConformanceCheck

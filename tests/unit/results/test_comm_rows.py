@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.errors import DataError
-from stepscope.matrix.comm_cells import COMM
+from stepscope.matrix.kinds import COMM
 from stepscope.records import codec
 from stepscope.records.comm import CommHeader, CommSample, CommSpec, CommSummary
 from stepscope.records.run import CellStatus, RunRecord

@@ -10,14 +10,14 @@ import pytest
 from tests.bench_evidence import MS, Made, bench, made, profile
 from tests.calibration_rows import row, sweep
 
-from stepscope.config.yaml_loader import parse_yaml
-from stepscope.matrix.presets import preset_text
+from stepscope.matrix.load import preset_text
 from stepscope.records.run import RunRecord
 from stepscope.records.training import Measured
 from stepscope.report.views import experiment as view
 from stepscope.results.evidence import Evidence
 from stepscope.results.experiments import Expectation, checks_of, experiment_names, experiment_of
 from stepscope.results.held import held_by
+from stepscope.store.yaml_loader import parse_yaml
 
 
 def judged(name: str, evidence: Evidence) -> dict[tuple[str, str], Expectation]:

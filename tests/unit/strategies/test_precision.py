@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.config.precision import PRECISIONS, parameter_dtype, refuse
 from stepscope.core.errors import UsageError
+from stepscope.records.precision import PRECISIONS, parameter_dtype, refuse
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "bf16"])

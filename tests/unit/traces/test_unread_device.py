@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.trace_builder import build, write_job
 
-from stepscope.cli.trace_diff import paired
+from stepscope.cli.compare_run import paired
 from stepscope.core.errors import DataError
 from stepscope.diagnose.trace_findings import diagnose_traces
 from stepscope.records.trace_summary import TraceSummary

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stepscope.cli.command import Command, Options
-from stepscope.cli.evidence_options import Columns, DropEpochs, Scaling, WorldSize
+from stepscope.cli.evidence import Columns, DropEpochs, Scaling, WorldSize
 
 
 class Compare(Options):

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from stepscope.cli.command import Command
-from stepscope.cli.evidence_options import EvidenceOptions, Paths
+from stepscope.cli.evidence import EvidenceOptions, Paths
 
 
 class Diagnose(EvidenceOptions):

@@ -36,6 +36,6 @@ class Doctor(Options):
 
 COMMAND = Command(
     options=Doctor,
-    where=lambda options: f"stepscope.cli.doctor_{'quick' if options.quick else 'run'}",
+    where=lambda options: "stepscope.cli.doctor_run" + (":run_quick" if options.quick else ""),
     panel="Look at a machine",
 )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stepscope.cli.command import Command, Options
+from stepscope.cli.console import out, say
+from stepscope.core.errors import Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from stepscope.examples.jobs import Example as Job
 
 
 class Example(Options):
@@ -26,4 +33,68 @@ class Example(Options):
     ] = ()
 
 
-COMMAND = Command(options=Example, where="stepscope.cli.example_run", panel="Start here")
+def run(options: Example) -> None:
+    """Write every example into its own folder. Raises UsageError where one of them is there already."""
+    from stepscope.examples.jobs import EXAMPLES
+
+    directory, examples = options.directory, EXAMPLES | _planted(options.inject)
+    for name in examples:
+        if (directory / name).exists():
+            raise UsageError(f"{directory / name} already exists", fix="name another folder, or delete this one")
+    written: list[str] = []
+    try:
+        for name, example in examples.items():
+            example.write(directory / name)
+            written.append(name)
+    except KeyboardInterrupt:
+        raise _interrupted(directory, written, examples) from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {directory}: {error.strerror}", fix="name a folder that is writable"
+        ) from error
+    console = out()
+    console.print(f"{len(examples)} example jobs in {directory}, generated, each with one known problem")
+    for name, example in examples.items():
+        where = shlex.quote(str(directory / name))
+        say(f"\n{name}: {example.planted}")
+        for command in example.commands:
+            say(f"  $ stepscope {command.replace('{}', where)}")
+    where = shlex.quote(str(directory / "straggler"))
+    console.print(
+        f"\nA page to look at in a browser:\n  $ stepscope report {where} -o {shlex.quote(str(directory / 'page'))}"
+    )
+
+
+def _planted(faults: tuple[str, ...]) -> dict[str, Job]:
+    """The job with the faults that the command line names; none without."""
+    if not faults:
+        return {}
+    from stepscope.examples.jobs import WORLD, own_ns, with_faults
+    from stepscope.records.injection import absent, parse_injection
+
+    found = parse_injection(",".join(faults))
+    if (reason := absent(found, WORLD)) is not None:
+        raise UsageError(f"--inject {reason}")
+    if found.jitter is not None:
+        raise UsageError(
+            "--inject jitter: a generated job of a few steps cannot show it", fix="stepscope bench --preset straggler"
+        )
+    slower = {s.rank: 1 + s.by.share for s in found.slow if s.by.share is not None}
+    late = {s.rank: s.by.ns for s in found.slow if s.by.ns is not None}
+    data_ns = 0 if found.loader is None else round(found.loader.of(own_ns()))
+    return {"injected": with_faults(found.words, slower=slower, late_ns=late, data_ns=data_ns)}
+
+
+def _interrupted(directory: Path, written: list[str], examples: Iterable[str]) -> Interrupted:
+    """What is complete, and what to delete before the next try, which refuses folders that exist."""
+    begun = [name for name in examples if name not in written and (directory / name).exists()]
+    if not written and not begun:
+        return Interrupted("interrupted: nothing is written")
+    parts = [f"complete in {directory}: {', '.join(written)}"] if written else []
+    parts += [f"incomplete: {directory / name}" for name in begun]
+    return Interrupted(
+        f"interrupted: {'; '.join(parts)}", fix=f"delete {directory}, or name another folder, and try again"
+    )
+
+
+COMMAND = Command(options=Example, where="stepscope.cli.commands.example", panel="Start here")

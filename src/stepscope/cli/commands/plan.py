@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from stepscope.cli.command import Command, Options
-from stepscope.cli.plain import Argument, Option
+from stepscope.cli.command import Argument, Command, Option, Options
 
 
 class Plan(Options):
@@ -56,4 +55,4 @@ class Plan(Options):
     json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False
 
 
-COMMAND = Command(options=Plan, where="stepscope.cli.plan_run", panel="Predict")
+COMMAND = Command(options=Plan, where="stepscope.cli.predict_step:run_plan", panel="Predict")

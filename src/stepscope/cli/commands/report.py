@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stepscope.cli.command import Command
-from stepscope.cli.evidence_options import EvidenceOptions
+from stepscope.cli.evidence import EvidenceOptions
 
 
 class Report(EvidenceOptions):

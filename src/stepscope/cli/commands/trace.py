@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from stepscope.cli.command import Command, Options
-from stepscope.cli.plain import Argument, Option
+from stepscope.cli.command import Argument, Command, Option, Options
 
 
 class Trace(Options):

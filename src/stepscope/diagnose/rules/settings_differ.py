@@ -27,7 +27,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.config.varied import SETTINGS
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.outcome import Statement
@@ -37,6 +36,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import learning_rate
 from stepscope.results.pairs import Pair, cell_of, pairs
+from stepscope.results.varied import SETTINGS
 
 _FACTS = (
     "model", "dataset", "dataset_size", "precision", "accumulation", "device", "hardware", "num_parameters", "unit",

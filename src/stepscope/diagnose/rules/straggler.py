@@ -39,9 +39,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.machine import excluding
 from stepscope.diagnose.outcome import Statement

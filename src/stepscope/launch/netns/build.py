@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from stepscope.config.network import EmulatedNetwork
 from stepscope.core.errors import MissingError
 from stepscope.launch.netns.namespaces import HostNamespaces, leave_host, make_host, replace_file, within
 from stepscope.launch.netns.plan import (
@@ -28,6 +27,7 @@ from stepscope.launch.netns.plan import (
     hosts_file,
     plan,
 )
+from stepscope.records.network import EmulatedNetwork
 
 TUN_DEVICE = Path("/dev/net/tun")
 _TUNSETIFF = 0x400454CA

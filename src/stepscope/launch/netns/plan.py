@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from stepscope.config.network import MTU_BYTES, EmulatedNetwork
+from stepscope.records.network import MTU_BYTES, EmulatedNetwork
 
 SWITCH = "switch"
 INTERFACE = "eth0"

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from stepscope.config.network import EmulatedNetwork
 from stepscope.launch.netns import namespaces, world
 from stepscope.launch.torchrun import Launched, environment, launch
+from stepscope.records.network import EmulatedNetwork
 from stepscope.store.layout import GroupLayout
 from stepscope.store.writer import make_dir
 

@@ -21,12 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.config.network import host_of_ranks, hosts_for, parse_network
 from stepscope.core.errors import ExitCode, MissingError, StepscopeError
 from stepscope.core.processes import die_with_parent
 from stepscope.launch.netns.build import World, built
 from stepscope.launch.netns.namespaces import entering
 from stepscope.launch.netns.plan import INTERFACE, address
+from stepscope.records.network import host_of_ranks, hosts_for, parse_network
 
 PORT = 29500
 STOP_GRACE_S = 3.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 """fp32: the vector units. tf32, fp16, bf16, fp8: matrix units, dense, FP32 accumulation (what torch uses)."""

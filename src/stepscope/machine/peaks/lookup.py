@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from stepscope.core.errors import Unavailable
-from stepscope.core.suggest import did_you_mean
+from stepscope.core.words import did_you_mean
 from stepscope.machine.peaks import amd, nvidia_datacenter, nvidia_workstation
 from stepscope.machine.peaks._common import Accelerator, normalise
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-from stepscope.core.child import ask
 from stepscope.core.errors import Unavailable
+from stepscope.core.processes import ask
 from stepscope.machine.probes._common import Facts, Probe, ProbeContext
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from stepscope.core import child
+from stepscope.core import processes
 from stepscope.core.errors import DataError, Unavailable
 from stepscope.machine import torch_memory
 from stepscope.machine.probes._common import Facts, Probe, ProbeContext
@@ -33,7 +33,7 @@ def run(context: ProbeContext) -> Facts | Unavailable:
 def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float) -> TorchFact | Unavailable:
     """Run ``command`` and read the TorchFact from the last JSON line of its stdout."""
     try:
-        told = child.ask(command, environ=environ, timeout_s=timeout_s)
+        told = processes.ask(command, environ=environ, timeout_s=timeout_s)
     except OSError as error:
         return Unavailable(f"{command[0]} cannot be started: {error.strerror}")
     except subprocess.TimeoutExpired:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 from stepscope.machine.peaks import Accelerator, find
 from stepscope.machine.peaks.lookup import family
 from stepscope.predict.collectives import constants

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 from stepscope.machine.peaks.links import LINKS
 
 VERBS_SHARE = 0.94

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.core.suggest import unknown
-from stepscope.core.words import counted
+from stepscope.core.words import counted, unknown
 from stepscope.machine.peaks import Accelerator
 from stepscope.predict.collectives.choose import call_us, candidates, known_gpu
 from stepscope.predict.collectives.fabrics import Fabric, find_fabric

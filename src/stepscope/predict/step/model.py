@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 
 Convention = Literal["causal", "non-causal", "no attention"]
 CONVENTIONS: tuple[Convention, ...] = ("causal", "non-causal", "no attention")
@@ -304,7 +304,7 @@ def model_of(text: str) -> ModelShape:
 
 def read_model(path: Path) -> ModelShape:
     """Raises DataError that names the file and everything that is missing or strange."""
-    from stepscope.config.yaml_loader import read_yaml
+    from stepscope.store.yaml_loader import read_yaml
 
     document = read_yaml(path)
     if document.problems:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import did_you_mean
+from stepscope.core.words import did_you_mean
 from stepscope.rank.nest import samples_in
 from stepscope.rank.workloads._common import Build, Task
 from stepscope.records.plan import InputNeeds

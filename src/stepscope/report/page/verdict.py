@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted, plural
+from stepscope.core.words import counted, grouped, plural
 from stepscope.records.finding import Advice, Diagnosis, Skipped
 from stepscope.records.verdict import JobVerdict, VerdictPart
 from stepscope.report.verdict_lines import also, by_rank, coverage, rows

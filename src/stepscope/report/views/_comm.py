@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stepscope.core.grouping import grouped
+from stepscope.core.words import grouped
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Format, Value, percent, whole
 from stepscope.results.comm_labels import (

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_number, format_percent
-from stepscope.core.words import counted, in_words, listed
+from stepscope.core.words import counted, grouped, in_words, listed
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part, lines
 from stepscope.report.table import Column, Table, Value, duration, figure, rate, said, tabled, unknown

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from stepscope.core.grouping import grouped
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.training import Measured, ScalingRow, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.results.figures import epoch_time, timed_epochs

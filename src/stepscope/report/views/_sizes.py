@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_number
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.predict.curve_shape import curve_time_ns
 from stepscope.records.calibration import Calibration, CollectiveFit
 from stepscope.records.comm import CommRow

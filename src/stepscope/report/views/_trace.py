@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stepscope.core.grouping import grouped, ranges
 from stepscope.core.units import format_percent
-from stepscope.core.words import plural
+from stepscope.core.words import grouped, plural, ranges
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.table import Column, Tone, Value, duration, judged, percent, unknown, whole, with_share

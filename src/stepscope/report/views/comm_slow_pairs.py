@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stepscope.core.grouping import ranges
+from stepscope.core.words import ranges
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Raw, Table, Value, byte_size, tabled, times, whole
 from stepscope.report.view import View

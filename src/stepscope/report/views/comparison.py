@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_bytes_binary, format_duration, format_number
+from stepscope.core.words import grouped
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.training import Measured
 from stepscope.report.table import Column, Table, Tone, Value, figure, p_value, said, tabled, unknown, whole

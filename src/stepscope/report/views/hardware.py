@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from stepscope.core.grouping import grouped
+from stepscope.core.words import grouped
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import clean
 from stepscope.report.views._groups import BarComparison, compared, faster

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part
 from stepscope.report.vega import MAX_LINES, known

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from stepscope.core.grouping import grouped, ranges
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped, ranges
 from stepscope.records.nccl_debug import NcclChoice, NcclCommunicator, NcclDebug, NcclLink
 from stepscope.report.table import Column, Table, Value, byte_size, said, tabled, unknown, whole
 from stepscope.report.view import View

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from stepscope.core.grouping import grouped
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.comm import CommRow
 from stepscope.report.table import UNKNOWN, Column, Table, Value, byte_size, said, tabled, unknown, whole
 from stepscope.report.vega import COLORS, COLUMN, Spec, layer, name_axis, sig, size_tick

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_duration, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.pipeline import PipelineSpan
 from stepscope.report.names import clean, file_part
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole, with_share

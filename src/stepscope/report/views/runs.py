@@ -7,9 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from stepscope.core.errors import Unavailable
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_count
-from stepscope.core.words import listed
+from stepscope.core.words import grouped, listed
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.table import (
     Column,

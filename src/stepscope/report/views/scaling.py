@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.training import ScalingRow, TargetTime, TrainingRun
 from stepscope.report.names import file_part
 from stepscope.report.table import Column, Raw, Table, Value, duration, figure, tabled, times, whole

@@ -6,8 +6,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from stepscope.core.grouping import grouped
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.trace_buckets import BucketRow
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import (

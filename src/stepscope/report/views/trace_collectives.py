@@ -6,9 +6,8 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from stepscope.core.grouping import grouped
 from stepscope.core.units import format_bandwidth, format_duration, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.trace_collectives import JobCollectives, MatchedCollective, RankCommunication
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.kernel_names import elided

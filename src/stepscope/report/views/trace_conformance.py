@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from stepscope.core.grouping import grouped, ranges
+from stepscope.core.words import grouped, ranges
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Table, Value, number, said, tabled
 from stepscope.report.view import View

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from stepscope.core.grouping import grouped, ranges
+from stepscope.core.words import grouped, ranges
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Format, Table, Value, duration, said, size, tabled, whole

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stepscope.core.grouping import grouped
 from stepscope.core.registry import Registry
+from stepscope.core.words import grouped
 from stepscope.results.evidence import Evidence
 from stepscope.results.experiments._common import Expectation, Experiment, Verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.config.injection import injection_of
+from stepscope.records.injection import injection_of
 from stepscope.records.training import Measured
 from stepscope.results.cell_facts import same_but
 from stepscope.results.evidence import CellEvidence, Evidence

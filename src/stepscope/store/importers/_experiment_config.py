@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from stepscope.config.yaml_loader import read_yaml
 from stepscope.core.errors import UsageError
 from stepscope.store.importers._json import count
+from stepscope.store.yaml_loader import read_yaml
 
 MAX_BYTES = 1 << 20
 MAX_SETTINGS = 300

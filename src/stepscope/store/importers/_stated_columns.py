@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.core.errors import UsageError
-from stepscope.core.suggest import unknown
+from stepscope.core.words import unknown
 from stepscope.records.imported import Stated
 from stepscope.store.importers._columns import NAMES, meanings_of
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from stepscope.core.errors import DataError
-from stepscope.core.grouping import grouped
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.training import Measured, Scaling, StepChange, TrainingRun
 from stepscope.stats.change_point import LEAST_POINTS, level_change

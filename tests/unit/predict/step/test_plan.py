@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from stepscope.config.yaml_loader import parse_yaml
 from stepscope.core.errors import UsageError
 from stepscope.predict.step.alternatives import cause_of, warnings_of
 from stepscope.predict.step.calibration import StepCalibration
@@ -15,6 +14,7 @@ from stepscope.predict.step.layout import Cluster, Layout, errors
 from stepscope.predict.step.model import find_model
 from stepscope.predict.step.plan import cell_of, matrix_yaml, plan, slower_because
 from stepscope.predict.step.step import predict_step
+from stepscope.store.yaml_loader import parse_yaml
 
 MODEL = find_model("llama3-8b")
 CLUSTER = Cluster.of("h100-sxm", 16, network="infiniband-ndr")

@@ -1,1 +1,0 @@
-"""What a user writes: option schemas, the strict YAML loader, the matrix file."""

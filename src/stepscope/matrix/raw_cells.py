@@ -1,0 +1,249 @@
+"""Raw cells: the cross product of a matrix file, without the values that do not concern a cell, without what is excluded.
+
+A value from ``base`` or from an axis may stand for only some of the cells; one that concerns none of them is a typo.
+A value written into one ``include`` item must concern that very cell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from stepscope.core.errors import UsageError
+from stepscope.matrix.catalog import Family, Vocabulary
+from stepscope.matrix.keys import OPTIMIZERS, OPTION_GROUPS, CellSettings, no_option, validate
+from stepscope.matrix.matrix_file import Axis, Exclude, GivenValue, MatrixFile
+from stepscope.records.injection import absent, absent_ranks, parse_injection
+from stepscope.records.options import OptionsModel
+from stepscope.store.yaml_loader import Document, Path, Problem, path_text
+
+MAX_CELLS = 10_000
+"""More cells than anybody measures; a cross product beyond it is a slip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawCell:
+    """One cell before defaults: which value the file gives to which key. ``origin`` is ``axes`` or ``include[0]``."""
+
+    origin: Path
+    values: Mapping[str, GivenValue]
+
+    @property
+    def label(self) -> str:
+        return path_text(self.origin)
+
+
+def count_cells(file: MatrixFile) -> int:
+    """Cells of the cross products, before anything is dropped, excluded or counted once."""
+    own = math.prod(len(axis.points) for axis in file.axes)
+    included = sum(math.prod(len(axis.points) for axis in item.axes) for item in file.include)
+    return included + (own if file.axes or not file.include else 0)
+
+
+def raw_cells(file: MatrixFile) -> Iterator[RawCell]:
+    """The cross product of the axes over the base in file order (the last axis turns fastest), then the includes.
+
+    Without axes the base alone is one cell, unless there are includes: then it is only what they build on.
+    """
+    base = {given.key: given for given in file.base}
+    if file.axes or not file.include:
+        for point in _product(file.axes):
+            yield RawCell(origin=("axes",) if file.axes else ("base",), values=base | point)
+    for item in file.include:
+        own = base | {given.key: given for given in item.values}
+        for point in _product(item.axes):
+            yield RawCell(origin=item.path, values=own | point)
+
+
+def _product(axes: tuple[Axis, ...]) -> Iterator[dict[str, GivenValue]]:
+    for points in itertools.product(*(axis.points for axis in axes)):
+        yield {given.key: given for point in points for given in point}
+
+
+def family_of(vocabulary: Vocabulary, group: str) -> Family:
+    """The registry whose entries bring the options of ``model``, ``dataset_options`` or ``strategy_options``."""
+    return {
+        "model": vocabulary.workloads,
+        "dataset_options": vocabulary.datasets,
+        "strategy_options": vocabulary.strategies,
+    }[group]
+
+
+def option_schema(cell: RawCell, group: str, vocabulary: Vocabulary) -> type[OptionsModel] | None:
+    """The option schema that governs ``group`` in this cell; None when its owner is missing or unknown."""
+    owner = cell.values.get(OPTION_GROUPS[group])
+    family = family_of(vocabulary, group)
+    if owner is None or not isinstance(owner.value, str) or family.refuses(owner.value):
+        return None
+    return family.options(owner.value)
+
+
+@dataclass(slots=True)
+class _Unused:
+    """A value that some cell had no use for, until another cell uses it."""
+
+    given: GivenValue
+    known: set[str] = field(default_factory=set)
+    owners: set[str] = field(default_factory=set)
+
+
+def drop_inapplicable(
+    cells: Iterable[RawCell], vocabulary: Vocabulary, document: Document
+) -> tuple[tuple[RawCell, ...], tuple[Problem, ...]]:
+    """The cells without the values that do not concern them, and the values that concern no cell at all."""
+    kept: list[RawCell] = []
+    unused: dict[Path, _Unused] = {}
+    used: set[Path] = set()
+    problems: list[Problem] = []
+    for cell in cells:
+        values: dict[str, GivenValue] = {}
+        for key, given in cell.values.items():
+            reason = _misplaced(cell, given, vocabulary, unused)
+            if reason is None:
+                values[key] = given
+                used.add(given.path)
+            elif _written_for_this_cell(cell, given):
+                problems.append(document.problem(given.path, reason))
+            elif given.key == "inject" and (rest := _of_all_ranks(given)):
+                values[key] = replace(given, value=rest)
+        kept.append(RawCell(origin=cell.origin, values=values))
+    for path, entry in unused.items():
+        if path not in used:
+            problems.append(document.problem(path, _nowhere(entry)))
+    return tuple(kept), tuple(problems)
+
+
+def _misplaced(cell: RawCell, given: GivenValue, vocabulary: Vocabulary, unused: dict[Path, _Unused]) -> str | None:
+    """Why the value does not concern this cell; None when it does, or when that cannot be told."""
+    if given.key == "momentum":
+        optimizer = cell.values.get("optimizer")
+        name = optimizer.value if optimizer is not None else None
+        if name in (None, "sgd") or name not in OPTIMIZERS or not given.value:
+            return None
+        unused.setdefault(given.path, _Unused(given)).owners.add(str(name))
+        return f"{name} has no momentum: remove it (its betas are fixed)"
+    if given.key == "inject":
+        return _for_no_rank(cell, given, unused)
+    group, dot, option = given.key.partition(".")
+    if not dot or group not in OPTION_GROUPS:
+        return None
+    schema = option_schema(cell, group, vocabulary)
+    if schema is None or schema.takes(option):
+        return None
+    owner = str(cell.values[OPTION_GROUPS[group]].value)
+    entry = unused.setdefault(given.path, _Unused(given))
+    entry.known.update(schema.model_fields)
+    entry.owners.add(f"{OPTION_GROUPS[group]} {owner!r}")
+    return no_option(f"{OPTION_GROUPS[group]} {owner!r}", option, schema.model_fields)
+
+
+def _for_no_rank(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) -> str | None:
+    """Why slow ranks do not concern a cell: it has none of them."""
+    world = _world_size(cell)
+    try:
+        found = parse_injection(given.value) if isinstance(given.value, str) else None
+    except UsageError:
+        found = None  # said by the cell's own check
+    if found is None or world is None or not found.slow:
+        return None
+    if len(absent_ranks(found, world)) < len(found.slow):
+        return None
+    unused.setdefault(given.path, _Unused(given)).owners.add(str(world))
+    return absent(found, world)
+
+
+def _of_all_ranks(given: GivenValue) -> str:
+    """The faults that no rank is named for; empty: there are none."""
+    return str(replace(parse_injection(given.value), slow=()))
+
+
+def _world_size(cell: RawCell) -> int | None:
+    given = cell.values.get("world_size") or cell.values.get("mesh")
+    value = None if given is None else given.value
+    if isinstance(value, dict) and all(isinstance(n, int) for n in value.values()):
+        return prod(value.values())
+    return value if isinstance(value, int) else None
+
+
+def _written_for_this_cell(cell: RawCell, given: GivenValue) -> bool:
+    """True for a value of an include item itself: not from the base, not from an axis."""
+    return given.path[0] == "include" and "axes" not in given.path[:3] and cell.origin == given.path[:2]
+
+
+def _nowhere(entry: _Unused) -> str:
+    if entry.given.key == "momentum":
+        return f"no cell of the matrix uses sgd ({', '.join(sorted(entry.owners))}): remove momentum"
+    if entry.given.key == "inject":
+        ranks = " or ".join(sorted(entry.owners, key=int))
+        return f"{entry.given.value} slows a rank that no cell has: the cells have {ranks} ranks, counted from 0"
+    option = entry.given.key.partition(".")[2]
+    return no_option(" or ".join(sorted(entry.owners)), option, entry.known)
+
+
+def group_values(cell: RawCell, group: str) -> Mapping[str, GivenValue]:
+    """Option name to given value for ``model.*``, ``dataset_options.*``, ``strategy_options.*`` or ``env.*``."""
+    prefix = f"{group}."
+    return {key.removeprefix(prefix): given for key, given in cell.values.items() if key.startswith(prefix)}
+
+
+_ABSENT = object()
+
+
+def without_excluded(
+    cells: Iterable[RawCell], excludes: tuple[Exclude, ...], vocabulary: Vocabulary
+) -> tuple[tuple[RawCell, ...], tuple[Exclude, ...]]:
+    """The cells that no item matches, and the items that match nothing."""
+    kept = []
+    matched: set[int] = set()
+    for cell in cells:
+        hits = [i for i, item in enumerate(excludes) if matches(cell, item, vocabulary)]
+        matched.update(hits)
+        if not hits:
+            kept.append(cell)
+    return tuple(kept), tuple(item for i, item in enumerate(excludes) if i not in matched)
+
+
+def matches(cell: RawCell, item: Exclude, vocabulary: Vocabulary) -> bool:
+    """True when every value of the item equals the cell's own, given or default. A list means any of its values."""
+    return all(_fits(effective(cell, given.key, vocabulary), given.value) for given in item.values)
+
+
+def effective(cell: RawCell, key: str, vocabulary: Vocabulary) -> Any:
+    """The cell's value of ``key``: given, else the default of its schema, else a value that equals nothing."""
+    given = cell.values.get(key)
+    if given is not None and given.value is not None:
+        return given.value
+    field = CellSettings.model_fields.get(key)
+    group, _, option = key.partition(".")
+    if field is None and group in OPTION_GROUPS:
+        return _option(cell, group, option, vocabulary)
+    if field is None or field.is_required():
+        return _ABSENT
+    return field.get_default(call_default_factory=True)
+
+
+def _option(cell: RawCell, group: str, option: str, vocabulary: Vocabulary) -> Any:
+    """The value that the schema gives to an option that the file leaves open; some follow from other options."""
+    schema = option_schema(cell, group, vocabulary)
+    if schema is None or not schema.takes(option):
+        return _ABSENT
+    values = {name: given.value for name, given in group_values(cell, group).items()}
+    options = validate(schema, values, kind="option")
+    return _ABSENT if isinstance(options, tuple) else options.as_dict().get(option, _ABSENT)
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    if isinstance(wanted, list) and any(_same(value, one) for one in wanted):
+        return True
+    return _same(value, wanted)
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Equality that tells true from 1 and takes a tuple for a list."""
+    if isinstance(value, tuple):
+        value = list(value)
+    return bool(value == wanted) and isinstance(value, bool) == isinstance(wanted, bool)
