@@ -25,8 +25,8 @@ from stepscope.predict.overlap import Transport, measured_transport
 from stepscope.predict.run_buckets import choose_buckets
 from stepscope.predict.timeline import CANDIDATES_MB
 from stepscope.records.calibration import Calibration
-from stepscope.records.cell_result import CellResult
-from stepscope.records.timeline import BucketChoice, Timeline
+from stepscope.records.prediction import BucketChoice, Timeline
+from stepscope.records.samples import CellResult
 from stepscope.report.render import terminal
 from stepscope.report.views import bucket_choice, timeline
 from stepscope.results.comm_rows import read_comm_rows

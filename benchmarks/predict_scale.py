@@ -21,8 +21,8 @@ from benchmarks._report import heading
 from stepscope.predict.prices import calibrated_prices
 from stepscope.predict.scale import predict_scale
 from stepscope.records.calibration import Calibration
-from stepscope.records.cell_result import CellResult
 from stepscope.records.mesh import text
+from stepscope.records.samples import CellResult
 from stepscope.results.cell_job import job_of_cell
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell, read_record, read_run

@@ -17,8 +17,7 @@ from tests import fake_runs
 
 from benchmarks._commands import stepscope
 from benchmarks._report import heading
-from stepscope.records.cell import CellSpec
-from stepscope.records.run import RunRecord
+from stepscope.records.cell import CellSpec, RunRecord
 from stepscope.records.samples import EpochResult, StepSample
 from stepscope.results.bench_document import write_results
 from stepscope.results.runs import build_runs

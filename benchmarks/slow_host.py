@@ -11,8 +11,8 @@ from benchmarks._commands import comm
 from benchmarks._report import heading
 from stepscope.core.errors import Unavailable
 from stepscope.launch.netns.probe import probe_emulation
+from stepscope.records.cell import CellStatus
 from stepscope.records.comm import CommRow
-from stepscope.records.run import CellStatus
 from stepscope.results.slow_pairs import slow_pairs
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_record

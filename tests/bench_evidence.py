@@ -11,12 +11,10 @@ from typing import Any
 from tests import fake_runs
 
 from stepscope.predict.specs import specs_of
-from stepscope.records.backward import BackwardProfile, ReadyGradient
-from stepscope.records.cell import CellSpec
-from stepscope.records.cell_result import CellResult, RankSamples
+from stepscope.records.cell import CellSpec, CellStatus
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus
-from stepscope.records.samples import SamplesHeader, StepSample
+from stepscope.records.prediction import BackwardProfile, ReadyGradient
+from stepscope.records.samples import CellResult, RankSamples, SamplesHeader, StepSample
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence, Source, derived
 from stepscope.results.runs import labelled, run_of

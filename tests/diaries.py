@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.records.diary import COLUMNS, NO_DELAY, RECORD
+from stepscope.records.profile import COLUMNS, NO_DELAY, RECORD
 
 START_UNIX_NS = 1_763_000_000_000_000_000
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import Epoch, TrainingRun
 from stepscope.results.evidence import Evidence, Source, derived
 
 MS = 1_000_000.0

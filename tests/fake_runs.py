@@ -12,8 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from stepscope.records import codec
-from stepscope.records.cell import CellSpec
-from stepscope.records.run import CellStatus
+from stepscope.records.cell import CellSpec, CellStatus
 from stepscope.records.samples import EpochResult, RankSummary, SamplesHeader, StepSample
 from stepscope.records.training import TrainingRun
 from stepscope.results.bench_document import bench_rows

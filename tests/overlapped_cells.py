@@ -10,9 +10,8 @@ import numpy as np
 from tests import bench_evidence
 from tests.bench_evidence import Made, made
 
-from stepscope.records.trace_budget import Parts, RankBudget, StepBudget
+from stepscope.records.trace_budget import KindSpans, Parts, RankBudget, RankSpans, StepBudget
 from stepscope.records.trace_summary import RankFacts, RankPass, TraceSummary
-from stepscope.records.trace_timeline import KindSpans, RankSpans
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.stats.spans import Spans, union
 from stepscope.traces.packed_spans import pack

@@ -10,13 +10,11 @@ from tests import comm_rows, fake_runs
 from tests.evidence import MS, epochs, rate, run, step
 from tests.trace_builder import build, write_job
 
-from stepscope.records.cell_result import CellResult, RankSamples
+from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
-from stepscope.records.run import RunRecord
-from stepscope.records.samples import SamplesHeader
-from stepscope.records.trace_budget import RankBudget
+from stepscope.records.samples import CellResult, RankSamples, SamplesHeader
+from stepscope.records.trace_budget import KINDS, KindSpans, NamedSpan, RankBudget, RankSpans
 from stepscope.records.trace_summary import RankFacts, RankPass, TraceSummary
-from stepscope.records.trace_timeline import KINDS, KindSpans, NamedSpan, RankSpans
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
 from stepscope.results.open import load_evidence

@@ -8,8 +8,8 @@ from tests import fake_runs
 from tests.training_records import trained
 
 from stepscope.predict.pipeline import StageTime, simulate
-from stepscope.records.cell_result import CellResult
-from stepscope.records.pipeline import PipelineLayout, PipelineProfile, PipelineSpan
+from stepscope.records.mesh import PipelineLayout, PipelineProfile, PipelineSpan
+from stepscope.records.samples import CellResult
 from stepscope.results.evidence import CellEvidence
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from tests.diaries import write_diary
 
-from stepscope.records.diary import FIRST, PROFILED
+from stepscope.records.profile import FIRST, PROFILED
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
 
 MS = 1e6

@@ -18,7 +18,7 @@ from tests.trace_builder import build, write_job
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Finding, Quiet, Skipped
-from stepscope.records.job_setup import JobSetup
+from stepscope.records.profile import JobSetup
 from stepscope.records.trace_budget import IdleCause
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import Evidence, Source, TraceEvidence

@@ -10,11 +10,11 @@ from tests import fake_runs
 from tests.evidence import MS, epochs, rate, run, step
 
 from stepscope.core.words import counted
-from stepscope.records.cell_result import CellResult, RankSamples
-from stepscope.records.samples import SamplesHeader
+from stepscope.records.nouns import Measured
+from stepscope.records.samples import CellResult, RankSamples, SamplesHeader
 from stepscope.records.trace_budget import Parts, RankBudget
 from stepscope.records.trace_summary import RankFacts, RankPass, TraceSummary
-from stepscope.records.training import Measured, PhaseTimes, ScalingRow, TrainingRun
+from stepscope.records.training import PhaseTimes, ScalingRow, TrainingRun
 from stepscope.results.evidence import CellEvidence, TraceEvidence
 from stepscope.results.scaling import scaling_rows
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.verdict import VerdictKind
+from stepscope.records.finding import VerdictKind
 
 JOBS = Path(__file__).parent / "jobs"
 TORCHRUN = (str(Path(sys.executable).with_name("torchrun")),)

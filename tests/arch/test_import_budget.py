@@ -76,7 +76,7 @@ def test_trace_opens_its_file_before_it_loads_what_shows_the_answer(tmp_path: Pa
     assert "numpy" in loaded
     late = ("typer", "pydantic", "rich", "jinja2", "yaml", "scipy", "numpy.ma", "numpy.random", "importlib.metadata",
             "multiprocessing", "concurrent.futures", "difflib", "shlex", "statistics", "stepscope.traces.sections",
-            "stepscope.traces.operators", "stepscope.records.run", "stepscope.results", "stepscope.machine.peaks",
+            "stepscope.traces.operators", "stepscope.records.cell", "stepscope.results", "stepscope.machine.peaks",
             "stepscope.report.views", "stepscope.cli.commands.bench")  # fmt: skip
     assert loaded.isdisjoint(late), loaded.intersection(late)
     assert sum(name.startswith("stepscope") for name in loaded) <= 45

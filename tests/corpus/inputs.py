@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.records import codec
-from stepscope.records.run import CellStatus, RunRecord
+from stepscope.records.cell import CellStatus, RunRecord
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
 

@@ -25,9 +25,9 @@ from stepscope.rank.sampling import Sampling
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import REGISTRY as MODULES
-from stepscope.records.backward import BackwardProfile
 from stepscope.records.cell import CellSpec
 from stepscope.records.plan import InputNeeds, ModelFacts, Setting
+from stepscope.records.prediction import BackwardProfile
 from stepscope.strategies import REGISTRY as SPECS
 from stepscope.workloads import REGISTRY as WORKLOADS
 

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import PrefixStore
 from stepscope.rank.flight import READ_TIMEOUT_S, same_calls, snapshot
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.pace import Control
-from stepscope.records.flight import FlightDump, FlightFinding
+from stepscope.records.nccl import FlightDump, FlightFinding
 from stepscope.traces.flight import compare
 
 PATIENCE_S = 2.0

@@ -15,8 +15,7 @@ import pytest
 
 from stepscope.launch.hooked_job import HOOK
 from stepscope.records import codec
-from stepscope.records.diary import COLUMNS, RankEnd
-from stepscope.records.profile import HookedRank, WindowOfRank, WindowRequest
+from stepscope.records.profile import COLUMNS, HookedRank, RankEnd, WindowOfRank, WindowRequest
 from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record

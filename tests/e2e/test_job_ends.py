@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.runs import Cli, wait_for
 from tests.e2e.test_profile import FAKE_TORCH, JOB, PYTHON
 
-from stepscope.records.job_end import JobEnd
+from stepscope.records.profile import JobEnd
 from stepscope.results.job_end import end_sentence, read_job_end
 from stepscope.store.layout import ProfileLayout
 

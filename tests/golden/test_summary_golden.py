@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from stepscope.diagnose.engine import diagnose
+from stepscope.records.cell import CellStatus, RunRecord
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.training import TrainingRun
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary

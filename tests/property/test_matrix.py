@@ -14,7 +14,7 @@ from stepscope.matrix.expand import PlannedCell, expand
 from stepscope.matrix.load import matrix_of
 from stepscope.matrix.machine import Machine
 from stepscope.matrix.resume import plan_resume
-from stepscope.records.run import CellStatus
+from stepscope.records.cell import CellStatus
 from stepscope.store.yaml_loader import parse_yaml, plain_scalar
 
 CPU = Machine(num_gpus=0, usable_cores=2, gloo=True, nccl=False)

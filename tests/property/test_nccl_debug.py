@@ -12,7 +12,7 @@ from tests.nccl_log import Talk
 
 from stepscope.core.errors import DataError
 from stepscope.records.codec import encode_document, plain
-from stepscope.records.nccl_debug import NcclDebug
+from stepscope.records.nccl import NcclDebug
 from stepscope.report.views.nccl_debug import build_all
 from stepscope.store.importers.nccl_debug import read_nccl_debug
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from stepscope.predict.overlap import Transport
 from stepscope.predict.timeline import best_bucket, step_timeline
-from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import ModelFacts, ParameterFact, Setting
+from stepscope.records.prediction import BackwardProfile, ReadyGradient
 from stepscope.strategies import REGISTRY as STRATEGIES
 
 SETTING = Setting(device="cpu", backend="gloo", world_size=2, precision="fp32", optimizer="sgd")

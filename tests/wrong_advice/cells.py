@@ -13,7 +13,7 @@ from tests.wrong_advice import Case, case
 
 from stepscope.predict.specs import specs_of
 from stepscope.records.environment import GpuFact, TorchFact
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.results.evidence import Evidence
 
 GIB = 2**30

@@ -18,7 +18,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.machine.topology import parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import NicFact
-from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup, WatchdogTimeout
+from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup, WatchdogTimeout
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.open import load_evidence
 from stepscope.traces.flight import compare

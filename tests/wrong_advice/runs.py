@@ -9,8 +9,9 @@ from tests.bench_evidence import environment
 from tests.evidence import epochs, evidence, rate, run, step
 from tests.wrong_advice import Case, case
 
-from stepscope.records.scaling_budget import ScalingBudget, ScalingReading
-from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.records.comparison import ScalingBudget, ScalingReading
+from stepscope.records.nouns import Measured
+from stepscope.records.training import Epoch, TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 

@@ -14,11 +14,10 @@ from tests.trace_evidence import by_hand, generated, kernels, traced, with_idle,
 from tests.wrong_advice import Case, case
 
 from stepscope.diagnose.rules.profiler_overhead import traced_step_ns
-from stepscope.records.job_setup import JobSetup, LoaderSetup
-from stepscope.records.trace_buckets import BucketRow
-from stepscope.records.trace_conformance import ConformanceCheck
-from stepscope.records.trace_utilisation import Utilisation
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
+from stepscope.records.profile import JobSetup, LoaderSetup
+from stepscope.records.trace_budget import Utilisation
+from stepscope.records.trace_collectives import BucketRow, ConformanceCheck
 from stepscope.results.evidence import Evidence, TraceEvidence
 
 A100, V100, MI300 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB", "AMD Instinct MI300X"

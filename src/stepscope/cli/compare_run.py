@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from stepscope.cli.commands.compare import Compare
     from stepscope.cli.commands.trace import Trace
     from stepscope.records.comparison import Comparison, Difference
-    from stepscope.records.trace_diff import TraceDiff, WorkProfile
-    from stepscope.records.trace_summary import TraceSummary
+    from stepscope.records.trace_summary import TraceDiff, TraceSummary, WorkProfile
     from stepscope.results.comparing import Side
     from stepscope.results.differences import Conditions
 

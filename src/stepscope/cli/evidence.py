@@ -16,7 +16,7 @@ from stepscope.store.layout import ProfileLayout, RunLayout
 
 if TYPE_CHECKING:
     from stepscope.records.imported import Stated
-    from stepscope.records.training import Scaling as ScalingKind
+    from stepscope.records.nouns import Scaling as ScalingKind
     from stepscope.results.evidence import Evidence
 
 

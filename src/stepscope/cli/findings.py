@@ -12,8 +12,7 @@ from stepscope.cli.console import log, out, say
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.headlines import all_clear, counts, headline, remainder, shown
-from stepscope.records.finding import Diagnosis, Finding
-from stepscope.records.verdict import JobVerdict
+from stepscope.records.finding import Diagnosis, Finding, JobVerdict
 from stepscope.report import verdict_lines
 
 if TYPE_CHECKING:

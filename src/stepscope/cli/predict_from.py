@@ -18,7 +18,7 @@ from stepscope.predict.scale import KNEE, OFF, check_gpus, predict_scale
 from stepscope.predict.what_if import WhatIf, parse_gpus, parse_what_if
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
-from stepscope.records.scale_prediction import ScalePrediction
+from stepscope.records.prediction import ScalePrediction
 from stepscope.report.render import terminal
 from stepscope.report.views import scaled_steps
 from stepscope.store.files import require_there
@@ -26,7 +26,7 @@ from stepscope.store.layout import ProfileLayout, RunLayout
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict
-    from stepscope.records.training import Scaling
+    from stepscope.records.nouns import Scaling
 
 SCALINGS = ("weak", "strong")
 

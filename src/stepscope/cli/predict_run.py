@@ -24,9 +24,9 @@ from stepscope.predict.run_buckets import DEFAULT, advised, choose_buckets, meas
 from stepscope.predict.what_if import parse_gpus
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
-from stepscope.records.cell_result import CellResult
 from stepscope.records.codec import headed
 from stepscope.records.environment import EnvironmentRecord
+from stepscope.records.samples import CellResult
 from stepscope.report.render import terminal
 from stepscope.report.views import bucket_choice, timeline
 from stepscope.report.views.predicted import build_alternatives, build_sizes, interval_text

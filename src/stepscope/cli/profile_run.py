@@ -27,8 +27,7 @@ from stepscope.launch.job_end import EndFacts, diary_facts, failures, judge_end,
 from stepscope.launch.job_window import POLL_S, WindowReading, WindowState, WindowWait, is_gone, wait_for_window
 from stepscope.launch.rank_watch import RankWatch
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
-from stepscope.records.job_end import Hang, JobEnd
-from stepscope.records.profile import ProfileRecord, WindowOfRank, WindowRequest
+from stepscope.records.profile import Hang, JobEnd, ProfileRecord, WindowOfRank, WindowRequest
 from stepscope.results.job_end import end_sentence, hang_words
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record

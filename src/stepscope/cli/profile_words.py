@@ -16,7 +16,7 @@ from stepscope.core.units import format_bytes
 from stepscope.core.words import counted
 from stepscope.launch.hooked_job import why_no_rank
 from stepscope.launch.job_window import WindowState
-from stepscope.records.job_end import JobEnd
+from stepscope.records.profile import JobEnd
 from stepscope.results.evidence import Evidence, Source, TraceEvidence
 from stepscope.results.profiled_job import read_profiled_job
 from stepscope.store.layout import ProfileLayout

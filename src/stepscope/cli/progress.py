@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from stepscope.records.cell import Cell
-    from stepscope.records.run import CellStatus
+    from stepscope.records.cell import Cell, CellStatus
 
 T = TypeVar("T")
 

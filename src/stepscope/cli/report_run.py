@@ -20,8 +20,7 @@ from stepscope.store.layout import profiled_job, shown_as
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.report import Report
-    from stepscope.records.finding import Diagnosis
-    from stepscope.records.verdict import JobVerdict
+    from stepscope.records.finding import Diagnosis, JobVerdict
     from stepscope.report.figures import Drawing
     from stepscope.results.evidence import Evidence
 

@@ -9,18 +9,16 @@ from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_json
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
+from stepscope.records.cell import RunRecord
 from stepscope.records.codec import encode_document
 from stepscope.records.comm import CommRow
-from stepscope.records.comparison import ComparedFigure, Difference
+from stepscope.records.comparison import ComparedFigure, Difference, ScalingBudget
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.finding import Finding, Quiet, Skipped
-from stepscope.records.run import RunRecord
-from stepscope.records.scaling_budget import ScalingBudget
+from stepscope.records.finding import Finding, JobVerdict, Quiet, Skipped
+from stepscope.records.prediction import BucketAdvice
 from stepscope.records.schemas import DIALECT, document_schema, object_type, record_schemas
-from stepscope.records.timeline import BucketAdvice
-from stepscope.records.trace_diff import TraceDiff
+from stepscope.records.trace_summary import TraceDiff
 from stepscope.records.training import ScalingRow
-from stepscope.records.verdict import JobVerdict
 from stepscope.report.trace_document import LISTS as TRACE_LISTS
 from stepscope.report.trace_document import TABLES as TRACE_TABLES
 from stepscope.results.run_figures import BENCH

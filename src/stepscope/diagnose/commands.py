@@ -11,8 +11,8 @@ from typing import Any
 
 from stepscope.core.units import parse_duration_ns
 from stepscope.diagnose.outcome import Outcome
+from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Advice, Skipped
-from stepscope.records.run import RunRecord
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.pairs import cell_of

@@ -7,7 +7,7 @@ from statistics import median_low
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import used_in
-from stepscope.records.job_setup import LoaderSetup
+from stepscope.records.profile import LoaderSetup
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.training import TrainingRun

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median_low
 
-from stepscope.records.trace_buckets import BucketRow
+from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.traces.collective_names import DTYPE_BYTES
 

@@ -13,8 +13,8 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Threshold
 from stepscope.diagnose.trace_facts import read_in_full, severity_of, steps_ns, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.trace_rules import ShardedUnits, UnitCall
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.records.trace_units import ShardedUnits, UnitCall
 from stepscope.results.evidence import TraceEvidence
 
 WORTH = Threshold(

@@ -17,8 +17,7 @@ from stepscope.diagnose.trace_facts import exposed_transfer
 from stepscope.diagnose.verdict_kinds import CAUSES_OF_TRANSFER, KIND_OF_EVENT, KIND_OF_RULE
 from stepscope.diagnose.verdict_tree import tree_of
 from stepscope.diagnose.verdict_words import worded
-from stepscope.records.finding import Diagnosis, Finding, Quiet
-from stepscope.records.verdict import JobVerdict, Share, TimeCost, VerdictKind
+from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Quiet, Share, TimeCost, VerdictKind
 from stepscope.results.diary import (
     JobSteps,
     between_steps,

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rules.straggler import CAUSE_ADVICE
 from stepscope.diagnose.verdict_kinds import KIND_OF_RULE
-from stepscope.records.finding import Advice, Diagnosis
-from stepscope.records.verdict import JobVerdict, VerdictKind
+from stepscope.records.finding import Advice, Diagnosis, JobVerdict, VerdictKind
 from stepscope.results.diary import crowd
 from stepscope.results.profiled_job import ProfiledJob
 from stepscope.results.slow_ranks import Slow

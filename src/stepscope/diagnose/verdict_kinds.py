@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stepscope.records.verdict import VerdictKind
+from stepscope.records.finding import VerdictKind
 
 KIND_OF_RULE: Mapping[str, VerdictKind] = {
     "data-loading": "input-bound",

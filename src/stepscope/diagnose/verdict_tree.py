@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stepscope.records.verdict import VerdictKind, VerdictPart
+from stepscope.records.finding import VerdictKind, VerdictPart
 from stepscope.results.diary import JobSteps, Numbers
 
 RANKS_DIFFER = 0.02

@@ -8,9 +8,8 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.verdict_advice import advice_for
 from stepscope.diagnose.verdict_kinds import KIND_OF_EVENT
-from stepscope.records.finding import Diagnosis
-from stepscope.records.job_end import JobEnd
-from stepscope.records.verdict import JobVerdict, Share, TimeCost, VerdictKind
+from stepscope.records.finding import Diagnosis, JobVerdict, Share, TimeCost, VerdictKind
+from stepscope.records.profile import JobEnd
 from stepscope.results.diary import JobSteps, between_steps, crowd, drift
 from stepscope.results.job_end import end_sentence
 from stepscope.results.profiled_job import ProfiledJob

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, StepscopeError
-from stepscope.records.flight import FlightDump
-from stepscope.records.job_end import Hang
+from stepscope.records.nccl import FlightDump
+from stepscope.records.profile import Hang
 from stepscope.store.diary_tail import header_bytes, latest_step_ns, steps_in
 from stepscope.store.importers.flight_recorder import read_dump
 from stepscope.store.layout import ProfileLayout

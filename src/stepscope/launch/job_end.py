@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from stepscope.core.errors import DEVICE_OUT_OF_MEMORY, HOST_OUT_OF_MEMORY, PEER_GONE, DataError
-from stepscope.records.diary import RankEnd
-from stepscope.records.job_end import EndKind, FailedProcess, Hang, JobEnd
-from stepscope.records.profile import HookedProcess, WindowOfRank
+from stepscope.records.profile import EndKind, FailedProcess, Hang, HookedProcess, JobEnd, RankEnd, WindowOfRank
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
 
@@ -419,7 +417,7 @@ def diary_facts(layout: ProfileLayout) -> tuple[DiaryFacts, ...]:
 def _diary_facts(path: Path) -> DiaryFacts | None:
     import numpy as np
 
-    from stepscope.records.diary import PROFILED
+    from stepscope.records.profile import PROFILED
     from stepscope.store.diary import read_diary
 
     diary = read_diary(path)

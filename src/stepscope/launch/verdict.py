@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from stepscope.core.units import format_duration
-from stepscope.records.flight import MISMATCHES
-from stepscope.records.run import Status
+from stepscope.records.nccl import MISMATCHES
+from stepscope.records.nouns import Status
 from stepscope.records.samples import Heartbeat, RankError
 from stepscope.store.layout import CellLayout
 from stepscope.traces.flight import cell_findings, culprits, summary

@@ -10,8 +10,8 @@ from stepscope.core.errors import UsageError
 from stepscope.core.words import named, unknown
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.work import PlannedWork
-from stepscope.records.cell import CellSpec, Options
-from stepscope.records.run import CellStatus, Status
+from stepscope.records.cell import CellSpec, CellStatus, Options
+from stepscope.records.nouns import Status
 
 BACKSTOP = "oom_backstop of "
 """How the reason of a skipped cell starts; the id of the cell that ran out of memory follows."""

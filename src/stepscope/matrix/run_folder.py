@@ -13,9 +13,9 @@ from pathlib import Path
 from stepscope.core.errors import ExitCode, UsageError
 from stepscope.core.words import counted
 from stepscope.launch.join import become_rank_half, group_id, joined_world, world_environ
-from stepscope.records.cell import Cell
+from stepscope.records.cell import Cell, CellStatus, RunRecord
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus, RunRecord, Status
+from stepscope.records.nouns import Status
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there, read_run
 from stepscope.store.writer import WriteError, write_record

@@ -34,9 +34,8 @@ from stepscope.matrix.work import (
     RunRequest,
     RunStarted,
 )
-from stepscope.records.cell import Cell, GroupSpec
+from stepscope.records.cell import Cell, CellStatus, GroupSpec, RunRecord
 from stepscope.records.network import parse_network
-from stepscope.records.run import CellStatus, RunRecord
 from stepscope.results.runs import baselines_of
 from stepscope.store.lock import hold_lock
 from stepscope.store.writer import make_dir, write_record

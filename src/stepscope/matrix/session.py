@@ -23,9 +23,9 @@ from stepscope.matrix.overrides import Override
 from stepscope.matrix.own_models import measured_models
 from stepscope.matrix.resume import cells_to_rerun, plan_resume
 from stepscope.matrix.run_folder import MISSING_DATA, read_statuses, refuse_unfit, untraced
+from stepscope.records.cell import CellStatus
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.options import OptionsModel
-from stepscope.records.run import CellStatus
 from stepscope.records.training import TrainingRun
 from stepscope.results.bench_document import write_results
 from stepscope.results.runs import baselines_of, folder_runs

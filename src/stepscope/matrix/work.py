@@ -9,10 +9,9 @@ from typing import Any, Literal, Protocol
 
 from stepscope.core.errors import StepscopeError
 from stepscope.launch.verdict import Verdict
-from stepscope.records.cell import Cell, MeasureSettings
+from stepscope.records.cell import Cell, CellStatus, MeasureSettings
 from stepscope.records.comm import CommMeasure
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus
 from stepscope.store.layout import RunLayout
 
 

@@ -12,7 +12,7 @@ from stepscope.core.units import format_size
 from stepscope.predict.overlap import STARTUP_BYTES, Transfer, Transport, link_share, run
 from stepscope.predict.pipeline import PipelineTimeline, StageTime, simulate
 from stepscope.records import mesh as meshes
-from stepscope.records.pipeline import PipelineLayout
+from stepscope.records.mesh import PipelineLayout
 
 CommTime = Callable[[str, int, int], float]
 """Time of one collective alone, ns, from its op, S and ranks."""

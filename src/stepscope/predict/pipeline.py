@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stepscope.core.errors import UsageError
-from stepscope.records.pipeline import PipelineLayout, PipelineSpan
+from stepscope.records.mesh import PipelineLayout, PipelineSpan
 
 Action = tuple[str, int, int]
 

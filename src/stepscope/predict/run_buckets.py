@@ -10,12 +10,11 @@ from stepscope.predict.calibrated import FitWanted, time_of
 from stepscope.predict.overlap import Transport, link_share, transport_of
 from stepscope.predict.specs import specs_of
 from stepscope.predict.timeline import CANDIDATES_MB, TIE, CommTime, best_bucket, slowest_of, step_timeline
-from stepscope.records.backward import BackwardProfile
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell import CellSpec
-from stepscope.records.cell_result import CellResult
-from stepscope.records.timeline import BucketAdvice, BucketChoice, Timeline
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
+from stepscope.records.prediction import BackwardProfile, BucketAdvice, BucketChoice, Timeline
+from stepscope.records.samples import CellResult
 from stepscope.stats.measured import step_of
 
 BUCKETED = ("ddp", "bucketed")

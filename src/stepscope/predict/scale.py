@@ -16,8 +16,8 @@ from stepscope.predict.job import MeasuredJob, Replayed, rebucketed, replayed, s
 from stepscope.predict.prices import Prices
 from stepscope.predict.what_if import ComputeChange, WhatIf, compute_change
 from stepscope.records import mesh as meshes
-from stepscope.records.scale_prediction import MeasuredPoint, ScaledStep, ScalePrediction
-from stepscope.records.training import Scaling
+from stepscope.records.nouns import Scaling
+from stepscope.records.prediction import MeasuredPoint, ScaledStep, ScalePrediction
 
 KNEE = 0.80
 """Efficiency below which more ranks no longer scale well (METRICS: good)."""

@@ -1,6 +1,6 @@
 """A step's time from its backward pass and its buckets: what travels when, what hides, and which bucket size is best.
 
-The backward pass makes gradients ready one after the other (measured, :mod:`stepscope.records.backward`); a collective is
+The backward pass makes gradients ready one after the other (measured, :mod:`stepscope.records.prediction`); a collective is
 launched when all its gradients are ready and all collectives before it are launched; it starts when a lane is free.
 What is left after the end of the backward pass is exposed. Pure: times of collectives come from the caller.
 """
@@ -14,9 +14,15 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import unknown
 from stepscope.predict.overlap import STARTUP_BYTES, Transfer, Transport, run, transport_of
-from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, Setting
-from stepscope.records.timeline import BucketCandidate, BucketChoice, BucketSpan, Timeline
+from stepscope.records.prediction import (
+    BackwardProfile,
+    BucketCandidate,
+    BucketChoice,
+    BucketSpan,
+    ReadyGradient,
+    Timeline,
+)
 from stepscope.strategies import REGISTRY as STRATEGIES
 
 PHASES = ("forward", "backward", "after_backward", "optimizer")

@@ -43,9 +43,9 @@ from stepscope.rank.strategies import PlainSession, Session
 from stepscope.rank.strategies.pipeline import PipelineSession
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import Task
-from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.cell import CellSpec
-from stepscope.records.pipeline import PipelineProfile, PipelineSpan
+from stepscope.records.mesh import PipelineProfile, PipelineSpan
+from stepscope.records.prediction import BackwardProfile, ReadyGradient
 
 
 class ReadinessTimer:

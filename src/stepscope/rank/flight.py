@@ -21,7 +21,7 @@ from torch._C import _distributed_c10d as c10d
 from stepscope.core.errors import DataError, StepscopeError
 from stepscope.rank.pace import Control
 from stepscope.records import codec
-from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
+from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.store.importers import flight_recorder
 from stepscope.store.layout import CellLayout
 from stepscope.store.writer import write_bytes

@@ -24,7 +24,7 @@ from stepscope.core.words import counted
 from stepscope.rank.instruments import regions
 from stepscope.rank.instruments.regions import Regions
 from stepscope.rank.mesh import Mesh
-from stepscope.records.flight import DTYPES, OPS
+from stepscope.records.nccl import DTYPES, OPS
 from stepscope.records.plan import CommOp
 from stepscope.records.samples import PlanCheck
 

@@ -1,13 +1,16 @@
-"""A resolved cell of a matrix, and the group of cells that one set of worker processes runs."""
+"""The run folder's records: the run, a cell as the matrix resolved it, the group of cells that one set of processes runs,
+how a cell ended, the files of a report.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
+from typing import Any, Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.comm import CommMeasure, CommSpec
+from stepscope.records.nouns import Status
 from stepscope.records.plan import ModelFacts
 
 Scalar = bool | int | float | str | None
@@ -119,3 +122,54 @@ class GroupSpec:
     def work(self) -> tuple[Cell, ...]:
         """All cells, of whatever kind, in order."""
         return (*self.cells, *self.comm_cells)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """run.json: what was asked for, when and with which tool.
+
+    cells: of the matrix, in its order. earlier_cells: have a result in this folder and are not in the matrix any more.
+    sections: of the matrix, each with its cells, run or not. argv: of the last command. commands: every different one that
+    ran in this folder, oldest first.
+    """
+
+    kind: Literal["bench", "comm", "profile", "imported"]
+    name: str
+    matrix: Mapping[str, Any]  # the resolved file, as the user could have written it
+    cells: tuple[str, ...]
+    argv: tuple[str, ...]
+    data_dir: str | None = None
+    environment: str = "environment.json"
+    earlier_cells: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
+    sections: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellStatus:
+    """status.json, written by the controller only. ``failing_rank`` is the first that failed, not the first seen."""
+
+    cell_id: str
+    status: Status
+    phase: str | None = None
+    reason: str | None = None
+    failing_rank: int | None = None
+    failing_host: str | None = None
+    exception: str | None = None
+    stderr_tail: str | None = None
+    exit_codes: Mapping[str, int] | None = None
+    wall_ns: int | None = None
+    group_id: str | None = None
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFiles:
+    """.stepscope-report.json: the files that `report` wrote.
+
+    of: SHA-256 of the paths and selections of the results that they show; empty where a report was stopped.
+    files: SHA-256 by name, so that a file that somebody has changed since is known to be theirs.
+    """
+
+    of: str
+    files: Mapping[str, str]

@@ -19,19 +19,19 @@ import msgspec
 from stepscope import __version__
 from stepscope.core.errors import DataError, StepscopeError
 from stepscope.core.places import utc_now
-from stepscope.records import calibration, cell, comm, job_end, plan, profile, run, samples
+from stepscope.records import calibration, cell, comm, plan, profile, samples
+from stepscope.records.cell import ReportFiles
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.flight import FlightDump
+from stepscope.records.finding import JobVerdict
 from stepscope.records.migrations import RENAMED, migrate
-from stepscope.records.report_files import ReportFiles
+from stepscope.records.nccl import FlightDump
 from stepscope.records.training import TrainingRun
-from stepscope.records.verdict import JobVerdict
 
 T = TypeVar("T")
 
 KINDS: dict[type, tuple[str, int]] = {
-    run.RunRecord: ("run", 1),
-    run.CellStatus: ("status", 1),
+    cell.RunRecord: ("run", 1),
+    cell.CellStatus: ("status", 1),
     TrainingRun: ("training_run", 2),
     EnvironmentRecord: ("environment", 1),
     cell.CellSpec: ("spec", 1),
@@ -51,8 +51,8 @@ KINDS: dict[type, tuple[str, int]] = {
     profile.HookedProcess: ("profile_process", 1),
     profile.HookedRank: ("profile_rank", 1),
     profile.WindowOfRank: ("profile_window_rank", 1),
-    job_end.FailedProcess: ("profile_failure", 1),
-    job_end.JobEnd: ("job_end", 1),
+    profile.FailedProcess: ("profile_failure", 1),
+    profile.JobEnd: ("job_end", 1),
     ReportFiles: ("report_files", 1),
     JobVerdict: ("verdict", 1),
 }

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Literal
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.run import Status
+from stepscope.records.nouns import Status
 
 CommKind = Literal["collective", "pairs", "matmul", "overlap"]
 Mode = Literal["blocking", "async", "coalesced", "grouped"]

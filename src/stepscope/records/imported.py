@@ -1,16 +1,122 @@
-"""What an importer makes of a file or folder that another tool wrote."""
+"""What an importer makes of a file or folder that another tool wrote, the CUDA allocator's snapshot among them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import PurePath
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.comm import CommRow
-from stepscope.records.flight import FlightDump, WatchdogTimeout
-from stepscope.records.memory_snapshot import MemorySnapshot
-from stepscope.records.nccl_debug import NcclDebug
-from stepscope.records.training import Scaling, TrainingRun
+from stepscope.records.nccl import FlightDump, NcclDebug, WatchdogTimeout
+from stepscope.records.nouns import Scaling
+from stepscope.records.training import TrainingRun
+
+PARAMETER, GRADIENT, OPTIMIZER = "parameters", "gradients", "optimizer"
+ACTIVATION, TEMPORARY, UNKNOWN = "activations", "temporary", "unknown"
+KINDS = (PARAMETER, GRADIENT, OPTIMIZER, ACTIVATION, TEMPORARY, UNKNOWN)
+"""What a block was for. Buffers count as parameters, DDP's buckets as gradients; unknown: allocated before the history, or
+kept by the script for longer than a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHolder:
+    """Bytes of one kind that live blocks hold, by the place in the code that asked for them, or by module.
+
+    where: innermost Python frame outside torch, ``file:line function``; or the module's name, or where it was called.
+    """
+
+    where: str
+    size_bytes: int
+    blocks: int
+    kind: str = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOverTime:
+    """Requested bytes by kind at the highest moment of each slice of the history, at most a few hundred.
+
+    times_ns: from the first event on; None where events have no times. events: events before each moment.
+    """
+
+    times_ns: tuple[int, ...] | None
+    events: tuple[int, ...]
+    bytes_by_kind: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySnapshot:
+    """One device's allocator. segment_bytes: reserved from the driver. allocated_bytes: in live blocks, as rounded up by
+    the allocator; requested_bytes: what they were asked for. active_bytes: live and freed blocks that a stream still uses.
+    inactive_split_bytes: free blocks inside segments that are partly in use, expandable segments left out: what
+    fragmentation cannot give back. largest_free_bytes: the largest request that the pool serves without asking the driver.
+
+    peak_*: from the recorded history, None where none was recorded: peak_requested_bytes: most bytes that live tensors asked
+    for at one moment; peak_reserved_bytes: most that was reserved. history_complete: the history begins with an empty pool;
+    False: it begins later, and an earlier peak is not known. history_ns: from its first to its last event.
+    capacity_bytes: of the device, where the file says (an out-of-memory event tells what the driver had left).
+    events: recorded allocator actions. oom_events: requests that failed; oom_request_bytes, oom_driver_free_bytes: the last
+    one's size and what the driver still had. driver_allocations, driver_frees: segments got from and given back to the
+    driver. retries: times that cached segments were given back directly before a new one was asked for: an allocation that
+    did not fit, or torch.cuda.empty_cache(). late_*: in the second half of the recorded requests, where a training loop has
+    long settled; late_allocations: requests there.
+    holders: at the time of the snapshot, by line; peak_holders, peak_modules: at the recorded peak, by line and by module.
+    Largest first; the largest ones only. kinds, peak_kinds: all requested bytes by kind; they add up to requested_bytes and
+    peak_requested_bytes. named: the snapshot says itself which blocks are parameters, gradients and optimizer state.
+    rank, step: of the job, where `stepscope profile --memory` or `run --memory` took the snapshot; step: steps done.
+    """
+
+    path: str
+    device: int
+    segments: int
+    segment_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    inactive_split_bytes: int
+    largest_free_bytes: int
+    events: int
+    requested_bytes: int | None = None
+    peak_requested_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    history_complete: bool | None = None
+    history_ns: int | None = None
+    capacity_bytes: int | None = None
+    oom_events: int = 0
+    oom_request_bytes: int | None = None
+    oom_driver_free_bytes: int | None = None
+    driver_allocations: int = 0
+    driver_frees: int = 0
+    retries: int = 0
+    late_allocations: int = 0
+    late_driver_allocations: int = 0
+    late_driver_frees: int = 0
+    late_retries: int = 0
+    holders: tuple[MemoryHolder, ...] = ()
+    peak_holders: tuple[MemoryHolder, ...] = ()
+    peak_modules: tuple[MemoryHolder, ...] = ()
+    kinds: tuple[tuple[str, int], ...] = ()
+    peak_kinds: tuple[tuple[str, int], ...] = ()
+    over_time: MemoryOverTime | None = None
+    named: bool = False
+    rank: int | None = None
+    step: int | None = None
+    settings: tuple[tuple[str, str], ...] = ()  # of the allocator (expandable_segments, ...), as recorded
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``oom-rank-00000.pickle, device 0``."""
+        return f"{PurePath(self.path).name}, device {self.device}"
+
+    @property
+    def fragmentation_fraction(self) -> float | None:
+        """Inactive split bytes / reserved bytes (METRICS: Memory); None where nothing is reserved."""
+        return self.inactive_split_bytes / self.segment_bytes if self.segment_bytes else None
+
+    @property
+    def expandable_segments(self) -> bool:
+        """Whether segments grow in place, which leaves next to no fragments."""
+        return dict(self.settings).get("expandable_segments", "False") == "True"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

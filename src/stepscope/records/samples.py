@@ -1,4 +1,4 @@
-"""What one rank measured."""
+"""What one rank measured, and what a cell left: all its ranks together."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import field
 from typing import Literal
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.backward import BackwardProfile
-from stepscope.records.pipeline import PipelineProfile
+from stepscope.records.cell import CellSpec, CellStatus
+from stepscope.records.comm import CommHeader, CommSample
+from stepscope.records.mesh import PipelineProfile
+from stepscope.records.prediction import BackwardProfile
 
 PHASES = ("data_wait", "forward", "backward_compute", "exposed_comm", "optimizer", "other")
 PHASE_NAMES = ("waiting for data", "forward", "backward", "exposed communication", "optimizer", "other")
@@ -154,3 +156,29 @@ class RankError:
     traceback: str
     fix: str | None = None
     time_ns: int = field(default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSamples:
+    """What one rank measured in one cell, warm-up steps included."""
+
+    header: SamplesHeader
+    steps: tuple[StepSample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCommSamples:
+    """What one rank measured in one comm cell: a sample per size (or pair)."""
+
+    header: CommHeader
+    samples: tuple[CommSample, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """Everything known about one cell. Partial after a failure: ranks or summaries may be missing."""
+
+    spec: CellSpec
+    status: CellStatus | None
+    samples: tuple[RankSamples, ...]
+    summaries: tuple[RankSummary, ...]

@@ -1,4 +1,6 @@
-"""Where the time of one rank went: window, steps, phases, process groups, idle by cause. All in nanoseconds."""
+"""Where the time of one rank went: window, steps, phases, process groups, idle by cause; how much of the device's peak it
+used; and its spans as a timeline draws them. All in nanoseconds.
+"""
 
 from __future__ import annotations
 
@@ -160,3 +162,105 @@ class BudgetVerdict:
     text: str
     share: float | None  # of the window, for the part that decided
     compute_to_comm_ratio: float | None  # compute busy / communication busy net of waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepUtilisation:
+    """One step: MFU and HFU = FLOP / (step time x devices x peak); None where that FLOP count is unknown."""
+
+    step: int
+    step_ns: int
+    mfu: float | None
+    hfu: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """Model and hardware FLOP utilisation of one rank, against the dense peak of ``dtype``.
+
+    model_flop: per step, forward and backward as the architecture asks (2 FLOP per multiply-add). hardware_flop: per
+    step, recomputation included. mfu, hfu: of the median step. devices: that share ``model_flop``.
+    flop_source: given | recorded | shapes. flop_coverage: share of the matrix kernels' time that these FLOP account for;
+    None where they are given or no such kernel ran. A figure that is None has its reason in ``unavailable``. ``error``
+    says what cannot be: a utilisation above 1.
+    """
+
+    rank: int
+    device_name: str | None
+    dtype: str | None
+    dtype_source: str | None  # given | kernels | inputs
+    peak_flops_per_s: float | None
+    peak_source: str | None
+    devices: int
+    model_flop: float | None
+    hardware_flop: float | None
+    flop_source: str | None
+    flop_incomplete: tuple[str, ...]  # operators that multiply matrices and are not counted
+    step_ns: float | None
+    mfu: float | None
+    hfu: float | None
+    steps: tuple[StepUtilisation, ...]
+    formula: str
+    unavailable: str | None
+    error: str | None
+    flop_coverage: float | None = None
+
+
+KINDS = ("compute", "hidden_comm", "exposed_comm", "copies")
+"""compute, exposed_comm, copies and idle time (what is left) tile the window as in ``trace_budget.Parts``; hidden_comm
+lies under compute. copies: under neither computation nor communication."""
+
+WAITING = {"exposed_comm": "exposed_wait", "hidden_comm": "hidden_wait"}
+"""Kind of communication -> the part of it that is waiting for a rank that has not arrived, once ranks are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindSpans:
+    """The spans of one kind. total_ns, count: of the spans as they were, whatever was merged since.
+
+    kept: spans in ``packed``: base64 of LEB128 numbers, by turns the gap since the last span's end and the span's length,
+    in units of ``RankSpans.unit_ns``; the first gap is from ``RankSpans.start_ns``.
+    """
+
+    kind: str
+    total_ns: int
+    count: int
+    kept: int
+    packed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSpan:
+    """One of the longest events, with its kernel's, collective's or operator's name."""
+
+    start_ns: int
+    duration_ns: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleSpan:
+    """One of the longest gaps in a rank's work. cause: as in ``trace_budget.IdleCause``, the one with most of the gap."""
+
+    start_ns: int
+    duration_ns: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpans:
+    """One rank's timeline. source: device | cpu_spans. start_ns, window_ns: first start to last end, on its own clock.
+
+    merged_ns: gaps up to this length were closed to make the spans fewer; 0: they are as recorded. Edges are within
+    ``unit_ns`` of the true ones.
+    """
+
+    rank: int
+    source: str
+    start_ns: int
+    window_ns: int
+    unit_ns: int
+    merged_ns: int
+    kinds: tuple[KindSpans, ...]
+    named: tuple[NamedSpan, ...] = ()
+    gaps: tuple[IdleSpan, ...] = ()

@@ -1,4 +1,4 @@
-"""What `trace` finds: one pass per rank, and what the ranks say together."""
+"""What `trace` finds: one pass per rank and what the ranks show together; the merged trace; two traces side by side."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 
-if TYPE_CHECKING:  # a trace is read for some of them at a time
-    from stepscope.records.job_setup import JobSetup
-    from stepscope.records.replay import RankStep
-    from stepscope.records.trace_buckets import BucketRow
+if TYPE_CHECKING:
+    from stepscope.records.prediction import RankStep
+    from stepscope.records.profile import JobSetup
     from stepscope.records.trace_budget import (
         BudgetVerdict,
         GroupBudget,
@@ -19,34 +18,101 @@ if TYPE_CHECKING:  # a trace is read for some of them at a time
         OutsideWork,
         PhaseBudget,
         RankBudget,
+        RankSpans,
         StepBudget,
+        Utilisation,
     )
-    from stepscope.records.trace_collectives import JobCollectives, RankCommunication
-    from stepscope.records.trace_conformance import ConformanceCheck
-    from stepscope.records.trace_diff import WorkProfile
-    from stepscope.records.trace_memory import DeviceMemory
-    from stepscope.records.trace_modules import ModuleRow
-    from stepscope.records.trace_path import CriticalPath, CrossRankPath, RankLegs
+    from stepscope.records.trace_collectives import BucketRow, ConformanceCheck, JobCollectives, RankCommunication
+    from stepscope.records.trace_path import CriticalPath, CrossRankPath, RankLegs, StragglerReport
     from stepscope.records.trace_rules import (
         BackwardPasses,
+        DividedLayers,
         GradientSync,
         HostLateness,
         KernelMix,
         MeasuredBubble,
+        ShardedUnits,
         StageWaits,
     )
-    from stepscope.records.trace_stragglers import StragglerReport
-    from stepscope.records.trace_timeline import RankSpans
-    from stepscope.records.trace_units import DividedLayers, ShardedUnits
-    from stepscope.records.trace_utilisation import Utilisation
     from stepscope.records.trace_work import (
         AnnotationRow,
         CopyTable,
+        DeviceMemory,
         KernelTable,
         LaunchStatistics,
+        ModuleRow,
         OperatorTable,
         SequenceRow,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeries:
+    """One quantity of one rank in every step. calls: in all steps together; None for a part of the budget."""
+
+    kind: str  # part | kernel | operator
+    name: str
+    calls: int | None
+    per_step_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkProfile:
+    """What a diff needs of one rank: every part of the budget, kernel and operator by step.
+
+    Without step marks the whole window counts as one step (``marked`` False). kernels and operators beyond the limit are
+    together in one series named ``OTHERS``.
+    """
+
+    rank: int
+    marked: bool
+    source: str
+    steps: tuple[int, ...]
+    series: tuple[StepSeries, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffRow:
+    """One quantity before and after, per step (median over the steps). ratio: after / before; None from 0.
+
+    p_value: permutation test over the steps, corrected for all rows of its kind, shown or not; of the step itself, the
+    verdict's. None with fewer than 4 steps on a side, and for a row that only one side has.
+    presence: both | new | gone | unlisted (the other side may have it among its ``all others``).
+    """
+
+    kind: str
+    name: str
+    presence: str
+    before_ns: float
+    after_ns: float
+    delta_ns: float
+    ratio: float | None
+    before_calls: float | None  # per step
+    after_calls: float | None
+    p_value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceDiff:
+    """after against before. verdict: faster | slower | not clear | no significant difference | not tested.
+
+    ratio: step time after / before, its 95% interval where both have at least 4 steps. why: what the verdict rests on.
+    """
+
+    rank_before: int
+    rank_after: int
+    verdict: str
+    why: str
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    p_value: float | None
+    steps_before: int
+    steps_after: int
+    parts: tuple[DiffRow, ...]
+    kernels: tuple[DiffRow, ...]
+    operators: tuple[DiffRow, ...]
+    left_out_rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,3 +244,24 @@ class TraceSummary:
         """Notes of the job and its ranks that say what was not looked at."""
         notes = (*self.notes, *(note for each in self.ranks for note in each.notes))
         return tuple(note for note in notes if note.kind in LOSSES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedRank:
+    """One rank's part of a merged trace. ``moved_ns``: what its clock was corrected by at the start, 0 if nothing."""
+
+    rank: int
+    event_count: int
+    moved_ns: int
+    first_pid: int
+    processes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedTrace:
+    """A written file with all ranks on one clock. size_bytes: of the file."""
+
+    path: str
+    size_bytes: int
+    ranks: tuple[MergedRank, ...]
+    notes: tuple[str, ...]

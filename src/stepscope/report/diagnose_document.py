@@ -8,8 +8,7 @@ from typing import Any
 from stepscope.diagnose.engine import page_of
 from stepscope.diagnose.rule import Rule
 from stepscope.records.codec import headed, plain
-from stepscope.records.finding import Diagnosis
-from stepscope.records.verdict import JobVerdict
+from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.results.evidence import Evidence
 
 METRICS = (

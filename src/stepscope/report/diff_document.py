@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stepscope.records.codec import headed, plain
-from stepscope.records.trace_diff import DiffRow, TraceDiff
+from stepscope.records.trace_summary import DiffRow, TraceDiff
 from stepscope.report.conditions import Changed, Condition
 from stepscope.results.differences import Conditions
 from stepscope.stats.compare import SIGNIFICANT

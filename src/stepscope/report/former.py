@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.records.report_files import ReportFiles
+from stepscope.records.cell import ReportFiles
 from stepscope.report.figures import CAPTIONS
 from stepscope.store.reader import read_if_there
 from stepscope.store.writer import write_record, writing

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
-from stepscope.records.finding import Diagnosis
+from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.records.verdict import JobVerdict
 from stepscope.report.page.tables import experiment_tables, memory_tables, run_tables, step_tables
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv, latex, markdown

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from stepscope import __version__
 from stepscope.core.units import format_percent
 from stepscope.core.words import grouped
-from stepscope.records.finding import Advice, Diagnosis, Finding, Skipped
-from stepscope.records.verdict import JobVerdict
+from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped
 from stepscope.report import files_found
 from stepscope.report.page.tables import experiment_tables, machine_tables, run_tables, step_tables
 from stepscope.report.page.verdict import findings_title, profiled_machine, worth_saying

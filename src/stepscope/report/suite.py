@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stepscope.records import codec
+from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis
-from stepscope.records.run import RunRecord
 from stepscope.records.training import TrainingRun
 from stepscope.report.comm_document import document_001
 from stepscope.report.table import Table

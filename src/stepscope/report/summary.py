@@ -9,9 +9,9 @@ from stepscope.core.errors import DataError
 from stepscope.core.units import format_bytes_binary
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.headlines import headline
+from stepscope.records.cell import CellStatus, RunRecord
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Finding
-from stepscope.records.run import CellStatus, RunRecord
 from stepscope.records.samples import RankSummary
 from stepscope.records.training import TrainingRun
 from stepscope.report.render import markdown

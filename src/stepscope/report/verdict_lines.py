@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.records.verdict import JobVerdict, VerdictPart
+from stepscope.records.finding import JobVerdict, VerdictPart
 
 MOST_RANKS = 8
 """Ranks of a part that are named one by one."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepscope.records import codec
-from stepscope.records.run import RunRecord
+from stepscope.records.cell import RunRecord
 from stepscope.records.training import TrainingRun
 from stepscope.results.run_figures import BENCH, known
 from stepscope.results.scaling import speedups

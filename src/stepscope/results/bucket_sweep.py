@@ -8,7 +8,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.predict.run_buckets import bucket_cap, bucket_kinds
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.overlap_gain import plan_of
 

@@ -15,9 +15,10 @@ from stepscope.stats.order import median
 
 if TYPE_CHECKING:
     from stepscope.records.cell import CellSpec
-    from stepscope.records.cell_result import CellResult
     from stepscope.records.environment import EnvironmentRecord
-    from stepscope.records.training import Measured, PhaseTimes
+    from stepscope.records.nouns import Measured
+    from stepscope.records.samples import CellResult
+    from stepscope.records.training import PhaseTimes
     from stepscope.results.evidence import CellEvidence, Evidence
 
 NEAR_CAPACITY = 0.90

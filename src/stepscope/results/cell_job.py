@@ -15,11 +15,10 @@ from stepscope.predict.run_buckets import profile_of, same_work
 from stepscope.predict.specs import Specs, specs_of
 from stepscope.predict.timeline import timings
 from stepscope.records import mesh as meshes
-from stepscope.records.backward import BackwardProfile
 from stepscope.records.cell import CellSpec
-from stepscope.records.cell_result import CellResult
 from stepscope.records.network import hosts_of
-from stepscope.records.samples import StepSample
+from stepscope.records.prediction import BackwardProfile
+from stepscope.records.samples import CellResult, StepSample
 from stepscope.results.pipeline_profile import measured_pipeline
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import deviation_within, median

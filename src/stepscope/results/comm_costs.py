@@ -11,9 +11,9 @@ from stepscope.predict.overlap import Transport, measured_transport
 from stepscope.predict.run_buckets import choose_buckets, naive_twin, own_timeline
 from stepscope.records.calibration import CalibratedMachine, Calibration, CollectiveFit
 from stepscope.records.cell import CellSpec
-from stepscope.records.cell_result import CellResult
 from stepscope.records.comm import CommRow
-from stepscope.records.timeline import BucketChoice, Timeline
+from stepscope.records.prediction import BucketChoice, Timeline
+from stepscope.records.samples import CellResult
 from stepscope.results.comm_labels import cells_of
 from stepscope.results.evidence import Evidence
 

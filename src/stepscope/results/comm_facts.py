@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from stepscope.core.errors import Unavailable
 from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.comm import CommRow
-from stepscope.records.nccl_debug import NcclCommunicator, NcclLink
+from stepscope.records.nccl import NcclCommunicator, NcclLink
 from stepscope.results.comm_labels import op_label, sweep_names, sweeps
 from stepscope.results.evidence import Evidence
 

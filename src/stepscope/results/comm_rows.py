@@ -14,10 +14,10 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, grouped
 from stepscope.records import codec
-from stepscope.records.cell_result import RankCommSamples
+from stepscope.records.cell import CellStatus
 from stepscope.records.comm import CommRow, CommSample, CommSpec, CommSummary
 from stepscope.records.network import hosts_of
-from stepscope.records.run import CellStatus
+from stepscope.records.samples import RankCommSamples
 from stepscope.stats.describe import summary
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_comm_samples, read_if_there, read_record, read_run

@@ -13,7 +13,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted
 from stepscope.records.comparison import ComparedFigure, Replicates
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.results.compared_figure import figure
 from stepscope.results.diary import job_steps
 from stepscope.stats.compare import MIN_REPLICATES, Change, block_medians, change, step_blocks

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from stepscope.records.comparison import ComparedFigure, ComparisonVerdict, Replicates
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.stats.compare import SIGNIFICANT, Change, change
 
 

@@ -12,9 +12,9 @@ from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import grouped
 from stepscope.records.comm import CommRow
-from stepscope.records.comparison import ComparedFigure, Comparison, Replicates
-from stepscope.records.scaling_budget import ScalingBudget
-from stepscope.records.training import Measured, Scaling, TrainingRun
+from stepscope.records.comparison import ComparedFigure, Comparison, Replicates, ScalingBudget
+from stepscope.records.nouns import Measured, Scaling
+from stepscope.records.training import TrainingRun
 from stepscope.results.comm_pairs import SweepPair, sweep_pairs
 from stepscope.results.compared_diaries import BUSY, DIARY_METRICS, diary_figures, timed_steps
 from stepscope.results.compared_figure import figure

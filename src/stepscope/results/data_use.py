@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.training import Scaling, TrainingRun
+from stepscope.records.nouns import Scaling
+from stepscope.records.training import TrainingRun
 from stepscope.results.figures import learning_rate
 from stepscope.results.learning import epochs_to_loss, losses
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
-from stepscope.records.diary import NO_TIMED_STEP, EventKind
-from stepscope.records.verdict import Share
+from stepscope.records.finding import Share
+from stepscope.records.profile import NO_TIMED_STEP, EventKind
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
 from stepscope.stats.bootstrap import bootstrap_median_interval, share_interval
 from stepscope.stats.change_point import LevelChange, level_change

@@ -14,17 +14,16 @@ from stepscope.core.words import unknown
 if TYPE_CHECKING:
     from stepscope.machine.topology import Topology
     from stepscope.records.calibration import Calibration
-    from stepscope.records.cell import CellSpec
-    from stepscope.records.cell_result import CellResult
+    from stepscope.records.cell import CellSpec, RunRecord
     from stepscope.records.comm import CommRow
+    from stepscope.records.comparison import ScalingBudget
     from stepscope.records.environment import EnvironmentRecord
-    from stepscope.records.flight import FlightFinding, WatchdogTimeout
-    from stepscope.records.memory_snapshot import MemorySnapshot
-    from stepscope.records.nccl_debug import NcclDebug
-    from stepscope.records.run import RunRecord
-    from stepscope.records.scaling_budget import ScalingBudget
+    from stepscope.records.imported import MemorySnapshot
+    from stepscope.records.nccl import FlightFinding, NcclDebug, WatchdogTimeout
+    from stepscope.records.nouns import Scaling
+    from stepscope.records.samples import CellResult
     from stepscope.records.trace_summary import TraceSummary
-    from stepscope.records.training import Scaling, ScalingRow, TrainingRun
+    from stepscope.records.training import ScalingRow, TrainingRun
     from stepscope.results.profiled_job import ProfiledJob
 
 

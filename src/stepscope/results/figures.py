@@ -7,7 +7,8 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import Epoch, TrainingRun
 from stepscope.stats.order import Interval, median, median_interval
 
 

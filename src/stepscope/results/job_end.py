@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from textwrap import shorten
 
 from stepscope.core.words import counted
-from stepscope.records.job_end import JobEnd
+from stepscope.records.profile import JobEnd
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_if_there
 from stepscope.traces.flight_calls import ranks_text

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, grouped
 from stepscope.records.imported import Stated
-from stepscope.records.training import Scaling, TrainingRun
+from stepscope.records.nouns import Scaling
+from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence, Source
 from stepscope.store.stated import require_known
 from stepscope.store.stated_columns import absent_columns, no_such_column

@@ -18,12 +18,11 @@ from stepscope.core.places import telling_names
 from stepscope.core.words import counted, named
 from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.calibration import Calibration
+from stepscope.records.cell import RunRecord
 from stepscope.records.codec import decode
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.flight import MISMATCHES, FlightFinding
 from stepscope.records.imported import Imported, Stated
-from stepscope.records.nccl_debug import NcclDebug
-from stepscope.records.run import RunRecord
+from stepscope.records.nccl import MISMATCHES, FlightFinding, NcclDebug
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
 from stepscope.results.comm_rows import read_comm_rows

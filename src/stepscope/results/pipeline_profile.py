@@ -13,10 +13,9 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import grouped
 from stepscope.predict.pipeline import StageTime, balanced_split, meets, pipeline_orders, simulate
 from stepscope.predict.specs import specs_of
-from stepscope.records.cell_result import CellResult
-from stepscope.records.pipeline import PipelineLayout, PipelineSpan
-from stepscope.records.samples import RankSummary
-from stepscope.records.training import Measured
+from stepscope.records.mesh import PipelineLayout, PipelineSpan
+from stepscope.records.nouns import Measured
+from stepscope.records.samples import CellResult, RankSummary
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.order import median_interval
 

@@ -8,8 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.job_end import JobEnd
-from stepscope.records.profile import HookedRank, ProfileRecord, WindowOfRank
+from stepscope.records.profile import HookedRank, JobEnd, ProfileRecord, WindowOfRank
 from stepscope.results.diary import JobSteps, job_steps
 from stepscope.results.job_end import read_job_end
 from stepscope.store.diary import RankDiary, read_diaries

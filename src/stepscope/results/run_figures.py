@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from stepscope.records.run import Status
-from stepscope.records.training import Scaling, ScalingRow, TrainingRun
+from stepscope.records.nouns import Scaling, Status
+from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.figures import best_accuracy, dropped_epochs, epoch_time, train_loss
 
 

@@ -13,12 +13,11 @@ from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
 from stepscope.predict.specs import specs_of
 from stepscope.records import codec, mesh
-from stepscope.records.cell import CellSpec
-from stepscope.records.cell_result import CellResult
+from stepscope.records.cell import CellSpec, CellStatus
 from stepscope.records.injection import injection_of
-from stepscope.records.run import CellStatus
-from stepscope.records.samples import PHASES, EpochResult
-from stepscope.records.training import Epoch, Measured, PhaseTimes, Scaling, TrainingRun
+from stepscope.records.nouns import Measured, Scaling
+from stepscope.records.samples import PHASES, CellResult, EpochResult
+from stepscope.records.training import Epoch, PhaseTimes, TrainingRun
 from stepscope.results.figures import epoch_time, per_second
 from stepscope.results.labels import cell_labels
 from stepscope.results.mfu import mfu

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from stepscope.core.words import grouped
-from stepscope.records.training import Epoch, Measured, Scaling, ScalingRow, TrainingRun
+from stepscope.records.nouns import Measured, Scaling
+from stepscope.records.training import Epoch, ScalingRow, TrainingRun
 from stepscope.results.data_use import duplicated, same_data, scaling_of
 from stepscope.results.figures import best_accuracy, epochs_mixed, steady_epochs, steady_times
 from stepscope.results.learning import target_times

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.core.words import counted, grouped
-from stepscope.records.scaling_budget import ScalingBudget, ScalingPart, ScalingReading
+from stepscope.records.comparison import ScalingBudget, ScalingPart, ScalingReading
+from stepscope.records.nouns import Measured, Scaling
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.records.training import Measured, Scaling, ScalingRow, TrainingRun
+from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.figures import PER_EPOCH, epochs_mixed, steady_times
 from stepscope.results.scaling import baseline_of
 from stepscope.stats.bootstrap import ratio_of_means

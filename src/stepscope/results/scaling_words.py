@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.records.scaling_budget import ScalingBudget, ScalingPart, ScalingReading
+from stepscope.records.comparison import ScalingBudget, ScalingPart, ScalingReading
 
 PARTS = {
     "compute": "compute", "exposed_comm": "exposed communication", "waiting": "waiting for a peer", "input": "input",

@@ -20,8 +20,7 @@ from stepscope.stats.measured import common_steps
 from stepscope.stats.order import mad, mean_interval
 
 if TYPE_CHECKING:
-    from stepscope.records.cell_result import CellResult
-    from stepscope.records.samples import StepSample
+    from stepscope.records.samples import CellResult, StepSample
 
 Kind = Literal["chronic", "rotating", "one-off"]
 Floats = NDArray[np.float64]

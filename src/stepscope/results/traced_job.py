@@ -9,7 +9,7 @@ from stepscope.core.words import grouped, listed
 from stepscope.machine.peaks import find
 from stepscope.predict.job import JobCall, MeasuredJob, gradients_between
 from stepscope.predict.overlap import Transport
-from stepscope.records.replay import RankStep
+from stepscope.records.prediction import RankStep
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.stats.order import deviation_within, median

@@ -13,7 +13,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.predict.job import JobCall, MeasuredJob, replayed, stretched
 from stepscope.predict.prices import Links, own_prices
-from stepscope.records.diary import PROFILED
+from stepscope.records.profile import PROFILED
 from stepscope.results.diary import JobSteps
 from stepscope.stats.order import deviation_within
 

@@ -9,14 +9,13 @@ import numpy as np
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.stats.bootstrap import rounds_median_interval
 from stepscope.stats.order import Interval, median, median_interval
 from stepscope.stats.warmup import drift_fraction, one_level
 
 if TYPE_CHECKING:
-    from stepscope.records.cell_result import CellResult, RankSamples
-    from stepscope.records.samples import EpochResult, RankSummary, StepSample
+    from stepscope.records.samples import CellResult, EpochResult, RankSamples, RankSummary, StepSample
 
 BOOTSTRAP_SEED = 20_240_601  # fixed: the same samples give the same interval every time
 

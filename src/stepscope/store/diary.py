@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import DataError
-from stepscope.records.diary import COLUMNS, NO_DELAY, NO_TIMED_STEP, RECORD, DiaryEvent, DiaryHeader, RankEnd
+from stepscope.records.profile import COLUMNS, NO_DELAY, NO_TIMED_STEP, RECORD, DiaryEvent, DiaryHeader, RankEnd
 from stepscope.store.layout import ProfileLayout
 
 Numbers = NDArray[np.float64]

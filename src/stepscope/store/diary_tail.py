@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from statistics import median
 
-from stepscope.records.diary import RECORD
+from stepscope.records.profile import RECORD
 
 RECORD_BYTES = struct.calcsize(RECORD)
 HEADER_AT_MOST = 64 << 10

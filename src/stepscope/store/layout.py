@@ -160,7 +160,7 @@ class ProfileLayout:
 
     @property
     def verdict(self) -> Path:
-        """What the first screen says, as numbers (records/verdict.py); derived."""
+        """What the first screen says, as numbers (records/finding.py); derived."""
         return self.root / "verdict.json"
 
     @property
@@ -192,7 +192,7 @@ class ProfileLayout:
         return tuple(sorted(self.control.glob(f"window-{window}-rank-*.json")))
 
     def diaries(self) -> tuple[Path, ...]:
-        """Step diaries, one a process that stepped (records/diary.py)."""
+        """Step diaries, one a process that stepped (records/profile.py)."""
         return tuple(sorted(self.control.glob("diary-*.bin")))
 
     @staticmethod
@@ -206,7 +206,7 @@ class ProfileLayout:
         return _beside(diary, "end", ".json")
 
     def failures(self) -> tuple[Path, ...]:
-        """Exceptions that nobody caught, one a process (records/job_end.py)."""
+        """Exceptions that nobody caught, one a process (records/profile.py)."""
         return tuple(sorted(self.control.glob("failure-*.json")))
 
     @property

@@ -11,11 +11,9 @@ import msgspec
 
 from stepscope.core.errors import DataError
 from stepscope.records import codec
-from stepscope.records.cell import CellSpec
-from stepscope.records.cell_result import CellResult, RankCommSamples, RankSamples
+from stepscope.records.cell import CellSpec, CellStatus, RunRecord
 from stepscope.records.comm import CommHeader, CommSample
-from stepscope.records.run import CellStatus, RunRecord
-from stepscope.records.samples import RankSummary, SamplesHeader, StepSample
+from stepscope.records.samples import CellResult, RankCommSamples, RankSamples, RankSummary, SamplesHeader, StepSample
 from stepscope.store.layout import CellLayout, RunLayout
 
 T = TypeVar("T")

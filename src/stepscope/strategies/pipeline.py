@@ -15,8 +15,8 @@ from pydantic import Field
 
 from stepscope.core.words import counted
 from stepscope.records import mesh
+from stepscope.records.mesh import PipelineLayout
 from stepscope.records.options import OptionsModel
-from stepscope.records.pipeline import PipelineLayout
 from stepscope.records.plan import DTYPE_BYTES, CommOp, MemoryPlan, ModelFacts, ParameterFact, PieceFact, Setting
 from stepscope.strategies._common import REGISTERED, Strategy, all_of, all_reduce, by_dtype, memory, norm_reduction
 

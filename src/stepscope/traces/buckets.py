@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.trace_buckets import BucketRow
-from stepscope.records.trace_collectives import RankCollective
+from stepscope.records.trace_collectives import BucketRow, RankCollective
 from stepscope.traces.activity import Activity
 from stepscope.traces.collective_names import DTYPE_BYTES
 from stepscope.traces.events import NONE, Category, Events, RankTrace

@@ -13,8 +13,7 @@ from typing import Any
 
 from stepscope.records import mesh
 from stepscope.records.plan import DTYPE_BYTES
-from stepscope.records.trace_collectives import RankCollective
-from stepscope.records.trace_conformance import ConformanceCheck
+from stepscope.records.trace_collectives import ConformanceCheck, RankCollective
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import Category, Events, RankTrace

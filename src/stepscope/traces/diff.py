@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.records.trace_diff import DiffRow, StepSeries, TraceDiff, WorkProfile
+from stepscope.records.trace_summary import DiffRow, StepSeries, TraceDiff, WorkProfile
 from stepscope.stats.compare import MOST_BLOCKS, SIGNIFICANT, Change, block_medians, change, row_p_values, step_blocks
 from stepscope.traces.activity import Activity, parts_within
 from stepscope.traces.events import Category, Events, RankTrace

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import plural
-from stepscope.records.flight import MISMATCHES, FlightDump, FlightFinding, Kind
+from stepscope.records.nccl import MISMATCHES, FlightDump, FlightFinding, Kind
 from stepscope.store.importers import flight_recorder
 from stepscope.store.layout import CellLayout
 from stepscope.traces.flight_calls import ranks_text

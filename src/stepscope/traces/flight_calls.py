@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.flight import FlightEntry
+from stepscope.records.nccl import FlightEntry
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """No rank gets out of these before every rank is in; from the others a root or a leaf may leave early."""

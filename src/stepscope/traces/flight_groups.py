@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
+from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.traces.flight_calls import group_text
 
 DEFAULT = "default_pg"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from stepscope.core.words import counted
-from stepscope.records.flight import Called, FlightFinding, Kind
+from stepscope.records.nccl import Called, FlightFinding, Kind
 from stepscope.traces.flight_calls import Signature, call_text, ranks_text, signature
 from stepscope.traces.flight_groups import GroupView
 

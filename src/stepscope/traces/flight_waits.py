@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from stepscope.core.words import counted
-from stepscope.records.flight import Called, FlightEntry, FlightFinding
+from stepscope.records.nccl import Called, FlightEntry, FlightFinding
 from stepscope.traces.flight_calls import SYNCHRONISING, call_text, ranks_text, signature
 from stepscope.traces.flight_groups import GroupOnRank, GroupView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stepscope.records.job_setup import JobSetup, LoaderSetup
+from stepscope.records.profile import JobSetup, LoaderSetup
 from stepscope.traces.events import TraceMeta
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import RankCollective
-from stepscope.records.trace_units import DividedLayers, LayerCall
+from stepscope.records.trace_rules import DividedLayers, LayerCall
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import RankTrace

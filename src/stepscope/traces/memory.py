@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
+from stepscope.records.trace_work import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
 from stepscope.stats.by_sorting import distinct
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import Category, Events, MemoryInstants, RankTrace

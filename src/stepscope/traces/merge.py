@@ -13,7 +13,7 @@ import msgspec
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.trace_collectives import ClockAlignment, ClockFit
-from stepscope.records.trace_merge import MergedRank, MergedTrace
+from stepscope.records.trace_summary import MergedRank, MergedTrace
 from stepscope.store.writer import make_dir, write_error
 from stepscope.traces.alignment import corrected
 from stepscope.traces.decimals import from_texts

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.trace_modules import ModuleRow
+from stepscope.records.trace_work import ModuleRow
 from stepscope.traces.activity import Activity
 from stepscope.traces.classify import Work, work_of
 from stepscope.traces.events import NONE, Category, Events, RankTrace

@@ -25,7 +25,7 @@ def spans_of(given: ExactSpans) -> Spans:
 
 
 def pack(given: Spans, *, origin: int, unit: int) -> str:
-    """``given`` as ``records.trace_timeline.KindSpans.packed``. Spans shorter than a unit become one long.
+    """``given`` as ``records.trace_budget.KindSpans.packed``. Spans shorter than a unit become one long.
 
     Gaps must be 2 units or more, or the unit 1.
     """

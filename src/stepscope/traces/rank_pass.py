@@ -22,7 +22,7 @@ from stepscope.traces.events import Category, Events, RankTrace, TraceMeta
 from stepscope.traces.load import Advanced, load_file, rank_of
 
 if TYPE_CHECKING:
-    from stepscope.records.job_setup import JobSetup
+    from stepscope.records.profile import JobSetup
 
 
 DEVICE_ONLY = frozenset({"budget", "overlap"})

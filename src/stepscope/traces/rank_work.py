@@ -16,7 +16,7 @@ from stepscope.records.trace_collectives import (
     RankCommunication,
     RankWaiting,
 )
-from stepscope.records.trace_stragglers import CauseShare
+from stepscope.records.trace_path import CauseShare
 from stepscope.stats import spans
 from stepscope.stats.by_sorting import median
 from stepscope.traces.packed_spans import spans_of

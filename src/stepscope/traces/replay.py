@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.records.replay import RankStep, StepCall
+from stepscope.records.prediction import RankStep, StepCall
 from stepscope.records.trace_budget import StepBudget
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.stats import spans

@@ -16,7 +16,7 @@ from stepscope.records.trace_collectives import (
     MatchedCollective,
     RankCommunication,
 )
-from stepscope.records.trace_stragglers import CauseShare, Straggler, StragglerReport
+from stepscope.records.trace_path import CauseShare, Straggler, StragglerReport
 from stepscope.stats.by_sorting import median
 from stepscope.stats.excess import LEAST_STEPS, chronic_excess
 from stepscope.traces.lateness import Late, delay_ns, lateness

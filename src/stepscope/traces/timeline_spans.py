@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.records.trace_timeline import KINDS, WAITING, IdleSpan, KindSpans, NamedSpan, RankSpans
+from stepscope.records.trace_budget import KINDS, WAITING, IdleSpan, KindSpans, NamedSpan, RankSpans
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, union
 from stepscope.traces.activity import Activity

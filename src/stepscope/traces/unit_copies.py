@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.records.trace_units import UnitCopies
+from stepscope.records.trace_rules import UnitCopies
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity

@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from stepscope.records.trace_collectives import RankCollective
-from stepscope.records.trace_units import EARLY_SHARE, ROOT, ShardedUnits, UnitCall
+from stepscope.records.trace_rules import EARLY_SHARE, ROOT, ShardedUnits, UnitCall
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity

@@ -12,8 +12,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.machine.peaks.lookup import find
-from stepscope.records.trace_budget import StepBudget
-from stepscope.records.trace_utilisation import StepUtilisation, Utilisation
+from stepscope.records.trace_budget import StepBudget, StepUtilisation, Utilisation
 from stepscope.stats import spans
 from stepscope.traces.events import NONE, Category, Events, RankTrace, Shapes
 from stepscope.traces.flop import MATRIX_PRODUCTS, flop_by_event, uncounted_products

@@ -11,9 +11,9 @@ from tests.calibration_rows import SIZES, row, sweep
 from stepscope.cli.main import main
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
+from stepscope.records.cell import RunRecord
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import RunRecord
 
 EXAMPLES = Path(__file__).parents[2] / "data" / "schema"
 

@@ -18,8 +18,8 @@ from stepscope.cli.compare_run import run
 from stepscope.core.errors import CheckFailed, DataError, UsageError
 from stepscope.machine.collect import collect
 from stepscope.machine.verdicts import doctor_document
+from stepscope.records.cell import RunRecord
 from stepscope.records.environment import GpuFact, NicFact
-from stepscope.records.run import RunRecord
 from stepscope.results.bench_document import write_results
 from stepscope.results.runs import build_runs
 from stepscope.store.layout import RunLayout

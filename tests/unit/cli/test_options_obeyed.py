@@ -21,8 +21,7 @@ from stepscope.cli.main import main
 from stepscope.launch.job_window import WindowState
 from stepscope.machine.collect import collect
 from stepscope.records import codec
-from stepscope.records.job_end import JobEnd
-from stepscope.records.profile import ProfileRecord
+from stepscope.records.profile import JobEnd, ProfileRecord
 from stepscope.store.layout import ProfileLayout
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")

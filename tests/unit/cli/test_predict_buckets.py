@@ -15,9 +15,8 @@ from stepscope.cli.main import main
 from stepscope.predict.calibration import calibrate
 from stepscope.predict.specs import specs_of
 from stepscope.records import codec
-from stepscope.records.backward import BackwardProfile, ReadyGradient
-from stepscope.records.cell import CellSpec
-from stepscope.records.run import RunRecord
+from stepscope.records.cell import CellSpec, RunRecord
+from stepscope.records.prediction import BackwardProfile, ReadyGradient
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
 

@@ -10,7 +10,7 @@ from tests.unit.cells import cell_spec
 
 from stepscope.cli import progress
 from stepscope.matrix.work import CellEnded, CellMoved, GroupStarted, RunStarted
-from stepscope.records.run import CellStatus
+from stepscope.records.cell import CellStatus
 
 CELLS = tuple(cell_spec(cell_id=f"mlp-naive-w2-{seed}", seed=seed) for seed in (1, 2))
 LABELS = ["mlp tiny, naive seed=1, 2 ranks, fp32", "mlp tiny, naive seed=2, 2 ranks, fp32"]

@@ -17,7 +17,7 @@ from tests.wrong_advice import CASES, cells, collectives, runs, traces
 
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules import REGISTRY
-from stepscope.records.job_setup import JobSetup
+from stepscope.records.profile import JobSetup
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence

@@ -18,7 +18,7 @@ from stepscope.diagnose.engine import check
 from stepscope.diagnose.job_facts import JobFacts, facts_of
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding
-from stepscope.records.job_setup import JobSetup, LoaderSetup
+from stepscope.records.profile import JobSetup, LoaderSetup
 from stepscope.results.evidence import TraceEvidence
 
 BUSY = LoaderSetup(workers=4, pinned=True, persistent=True)

@@ -7,8 +7,8 @@ from tests.evidence import run
 from stepscope.diagnose.commands import ANY_MATRIX, concrete, once, own_command, profiled, remeasured, swept_again
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules.two_writers import RULE as TWO_WRITERS
+from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
-from stepscope.records.run import RunRecord
 
 
 def record(*argv: str) -> RunRecord:

@@ -9,7 +9,7 @@ from tests.hand_events import mark, trace
 from tests.trace_evidence import by_hand, with_setup
 
 from stepscope.diagnose.frameworks import NAMES, OPTIONS, SOURCES, in_words_of, speaks, used_in
-from stepscope.records.job_setup import JobSetup
+from stepscope.records.profile import JobSetup
 from stepscope.traces.frameworks_seen import frameworks_of
 
 

@@ -8,8 +8,8 @@ from tests.sharded_jobs import fsdp, traces_of
 from tests.trace_evidence import generated
 
 from stepscope.diagnose.micro_steps import micro_steps
-from stepscope.records.job_setup import JobSetup
-from stepscope.records.trace_buckets import BucketRow
+from stepscope.records.profile import JobSetup
+from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import AnnotationRow
 

@@ -14,10 +14,8 @@ from tests.simulated_diaries import simulate
 
 from stepscope.diagnose.verdict import judge
 from stepscope.diagnose.verdict_words import percent
-from stepscope.records.finding import Diagnosis, Finding
-from stepscope.records.job_end import JobEnd
-from stepscope.records.profile import HookedRank
-from stepscope.records.verdict import JobVerdict, Share, VerdictPart
+from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Share, VerdictPart
+from stepscope.records.profile import HookedRank, JobEnd
 from stepscope.results.open import load_evidence
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.writer import write_record

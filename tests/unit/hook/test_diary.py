@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from stepscope.launch.hooked_job import HOOK
-from stepscope.records.diary import COLUMNS, RECORD
+from stepscope.records.profile import COLUMNS, RECORD
 from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout
 

@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.launch.verdict import CallsVerdict, Deadline, Verdict, judge, judge_calls
 from stepscope.records import codec
-from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
+from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.records.samples import Heartbeat, RankError
 from stepscope.store.layout import CellLayout
 from stepscope.store.writer import write_bytes

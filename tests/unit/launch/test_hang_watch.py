@@ -12,7 +12,7 @@ from tests.diaries import write_diary
 
 from stepscope.launch import hang_watch
 from stepscope.launch.hang_watch import Frame, HangWatch, explain, training_stack
-from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
+from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.store.layout import ProfileLayout
 
 STACK = """pid 7 at 2026-11-23T17:00:00.000Z

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from stepscope.launch.job_end import DiaryFacts, EndFacts, independent, judge_end
-from stepscope.records.diary import RankEnd
-from stepscope.records.job_end import FailedProcess, Hang, JobEnd, LaunchedRank
-from stepscope.records.profile import WindowOfRank
+from stepscope.records.profile import FailedProcess, Hang, JobEnd, LaunchedRank, RankEnd, WindowOfRank
 from stepscope.results.job_end import end_sentence
 
 S = 1_000_000_000

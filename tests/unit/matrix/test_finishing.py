@@ -13,7 +13,7 @@ from tests.unit.cells import cell_spec
 from stepscope.core.errors import DataError, Interrupted
 from stepscope.matrix import runner
 from stepscope.matrix.work import CellEnded
-from stepscope.records.run import CellStatus
+from stepscope.records.cell import CellStatus
 
 ENDED = CellEnded(cell=cell_spec(), status=CellStatus(cell_id="a", status="ok"))
 

@@ -13,8 +13,7 @@ from stepscope.matrix.resume import plan_resume
 from stepscope.matrix.run_folder import read_statuses
 from stepscope.matrix.runner import _Run
 from stepscope.matrix.work import RunRequest, RunStarted
-from stepscope.records.cell import MeasureSettings
-from stepscope.records.run import CellStatus
+from stepscope.records.cell import CellStatus, MeasureSettings
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
 

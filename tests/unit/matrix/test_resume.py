@@ -11,7 +11,8 @@ from stepscope.core.errors import UsageError
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.machine import Machine
 from stepscope.matrix.resume import Resume, backstop, cells_to_rerun, needs_at_least, plan_resume
-from stepscope.records.run import CellStatus, Status
+from stepscope.records.cell import CellStatus
+from stepscope.records.nouns import Status
 
 Plan = Callable[..., tuple[PlannedCell, ...]]
 

@@ -10,9 +10,9 @@ from tests.unit.cells import cell_spec
 
 from stepscope.core.errors import UsageError
 from stepscope.matrix.run_folder import MISSING_DATA, prepare, read_statuses, untraced
-from stepscope.records.cell import CellSpec
+from stepscope.records.cell import CellSpec, CellStatus, RunRecord
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.run import CellStatus, RunRecord, Status
+from stepscope.records.nouns import Status
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cells, read_record
 from stepscope.store.writer import write_record

@@ -11,7 +11,7 @@ from tests.examples import examples
 
 from stepscope.core.errors import UsageError
 from stepscope.predict.pipeline import PipelineTimeline, StageTime, pipeline_orders, simulate
-from stepscope.records.pipeline import PipelineLayout
+from stepscope.records.mesh import PipelineLayout
 
 EVEN = [StageTime(forward_ns=10, backward_ns=20, weight_ns=10)]
 CHUNKS = {"gpipe": (1,), "1f1b": (1,), "interleaved": (2, 3), "zero_bubble": (1, 2), "zbv": (2,)}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepscope.predict.pipeline import Action, pipeline_orders
-from stepscope.records.pipeline import PipelineLayout
+from stepscope.records.mesh import PipelineLayout
 
 pytest.importorskip("torch", reason="compares with torch's schedules")
 

@@ -14,7 +14,7 @@ from stepscope.predict.overlap import Transport
 from stepscope.predict.prices import Links, Price, Prices, own_prices
 from stepscope.predict.scale import largest_of, predict_scale
 from stepscope.predict.what_if import WhatIf
-from stepscope.records.scale_prediction import MeasuredPoint, ScaledStep
+from stepscope.records.prediction import MeasuredPoint, ScaledStep
 
 MS = 1e6
 MIB = 1 << 20

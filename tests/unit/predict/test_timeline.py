@@ -10,8 +10,8 @@ import pytest
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.overlap import Transport, transport_of
 from stepscope.predict.timeline import best_bucket, slowest_of, step_timeline
-from stepscope.records.backward import BackwardProfile, ReadyGradient
 from stepscope.records.plan import CommOp, ModelFacts, Setting
+from stepscope.records.prediction import BackwardProfile, ReadyGradient
 from stepscope.strategies import REGISTRY as STRATEGIES
 from stepscope.workloads import REGISTRY as WORKLOADS
 

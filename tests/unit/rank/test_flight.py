@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from stepscope.rank import flight
-from stepscope.records.flight import FlightDump
+from stepscope.records.nccl import FlightDump
 from stepscope.store.importers.flight_recorder import read_dump
 from stepscope.store.layout import CellLayout
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stepscope.core.errors import DataError, StepscopeError
 from stepscope.records import codec
+from stepscope.records.cell import CellStatus
 from stepscope.records.migrations import RENAMED
-from stepscope.records.run import CellStatus
 from stepscope.records.samples import SamplesHeader, StepSample
 
 EXAMPLES = Path(__file__).parents[2] / "data" / "schema"

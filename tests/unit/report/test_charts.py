@@ -27,7 +27,7 @@ from tests.unit.results.test_history import runs as nightly_runs
 from stepscope.core.errors import UsageError
 from stepscope.predict.pipeline import StageTime
 from stepscope.predict.published.grade import Answer, Graded, Question
-from stepscope.records.pipeline import PipelineLayout
+from stepscope.records.mesh import PipelineLayout
 from stepscope.report import vega
 from stepscope.report.figures import draw_charts
 from stepscope.report.render import picture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.machine.topology import Topology, parse_topology
-from stepscope.records.memory_snapshot import MemoryHolder, MemoryOverTime, MemorySnapshot
+from stepscope.records.imported import MemoryHolder, MemoryOverTime, MemorySnapshot
 from stepscope.report.render import markdown
 from stepscope.report.views import memory_holders, memory_kinds, memory_snapshots, topology
 

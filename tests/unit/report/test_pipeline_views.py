@@ -8,7 +8,7 @@ import pytest
 from tests.pipelines import MS, pipeline_cell
 
 from stepscope.predict.pipeline import StageTime, simulate
-from stepscope.records.pipeline import PipelineLayout
+from stepscope.records.mesh import PipelineLayout
 from stepscope.report.views import pipeline, pipeline_bubble
 from stepscope.results.pipeline_profile import conclusions, measured_pipeline, pipelines
 

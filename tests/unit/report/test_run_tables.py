@@ -11,8 +11,8 @@ from tests.evidence import evidence, rate, run, step
 from tests.overlapped_cells import evidence as overlapped
 from tests.overlapped_cells import two
 
+from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis
-from stepscope.records.run import RunRecord
 from stepscope.records.training import TrainingRun
 from stepscope.report.page.tables import all_tables, experiment_tables, run_tables
 from stepscope.report.paper_files import tables

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepscope.records.run import CellStatus
+from stepscope.records.cell import CellStatus
 from stepscope.report.summary import write_summary
 from stepscope.results.runs import build_runs
 from stepscope.store.layout import RunLayout

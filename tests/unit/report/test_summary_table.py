@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from stepscope.records.training import Epoch, Measured
+from stepscope.records.nouns import Measured
+from stepscope.records.training import Epoch
 from stepscope.report.render import csv, markdown, terminal
 from stepscope.report.table import UNKNOWN, Table, duration
 from stepscope.report.views import epochs, runs

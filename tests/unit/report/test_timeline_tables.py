@@ -7,10 +7,9 @@ import pytest
 from stepscope.predict.overlap import Transport
 from stepscope.predict.run_buckets import advised
 from stepscope.predict.timeline import best_bucket, step_timeline
-from stepscope.records.backward import BackwardProfile, ReadyGradient
+from stepscope.records.nouns import Measured
 from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
-from stepscope.records.timeline import BucketChoice, Timeline
-from stepscope.records.training import Measured
+from stepscope.records.prediction import BackwardProfile, BucketChoice, ReadyGradient, Timeline
 from stepscope.report.render import terminal
 from stepscope.report.table import Table
 from stepscope.report.views import bucket_choice, timeline

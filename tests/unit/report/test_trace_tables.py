@@ -11,22 +11,22 @@ from rich.cells import cell_len
 from tests.trace_builder import Job, build, write_job
 
 from stepscope.core.words import ranges
-from stepscope.records.trace_buckets import BucketRow
-from stepscope.records.trace_budget import Parts, RankBudget
-from stepscope.records.trace_conformance import ConformanceCheck
-from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, StepMemory
+from stepscope.records.trace_budget import Parts, RankBudget, StepUtilisation, Utilisation
+from stepscope.records.trace_collectives import BucketRow, ConformanceCheck
 from stepscope.records.trace_path import CriticalPath, CrossRankPath, PathContributor, PathParts, RankShare
 from stepscope.records.trace_summary import Missing, RankFacts, RankPass, TraceSummary
-from stepscope.records.trace_utilisation import StepUtilisation, Utilisation
 from stepscope.records.trace_work import (
     CopyRow,
     CopyTable,
+    DeviceMemory,
     KernelRow,
     KernelTable,
     LaunchStatistics,
+    MemoryPeak,
     OperatorRow,
     OperatorTable,
     SequenceRow,
+    StepMemory,
 )
 from stepscope.report import trace_sections
 from stepscope.report.render import csv, markdown, terminal

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.bench_evidence import MS, bench, made
 
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.report.views.bucket_sweep import build
 from stepscope.results.bucket_sweep import bucket_sweeps
 

@@ -4,7 +4,7 @@ import pytest
 from tests.bench_evidence import bench, made
 
 from stepscope.diagnose.commands import again
-from stepscope.records.run import RunRecord
+from stepscope.records.cell import RunRecord
 from stepscope.results.cell_facts import exposed, timed_cells
 
 

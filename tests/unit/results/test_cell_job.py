@@ -16,9 +16,8 @@ from stepscope.predict.pipeline import StageTime, simulate
 from stepscope.predict.prices import Links, Price, Prices, calibrated_prices, own_prices
 from stepscope.predict.scale import check_gpus, predict_scale
 from stepscope.predict.what_if import WhatIf
-from stepscope.records.cell_result import CellResult
-from stepscope.records.mesh import coordinates
-from stepscope.records.pipeline import PipelineLayout, PipelineProfile
+from stepscope.records.mesh import PipelineLayout, PipelineProfile, coordinates
+from stepscope.records.samples import CellResult
 from stepscope.results.cell_job import choose_cell, job_of_cell
 
 MS = 1_000_000

@@ -10,8 +10,8 @@ import pytest
 from stepscope.core.errors import DataError
 from stepscope.matrix.kinds import COMM
 from stepscope.records import codec
+from stepscope.records.cell import CellStatus, RunRecord
 from stepscope.records.comm import CommHeader, CommSample, CommSpec, CommSummary
-from stepscope.records.run import CellStatus, RunRecord
 from stepscope.results.comm_rows import build_comm_rows, read_comm_rows, write_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record

@@ -12,7 +12,7 @@ from tests.diaries import write_diary
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.comparison import ComparedFigure
-from stepscope.records.diary import FIRST, PROFILED
+from stepscope.records.profile import FIRST, PROFILED
 from stepscope.results.compared_diaries import STEP_METRIC, TimedSteps, between_runs, diary_figures, timed_steps
 from stepscope.results.compared_figure import lacking
 from stepscope.results.comparing import Side, compare

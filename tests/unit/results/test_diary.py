@@ -9,7 +9,7 @@ import pytest
 from tests.diaries import START_UNIX_NS, write_diary
 from tests.simulated_diaries import simulate
 
-from stepscope.records.diary import FIRST, PROFILED
+from stepscope.records.profile import FIRST, PROFILED
 from stepscope.results.diary import (
     JobSteps,
     between_steps,

@@ -11,8 +11,8 @@ from tests.bench_evidence import MS, Made, bench, made, profile
 from tests.calibration_rows import row, sweep
 
 from stepscope.matrix.load import preset_text
-from stepscope.records.run import RunRecord
-from stepscope.records.training import Measured
+from stepscope.records.cell import RunRecord
+from stepscope.records.nouns import Measured
 from stepscope.report.views import experiment as view
 from stepscope.results.evidence import Evidence
 from stepscope.results.experiments import Expectation, checks_of, experiment_names, experiment_of

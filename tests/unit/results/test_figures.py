@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.evidence import epochs, run, step
 
-from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import Epoch, TrainingRun
 from stepscope.results.figures import (
     best_accuracy,
     dropped_epochs,

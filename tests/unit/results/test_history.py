@@ -10,7 +10,7 @@ from tests.evidence import MS
 from tests.pages import diagnosis
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.report.page import page_text
 from stepscope.report.views.history import VIEW, build
 from stepscope.results.evidence import Evidence, Source

@@ -8,7 +8,8 @@ import pytest
 from tests.evidence import run
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.training import Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import TrainingRun
 from stepscope.report.views import mfu as view
 from stepscope.report.views import runs
 from stepscope.results.mfu import mfu

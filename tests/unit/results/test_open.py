@@ -12,8 +12,8 @@ from tests import comm_rows, fake_runs, nccl_tests_log
 
 from stepscope.core.errors import DataError
 from stepscope.records import codec
-from stepscope.records.run import RunRecord
-from stepscope.records.training import Measured
+from stepscope.records.cell import RunRecord
+from stepscope.records.nouns import Measured
 from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 from stepscope.store.layout import RunLayout

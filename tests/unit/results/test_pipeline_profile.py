@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepscope.predict.pipeline import StageTime, balanced_split, pipeline_orders, simulate
-from stepscope.records.pipeline import PipelineLayout, PipelineSpan
+from stepscope.records.mesh import PipelineLayout, PipelineSpan
 from stepscope.results.pipeline_profile import MeasuredPipeline
 
 MS = 1_000_000

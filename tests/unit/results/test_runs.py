@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests import fake_runs
 
-from stepscope.records.run import CellStatus, RunRecord
+from stepscope.records.cell import CellStatus, RunRecord
 from stepscope.results.runs import Planned, baselines_of, build_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record

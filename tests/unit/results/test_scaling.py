@@ -10,7 +10,8 @@ from tests.bench_evidence import made
 from tests.evidence import epochs, evidence, rate, run, step
 
 from stepscope.diagnose.engine import diagnose
-from stepscope.records.training import Measured, ScalingRow, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.open import load_evidence
 from stepscope.results.scaling import baseline_of, scaling_rows, with_baselines
 

@@ -14,9 +14,9 @@ from tests.trace_builder import build, write_job
 from stepscope.core.errors import UsageError
 from stepscope.diagnose.engine import diagnose
 from stepscope.examples.machine import Operator
+from stepscope.records.comparison import ScalingBudget, ScalingReading
 from stepscope.records.imported import Stated
-from stepscope.records.scaling_budget import ScalingBudget, ScalingReading
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.report.views import scaling_budget as scaling_budget_view
 from stepscope.results.comparing import Side, compare
 from stepscope.results.evidence import Evidence

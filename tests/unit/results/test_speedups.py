@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.records.run import CellStatus
+from stepscope.records.cell import CellStatus
 from stepscope.results.runs import build_runs, planned_run
 from stepscope.results.scaling import with_baselines
 from stepscope.stats.scaling import rate

@@ -14,7 +14,7 @@ from stepscope.predict.job import JobCall, MeasuredJob, replayed
 from stepscope.predict.overlap import Transport
 from stepscope.predict.prices import Links, own_prices
 from stepscope.predict.scale import predict_scale
-from stepscope.records.diary import PROFILED
+from stepscope.records.profile import PROFILED
 from stepscope.results.diary import JobSteps, job_steps
 from stepscope.results.unprofiled_job import unprofiled
 from stepscope.store.diary import read_diaries

@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records import codec
-from stepscope.records.flight import FlightDump
+from stepscope.records.nccl import FlightDump
 from stepscope.store.foreign import detect, read_foreign
 from stepscope.store.importers.flight_recorder import from_json, read_dump, read_folder
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.memory_pickles import alloc, dump, live, release, segment
 
-from stepscope.records.memory_snapshot import MemorySnapshot
+from stepscope.records.imported import MemorySnapshot
 from stepscope.store.importers.memory_snapshot import read_snapshot
 
 SCRIPT = "/home/me/train.py:9 <module>"

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.records.imported import Stated
-from stepscope.records.memory_snapshot import MemorySnapshot
+from stepscope.records.imported import MemorySnapshot, Stated
 from stepscope.store.importers.memory_snapshot import IMPORTER, read_snapshot
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data" / "memory_snapshots"

@@ -10,7 +10,7 @@ import pytest
 from tests.nccl_log import CHANNELS, Talk
 
 from stepscope.core.errors import DataError
-from stepscope.records.nccl_debug import NcclDebug, NcclLink
+from stepscope.records.nccl import NcclDebug, NcclLink
 from stepscope.store.importers import _nccl_job
 from stepscope.store.importers.nccl_debug import read_nccl_debug
 

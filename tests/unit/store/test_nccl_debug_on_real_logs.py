@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.errors import DataError
-from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug
+from stepscope.records.nccl import NcclCommunicator, NcclDebug
 from stepscope.store.importers.nccl_debug import read_nccl_debug
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"

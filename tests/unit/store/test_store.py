@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.records import codec
-from stepscope.records.run import CellStatus
+from stepscope.records.cell import CellStatus
 from stepscope.store import reader, writer
 from stepscope.store.flat import csv_text
 from stepscope.store.layout import RunLayout

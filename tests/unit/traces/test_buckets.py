@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.hand_events import Row, kernel, launch, mark, op, trace
 
-from stepscope.records.trace_buckets import BucketRow
-from stepscope.records.trace_collectives import OwnTime, RankCollective
+from stepscope.records.trace_collectives import BucketRow, OwnTime, RankCollective
 from stepscope.traces.activity import activity_of
 from stepscope.traces.buckets import bucket_rows
 from stepscope.traces.collectives import rank_communication

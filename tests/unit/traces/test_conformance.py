@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.hand_events import mark, trace
 
-from stepscope.records.trace_conformance import ConformanceCheck
+from stepscope.records.trace_collectives import ConformanceCheck
 from stepscope.traces.conformance import check_plan
 
 MESSAGE = {"numel": 8, "dtype": "float32"}

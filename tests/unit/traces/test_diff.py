@@ -6,7 +6,7 @@ import pytest
 from tests.hand_events import Row, kernel, launch, mark, op, trace
 
 from stepscope.core.errors import Unavailable, UsageError
-from stepscope.records.trace_diff import TraceDiff, WorkProfile
+from stepscope.records.trace_summary import TraceDiff, WorkProfile
 from stepscope.stats.compare import Change
 from stepscope.traces.activity import activity_of
 from stepscope.traces.diff import OTHERS, diff_profiles, only_steps, step_verdict, work_profile

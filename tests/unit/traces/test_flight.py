@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.records.flight import FlightDump, FlightEntry, FlightFinding, FlightGroup
+from stepscope.records.nccl import FlightDump, FlightEntry, FlightFinding, FlightGroup
 from stepscope.traces.flight import compare, culprits, summary
 
 WORLD = (0, 1, 2)

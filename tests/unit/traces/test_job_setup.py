@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.hand_events import mark, trace
 
-from stepscope.records.job_setup import JobSetup, LoaderSetup
+from stepscope.records.profile import JobSetup, LoaderSetup
 from stepscope.traces.job_setup import setup_of
 
 LOADER = {

@@ -11,8 +11,8 @@ from tests.sharded_jobs import folder_of, fsdp, tensor, traces_of
 from tests.trace_evidence import generated
 
 from stepscope.examples.training_job import SimulatedJob
+from stepscope.records.trace_rules import DividedLayers
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.records.trace_units import DividedLayers
 from stepscope.report import trace_sections
 from stepscope.traces.job import analyse_job
 from stepscope.traces.layers import layer_of

@@ -6,7 +6,7 @@ import numpy as np
 from tests.hand_events import mark, op, trace
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.trace_memory import DeviceMemory
+from stepscope.records.trace_work import DeviceMemory
 from stepscope.stats import spans
 from stepscope.traces.events import MemoryInstants, RankTrace
 from stepscope.traces.memory import memory_timeline

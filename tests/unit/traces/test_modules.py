@@ -6,7 +6,7 @@ import numpy as np
 from tests.hand_events import Row, kernel, launch, mark, op, trace
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.trace_modules import ModuleRow
+from stepscope.records.trace_work import ModuleRow
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import MemoryInstants, RankTrace
 from stepscope.traces.links import launches_of

@@ -11,7 +11,7 @@ from tests.communications import Met, job
 from tests.trace_builder import Job, build, write_job
 
 from stepscope.records.trace_collectives import CollectiveGroup, ExactSpans
-from stepscope.records.trace_stragglers import StragglerReport
+from stepscope.records.trace_path import StragglerReport
 from stepscope.traces.collectives import rank_communication
 from stepscope.traces.load import load_traces
 from stepscope.traces.stragglers import binomial_tail, find_stragglers

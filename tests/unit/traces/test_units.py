@@ -10,7 +10,7 @@ import pytest
 from tests.sharded_jobs import fsdp, traces_of, transfer_ns
 from tests.trace_evidence import generated
 
-from stepscope.records.trace_units import ROOT, ShardedUnits
+from stepscope.records.trace_rules import ROOT, ShardedUnits
 from stepscope.report import trace_sections
 
 TIMES = {"forward_ns": 2_000_000, "backward_ns": 4_000_000, "steps": 2, "world": 2}

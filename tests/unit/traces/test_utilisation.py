@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.hand_events import Row, kernel, launch, mark, op, trace
 
-from stepscope.records.trace_utilisation import Utilisation
+from stepscope.records.trace_budget import Utilisation
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import Note, RankTrace
 from stepscope.traces.links import launches_of

@@ -34,7 +34,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.memory_snapshot import MemorySnapshot
+from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
 
 MOST_SHARE = Threshold(

@@ -37,8 +37,8 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.predict.run_buckets import DEFAULT, advised, bucket_cap, bucket_kinds, measured_steps
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.timeline import BucketAdvice, BucketChoice, Timeline
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
+from stepscope.records.prediction import BucketAdvice, BucketChoice, Timeline
 from stepscope.results.cell_facts import TimedCell, timed_cells
 from stepscope.results.comm_costs import comm_costs, command_for
 from stepscope.results.evidence import Evidence

@@ -27,7 +27,7 @@ from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.flight import MISMATCHES, FlightFinding, Kind
+from stepscope.records.nccl import MISMATCHES, FlightFinding, Kind
 from stepscope.results.evidence import NEEDS, Evidence
 
 MOST_DIFFERENT = Threshold(value=0, unit="calls that differ", source="all ranks of a group must make the same calls")

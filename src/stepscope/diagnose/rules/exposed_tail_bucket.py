@@ -38,7 +38,7 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import severity_of, steps_ns, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.trace_buckets import BucketRow
+from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
 

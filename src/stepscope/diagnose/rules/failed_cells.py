@@ -31,7 +31,7 @@ from stepscope.diagnose.outcome import Statement, together
 from stepscope.diagnose.rule import Rule
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding
-from stepscope.records.run import Status
+from stepscope.records.nouns import Status
 from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.labels import status_label

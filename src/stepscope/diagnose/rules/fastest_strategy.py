@@ -29,7 +29,8 @@ from stepscope.core.words import counted, in_words
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Finding, Skipped
-from stepscope.records.training import Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import NEEDS, Evidence
 from stepscope.results.learning import lossy
 

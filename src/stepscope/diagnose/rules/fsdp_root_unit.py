@@ -26,7 +26,7 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.unit_facts import WORTH, Units, on_units
 from stepscope.records.finding import Skipped
-from stepscope.records.trace_units import ROOT
+from stepscope.records.trace_rules import ROOT
 
 _MOST = Threshold(
     value=0.3, unit="of the gathered bytes", source="stepscope's choice, 2026-11: more than any block of a few"

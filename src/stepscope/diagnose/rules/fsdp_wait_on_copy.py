@@ -32,7 +32,7 @@ from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import Part
 from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
 from stepscope.records.finding import Advice, Skipped
-from stepscope.records.trace_units import UnitCopies
+from stepscope.records.trace_rules import UnitCopies
 
 _HOST = ("parameters to the device", "gradients to the host")
 

@@ -34,7 +34,7 @@ from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.flight import MISMATCHES, FlightFinding, WatchdogTimeout
+from stepscope.records.nccl import MISMATCHES, FlightFinding, WatchdogTimeout
 from stepscope.results.evidence import NEEDS, Evidence
 
 _MOST_CALLS = 5

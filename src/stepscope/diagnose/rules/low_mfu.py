@@ -46,8 +46,8 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.machine.peaks.lookup import find
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.trace_budget import Utilisation
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.records.trace_utilisation import Utilisation
 from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.kernel_names import MATRIX, MATRIX_TENSOR, MATRIX_UNKNOWN
 

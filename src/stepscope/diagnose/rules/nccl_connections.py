@@ -30,7 +30,7 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.machine.topology import Topology
 from stepscope.records.finding import Advice, Finding
-from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug, NcclLink
+from stepscope.records.nccl import NcclCommunicator, NcclDebug, NcclLink
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
 

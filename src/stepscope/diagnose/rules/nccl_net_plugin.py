@@ -33,7 +33,7 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import GRAVE, exposed_transfer
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.nccl_debug import NcclCommunicator, NcclDebug
+from stepscope.records.nccl import NcclCommunicator, NcclDebug
 from stepscope.results.comm_facts import by_sweep, size_of
 from stepscope.results.evidence import NEEDS, Evidence
 

@@ -29,7 +29,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.nccl_debug import NcclCommunicator
+from stepscope.records.nccl import NcclCommunicator
 from stepscope.results.evidence import Evidence
 
 Version = tuple[int, int, int]

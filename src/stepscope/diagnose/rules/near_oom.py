@@ -43,7 +43,7 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.machine.peaks import find
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.memory_snapshot import (
+from stepscope.records.imported import (
     ACTIVATION,
     GRADIENT,
     OPTIMIZER,

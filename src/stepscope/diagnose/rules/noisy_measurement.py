@@ -31,7 +31,8 @@ from stepscope.diagnose.commands import ANY_MATRIX, remeasured
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Doubt, Finding, Skipped
-from stepscope.records.training import Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.figures import timed_epochs
 from stepscope.results.pairs import cell_of, name_of

@@ -37,7 +37,7 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import severity_of, trace_command
 from stepscope.diagnose.traced_pipeline import SLOW, TracedPipeline, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.pipeline import PipelineLayout
+from stepscope.records.mesh import PipelineLayout
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.pairs import name_of
 

@@ -27,7 +27,7 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice, Finding
-from stepscope.records.trace_conformance import ConformanceCheck
+from stepscope.records.trace_collectives import ConformanceCheck
 from stepscope.results.evidence import TraceEvidence
 
 _SHOW = "--show conformance,collectives"

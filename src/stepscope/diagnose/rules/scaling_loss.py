@@ -29,8 +29,8 @@ from stepscope.core.words import counted
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import trace_command
+from stepscope.records.comparison import ScalingBudget, ScalingReading
 from stepscope.records.finding import Advice, Finding, Severity
-from stepscope.records.scaling_budget import ScalingBudget, ScalingReading
 from stepscope.results.evidence import Evidence
 from stepscope.results.scaling_words import PARTS, loss, ranked, verdict
 from stepscope.stats.scaling import FAIR, GOOD

@@ -26,7 +26,7 @@ from __future__ import annotations
 from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.training import Scaling
+from stepscope.records.nouns import Scaling
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
 

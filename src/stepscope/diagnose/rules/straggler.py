@@ -47,7 +47,7 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.trace_stragglers import Straggler, StragglerReport
+from stepscope.records.trace_path import Straggler, StragglerReport
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.cell_facts import TimedCell, by_model, others, planted, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence

@@ -1,6 +1,6 @@
 """The step diary of one process: which part of a step the training thread is in, and since when.
 
-One clock runs from part to part, so the parts of a step add up to the whole of it. records/diary.py of stepscope says what
+One clock runs from part to part, so the parts of a step add up to the whole of it. records/profile.py of stepscope says what
 the numbers are. ``looks.py`` calls the methods here from inside torch's; none of them raises into the job, and all but
 those that say so are called on the training thread alone.
 """

@@ -1,7 +1,7 @@
 """An exception that nobody caught, in any process of the job: written as ``failure-HOST-PID.json``, then shown as ever.
 
 It is the only trace of a rank that fails before it steps, or before it imports torch; of a launcher it also says which
-ranks failed and with which codes. What it writes is described in stepscope/records/job_end.py.
+ranks failed and with which codes. What it writes is described in stepscope/records/profile.py.
 """
 
 import os

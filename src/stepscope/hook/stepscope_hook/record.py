@@ -1,4 +1,4 @@
-"""One step in the diary: its columns and flags, as stepscope/records/diary.py defines them."""
+"""One step in the diary: its columns and flags, as stepscope/records/profile.py defines them."""
 
 import math
 import struct

@@ -10,7 +10,7 @@ from stepscope.predict.step.layout import Cluster, Layout
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.stages import Stage
 from stepscope.predict.step.traffic import HeldParameters, gather_calls, reduce_calls, seconds
-from stepscope.records.pipeline import PipelineLayout
+from stepscope.records.mesh import PipelineLayout
 
 
 def held(model: ModelShape, layout: Layout, stage: Stage) -> HeldParameters:

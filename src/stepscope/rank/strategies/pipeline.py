@@ -28,7 +28,7 @@ from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp
 from stepscope.rank.strategies._common import FlatSession, PlainSession, Session, clip_over, dtype_name
 from stepscope.rank.workloads import Cuttable, Piece
-from stepscope.records.pipeline import PipelineSpan
+from stepscope.records.mesh import PipelineSpan
 from stepscope.records.plan import ModelFacts
 from stepscope.strategies.pipeline import DIMENSION, PipelineOptions, layout_of_ranks, split_of
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope import __version__
-from stepscope.records.finding import Diagnosis
-from stepscope.records.verdict import JobVerdict
+from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.report.figures import Drawing, Figure, begin, records_of
 from stepscope.report.page import facts, tables
 from stepscope.report.page.overview import answer, headline, key_figures, shown_findings

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.machine.overview import Section, overview
-from stepscope.records.run import RunRecord
+from stepscope.records.cell import RunRecord
 from stepscope.report import files_found
 from stepscope.results.evidence import Evidence
 

@@ -12,9 +12,9 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.records.finding import Finding
 from stepscope.records.samples import PHASE_NAMES, PHASES, StepSample
+from stepscope.records.trace_budget import KindSpans, NamedSpan, RankSpans
 from stepscope.records.trace_collectives import ClockFit
 from stepscope.records.trace_summary import RankPass
-from stepscope.records.trace_timeline import KindSpans, NamedSpan, RankSpans
 from stepscope.report.page.merged import how_to_get
 from stepscope.report.views.trace_idle import CAUSES
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped, plural
-from stepscope.records.finding import Advice, Diagnosis, Skipped
-from stepscope.records.verdict import JobVerdict, VerdictPart
+from stepscope.records.finding import Advice, Diagnosis, JobVerdict, Skipped, VerdictPart
 from stepscope.report.verdict_lines import also, by_rank, coverage, rows
 from stepscope.report.views.step_parts import PARTS
 from stepscope.results.evidence import NEEDS

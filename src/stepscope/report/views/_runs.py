@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from stepscope.core.words import counted, grouped
-from stepscope.records.training import Measured, ScalingRow, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.results.figures import epoch_time, timed_epochs
 from stepscope.results.labels import status_label

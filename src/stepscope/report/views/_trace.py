@@ -15,7 +15,7 @@ from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.table import Column, Tone, Value, duration, judged, percent, unknown, whole, with_share
 
 if TYPE_CHECKING:
-    from stepscope.records.trace_units import LayerCall, UnitCall
+    from stepscope.records.trace_rules import LayerCall, UnitCall
 
 T = TypeVar("T")
 C = TypeVar("C", "LayerCall", "UnitCall")

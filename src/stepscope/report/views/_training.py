@@ -8,7 +8,8 @@ from typing import Any
 
 from stepscope.core.units import format_number, format_percent, format_plus_minus
 from stepscope.core.words import listed
-from stepscope.records.training import Measured, ScalingRow, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.table import Column, Format, Tone, Value, duration, percent, rate, unknown
 from stepscope.results.figures import exposed_fraction
 from stepscope.results.scaling import is_plain

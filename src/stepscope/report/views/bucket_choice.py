@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.predict.run_buckets import DEFAULT
-from stepscope.records.timeline import BucketAdvice, BucketChoice, Timeline
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
+from stepscope.records.prediction import BucketAdvice, BucketChoice, Timeline
 from stepscope.report.table import (
     Column,
     Table,

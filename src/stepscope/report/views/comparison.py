@@ -11,7 +11,7 @@ import numpy as np
 from stepscope.core.units import format_bytes_binary, format_duration, format_number
 from stepscope.core.words import grouped
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.report.table import Column, Table, Tone, Value, figure, p_value, said, tabled, unknown, whole
 from stepscope.report.view import View
 from stepscope.results.compared_diaries import STEP_METRIC

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed, plural
-from stepscope.records.diary import FIRST, OWN_PROFILER, PROFILED, WINDOW, DiaryEvent, EventKind
+from stepscope.records.profile import FIRST, OWN_PROFILER, PROFILED, WINDOW, DiaryEvent, EventKind
 from stepscope.report.names import file_part
 from stepscope.report.table import Column, Table, Value, duration, number, percent, said, tabled
 from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, log_axis, number_axis, sig, whole_axis

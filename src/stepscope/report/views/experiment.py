@@ -9,7 +9,7 @@ from typing import Any
 
 from stepscope.core.units import format_plus_minus
 from stepscope.core.words import counted
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.report.table import (
     Column,
     Format,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.records.memory_snapshot import MemoryHolder, MemorySnapshot
+from stepscope.records.imported import MemoryHolder, MemorySnapshot
 from stepscope.report.table import Column, Table, binary_size, percent, tabled, whole
 from stepscope.report.view import View
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import listed
-from stepscope.records.memory_snapshot import KINDS, UNKNOWN, MemorySnapshot
+from stepscope.records.imported import KINDS, UNKNOWN, MemorySnapshot
 from stepscope.report.names import file_part
 from stepscope.report.table import Column, Table, binary_size, percent, tabled
 from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis, sig

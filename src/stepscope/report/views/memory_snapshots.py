@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepscope.records.memory_snapshot import MemorySnapshot
+from stepscope.records.imported import MemorySnapshot
 from stepscope.report.table import Column, Table, binary_size, tabled, whole
 from stepscope.report.view import View
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stepscope.core.words import counted, grouped, ranges
-from stepscope.records.nccl_debug import NcclChoice, NcclCommunicator, NcclDebug, NcclLink
+from stepscope.records.nccl import NcclChoice, NcclCommunicator, NcclDebug, NcclLink
 from stepscope.report.table import Column, Table, Value, byte_size, said, tabled, unknown, whole
 from stepscope.report.view import View
 from stepscope.report.views._trace import who

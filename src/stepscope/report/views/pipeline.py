@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
-from stepscope.records.pipeline import PipelineSpan
+from stepscope.records.mesh import PipelineSpan
 from stepscope.report.names import clean, file_part
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole, with_share
 from stepscope.report.vega import COLORS, FAINT, INK, PAGE, Spec, color, layer, number_axis, sig

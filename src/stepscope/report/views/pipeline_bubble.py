@@ -9,8 +9,8 @@ from dataclasses import replace
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.records.pipeline import PipelineLayout
-from stepscope.records.training import Measured
+from stepscope.records.mesh import PipelineLayout
+from stepscope.records.nouns import Measured
 from stepscope.report.vega import (
     COLUMN,
     Spec,

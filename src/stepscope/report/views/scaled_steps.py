@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.records.scale_prediction import ScaledStep, ScalePrediction
+from stepscope.records.prediction import ScaledStep, ScalePrediction
 from stepscope.report.table import Column, Table, Value, duration, figure, number, percent, tabled, times, with_share
 from stepscope.report.view import View
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stepscope.core.words import counted
-from stepscope.records.scaling_budget import ScalingBudget
+from stepscope.records.comparison import ScalingBudget
 from stepscope.report.table import Column, Table, duration, percent, tabled
 from stepscope.report.view import View
 from stepscope.results.scaling_words import PARTS, ranked

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_number
 from stepscope.core.words import counted
-from stepscope.records.training import Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import TrainingRun
 from stepscope.report.vega import COLORS
 from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import INTERVAL, by_dataset, failure, on_their_machines, rate_unit

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.records.timeline import BucketSpan, Timeline
+from stepscope.records.prediction import BucketSpan, Timeline
 from stepscope.report.table import (
     Column,
     Table,

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from stepscope.core.words import counted, grouped
-from stepscope.records.trace_buckets import BucketRow
+from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import (
     Column,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
-from stepscope.records.trace_diff import DiffRow, TraceDiff
+from stepscope.records.trace_summary import DiffRow, TraceDiff
 from stepscope.report.kernel_names import short_names
 from stepscope.report.table import Column, Format, Table, Tone, Value, duration, p_value, said, tabled
 from stepscope.report.view import View

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from stepscope.core.units import format_percent
+from stepscope.records.trace_rules import DividedLayers, LayerCall
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.records.trace_units import DividedLayers, LayerCall
 from stepscope.report.table import Column, Format, Table, binary_size, duration, tabled
 from stepscope.report.view import View
 from stepscope.report.views._trace import exposed_a_step, gaps, median_a_step, step_counts, step_length

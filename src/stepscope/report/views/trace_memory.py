@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from stepscope.records.trace_memory import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
 from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.trace_work import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
 from stepscope.report.kernel_names import elided
 from stepscope.report.table import Column, Raw, Table, Value, binary_size, number, tabled
 from stepscope.report.view import View

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.records.trace_modules import ModuleRow
 from stepscope.records.trace_summary import TraceSummary
+from stepscope.records.trace_work import ModuleRow
 from stepscope.report.table import Column, Table, binary_size, duration, number, percent, tabled
 from stepscope.report.view import View
 from stepscope.report.views._trace import gaps, middle, over_ranks, over_ranks_note

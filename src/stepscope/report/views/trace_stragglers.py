@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.records.trace_collectives import JobCollectives
-from stepscope.records.trace_stragglers import Straggler, StragglerReport
+from stepscope.records.trace_path import Straggler, StragglerReport
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, whole
 from stepscope.report.view import View

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from stepscope.records.trace_rules import ShardedUnits, UnitCall
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.records.trace_units import ShardedUnits, UnitCall
 from stepscope.report.table import Column, Format, Table, Value, binary_size, duration, said, tabled, unknown
 from stepscope.report.view import View
 from stepscope.report.views._trace import exposed_a_step, gaps, median_a_step, step_counts, step_length

@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from stepscope.core.units import format_percent
+from stepscope.records.trace_budget import Utilisation
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.records.trace_utilisation import Utilisation
 from stepscope.report.table import Column, Table, Tone, Value, duration, flops, percent, tabled, unknown
 from stepscope.report.view import View
 from stepscope.report.views._trace import NOTHING, by_ranks, many_note, rank_column, standing_out

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 
 if TYPE_CHECKING:
     from stepscope.results.comm_costs import CommCosts

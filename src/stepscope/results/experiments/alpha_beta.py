@@ -12,7 +12,7 @@ from stepscope.predict.line_fit import line_time_ns
 from stepscope.predict.specs import specs_of
 from stepscope.records.calibration import Line
 from stepscope.records.comm import CommRow
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.results.comm_costs import NOWHERE
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.experiments._common import Expectation, Experiment, finished

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.predict.timeline import TIE
-from stepscope.records.timeline import BucketChoice
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
+from stepscope.records.prediction import BucketChoice
 from stepscope.results.bucket_sweep import BucketSweep, bucket_sweeps
 from stepscope.results.comm_costs import CommCosts, comm_costs
 from stepscope.results.evidence import CellEvidence, Evidence

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_flops
 from stepscope.records.comm import CommRow
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.experiments._common import Expectation, Experiment, finished, mapped
 from stepscope.results.mfu import mfu

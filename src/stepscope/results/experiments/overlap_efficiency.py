@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stepscope.predict.run_buckets import same_work
-from stepscope.records.timeline import Timeline
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
+from stepscope.records.prediction import Timeline
 from stepscope.results.comm_costs import comm_costs
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.experiments._common import Expectation, Experiment, finished, mapped, model_error

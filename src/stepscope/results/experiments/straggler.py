@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.records.injection import injection_of
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.results.cell_facts import same_but
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.experiments._common import Expectation, Experiment, difference, finished, mapped

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.core.words import counted
-from stepscope.records.run import Status
+from stepscope.records.nouns import Status
 from stepscope.store.files import reading, whole_words
 
 SUFFIXES = (".out", ".log", ".txt", ".err", "")

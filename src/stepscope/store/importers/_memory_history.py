@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.records.memory_snapshot import KINDS, MemoryHolder, MemoryOverTime, MemorySnapshot
+from stepscope.records.imported import KINDS, MemoryHolder, MemoryOverTime, MemorySnapshot
 from stepscope.store.importers._memory_lives import AllocatorEvent, Life, alive, place
 
 _GROWS = frozenset(["segment_alloc", "segment_map"])

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from stepscope.records.memory_snapshot import ACTIVATION, GRADIENT, OPTIMIZER, PARAMETER, TEMPORARY, UNKNOWN
+from stepscope.records.imported import ACTIVATION, GRADIENT, OPTIMIZER, PARAMETER, TEMPORARY, UNKNOWN
 
 _IN_OPTIMIZER, _IN_BACKWARD, _IN_SETUP, _IN_FORWARD, _ELSEWHERE = range(5)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.nccl_debug import (
+from stepscope.records.nccl import (
     NcclChoice,
     NcclCommunicator,
     NcclDebug,

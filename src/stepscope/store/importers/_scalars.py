@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from stepscope.core.words import counted
-from stepscope.records.training import Epoch, Measured, StepChange, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import Epoch, StepChange, TrainingRun
 from stepscope.store.importers._columns import Meaning, meanings_of, spellings
 from stepscope.store.importers._epoch_order import MOST_EPOCHS
 from stepscope.store.importers._training import NOT_READ, label, steady_median, step_change

@@ -10,8 +10,8 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.run import Status
-from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.records.nouns import Measured, Status
+from stepscope.records.training import Epoch, TrainingRun
 from stepscope.stats.change_point import MIN_RUNS
 from stepscope.stats.order import mean_interval
 from stepscope.store.importers._columns import REPEATS

@@ -9,7 +9,8 @@ from dataclasses import replace
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, grouped
 from stepscope.records.imported import Imported, LeftOut
-from stepscope.records.training import Measured, Scaling, StepChange, TrainingRun
+from stepscope.records.nouns import Measured, Scaling
+from stepscope.records.training import StepChange, TrainingRun
 from stepscope.stats.change_point import LEAST_POINTS, level_change
 from stepscope.stats.order import Interval, median, median_interval
 from stepscope.store.importer import Candidate

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.records.flight import WatchdogTimeout
 from stepscope.records.imported import LeftOut
+from stepscope.records.nccl import WatchdogTimeout
 from stepscope.store.importer import Candidate
 from stepscope.store.importers._log_lines import SUFFIXES, LogLines
 

@@ -21,7 +21,8 @@ from typing import Any
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, listed
 from stepscope.records.imported import Imported
-from stepscope.records.training import Epoch, Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import Epoch, TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any
 from stepscope.store.importers._json import count, finite, positive, read_json

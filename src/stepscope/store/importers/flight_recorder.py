@@ -17,8 +17,8 @@ import msgspec
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records import codec
-from stepscope.records.flight import DTYPES, OPS, FlightDump, FlightEntry, FlightGroup, Kept
 from stepscope.records.imported import Imported, LeftOut
+from stepscope.records.nccl import DTYPES, OPS, FlightDump, FlightEntry, FlightGroup, Kept
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._plain_pickle import PROTOCOL_MARK, plain_values
 from stepscope.store.reader import read_bytes

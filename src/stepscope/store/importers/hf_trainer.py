@@ -11,7 +11,8 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, LeftOut
-from stepscope.records.training import Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._json import Fields, finite, read_fields
 from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.records.training import Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
 from stepscope.store.importers._folders import read_each, recognises_any

@@ -14,8 +14,7 @@ import msgspec
 
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.imported import Imported, LeftOut
-from stepscope.records.memory_snapshot import GRADIENT, OPTIMIZER, PARAMETER, MemorySnapshot
+from stepscope.records.imported import GRADIENT, OPTIMIZER, PARAMETER, Imported, LeftOut, MemorySnapshot
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._memory_history import by_kind, holders, with_history
 from stepscope.store.importers._memory_lives import (

@@ -19,7 +19,8 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
-from stepscope.records.training import Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._columns import columns_of
 from stepscope.store.importers._epoch_table import EpochTable, is_epoch_table, read_epoch_table

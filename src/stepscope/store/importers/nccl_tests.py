@@ -18,7 +18,7 @@ from stepscope.core.words import counted
 from stepscope.machine.peaks import find
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, LeftOut, Stated
-from stepscope.records.nccl_debug import NcclDebug
+from stepscope.records.nccl import NcclDebug
 from stepscope.store.importer import MOST_LOOKED_AT, Candidate, Importer
 from stepscope.store.importers._collectives import UNKNOWN
 from stepscope.store.importers._nccl_log import read_nccl_debug

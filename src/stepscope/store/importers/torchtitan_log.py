@@ -15,7 +15,8 @@ from typing import Any
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported
-from stepscope.records.training import Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
 from stepscope.store.importers._log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stepscope.core.errors import DataError
-from stepscope.records.flight import WatchdogTimeout
 from stepscope.records.imported import Imported, LeftOut
+from stepscope.records.nccl import WatchdogTimeout
 from stepscope.store.importer import OTHER_KIND, Candidate, Importer
 from stepscope.store.importers._log_lines import SUFFIXES
 from stepscope.store.importers._watchdog import reports, timeouts

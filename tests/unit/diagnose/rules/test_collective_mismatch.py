@@ -7,7 +7,7 @@ from tests.evidence import evidence
 
 from stepscope.diagnose.rules.collective_mismatch import RULE
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
+from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.open import load_evidence
 from stepscope.traces.flight import compare

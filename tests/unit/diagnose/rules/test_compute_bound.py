@@ -12,7 +12,7 @@ from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules.compute_bound import RULE
 from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted
 

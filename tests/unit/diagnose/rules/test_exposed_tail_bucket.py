@@ -9,7 +9,7 @@ import pytest
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
 from stepscope.diagnose.rules.exposed_tail_bucket import RULE
-from stepscope.records.trace_buckets import BucketRow
+from stepscope.records.trace_collectives import BucketRow
 from stepscope.results.evidence import Evidence
 
 

@@ -4,8 +4,8 @@ from tests.bench_evidence import bench, failed, made
 from tests.comm_rows import row, sweep
 
 from stepscope.diagnose.rules.failed_cells import RULE
+from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Quiet
-from stepscope.records.run import RunRecord
 from stepscope.results.evidence import Evidence
 
 

@@ -6,7 +6,8 @@ from tests.evidence import evidence, run, step
 
 from stepscope.diagnose.rules.fastest_strategy import RULE
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.records.training import Measured, TrainingRun
+from stepscope.records.nouns import Measured
+from stepscope.records.training import TrainingRun
 
 
 def of(run_id: str, ms: float, strategy: str, *, sure: bool = True, **known: Any) -> TrainingRun:

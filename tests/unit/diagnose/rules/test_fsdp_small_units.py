@@ -13,7 +13,7 @@ from tests.trace_evidence import found, generated, quiet, skipped, traced
 
 from stepscope.diagnose.rules.fsdp_small_units import RULE
 from stepscope.diagnose.trace_facts import steps_ns
-from stepscope.records.trace_units import UnitCall
+from stepscope.records.trace_rules import UnitCall
 from stepscope.results.evidence import Evidence
 
 FAST = {"forward_ns": 40_000, "backward_ns": 40_000}

@@ -11,8 +11,8 @@ from tests.trace_evidence import found, generated, quiet, skipped, traced
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.diagnose.rules.gradient_sync_each_micro_step import RULE
-from stepscope.records.job_setup import JobSetup
-from stepscope.records.trace_buckets import BucketRow
+from stepscope.records.profile import JobSetup
+from stepscope.records.trace_collectives import BucketRow
 from stepscope.results.evidence import Evidence
 
 MIB = 1 << 20

@@ -10,9 +10,10 @@ from tests.evidence import evidence
 
 from stepscope.diagnose.rules.hang import RULE
 from stepscope.records import codec
+from stepscope.records.cell import CellStatus, RunRecord
 from stepscope.records.finding import Finding, Quiet, Skipped
-from stepscope.records.flight import FlightDump, FlightEntry, FlightGroup
-from stepscope.records.run import CellStatus, RunRecord, Status
+from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
+from stepscope.records.nouns import Status
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.open import load_evidence
 from stepscope.results.runs import folder_runs

@@ -9,7 +9,7 @@ from tests.evidence import epochs, evidence, rate, run, step
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules.impossible_figures import RULE
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.results.evidence import Evidence, TraceEvidence
 
 

@@ -11,7 +11,7 @@ from tests.trace_evidence import by_hand, found, generated, kernels, quiet, skip
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules import launch_bound
 from stepscope.diagnose.rules.low_mfu import RULE
-from stepscope.records.trace_utilisation import Utilisation
+from stepscope.records.trace_budget import Utilisation
 from stepscope.results.evidence import Evidence
 
 A100, V100 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB"

@@ -11,7 +11,7 @@ import pytest
 from tests.trace_evidence import found, generated, quiet, skipped, traced, with_ranks
 
 from stepscope.diagnose.rules.naive_synchronisation import RULE
-from stepscope.records.trace_buckets import BucketRow
+from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_rules import GradientSync, SyncPlace
 
 NONE = SyncPlace(positions=(), total_ns=0, exposed_ns=0)

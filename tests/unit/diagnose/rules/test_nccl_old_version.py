@@ -7,7 +7,7 @@ from tests.evidence import evidence
 
 from stepscope.diagnose.rules.nccl_old_version import RULE
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.records.nccl_debug import NcclDebug
+from stepscope.records.nccl import NcclDebug
 from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 

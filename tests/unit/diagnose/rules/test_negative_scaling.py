@@ -6,8 +6,8 @@ from tests.evidence import epochs, evidence, rate, run, step
 
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules.negative_scaling import RULE
+from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.records.run import RunRecord
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
 

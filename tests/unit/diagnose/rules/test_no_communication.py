@@ -10,7 +10,7 @@ from tests.trace_builder import build, write_job
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
 from stepscope.diagnose.rules.no_communication import RULE
-from stepscope.records.job_setup import JobSetup, LoaderSetup
+from stepscope.records.profile import JobSetup, LoaderSetup
 from stepscope.results.evidence import Evidence
 from stepscope.traces.job import analyse_job
 

@@ -9,9 +9,9 @@ from stepscope.cli.commands.comm import Comm
 from stepscope.core.units import parse_duration_ns
 from stepscope.diagnose.commands import SWEEP_BUDGET_NS
 from stepscope.diagnose.rules.noisy_collectives import RULE
+from stepscope.records.cell import RunRecord
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.records.run import RunRecord
 from stepscope.results.evidence import Evidence
 
 

@@ -11,7 +11,7 @@ from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.rules.communication_bound import RULE as COMMUNICATION
 from stepscope.diagnose.rules.noisy_measurement import RULE
 from stepscope.records.finding import Finding, Quiet, Severity, Skipped
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.results.evidence import Evidence
 
 DRIFT = "step times drifted: the second half is +8.0% against the first"

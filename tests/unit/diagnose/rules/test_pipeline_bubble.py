@@ -17,7 +17,7 @@ from stepscope.diagnose.rules.pipeline_bubble import RULE
 from stepscope.diagnose.rules.pipeline_imbalance import RULE as IMBALANCE
 from stepscope.predict.pipeline import StageTime
 from stepscope.records.finding import Quiet, Skipped
-from stepscope.records.pipeline import PipelineLayout
+from stepscope.records.mesh import PipelineLayout
 from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 

@@ -14,7 +14,7 @@ from tests.trace_evidence import found, generated, quiet, skipped, traced
 from stepscope.diagnose.rules.pipeline_imbalance import RULE
 from stepscope.predict.pipeline import StageTime
 from stepscope.records.finding import Quiet
-from stepscope.records.pipeline import PipelineLayout
+from stepscope.records.mesh import PipelineLayout
 from stepscope.traces.job import analyse_job
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.trace_evidence import found, generated, quiet, skipped, with_ranks
 
 from stepscope.diagnose.rules.plan_broken import RULE
-from stepscope.records.trace_conformance import ConformanceCheck
+from stepscope.records.trace_collectives import ConformanceCheck
 
 
 def checked(holds: bool | None, *differences: str, steps: int = 3, certain: bool = True) -> ConformanceCheck:

@@ -13,7 +13,7 @@ from tests.trace_evidence import found, generated, quiet, skipped, with_idle
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules import REGISTRY
 from stepscope.diagnose.rules.profiler_overhead import RULE, traced_step_ns
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.results.diary import step_interval
 from stepscope.results.evidence import Evidence, TraceEvidence
 

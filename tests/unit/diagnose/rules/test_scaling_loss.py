@@ -8,9 +8,9 @@ import pytest
 
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules.scaling_loss import RULE
+from stepscope.records.comparison import ScalingBudget, ScalingPart, ScalingReading
 from stepscope.records.finding import Finding, Quiet
-from stepscope.records.scaling_budget import ScalingBudget, ScalingPart, ScalingReading
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Measured
 from stepscope.results.evidence import Evidence
 from stepscope.stats.scaling import rate
 

@@ -16,7 +16,7 @@ from stepscope.diagnose.engine import check, diagnose
 from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.diagnose.rules.straggler import RULE
 from stepscope.records.finding import Finding, Quiet, Skipped
-from stepscope.records.trace_stragglers import StragglerReport
+from stepscope.records.trace_path import StragglerReport
 from stepscope.report.views import stragglers
 from stepscope.results.evidence import Evidence
 from stepscope.results.slow_ranks import OwnTimes, median_of_others, own_times, slow_ranks
