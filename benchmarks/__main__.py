@@ -13,7 +13,9 @@ LONG = ("clean_runs", "hidden_share", "launchers", "learning", "own_jobs", "pred
 
 
 def names() -> list[str]:
-    return sorted(m.name for m in pkgutil.iter_modules(benchmarks.__path__) if not m.name.startswith("_"))
+    return sorted(
+        m.name for m in pkgutil.iter_modules(benchmarks.__path__) if not m.ispkg and not m.name.startswith("_")
+    )
 
 
 def main(arguments: list[str]) -> int:

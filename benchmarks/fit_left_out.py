@@ -15,13 +15,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.fit_step import OF_STACKS, Fit, Stacks, family_factors
-from stepscope.predict.published.as_layout import Asked
-from stepscope.predict.published.grade import figures
-from stepscope.predict.published.material import Material, speed
-from stepscope.predict.published.questions import QUESTIONS
-from stepscope.predict.published.rows import TrainingRow
+from benchmarks.validate.grade import figures
+from benchmarks.validate.questions import QUESTIONS
 from stepscope.predict.step import calibration
 from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.run_fit import Material, speed
+from stepscope.predict.step.run_layout import Asked
+from stepscope.predict.step.run_rows import TrainingRow
 
 MOST = 24
 """Rows of one source that are fitted on; the rest says little more."""

@@ -1,6 +1,6 @@
 """Fits the step model's constants on half of the published training runs: ``python -m benchmarks.fit_step FOLDER``.
 
-Coordinate descent on the mean |log(predicted / measured)| of the rows that :mod:`stepscope.predict.published.fitted` names;
+Coordinate descent on the mean |log(predicted / measured)| of the rows that :mod:`benchmarks.validate.fitted` names;
 each kind of source weighs as the root of its rows. Prints what stands in ``predict/step/calibration.py``: takes minutes.
 ``--rows`` prints which rows to fit on instead (for another folder).
 """
@@ -15,12 +15,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from stepscope.predict.published.as_layout import Asked
-from stepscope.predict.published.fitted import fitted_on, half
-from stepscope.predict.published.material import Material, speed
-from stepscope.predict.published.questions import speeds
+from benchmarks.validate import speeds
+from benchmarks.validate.fitted import fitted_on, half
 from stepscope.predict.step import calibration
 from stepscope.predict.step.calibration import StepCalibration
+from stepscope.predict.step.run_fit import Material, speed
+from stepscope.predict.step.run_layout import Asked
 from stepscope.predict.step.step import predict_step
 
 FACTORS: dict[str, tuple[float, float]] = {

@@ -20,11 +20,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks._report import heading
+from benchmarks.validate.collectives import SIZE_CLASSES, Compared, predict_row
+from benchmarks.validate.tables import MeasuredRow, read_measured_table
 from stepscope.predict.collectives import constants
 from stepscope.predict.collectives.fabrics import Fabric
-from stepscope.predict.collectives.measured import read_measured_table
-from stepscope.predict.collectives.measured_rows import MeasuredRow
-from stepscope.predict.collectives.validate import SIZE_CLASSES, Compared, predict_row
 
 CONSTANTS = (
     "RING_SHARE", "MESH_SHARE", "PEER_SHARE", "SWITCH_SHARE", "TORCH_CALL_US", "ROUNDING",

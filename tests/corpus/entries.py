@@ -160,8 +160,6 @@ def _results() -> Iterator[Entry]:
     )
     for name in tables.split():
         yield from _looked_at(LONG, f"shared/published/{name}.csv", report=name in ("ddp_scaling", "llm_foundry"))
-    yield _entry(LONG, "predict --validate shared/published")
-    yield _entry(LONG, "predict --validate shared/nccl_tests")
     yield _entry(LONG, "calibrate shared/published/nanotron_ultrascale.csv -o out/calib.json", "calibrate-nanotron")
     yield _entry(LONG, "diagnose shared/results/nebius_16xH100 --columns metric_name=op", "diagnose-nebius")
     asked = "diagnose shared/published/megatron_bridge.csv --columns global_batch=-"

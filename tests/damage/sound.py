@@ -121,6 +121,4 @@ def commands(kind: str, path: Path, sound: Path, out: Path) -> list[list[str]]:
         found.append(["predict", *asked, "--calib", at])
     if kind == "comm":
         found.append(["calibrate", at, "-o", str(out / "calib.json"), "--json"])
-    if kind == "nccl_tests":
-        found.append(["predict", "--validate", at])
     return found

@@ -14,8 +14,8 @@ from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.predict.calibration import calibrate, machine_of
 from stepscope.predict.line_fit import MIN_SIZES, MIN_SPAN
-from stepscope.predict.published.material import fit_rows
 from stepscope.predict.step.measured import fit_machine
+from stepscope.predict.step.run_fit import fit_rows
 from stepscope.records import codec
 from stepscope.records.calibration import CalibratedMachine, Calibration
 from stepscope.records.comm import CommRow

@@ -44,11 +44,13 @@ _EXAMPLE = "stepscope predict --collective all_reduce --size 25MiB --gpus 64 --g
 
 def run(options: Predict) -> int:
     """Predict and print; returns the exit code. Raises StepscopeError."""
-    require_only(options, *_mode(options))
     if options.validate is not None:
-        from stepscope.cli import predict_validate
-
-        return predict_validate.run(options, options.validate)
+        raise UsageError(
+            "--validate is not an option of predict any more",
+            why="grading predictions against published tables is part of the repository, not of the package",
+            fix=f"in a checkout of stepscope: python -m benchmarks.validate {options.validate}",
+        )
+    require_only(options, *_mode(options))
     if options.buckets is not None:
         if options.calib is None:
             raise UsageError(
@@ -89,8 +91,6 @@ def run(options: Predict) -> int:
 
 def _mode(options: Predict) -> tuple[str, Collection[str]]:
     """What is predicted from what, and the options it obeys."""
-    if options.validate is not None:
-        return "--validate", ("validate", "gpu", "gpus", "gpus_per_node", "network", "chart", "json")
     if options.buckets is not None:
         return "--buckets", ("buckets", "calib", "cell", "json")
     if options.calib is not None:  # of the machine that was measured: nothing of a specification

@@ -13,12 +13,6 @@ from stepscope.records import codec
 from stepscope.records.calibration import CalibratedMachine, Calibration, CollectiveFit, Curve, Knot, Line, SizeError
 
 ASKED = ["predict", "--collective", "all_reduce", "--gpus", "64", "--gpu", "h100-sxm"]
-TABLE = """\
-source,accelerator,n_gpus,nodes,gpus_per_node,inter_node,collective,dtype,size_bytes,time_us,busbw_gbps,library,notes
-mine,H100_SXM,8,1,8,,all_reduce,float,1024,15,,,
-mine,H100_SXM,8,1,8,,all_reduce,float,1073741824,4200,,,
-mine,FANTASY,8,1,8,,all_reduce,float,1073741824,4200,,,
-"""
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -103,55 +97,13 @@ def test_a_barrier_needs_no_size(capsys: pytest.CaptureFixture[str]) -> None:
             "cannot read",
         ),
         ([*ASKED, "--size", "1K", "--adapters", "0"], "adapters"),
-        (["predict", "--validate", "absent"], "does not exist"),
+        (["predict", "--validate", "absent"], "python -m benchmarks.validate absent"),
     ],
 )
 def test_bad_input_is_told_and_ends_with_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, told = run(arguments, capsys)
     assert code == ExitCode.USAGE
     assert said in told
-
-
-def test_validate_shows_errors_by_source_and_what_it_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "collectives_mine.csv").write_text(TABLE)
-    code, text, _ = run(["predict", "--validate", str(tmp_path)], capsys)
-    assert code == ExitCode.OK
-    assert "all sources" in text
-    assert "mine" in text
-    assert "not compared" in text
-    code, text, _ = run(["predict", "--validate", str(tmp_path), "--json"], capsys)
-    document = json.loads(text)
-    assert document["kind"] == "validation"
-    assert sum(group["rows"] for group in document["overall"]) == 2
-    assert 0 <= document["sources_coverage"] <= 1
-
-
-def test_validate_grades_training_runs_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    columns = (
-        "source,row_id,accelerator,n_gpus,model,model_key,params,hidden,heads,vocab,seq_len,micro_batch,global_batch,"
-    )
-    columns += "precision,tp,pp,tokens_per_s_per_gpu,step_time_s,flops_convention,tflops_per_gpu"
-    row = "me,me-1,H100_SXM,8,GPT-1B,,1.3e9,2048,16,50k,2048,2,64,bf16,1,1,30000,,8*N*tokens,310"
-    (tmp_path / "mine.csv").write_text(f"{columns}\n{row}\n")
-    code, text, _ = run(["predict", "--validate", str(tmp_path), "--chart", str(tmp_path / "c.svg")], capsys)
-    assert code == ExitCode.OK
-    assert text.startswith("1 of ") or "reach their bar" in text.splitlines()[0]
-    assert (tmp_path / "c.svg").read_text().startswith("<svg")
-    code, text, _ = run(["predict", "--validate", str(tmp_path), "--json"], capsys)
-    keys = [question["key"] for question in json.loads(text)["questions"]]
-    assert {"zero-shot", "scale-out", "mfu-convention"} <= set(keys)
-    code, _, told = run(["predict", "--validate", str(tmp_path), "--chart", "c.gif"], capsys)
-    assert code == ExitCode.USAGE
-    assert ".svg" in told
-
-
-def test_validate_of_a_folder_without_tables_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    code, _, told = run(["predict", "--validate", str(tmp_path)], capsys)
-    assert code == ExitCode.USAGE
-    assert "nothing to compare" in told
 
 
 def calibration_file(folder: Path) -> Path:

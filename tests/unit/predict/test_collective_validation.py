@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from benchmarks.validate.collectives import SIZE_CLASSES, ValidationReport, predict_row, validate
+from benchmarks.validate.tables import Given, MeasuredRow, read_measured_table
 
 from stepscope.core.errors import DataError
-from stepscope.predict.collectives.measured import read_measured_table
-from stepscope.predict.collectives.measured_rows import Given, MeasuredRow
-from stepscope.predict.collectives.validate import SIZE_CLASSES, ValidationReport, predict_row, validate
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 PUBLISHED = SHARED / "published"

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.validate.__main__ import main
+from benchmarks.validate.conventions import recomputed
+from benchmarks.validate.grade import document, met
+from benchmarks.validate.questions import QUESTIONS
 
-from stepscope.predict.published.as_layout import Asked, as_asked
-from stepscope.predict.published.conventions import recomputed
-from stepscope.predict.published.grade import document, met
-from stepscope.predict.published.material import Material
-from stepscope.predict.published.questions import QUESTIONS
-from stepscope.predict.published.rows import read_training_rows
 from stepscope.predict.step.layout import Cluster, Layout
+from stepscope.predict.step.run_fit import Material
+from stepscope.predict.step.run_layout import Asked, as_asked
+from stepscope.predict.step.run_rows import read_training_rows
 from stepscope.predict.step.step import predict_step
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "published"
@@ -144,8 +146,8 @@ def test_a_convention_nobody_knows_is_said(tmp_path: Path) -> None:
 
 def truth(gpus: int, **layout: Any) -> float:
     """Tokens/s per GPU that the model itself says: a folder of these is predicted without error."""
-    from stepscope.predict.published.rows import _published_shape
     from stepscope.predict.step.calibration import PUBLISHED
+    from stepscope.predict.step.run_rows import _published_shape
 
     shape = next(s for row in csv.DictReader(MODELS.splitlines()) if (s := _published_shape(row)))
     spread = Layout(seq_len=2048, micro_batch=2, zero=1, reduce_bytes=2, **layout)
@@ -251,3 +253,23 @@ def test_the_code_that_ran_shows_in_the_rows_own_columns(row: dict[str, Any], co
 def test_the_published_half_reaches_the_bars_that_the_documentation_claims() -> None:
     material = Material(SHARED)
     assert [question.key for question in QUESTIONS if not met(question, question.ask(material))] == []
+
+
+def test_the_command_shows_bars_errors_by_source_and_what_it_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = folder(tmp_path, {})
+    (rows / "collectives_mine.csv").write_text(
+        "source,accelerator,n_gpus,nodes,gpus_per_node,inter_node,collective,dtype,size_bytes,time_us,busbw_gbps\n"
+        "mine,H100_SXM,8,1,8,,all_reduce,float,1024,15,\nmine,FANTASY,8,1,8,,all_reduce,float,1073741824,4200,\n"
+    )
+    assert main([str(rows)]) == 0
+    text = capsys.readouterr().out
+    assert all(part in text for part in ("reach their bar", "all sources", "not compared"))
+    assert main([str(rows), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert sum(group["rows"] for group in told["overall"]) == 1
+    assert len(told["questions"]) == len(QUESTIONS)
+    (tmp_path / "empty").mkdir()
+    assert main([str(tmp_path / "empty")]) == 2
+    assert "nothing to compare" in capsys.readouterr().err

@@ -26,7 +26,6 @@ from tests.unit.results.test_history import runs as nightly_runs
 
 from stepscope.core.errors import UsageError
 from stepscope.predict.pipeline import StageTime
-from stepscope.predict.published.grade import Answer, Graded, Question
 from stepscope.records.mesh import PipelineLayout
 from stepscope.report import vega
 from stepscope.report.figures import draw_charts
@@ -65,7 +64,6 @@ def records() -> dict[str, object]:
         "traces": (*trained["traces"], *overlapped.traces),
         "history": history(nightly_runs()),
         "memory": (recorded(),),
-        "published": graded_speeds(),
         "scale_curves": (scale_curve(),),
         "profiled": profiled(),
     }
@@ -84,23 +82,6 @@ def pipelined() -> Iterator[CellEvidence]:
         for micro_batches in (2, 4, 8):
             layout = PipelineLayout(schedule=schedule, ranks=2, micro_batches=micro_batches)
             yield pipeline_cell(layout, even, (4, 4))
-
-
-def graded_speeds(sources: int = 9) -> tuple[tuple[Question, Answer], ...]:
-    """Two runs of each source, predicted 10% too fast and 5% too slow."""
-    rows = tuple(
-        Graded(
-            source=f"measured-by-laboratory-{n}",
-            row_id=f"{n}-{factor}",
-            predicted=factor * 100.0 * 1.5**n,
-            measured=100.0 * 1.5**n,
-            error=abs(factor - 1),
-        )
-        for n in range(sources)
-        for factor in (1.1, 0.95)
-    )
-    answer = Answer(rows=rows)
-    return ((Question(key="zero-shot", title="Speed", unit="tokens/s", ask=lambda _: answer, bars=()), answer),)
 
 
 def scale_curve() -> ScaleCurve:
@@ -288,17 +269,6 @@ def test_more_sweeps_than_colours_are_several_charts() -> None:
         "all_reduce, cpu/gloo (1 of 2)",
         "all_reduce, cpu/gloo (2 of 2)",
     ]
-
-
-def test_sources_beyond_the_colours_are_told_apart_and_their_names_are_whole() -> None:
-    chart, (datum,) = prepared("published", {"published": graded_speeds(25)})
-    look = chart.chart(datum)["layer"][1]["encoding"]
-    assert len(set(zip(*(look[channel]["scale"]["range"] for channel in ("color", "shape")), strict=True))) == 25
-    legend = look["color"]["legend"]
-    assert look["shape"]["scale"]["domain"] == look["color"]["scale"]["domain"]
-    widest = max(len(name) for name in look["color"]["scale"]["domain"]) * vega.WIDE
-    assert widest <= legend["labelLimit"]
-    assert legend["columns"] * (widest + 12) <= vega.COLUMN - 60  # what axes leave of a column
 
 
 def test_a_fit_of_other_settings_is_not_drawn() -> None:

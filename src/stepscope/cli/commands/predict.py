@@ -108,13 +108,14 @@ class Predict(Options):
     validate: Annotated[
         Path | None,
         Option(
-            help="Compare predictions with measured tables: the files in this folder, or this file.", metavar="DIR|FILE"
+            help="Refused: `python -m benchmarks.validate DIR` of the repository compares with measured tables.",
+            metavar="DIR|FILE",
         ),
     ] = None
     chart: Annotated[
         Path | None,
         Option(
-            help="Draw speed over GPUs (with --validate: predicted over measured) into this file: .svg, .png or .pdf.",
+            help="Draw speed over GPUs into this file: .svg, .png or .pdf.",
             metavar="FILE",
         ),
     ] = None

@@ -1,12 +1,11 @@
-"""Predicted times of collectives: one row a size, the ways to do one call, and errors against measured tables."""
+"""Predicted times of collectives: one row a size, the ways to do one call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from stepscope.core.units import format_duration
 from stepscope.predict.collectives.costs import Predicted
-from stepscope.predict.collectives.validate import ALL, ErrorGroup, ValidationReport
 from stepscope.report.table import (
     Column,
     Format,
@@ -16,16 +15,11 @@ from stepscope.report.table import (
     bandwidth,
     binary_size,
     duration,
-    judged,
-    percent,
     said,
     tabled,
     whole,
 )
 from stepscope.report.view import View
-
-_WORRY = (0.3, 0.6)
-"""Median relative error from which on a group is shown in yellow, and in red."""
 
 
 def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
@@ -85,45 +79,6 @@ def build_alternatives(predicted: Predicted) -> Table:
             Column("status", "", lambda way: said(way[3], tone=way[4])),
         ),
         ways,
-    )
-
-
-def build_validation(report: ValidationReport, *, title: str) -> Table:
-    """All rows together by size class, then every source."""
-    groups: Sequence[ErrorGroup] = (*report.overall, *report.groups)
-    coverage = report.sources_coverage
-    signed = Format("{:+.1%}".format)
-    share = Format("{:.1%}".format)
-
-    def error(group: ErrorGroup) -> Value:
-        return share(group.median_error, tone=judged(group.median_error, *_WORRY))
-
-    return tabled(
-        "predicted_validation",
-        title,
-        (
-            Column(
-                "source", "source", lambda g: "all sources" if g.source == ALL else g.source, role="identity", lead=True
-            ),
-            Column("op", "collective", lambda g: "all" if g.op == ALL else g.op, role="identity", lead=True),
-            Column("size_class", "size", lambda g: g.size_class, role="identity"),
-            Column("rows", "rows", lambda g: g.rows, whole),
-            Column(
-                "median_error",
-                "median error",
-                lambda g: share(g.median_error, tone=judged(g.median_error, *_WORRY)),
-                whole,
-            ),
-            Column("p90_error", "90% error", lambda g: g.p90_error, share),
-            Column("bias", "bias", lambda g: g.bias, signed),
-            Column("coverage", "in 80% interval", lambda g: g.coverage, percent),
-        ),
-        groups,
-        footnotes=(
-            "error: |predicted - measured| / measured time; bias: median of the signed error, below 0: predicted too fast",
-            *((f"80% interval: {coverage:.0%} with every source weighing the same",) if coverage is not None else ()),
-        ),
-        notes=tuple(f"not compared: {text}" for text in report.skipped),
     )
 
 

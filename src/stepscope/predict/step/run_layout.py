@@ -15,10 +15,9 @@ from typing import Any
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.machine.peaks import Accelerator, find
 from stepscope.predict.collectives.fabrics import Fabric, read_fabric
-from stepscope.predict.collectives.measured_rows import SkipRowError, gpu_key
-from stepscope.predict.published.rows import TrainingRow
 from stepscope.predict.step.layout import Cluster, Layout, errors
 from stepscope.predict.step.model import ModelShape
+from stepscope.predict.step.run_rows import SkipRowError, TrainingRow, gpu_key
 
 _HABITS: Mapping[str, Mapping[str, Any]] = {
     "nanotron": {"zero": 0, "balance": "cost", "grad_bytes": 4, "reduce_bytes": 4, "overlap": False},

@@ -1,24 +1,19 @@
-"""The step model against published training runs: one row a question, one a source, and predicted over measured speed."""
+"""Tables of what predictions reach: one row a question, one a source, and errors of collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.validate.collectives import ALL, ErrorGroup, ValidationReport
+from benchmarks.validate.grade import Answer, Question, figures, met, summary
 from stepscope.core.words import counted
-from stepscope.predict.published.grade import Answer, Question, figures, met, summary
-from stepscope.report.table import Column, Format, Table, Value, percent, said, tabled, whole
-from stepscope.report.vega import COLUMN, FAINT, Spec, by_series, chart, layer, log_axis, shape_by_series, sig
-from stepscope.report.view import Figures, View
+from stepscope.report.table import Column, Format, Table, Value, judged, percent, said, tabled, whole
 
 Asked = tuple[Question, Answer]
 
 _SHARE = Format("{:.1%}".format)
 _FEW = 3
-_DRAWN = "zero-shot"
-_PLOT = COLUMN - 60
-"""Height of the plot: with it, it is about square."""
 
 
 def verdict(asked: Sequence[Asked]) -> str:
@@ -114,73 +109,41 @@ def build(asked: Sequence[Asked]) -> tuple[Table, ...]:
     return build_questions(asked), build_sources(asked)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedChart:
-    """points: (source, measured, predicted), tokens/s per GPU."""
-
-    key: str
-    title: str
-    points: tuple[tuple[str, float, float], ...]
-    mean: float
-    median: float
+_WORRY = (0.3, 0.6)
+"""Median relative error from which on a group is shown in yellow, and in red."""
 
 
-def prepare(published: Sequence[Asked]) -> tuple[SpeedChart, ...]:
-    """Of rows predicted without any of their own."""
-    return tuple(
-        SpeedChart(
-            key=question.key,
-            title=f"Predicted and measured speed, {question.key}",
-            points=tuple((row.source, row.measured, row.predicted) for row in answer.rows),
-            mean=float(found["mean_error"] or 0.0),
-            median=float(found["median_error"] or 0.0),
-        )
-        for question, answer in published
-        if question.key == _DRAWN and answer.rows
-        for found in (summary(answer.rows),)
+def build_validation(report: ValidationReport, *, title: str) -> Table:
+    """All rows together by size class, then every source."""
+    groups: Sequence[ErrorGroup] = (*report.overall, *report.groups)
+    coverage = report.sources_coverage
+    signed = Format("{:+.1%}".format)
+    share = Format("{:.1%}".format)
+
+    return tabled(
+        "predicted_validation",
+        title,
+        (
+            Column(
+                "source", "source", lambda g: "all sources" if g.source == ALL else g.source, role="identity", lead=True
+            ),
+            Column("op", "collective", lambda g: "all" if g.op == ALL else g.op, role="identity", lead=True),
+            Column("size_class", "size", lambda g: g.size_class, role="identity"),
+            Column("rows", "rows", lambda g: g.rows, whole),
+            Column(
+                "median_error",
+                "median error",
+                lambda g: share(g.median_error, tone=judged(g.median_error, *_WORRY)),
+                whole,
+            ),
+            Column("p90_error", "90% error", lambda g: g.p90_error, share),
+            Column("bias", "bias", lambda g: g.bias, signed),
+            Column("coverage", "in 80% interval", lambda g: g.coverage, percent),
+        ),
+        groups,
+        footnotes=(
+            "error: |predicted - measured| / measured time; bias: median of the signed error, below 0: predicted too fast",
+            *((f"80% interval: {coverage:.0%} with every source weighing the same",) if coverage is not None else ()),
+        ),
+        notes=tuple(f"not compared: {text}" for text in report.skipped),
     )
-
-
-def draw(data: SpeedChart) -> Spec:
-    names = sorted({source for source, _, _ in data.points})
-    rows = [
-        {
-            "measured": sig(measured),
-            "predicted": sig(predicted),
-            "series": source,
-            "said": f"{source}: {predicted:.4g} predicted, {measured:.4g} measured",
-        }
-        for source, measured, predicted in data.points
-    ]
-    every = [value for _, *pair in data.points for value in pair]
-    ends = [sig(min(every) / 1.2), sig(max(every) * 1.2)]
-    same = [{"measured": end, "predicted": end} for end in ends]
-    told = {"color": by_series(names, width=_PLOT), "shape": shape_by_series(names)}
-    along = {"y": {"field": "predicted", "type": "quantitative"}}
-    return chart(
-        data.title,
-        [
-            layer("line", same, along, color=FAINT, strokeWidth=0.9),
-            layer("point", rows, {**along, **told}, filled=True, size=10, opacity=0.7),
-        ],
-        width=COLUMN,
-        height=_PLOT,
-        x=log_axis("measured", "measured speed (tokens/s per GPU)", ends),
-        y=log_axis("predicted", "predicted speed (tokens/s per GPU)", ends),
-    )
-
-
-def caption(data: SpeedChart) -> str:
-    return (
-        f"Predicted over measured speed of {counted(len(data.points), 'published run')} by the shipped constants alone; on "
-        f"the line the two are equal. Mean error {data.mean:.1%}, median {data.median:.1%}."
-    )
-
-
-VIEW = View(
-    key="published",
-    title="Published training runs",
-    needs=("published",),
-    tables=build,
-    figures=Figures(needs=("published",), prepare=prepare, chart=draw, caption=caption),
-)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -11,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 
 from stepscope.core.errors import DataError, UsageError
-from stepscope.predict.published.as_layout import Asked, as_asked
-from stepscope.predict.published.rows import TrainingRow, has_table, read_training_rows
 from stepscope.predict.step import calibration
 from stepscope.predict.step.measured import MOST_OFF, shipped
+from stepscope.predict.step.run_layout import Asked, as_asked
+from stepscope.predict.step.run_rows import TrainingRow, read_training_rows
 from stepscope.predict.step.step import StepPrediction, predict_step
 from stepscope.records.calibration import StepFit, StepPart
 
@@ -27,8 +26,6 @@ FAILED, NO_SPEED, SLOW = "did not run", "no speed printed", "slow half of a swee
 PADDED = "share of padding not stated"
 """Why a row of a data-parallel job only tells how it scales: how much of its tokens is computed, nobody says."""
 
-_RELEASE = re.compile(r"tags (\S+?);|(\d\d\.\d\d(?:\.\d+)?) NeMo Container")
-
 
 class Material:
     """A folder of published rows. Nothing of it is kept beyond the run."""
@@ -37,11 +34,6 @@ class Material:
         self.folder = folder
         self.rows, self.unread = read_training_rows(folder)
         self._steps: dict[int, StepPrediction] = {}
-
-    @property
-    def tables(self) -> bool:
-        """Whether the folder has any table in the published layout."""
-        return bool(self.rows or self.unread or has_table(self.folder) or list(self.folder.glob("collectives_*.csv")))
 
     @cached_property
     def questions(self) -> list[tuple[TrainingRow, Asked | str]]:
@@ -138,12 +130,6 @@ def speed(asked: Asked) -> float:
 def sweep_of(asked: Asked) -> Hashable:
     row = asked.row
     return row.source, row.model, row.hardware, row.n_gpus, row.seq_len
-
-
-def release(row: TrainingRow) -> str:
-    """The release that a table of a repository belongs to."""
-    found = _RELEASE.search(row.notes)
-    return (found[1] or found[2]) if found else ""
 
 
 def layout_of(asked: Asked) -> Hashable:

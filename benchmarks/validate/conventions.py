@@ -1,16 +1,20 @@
 """FLOP per token as each source counts them, so that its own MFU or TFLOP/s can be recomputed from its speed.
 
-The text of the column ``flops_convention`` decides; what a source does beside its text is listed with the source.
+The text of the column ``flops_convention`` decides; what a source does beside its text is listed with the source. No model
+of time is in it.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from stepscope.predict.published.rows import TrainingRow
+from benchmarks.validate.grade import Answer, Goal, Question, graded
 from stepscope.predict.step.model import ModelShape
+from stepscope.predict.step.run_fit import FAILED, Material
+from stepscope.predict.step.run_rows import TrainingRow
 
 _SEQ_IN_FLAGS = re.compile(r"seq_len_(\d+)_stated_only")
 _LAST_TAG = re.compile(r"tags v[\d.]+?\.\.v(\d+(?:\.\d+)*)")
@@ -147,3 +151,27 @@ def _tag(row: TrainingRow) -> tuple[int, ...]:
     """Last tag of the repository that prints the row; without one: the newest."""
     found = _LAST_TAG.search(row.notes)
     return tuple(int(part) for part in found[1].split(".")) if found else (99,)
+
+
+WITHIN = 0.01
+
+
+def mfu_convention(material: Material) -> Answer:
+    rows, skipped = [], Counter(material.unread)
+    for row in material.rows:
+        if row.failed:
+            skipped[FAILED] += 1
+            continue
+        pair = recomputed(row)
+        if isinstance(pair, str):
+            skipped[pair] += 1
+        else:
+            rows.append(graded(row, *pair, fits=False))
+    share = {"within_1_percent": sum(row.error <= WITHIN for row in rows) / len(rows)} if rows else {}
+    return Answer(rows=tuple(rows), skipped=skipped, extra=share)
+
+
+MFU_CONVENTION = Question(
+    key="mfu-convention", title="MFU recomputed in the source's own convention", unit="FLOP/s per GPU", ask=mfu_convention,
+    bars=(Goal(figure="within_1_percent", least=0.95),),
+)  # fmt: skip

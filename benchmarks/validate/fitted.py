@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from stepscope.predict.published.rows import TrainingRow
+from stepscope.predict.step.run_rows import TrainingRow
 
 _ROWS: Mapping[str, str] = {
     "bigscience-a100": "3080c00000003fc03f3bc0000078898000",

@@ -1,7 +1,7 @@
 """Training runs as rows: the csv layout of the shared measurements, its columns joined with models.csv.
 
 A cell that a source leaves open stays ``None``; what must be assumed to predict it is decided in
-:mod:`stepscope.predict.published.as_layout`.
+:mod:`stepscope.predict.step.run_layout`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from stepscope.core.errors import DataError, UsageError
+from stepscope.core.errors import DataError, Unavailable, UsageError
+from stepscope.machine.peaks import find
 from stepscope.predict.step.model import LatentAttention, ModelShape, find_model
 from stepscope.store.files import require_there
 
@@ -331,3 +332,24 @@ def _layers_of(params: float | None, hidden: int, vocab: int, pp: int) -> int | 
     counts = [n / each for n in (params, params - vocab * hidden)]
     counts.sort(key=lambda n: (round(n) % pp > 0, abs(n - round(n))))
     return round(counts[0]) if counts[0] >= 1 else None
+
+
+NAMES = {
+    "a100_sxm_40gb": "a100-sxm4-40gb", "a100_sxm_80gb": "a100-sxm4-80gb", "a800_sxm_80gb": "a800-sxm4-80gb",
+    "v100_sxm_16gb": "v100-sxm2-16gb", "v100_sxm_32gb": "v100-sxm2-32gb", "v100_pcie": "v100-pcie-16gb",
+    "gh200": "gh200-96gb", "h800_sxm": "h800-sxm",
+}  # fmt: skip
+"""Keys of published tables that are not those of the accelerator table with other punctuation."""
+
+
+class SkipRowError(Exception):
+    """Why a row cannot be used."""
+
+
+def gpu_key(name: str) -> str:
+    key = name.lower()
+    key = NAMES.get(key, key.replace("_", "-"))
+    found = find(key)
+    if isinstance(found, Unavailable):
+        raise SkipRowError(found.reason)
+    return found.key

@@ -9,17 +9,25 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from stepscope.predict.published.as_layout import Asked
-from stepscope.predict.published.grade import Answer, Goal, Graded, Question, graded
-from stepscope.predict.published.material import Material, grouped, layout_of, release, speed
+from benchmarks.validate.grade import Answer, Goal, Graded, Question, graded
 from stepscope.predict.step import calibration
 from stepscope.predict.step.calibration import EXTRAPOLATED
+from stepscope.predict.step.run_fit import Material, grouped, layout_of, speed
+from stepscope.predict.step.run_layout import Asked
+from stepscope.predict.step.run_rows import TrainingRow
 
+_RELEASE = re.compile(r"tags (\S+?);|(\d\d\.\d\d(?:\.\d+)?) NeMo Container")
 UNIT = "tokens/s per GPU"
 NVIDIA = ("dgxc", "megatron-bridge", "megatron-lm")
 """Sources of NVIDIA's recipes."""
 MOST_CALIBRATING, LEAST_ASKED = 256, 512
 """GPUs of the recipes that calibrate, and of those that are asked about."""
+
+
+def release(row: TrainingRow) -> str:
+    """The release that a table of a repository belongs to."""
+    found = _RELEASE.search(row.notes)
+    return (found[1] or found[2]) if found else ""
 
 
 def taught(material: Material, asked: Asked) -> float:

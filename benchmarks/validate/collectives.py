@@ -1,15 +1,20 @@
-"""Predicted against measured: errors by source, op and size class, and how often the 80% interval holds."""
+"""Collectives predicted against measured: errors by source, op and size class, and how often the 80% interval holds."""
 
 from __future__ import annotations
 
+import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from benchmarks.validate.fitted import fitted_on_collectives
+from benchmarks.validate.grade import Answer, Goal, Graded, Question
+from benchmarks.validate.tables import Given, MeasuredRow, read_measured_tables
 from stepscope.core.errors import UsageError
 from stepscope.predict.collectives.choose import predict_collective
 from stepscope.predict.collectives.costs import Predicted
-from stepscope.predict.collectives.measured_rows import MeasuredRow
+from stepscope.predict.step.run_fit import Material
 
 SIZE_CLASSES: tuple[tuple[str, int], ...] = (
     ("< 64 KiB", 64 * 2**10),
@@ -136,3 +141,40 @@ def _by_source(compared: Iterable[Compared]) -> float | None:
     for one in compared:
         found.setdefault(one.row.source, []).append(one.covered)
     return statistics.mean(sum(f) / len(f) for f in found.values()) if found else None
+
+
+MIDDLE = SIZE_CLASSES[1][0]
+
+
+def collectives_middle(material: Material) -> Answer:
+    if not list(material.folder.glob("collectives_*.csv")):
+        return Answer(rows=())
+    rows, unread = read_measured_tables(material.folder, Given())
+    compared = validate(rows).compared
+    found = [one for one in compared if one.size_class == MIDDLE]
+    skipped = Counter({"smaller or larger": len(compared) - len(found)})
+    for text in unread:
+        reason = re.fullmatch(r"\S+\.csv: (.*) \((\d+)\)", text)
+        skipped[reason[1] if reason else text] += int(reason[2]) if reason else 1
+    return Answer(
+        skipped=+skipped,
+        rows=tuple(
+            Graded(
+                source=one.row.source,
+                row_id=f"{one.row.op} {one.row.size_bytes}",
+                predicted=one.predicted.time_ns,
+                measured=one.row.time_ns,
+                error=abs(one.relative_error),
+                covered=float(one.covered),
+                fitted=fitted_on_collectives(one.row.source),
+            )
+            for one in found
+        ),
+    )
+
+
+COLLECTIVES_MIDDLE = Question(
+    key="collectives-middle", title="collectives of 64 KiB to 16 MiB", unit="ns", ask=collectives_middle,
+    bars=(Goal(figure="median_error", most=0.15), Goal(figure="coverage", least=0.75, most=0.90)),
+    baseline="15%; 87%",
+)  # fmt: skip

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepscope.predict.published.fitted import fitted_on
-from stepscope.predict.published.rows import TrainingRow
+from benchmarks.validate.fitted import fitted_on
+from stepscope.predict.step.run_rows import TrainingRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

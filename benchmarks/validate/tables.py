@@ -1,29 +1,66 @@
-"""Reading measured tables: published csv, nccl-tests logs, profiled collectives, into rows to compare with."""
+"""Measured tables of collectives (published csv, nccl-tests logs, profiled collectives) as rows to compare with."""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.collectives.choose import itemsize, known_op
 from stepscope.predict.collectives.costs import collective
-from stepscope.predict.collectives.fabrics import read_fabric
-from stepscope.predict.collectives.measured_rows import (
-    PRINTED_TYPES,
-    Given,
-    MeasuredRow,
-    MeasuredTable,
-    SkipRowError,
-    gpu_key,
-)
-from stepscope.predict.published.rows import above_zero, whole
+from stepscope.predict.collectives.fabrics import Fabric, read_fabric
+from stepscope.predict.collectives.machine import Caller
+from stepscope.predict.step.run_rows import SkipRowError, above_zero, gpu_key, whole
 from stepscope.records.imported import Stated
 from stepscope.store.files import require_there
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import LoggedRun, read_tables
+
+PRINTED_TYPES = {"float": "float32", "double": "float64", "half": "float16"}
+"""What nccl-tests calls the types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """One measured size. time_ns: of one call, out of place where both were measured. algorithm: the only one allowed.
+
+    caller: how it was measured, see :func:`choose.predict_collective`.
+    """
+
+    source: str
+    op: str
+    size_bytes: int
+    time_ns: float
+    n_gpus: int
+    gpu: str
+    gpus_per_node: int | None
+    fabric: Fabric | None
+    dtype: str
+    algorithm: str | None = None
+    caller: Caller = "nccl-tests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTable:
+    """skipped: what could not be used, and why, each reason once with its count."""
+
+    path: str
+    rows: tuple[MeasuredRow, ...]
+    skipped: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the reader's caller knows and a file may not say."""
+
+    gpu: str | None = None
+    n_gpus: int | None = None
+    gpus_per_node: int | None = None
+    inter_node: str | None = None
+
 
 _TORCH = ("torch", "ml-engineering", "all_reduce_bench")
 NO_NUMBER = "a value that is not a number"

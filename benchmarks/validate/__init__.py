@@ -1,0 +1,1 @@
+"""Predictions against published and measured tables: ``python -m benchmarks.validate DIR [--json]``."""

@@ -1,1 +1,0 @@
-"""Published training runs: read, predicted, graded by question. Offline."""
