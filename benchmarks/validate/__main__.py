@@ -14,7 +14,7 @@ from benchmarks.validate.collectives import ValidationReport, validate
 from benchmarks.validate.grade import Answer, Question, document
 from benchmarks.validate.questions import QUESTIONS
 from benchmarks.validate.tables import Given, MeasuredRow, read_measured_tables
-from stepscope.cli.blocks import show_table
+from stepscope.cli.findings import show_table
 from stepscope.core.errors import DataError, StepscopeError
 from stepscope.core.words import counted
 from stepscope.predict.step.run_fit import Material
