@@ -41,6 +41,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+import stepscope
+
+CHECKOUT = str(Path(stepscope.__file__).parents[1])
+"""Where the tests import stepscope from. A server and its forks do so too, whichever checkout is installed."""
+
 MODULES = ("stepscope.cli", "stepscope.rank", "torch.distributed.run")
 """What runs in a fork when a fork starts it; of everything else, only the scripts that a hooked torchrun starts do."""
 
@@ -94,7 +99,7 @@ class Server:
         ours, theirs = socket.socketpair()
         folder = Path(tempfile.mkdtemp(prefix="stepscope-facts-"))
         line = [sys.executable, __file__, str(theirs.fileno()), str(folder)]
-        environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | _ROOMY
+        environ = {**os.environ, **_ROOMY, "PYTHONPATH": CHECKOUT}  # and no folder with a sitecustomize
         with theirs:
             process = subprocess.Popen(
                 line, pass_fds=[theirs.fileno()], env=environ, stdin=subprocess.DEVNULL, start_new_session=True

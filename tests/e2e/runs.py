@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.torch_forks import ForkedPopen, shared_server
+from tests.torch_forks import CHECKOUT, ForkedPopen, shared_server
 
 from stepscope.results.bench_document import bench_rows
 from stepscope.results.runs import read_runs
@@ -75,7 +75,7 @@ class Cli:
         shutil.copytree(torch_facts(), folder / "cache", dirs_exist_ok=True)
         self.environ = {
             **{k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES},
-            "PYTHONPATH": os.pathsep.join([str(plugins), str(HERE)]),
+            "PYTHONPATH": os.pathsep.join([str(plugins), str(HERE), CHECKOUT]),
             "XDG_CACHE_HOME": str(folder / "cache"),
             "STEPSCOPE_WARNINGS": "error",
             "COLUMNS": "160",
