@@ -1,4 +1,4 @@
-"""Every command that the documentation shows runs, and prints what is shown (tests/documents.py)."""
+"""Every command that the documentation shows runs; the documents most read show what it prints (tests/documents.py)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _run(found: list[Block], jobs: Path, folder: Path) -> None:
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("document", [d for d, found in BY_DOCUMENT.items() if _short(found)])
-def test_commands_print_what_is_shown(document: str, jobs: Path, tmp_path: Path) -> None:
+def test_commands_end_as_shown(document: str, jobs: Path, tmp_path: Path) -> None:
     _run(_short(BY_DOCUMENT[document]), jobs, tmp_path)
 
 
@@ -46,7 +46,7 @@ def test_commands_print_what_is_shown(document: str, jobs: Path, tmp_path: Path)
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("document", [d for d, found in BY_DOCUMENT.items() if len(_short(found)) < len(found)])
-def test_long_commands_print_what_is_shown(document: str, jobs: Path, tmp_path: Path) -> None:
+def test_long_commands_end_as_shown(document: str, jobs: Path, tmp_path: Path) -> None:
     _run(BY_DOCUMENT[document], jobs, tmp_path)
 
 

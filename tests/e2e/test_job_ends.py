@@ -37,10 +37,9 @@ def end_of(folder: Path) -> JobEnd:
     [("raise", "crash", "ValueError", None), ("kill", "killed", None, "SIGKILL")],
 )
 def test_a_rank_that_fails_under_torchrun_is_named_with_its_step(
-    request: pytest.FixtureRequest, tmp_path: Path, mode: str, kind: str, exception: str | None, signalled: str | None
+    cli: Cli, tmp_path: Path, mode: str, kind: str, exception: str | None, signalled: str | None
 ) -> None:
     out = tmp_path / "p"
-    cli = request.getfixturevalue("fresh_cli" if mode == "raise" else "cli")  # one job that starts as a user's
     done = cli("profile", "-o", str(out), "--", *TORCHRUN, str(TRAIN), mode, "4", "40")
     end = end_of(out)
     assert done.code == end.code == 1
@@ -50,6 +49,14 @@ def test_a_rank_that_fails_under_torchrun_is_named_with_its_step(
     if mode == "raise":
         assert end.place is not None
         assert end.place.endswith('in go_wrong: raise ValueError("bad batch")')
+
+
+def test_a_job_that_imports_torch_after_the_hook_is_followed_to_its_end(fresh_cli: Cli, tmp_path: Path) -> None:
+    """As a user's does. A rank of its own: each import of torch takes seconds."""
+    world = ["env", "RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0"]
+    done = fresh_cli("profile", "-o", str(tmp_path / "p"), "--", *world, PYTHON, str(TRAIN), "raise", "4", "40")
+    end = end_of(tmp_path / "p")
+    assert (done.code, end.kind, end.ranks, end.step, end.steps_timed) == (1, "crash", (0,), 4, 3)
 
 
 def test_a_rank_that_hangs_is_named_while_the_job_hangs_and_at_its_end(cli: Cli, tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.dist, pytest.mark.timeout(300)]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MATRIX = """
 version: 1
-base: {workload: "python:models:cnn", model: {width: 4}, micro_batch: 4, steps: 3, world_size: 2}
+base: {workload: "python:models:cnn", model: {width: 4}, micro_batch: 2, steps: 3, world_size: 2}
 axes: {strategy: [naive]}
 include:
   - {strategy: single, world_size: 1}
-  - {workload: "python:models:decoder", model: {width: 16, layers: 2}, strategy: ddp, precision: amp_bf16, accumulation: 2}
-  - {workload: "python:models:decoder", model: {width: 16, layers: 2}, strategy: bucketed, precision: bf16}
+  - {workload: "python:models:decoder", model: {width: 8, layers: 1}, strategy: ddp, accumulation: 2}
+  - {workload: "python:models:decoder", model: {width: 8, layers: 1}, strategy: bucketed, precision: bf16}
 measure: {warmup: 3, budget_s: 5, timeout_s: 60}
 launch: {threads_per_rank: 1}
 """

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stepscope.launch.hooked_job import HOOK
 from stepscope.records.profile import COLUMNS, RECORD
 from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout
@@ -101,29 +98,6 @@ class Rig:
         self.pages.close()
         (found,) = read_diaries(ProfileLayout(self.folder))
         return found
-
-
-@pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The hook's modules, gone again after the test."""
-    monkeypatch.syspath_prepend(str(HOOK))
-    names = (
-        "control",
-        "diary",
-        "record",
-        "outside",
-        "pages",
-        "gradients",
-        "ends",
-        "plans",
-        "bounds",
-        "roots",
-        "stacks",
-    )
-    before = {name for name in sys.modules if name.startswith("stepscope_hook")}
-    yield SimpleNamespace(**{name: importlib.import_module(f"stepscope_hook.{name}") for name in names})
-    for name in [name for name in sys.modules if name.startswith("stepscope_hook") and name not in before]:
-        del sys.modules[name]
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from stepscope.launch.hooked_job import HOOK
-
 
 class Module:
     """As much of torch's as the hook touches."""
@@ -54,19 +52,16 @@ class Diary:
 
 
 @pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+def torch(monkeypatch: pytest.MonkeyPatch, hook: Any) -> SimpleNamespace:  # noqa: ARG001 - a module that tests import
     found = SimpleNamespace(grad=True)
     found.is_grad_enabled = lambda: found.grad
     monkeypatch.setitem(sys.modules, "torch", found)
-    monkeypatch.syspath_prepend(str(HOOK))
-    yield found
-    for name in [name for name in sys.modules if name.startswith("stepscope_hook")]:
-        del sys.modules[name]
+    return found
 
 
 def _roots(model: list[Module], trained: list[Module]) -> tuple[Any, Diary]:
     diary = Diary()
-    roots = importlib.import_module("stepscope_hook.roots").Roots(diary)
+    roots = importlib.import_module("stepscope_hook.modules").Roots(diary)
     optimizer = SimpleNamespace(param_groups=[{"params": [each for module in trained for each in module.parameters()]}])
     roots.find(model, optimizer)
     return roots, diary
@@ -141,7 +136,7 @@ def test_steps_without_an_optimizer_are_passes_of_models_that_train(torch: Simpl
     counted: list[object] = []
     plans = SimpleNamespace(window=None, number=1)
     steps = SimpleNamespace(optimizer=-1, plans=plans, boundary=counted.append)
-    forwards = importlib.import_module("stepscope_hook.forwards").Forwards(steps)
+    forwards = importlib.import_module("stepscope_hook.modules").Forwards(steps)
     layer = Module(parameters=1)
     model, loss = Module(layer), Module()
 
@@ -169,7 +164,7 @@ def test_passes_in_eval_mode_are_the_steps_of_a_job_that_trains_nothing(torch: S
     torch.grad = False
     counted: list[object] = []
     steps = SimpleNamespace(optimizer=-1, plans=SimpleNamespace(window=None, number=1), boundary=counted.append)
-    forwards = importlib.import_module("stepscope_hook.forwards").Forwards(steps)
+    forwards = importlib.import_module("stepscope_hook.modules").Forwards(steps)
     model = Module(parameters=1)
     model.training = False
     for _ in range(3):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from stepscope.launch.hooked_job import HOOK
 
 MS = 1_000_000
 REQUEST = {
@@ -24,14 +19,6 @@ REQUEST = {
     "ranks": None,
     "duration_s": None,
 }
-
-
-@pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(HOOK))
-    yield SimpleNamespace(**{n: importlib.import_module(f"stepscope_hook.{n}") for n in ("control", "plans", "bounds")})
-    for name in [name for name in sys.modules if name.startswith("stepscope_hook")]:
-        del sys.modules[name]
 
 
 class Rank:
@@ -116,12 +103,12 @@ def test_rank_0_ends_a_window_for_all(
     reason: str | None,
 ) -> None:
     resident = [0.0]
-    monkeypatch.setattr(hook.bounds, "resident_bytes", lambda: resident[0])
+    monkeypatch.setattr(hook.window, "resident_bytes", lambda: resident[0])
     ranks = []
     for rank in (0, 1):
         control = hook.control.Control({"output": str(tmp_path), "tool_version": "0"})
         window = SimpleNamespace(number=1, control=control, steps=SimpleNamespace(rank=rank, restart=0))
-        ranks.append(hook.bounds.Bounds(window, 2))
+        ranks.append(hook.window.Bounds(window, 2))
     resident[0] = grown
     over = [[count for each in ranks if each.over(count, elapsed_s)] for count in range(5, 9)]
     assert over == ([[], [], [], []] if last is None else [[], [], [7, 7], [8, 8]])

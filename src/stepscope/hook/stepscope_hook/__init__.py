@@ -12,9 +12,9 @@ import sys
 def install(text):
     """Begin to watch for torch. text: JSON of STEPSCOPE_HOOK, written by the command line."""
     options = json.loads(text)
-    from stepscope_hook.failure import watch
+    from stepscope_hook.ends import watch_failures
 
-    watch(options)
+    watch_failures(options)
     if "torch" in sys.modules:
         _torch_is_there(options)
     else:

@@ -4,7 +4,7 @@ In the folder ``.stepscope`` of the output: ``request-N.json`` (the command line
 (rank 0 says at which step it begins and how many it has), ``window-N-stop.json`` (rank 0 ends it early), ``rank-R.json`` (a
 rank is there, and what its job is made of), ``process-HOST-PID.json`` (a process imported torch), ``window-N-rank-R.json``
 (how the window went on a rank); the diary's ``diary-``, ``events-`` and ``end-`` files (records/profile.py), with
-``end-RRRRR-pPID.json`` of a process that made no step; ``stack-request.json``, ``stack-`` and ``flight-`` files (stacks.py).
+``end-RRRRR-pPID.json`` of a process that made no step; ``stack-request.json``, ``stack-`` and ``flight-`` files (ends.py).
 """
 
 import json

@@ -13,7 +13,6 @@ from collections import deque
 from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 
-from stepscope_hook.clocks import RunQueue, cores, process_age_ns
 from stepscope_hook.control import identity, say
 from stepscope_hook.outside import Outside, guarded
 from stepscope_hook.record import (
@@ -36,6 +35,9 @@ from stepscope_hook.record import (
     RECORD,
     WHOLE,
     WINDOW,
+    RunQueue,
+    cores,
+    process_age_ns,
 )
 
 SHORT_NS = 100000

@@ -1,15 +1,33 @@
-"""How the process ended, as Python saw it."""
+"""Where a process of the job ended, as Python saw it, or hangs.
+
+``end-RRRRR-A.json``: how a rank ended; pPID in place of A for a process that has made no step.
+
+``failure-HOST-PID.json``: an exception that nobody caught, in any process of the job, which is then shown as ever. It is the
+only trace of a rank that fails before it steps, or before it imports torch; of a launcher it also says which ranks failed
+and with which codes (stepscope/records/profile.py).
+
+``stack-RRRRR-A.txt``, the Python stacks of all threads, and ``flight-RRRRR-A.json``, torch's flight recorder, where it is
+on: asked for by ``stack-request.json``, written anew (renamed into place) for each request, and answered by the diary's
+thread, which runs while a collective waits.
+"""
 
 import linecache
 import os
 import sys
 import sysconfig
+import threading
 import time
+import traceback
 
-from stepscope_hook.control import identity
+from stepscope_hook.control import Control, identity, utc
 
 LONGEST = 300
 OWN = os.path.dirname(os.path.abspath(__file__))
+MESSAGE_CHARS = 2000
+"""Of a failure."""
+REQUEST = "stack-request.json"
+DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+"""Of torch's flight recorder: NCCL's own first, where it is built in."""
 
 
 def write_end(control, pages, diary):
@@ -120,3 +138,129 @@ def is_library(path):
         return True
     paths = sysconfig.get_paths()
     return any(path.startswith(paths[key] + os.sep) for key in ("stdlib", "platstdlib") if paths.get(key))
+
+
+def watch_failures(options):
+    """Write exceptions that nobody catches. options: what the command line passed through the environment."""
+    before = sys.excepthook
+
+    def writes_failure(kind, error, trace):
+        if issubclass(kind, KeyboardInterrupt):  # an import in here would make a plain exit 1 of Python's end by SIGINT
+            return before(kind, error, trace)
+        try:
+            write_failure(Control(options), error, trace)
+        except Exception:  # the job's own failure is what counts
+            pass
+        return before(kind, error, trace)
+
+    sys.excepthook = writes_failure
+
+
+def write_failure(control, error, trace):
+    document = {
+        "host": control.host, "pid": os.getpid(), "rank": number_in("RANK"), "world_size": number_in("WORLD_SIZE"),
+        "restart": restart(), "at_unix_ns": time.time_ns(),
+        "exception": kind_of(error), "message": text_of(error)[:MESSAGE_CHARS], "place": place(error, trace),
+        "torch": "torch" in sys.modules, "ranks": launched(error),
+    }  # fmt: skip
+    control.write("profile_failure/1", "failure-{}-{}.json".format(control.host, os.getpid()), document)
+
+
+def number_in(name):
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else None
+
+
+def launched(error):
+    """Ranks that failed, as torchrun (ChildFailedError) and multiprocessing's spawn (ProcessException) know them."""
+    failures = getattr(error, "failures", None)
+    if isinstance(failures, dict):
+        return [
+            {"rank": int(rank), "pid": each.pid, "code": each.exitcode, "message": message_text(each.message)}
+            for rank, each in failures.items()
+        ]
+    rank, pid = getattr(error, "error_index", None), getattr(error, "error_pid", None)
+    if rank is None or pid is None:
+        return []
+    return [
+        {
+            "rank": rank,
+            "pid": pid,
+            "code": getattr(error, "exit_code", 1),
+            "message": message_text(getattr(error, "msg", "")),
+        }
+    ]
+
+
+def message_text(message):
+    """Of an error file, which holds the traceback beside its last line."""
+    if isinstance(message, dict):
+        message = (message.get("extraInfo") or {}).get("py_callstack") or message.get("message")
+    return str(message)[-MESSAGE_CHARS:] if message else None
+
+
+def place(error, trace):
+    """``file:line in function: code`` of the innermost line of the user's own; a line that does not parse."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return "{}:{}: {}".format(error.filename, error.lineno, (error.text or "").strip())
+    return place_of(trace)
+
+
+class Stacks:
+    def __init__(self, control, pages):
+        self.control = control
+        self.pages = pages
+        self.answered = None
+
+    def answer(self):
+        """Once for each request."""
+        try:
+            found = os.stat(self.control.path(REQUEST))
+        except OSError:
+            return
+        request = (found.st_mtime_ns, found.st_ino)
+        if request == self.answered:
+            return
+        self.answered = request
+        name = self.pages.name or "{:05d}-p{}".format(identity()[0], os.getpid())
+        self.put("stack-{}.txt".format(name), stacks_of_all())
+        recorded = flight_recorder()
+        if recorded is not None:
+            self.put("flight-{}.json".format(name), recorded)
+
+    def put(self, name, data):
+        temporary = self.control.path(".{}.{}".format(name, os.getpid()))
+        with open(temporary, "wb") as file:
+            file.write(data)
+        os.replace(temporary, self.control.path(name))
+
+
+def stacks_of_all():
+    """The main thread first, the innermost call last, as in a traceback."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main, here = threading.main_thread().ident, threading.get_ident()
+    lines = ["pid {} at {}\n".format(os.getpid(), utc())]
+    for ident, frame in sorted(sys._current_frames().items(), key=lambda each: each[0] != main):
+        if ident != here:
+            lines.append("\nthread {} ({}):\n".format(names.get(ident, "?"), ident))
+            lines.extend(traceback.format_stack(frame))
+    return "".join(lines).encode("utf-8", "replace")
+
+
+def flight_recorder():
+    """JSON of the collectives that this process entered last; None where it is not recorded."""
+    module = sys.modules.get("torch._C._distributed_c10d")
+    for name in DUMPS:
+        dump = getattr(module, name, None)
+        if dump is None:
+            continue
+        try:
+            found = dump(True, False)
+        except TypeError:
+            found = dump()
+        except Exception:  # it is off, or of another version
+            continue
+        found = found.encode() if isinstance(found, str) else bytes(found)
+        if b'"entries"' in found:
+            return found
+    return None

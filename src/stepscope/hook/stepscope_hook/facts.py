@@ -6,7 +6,7 @@ A class is judged once; an object costs one look-up (about 0.1 us: 50 ms for hal
 import gc
 import sys
 
-from stepscope_hook.clocks import cores
+from stepscope_hook.record import cores
 
 USERS = {
     "transformers": ("Trainer", "PreTrainedModel"),

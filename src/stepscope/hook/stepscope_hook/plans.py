@@ -9,9 +9,8 @@ import os
 import sys
 import time
 
-from stepscope_hook.bounds import WINDOW_S
 from stepscope_hook.control import say
-from stepscope_hook.window import Window
+from stepscope_hook.window import WINDOW_S, Window
 
 SETTLED = 4
 SETTLED_SPREAD = 0.2
@@ -137,7 +136,7 @@ class Plans:
             ahead = 0
             if world > 1:
                 hosts = {each["host"] for each in ranks if each is not None}
-                step_s = max(middle(times) / 1e9, 1e-6) if times else MARGIN_S
+                step_s = max(median(times) / 1e9, 1e-6) if times else MARGIN_S
                 margin_s = LATER_S if self.later else MARGIN_S if len(hosts) > 1 else 0
                 ahead = MARGIN_STEPS + int(margin_s / step_s)
             plan.begin = max(count + ahead, wait if isinstance(wait, int) else 0)
@@ -203,28 +202,28 @@ def steps_of(request, times):
         return request["steps"], None
     wanted = LEAST_STEPS
     if len(times) >= SETTLED:
-        centre = middle(times)
-        spread = 1.4826 * middle([abs(each - centre) for each in times]) / max(centre, 1)
+        centre = median(times)
+        spread = 1.4826 * median([abs(each - centre) for each in times]) / max(centre, 1)
         wanted = min(max(int((1.2533 * spread / PRECISE) ** 2) + 1, LEAST_STEPS), MOST_STEPS)
     if times:
-        allowed = max(int(WINDOW_S * 1e9 / (PROFILED_TAKES * max(middle(times), 1))), 1)
+        allowed = max(int(WINDOW_S * 1e9 / (PROFILED_TAKES * max(median(times), 1))), 1)
         if allowed < wanted:
             return allowed, "{:.0f} s hold {} steps".format(WINDOW_S, allowed)
     return wanted, None
 
 
-def middle(values):
+def median(values):
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def is_long(times):
-    return len(times) > 0 and middle(times) > LONG_STEP_NS
+    return len(times) > 0 and median(times) > LONG_STEP_NS
 
 
 def settled(times):
     last = list(times)[-SETTLED:]
     if len(times) < SETTLED:
         return False
-    centre = middle(last)
+    centre = median(last)
     return all(abs(each - centre) <= SETTLED_SPREAD * centre for each in last)

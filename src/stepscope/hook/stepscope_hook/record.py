@@ -1,7 +1,9 @@
-"""One step in the diary: its columns and flags, as stepscope/records/profile.py defines them."""
+"""One step in the diary: its columns and flags (stepscope/records/profile.py), and what the kernel is asked for them."""
 
 import math
+import os
 import struct
+import time
 
 RECORD = struct.Struct("<9fHBB")
 WHOLE, DATA, BEFORE, FORWARD, BACKWARD, OPTIMIZER, COMM, OUTSIDE, CPU, OTHER = range(10)
@@ -11,3 +13,51 @@ PHASES = {DATA: "data", BEFORE: "before", FORWARD: "forward", BACKWARD: "backwar
 NO_DELAY = 65535
 PROFILED, WINDOW, DEVICE_CLOCK, OWN_PROFILER, FIRST = 1, 2, 4, 8, 16
 NAN = math.nan
+
+
+SCHEDSTAT = "/proc/thread-self/schedstat"
+
+
+class RunQueue:
+    """Time that the thread which made this object was ready to run and had no processor.
+
+    The same file holds CPU time, but only as of the last tick of the scheduler (up to 4 ms ago): ``thread_time_ns`` is asked
+    for that.
+    """
+
+    def __init__(self):
+        try:
+            self.file = os.open(SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+            self.delay_ns()
+        except (OSError, ValueError, IndexError):
+            self.close()
+
+    def delay_ns(self):
+        """None: not known."""
+        if self.file is None:
+            return None
+        return int(os.pread(self.file, 64, 0).split()[1])
+
+    def close(self):
+        file, self.file = getattr(self, "file", None), None
+        if file is not None:
+            os.close(file)
+
+
+def process_age_ns():
+    """Since this process began; None: not known."""
+    try:
+        with open("/proc/self/stat") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+    return max(int(age * 1e9), 0)
+
+
+def cores():
+    """Processors that this process may use; None: not known."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (OSError, AttributeError):
+        return os.cpu_count()

@@ -5,18 +5,18 @@ import os
 import sys
 import time
 import weakref
+from functools import partial
 
 from stepscope_hook.control import identity, say
 from stepscope_hook.diary import Diary
-from stepscope_hook.ends import restart, tell_uncaught, write_end
+from stepscope_hook.ends import Stacks, restart, tell_uncaught, write_end
 from stepscope_hook.facts import Objects, model_facts, parameters_of
 from stepscope_hook.gradients import LastGradient, LastGradientOnDevice
 from stepscope_hook.looks import Looks
+from stepscope_hook.modules import Forwards, Roots
 from stepscope_hook.pages import Pages
 from stepscope_hook.plans import Plans
 from stepscope_hook.record import PROFILED, WINDOW
-from stepscope_hook.roots import Roots
-from stepscope_hook.stacks import Stacks
 
 PAUSE_NS = 1000000
 """A window's work between two steps from which on it is an event of its own."""
@@ -38,9 +38,7 @@ def watch(control):
         steps.memory = Recording(steps)
         steps.memory.when_cuda_begins()
     if (control.options.get("first") or {}).get("duration_s"):
-        from stepscope_hook.forwards import watch_forwards
-
-        watch_forwards(steps)
+        Forwards(steps).begin()
     else:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -202,14 +200,14 @@ class Steps:
             return
         self.ended = True
         self.diary.close()
-        for each in (self.plans.at_exit, lambda: self.pages.close(self.tell_end)):
+        for each in (
+            self.plans.at_exit,
+            lambda: self.pages.close(partial(write_end, self.control, self.pages, self.diary)),
+        ):
             try:
                 each()
             except Exception as error:  # the process ends as it would have
                 say("rank {}: {}: {}".format(self.rank, type(error).__name__, error))
-
-    def tell_end(self):
-        write_end(self.control, self.pages, self.diary)
 
 
 def _alive(pid):

@@ -1,0 +1,213 @@
+"""The modules of the job: whose calls are forward passes of the diary, end a step, or become ranges of a trace."""
+
+import weakref
+
+from stepscope_hook.looks import is_compiling
+
+
+class Roots:
+    """The modules that are the model, known by id, called through their class: their calls are its forward passes.
+
+    Their class is changed, not they: hooks on a module would be copied, pickled and scripted with it.
+    """
+
+    def __init__(self, diary):
+        self.diary = diary
+        self.known = {}
+        self.classes = set()
+        self.trained = set()
+        self.deepened = False
+        """Whether children stand for roots that nobody called."""
+
+    def find(self, modules, optimizer):
+        """Each outermost module that holds parameters of the optimizer, and below it the only child that holds them all."""
+        self.trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
+        for module in modules:
+            if id(module) in inner or not self.held(module):
+                continue
+            for each in self.chain(module):
+                self.add(each)
+
+    def chain(self, module):
+        """A module and the only child of the last one that holds all of its trained parameters, and so on.
+
+        Nothing below what is compiled is looked at, nor a module that is compiled in place.
+        """
+        held, found = self.held(module), []
+        while module is not None and not compiled_in_place(module) and len(found) < 16:
+            found.append(module)
+            if type(module).__name__ == "OptimizedModule":
+                break
+            module = next((child for child in children(module) if self.held(child) == held), None)
+        return found
+
+    def held(self, module):
+        return {id(each) for each in module.parameters()} & self.trained
+
+    def look_deeper(self):
+        """Where passes are seen and no root is called (Lightning calls training_step): look at the children that train."""
+        diary = self.diary
+        if diary.ever_forward or not diary.ever_backward:
+            return
+        self.deepened = True
+        for module in [reference() for reference in list(self.known.values())]:
+            if module is None or type(module).__name__ == "OptimizedModule":
+                continue
+            for child in children(module)[:64]:
+                if self.held(child) and not compiled_in_place(child):
+                    self.add(child)
+
+    def add(self, module):
+        key = id(module)
+        if key in self.known:
+            return
+        self.known[key] = weakref.ref(module, lambda _: self.known.pop(key, None))
+        kind = type(module)
+        if kind not in self.classes:
+            self.classes.add(kind)
+            self.time_calls(kind)
+
+    def time_calls(self, kind):
+        import torch
+
+        diary, known, grad, compiling = self.diary, self.known, torch.is_grad_enabled, is_compiling()
+        own = kind.__dict__.get("__call__")
+
+        def call_of_root(self, *args, **kwargs):
+            call = own.__get__(self) if own is not None else super(kind, self).__call__
+            if compiling() or id(self) not in known or diary.depth or not diary.mine():
+                return call(*args, **kwargs)
+            diary.depth = 1
+            diary.forward_begins(self.training, grad())
+            try:
+                return call(*args, **kwargs)
+            except BaseException as error:
+                diary.raises(error, "forward")
+                raise
+            finally:
+                diary.depth = 0
+                diary.forward_ends()
+
+        kind.__call__ = call_of_root
+
+
+def children(module):
+    return [child for child in module._modules.values() if child is not None]
+
+
+def compiled_in_place(module):
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
+def around_forwards(before, after):
+    """Register both with torch for all modules; the handles."""
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+    handles = [register_module_forward_pre_hook(before)]
+    try:
+        handles.append(register_module_forward_hook(after, always_call=True))
+    except TypeError:  # torch before 2.1
+        handles.append(register_module_forward_hook(after))
+    return handles
+
+
+class Forwards:
+    """A time window for jobs without an optimizer: every forward pass of a model ends a step.
+
+    A model is an outermost module with parameters; a loss has none. Where a model trains, passes in eval mode or without
+    gradients (an evaluation) are no steps. The hooks are on all modules until the first window is over: they cost about
+    1 us a module and pass.
+    """
+
+    def __init__(self, steps):
+        self.steps = steps
+        self.inside = None
+        """id() of the outermost module with parameters that runs."""
+        self.trains = False
+        self.with_parameters = weakref.WeakKeyDictionary()
+        self.handles = []
+
+    def begin(self):
+        self.handles = around_forwards(self.before, self.after)
+
+    def before(self, module, args):  # torch's signature
+        if self.inside not in (None, id(module)) or not self.is_model(module):
+            return
+        self.inside = id(module)
+        if self.counts(module):
+            self.step()
+
+    def after(self, module, args, output):  # torch's signature
+        if self.inside == id(module):
+            self.inside = None
+
+    def is_model(self, module):
+        found = self.with_parameters.get(module)
+        if found is None:
+            found = self.with_parameters[module] = next(iter(module.parameters()), None) is not None
+        return found
+
+    def counts(self, module):
+        import torch
+
+        training = module.training and torch.is_grad_enabled()
+        self.trains = self.trains or training
+        return training or not self.trains
+
+    def step(self):
+        steps = self.steps
+        if steps.optimizer is None:
+            steps.optimizer = -1
+            steps.register()
+        if steps.optimizer != 0:
+            steps.boundary(None)
+        if steps.optimizer == 0 or (steps.plans.window is None and steps.plans.number > 1):
+            for handle in self.handles:
+                handle.remove()
+
+
+class Scopes:
+    """Forward passes of the model's modules as ranges of the trace: ``module: layers.3.attention``.
+
+    Registered with torch for all modules while a window is open. memory: name each allocation's module, too.
+    """
+
+    def __init__(self, memory=False):
+        import torch
+
+        self.tell = getattr(torch.cuda.memory, "_set_memory_metadata", None) if memory else None  # torch 2.10
+        self.names = {}
+        self.open = []
+        self.handles = around_forwards(self.before, self.after)
+
+    def before(self, module, args):  # torch's signature
+        import torch
+
+        if not self.open:
+            self.names = {id(each): name for name, each in module.named_modules()}
+        name = self.names.get(id(module)) or type(module).__name__
+        span = torch.profiler.record_function("module: " + name)
+        span.__enter__()
+        self.open.append((id(module), span, name))
+        if self.tell is not None:
+            self.tell(name)
+
+    def after(self, module, args, output):  # torch's signature
+        while self.open:
+            if self.leave() == id(module):
+                return
+
+    def leave(self):
+        """id() of the innermost module, which ends."""
+        key, span, _ = self.open.pop()
+        span.__exit__(None, None, None)
+        if self.tell is not None:
+            self.tell(self.open[-1][2] if self.open else "")
+        return key
+
+    def close(self):
+        for handle in self.handles:
+            handle.remove()
+        while self.open:
+            self.leave()
