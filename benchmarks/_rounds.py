@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import StepscopeError, Unavailable
-from stepscope.stats.bootstrap import RESAMPLES, Ratio, percentile_interval
-from stepscope.stats.compare import MIN_REPLICATES, MannWhitney, mann_whitney
+from stepscope.stats.compare import MIN_REPLICATES, RESAMPLES, MannWhitney, Ratio, mann_whitney, percentile_interval
 from stepscope.stats.order import Samples, as_array, median_interval
 
 

@@ -57,7 +57,7 @@ def _rank(kind: str) -> None:
     from stepscope.rank.startup import use_batch_scheduling
     from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
     from stepscope.records.mesh import PipelineLayout, PipelineSpan
-    from stepscope.results.pipeline_profile import MeasuredPipeline
+    from stepscope.results.pipeline import MeasuredPipeline
     from stepscope.strategies.pipeline import PipelineOptions
 
     try:

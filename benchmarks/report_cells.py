@@ -19,7 +19,7 @@ from benchmarks._commands import stepscope
 from benchmarks._report import heading
 from stepscope.records.cell import CellSpec, RunRecord
 from stepscope.records.samples import EpochResult, StepSample
-from stepscope.results.bench_document import write_results
+from stepscope.results.run_figures import write_results
 from stepscope.results.runs import build_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record

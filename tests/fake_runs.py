@@ -15,7 +15,7 @@ from stepscope.records import codec
 from stepscope.records.cell import CellSpec, CellStatus
 from stepscope.records.samples import EpochResult, RankSummary, SamplesHeader, StepSample
 from stepscope.records.training import TrainingRun
-from stepscope.results.bench_document import bench_rows
+from stepscope.results.run_figures import bench_rows
 from stepscope.results.runs import labelled
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record

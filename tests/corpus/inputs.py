@@ -132,7 +132,7 @@ def _cells(layout: RunLayout, *, slower: float = 1.0) -> None:
     """Samples of one rank and of two, of a killed cell and of a cell of epochs; rows as the controller makes them."""
     from tests import fake_runs as fakes
 
-    from stepscope.results.bench_document import write_results
+    from stepscope.results.run_figures import write_results
     from stepscope.results.runs import Planned, build_runs
 
     wobble = [0, 3, 1, 4, 2, 5, 1, 3, 0, 4, 2, 3]

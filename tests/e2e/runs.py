@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from tests.torch_forks import CHECKOUT, ForkedPopen, shared_server
 
-from stepscope.results.bench_document import bench_rows
+from stepscope.results.run_figures import bench_rows
 from stepscope.results.runs import read_runs
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from tests.e2e.runs import Cli, wait_for
 from tests.e2e.test_profile import FAKE_TORCH, JOB, PYTHON
 
 from stepscope.records.profile import JobEnd
-from stepscope.results.job_end import end_sentence, read_job_end
+from stepscope.results.profiled_job import end_sentence, read_job_end
 from stepscope.store.layout import ProfileLayout
 
 pytestmark = pytest.mark.e2e

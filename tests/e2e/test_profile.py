@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.runs import Cli, wait_for
 from tests.unit.traces.test_nsys import CALLS, KERNELS, STRINGS, export
 
-from stepscope.results.job_end import read_job_end
+from stepscope.results.profiled_job import read_job_end
 from stepscope.store.diary_tail import steps_in
 from stepscope.store.layout import ProfileLayout
 

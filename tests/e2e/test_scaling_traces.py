@@ -10,7 +10,7 @@ import pytest
 from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.results.open import load_evidence
-from stepscope.results.scaling_words import verdict
+from stepscope.results.scaling_budget import verdict
 
 SCRIPT = """
 import os, sys

@@ -18,8 +18,8 @@ from stepscope.records.training import TrainingRun
 from stepscope.report.render import terminal
 from stepscope.report.summary import write_summary
 from stepscope.report.views.runs import of_cells as build
-from stepscope.results.bench_document import rows_csv, write_results
 from stepscope.results.open import load_evidence
+from stepscope.results.run_figures import rows_csv, write_results
 from stepscope.results.runs import Planned, build_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record

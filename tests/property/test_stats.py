@@ -9,10 +9,8 @@ from tests.examples import examples
 
 from stepscope.core.errors import Unavailable
 from stepscope.stats.compare import change, mann_whitney
-from stepscope.stats.describe import summary
-from stepscope.stats.order import mad, median, median_interval, sign_autocorrelation_time
-from stepscope.stats.stopping import precise_enough
-from stepscope.stats.warmup import warmup_end
+from stepscope.stats.order import mad, median, median_interval, sign_autocorrelation_time, summary
+from stepscope.stats.warmup import precise_enough, warmup_end
 
 times = st.lists(st.integers(min_value=1, max_value=10**12), min_size=1, max_size=60)
 several = st.lists(st.integers(min_value=1, max_value=10**6), min_size=6, max_size=30)

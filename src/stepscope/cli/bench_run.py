@@ -39,14 +39,13 @@ from stepscope.report.views.bucket_sweep import build as buckets_table
 from stepscope.report.views.held import build as held_tables
 from stepscope.report.views.pipeline import build as pipeline_tables
 from stepscope.report.views.runs import of_cells
-from stepscope.results.bench_document import bench_document
 from stepscope.results.evidence import Evidence
 from stepscope.results.experiments import checks_of
 from stepscope.results.held import differing, held, in_words
 from stepscope.results.open import load_evidence
-from stepscope.results.overlap_gain import conclusions as overlap_conclusions
-from stepscope.results.overlap_gain import gains
-from stepscope.results.pipeline_profile import conclusions, pipelines
+from stepscope.results.pipeline import conclusions, pipelines
+from stepscope.results.run_figures import bench_document
+from stepscope.results.sweeps import gains, overlap_conclusions
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_run
 from stepscope.store.yaml_loader import Document, parse_yaml

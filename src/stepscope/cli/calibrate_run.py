@@ -69,7 +69,7 @@ def run(options: Calibrate) -> int:
 def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
     """What the collectives of a profiled job cost it. Raises DataError, UsageError with the sizes that are missing."""
     from stepscope.cli.evidence import traces_of
-    from stepscope.results.traced_costs import OF_A_JOB, SECTIONS, machine_of_traces, rows_of_traces
+    from stepscope.results.comm_costs import OF_A_JOB, SECTIONS, machine_of_traces, rows_of_traces
     from stepscope.traces.job import analyse_job
     from stepscope.traces.rank_pass import Wanted
 

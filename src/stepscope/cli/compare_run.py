@@ -202,7 +202,7 @@ def _show(comparison: Comparison, *, every: bool) -> None:
 def _show_verdict(comparison: Comparison) -> None:
     """A line for each side: of two profiled jobs how the step changed; else how many figures differ, and the largest."""
     from stepscope.report.views.comparison import metric_name, signed_percent, step_sentence, unclear_sentence
-    from stepscope.results.compared_diaries import STEP_METRIC
+    from stepscope.results.comparing import STEP_METRIC
 
     for side in comparison.sides[1:]:
         tested = [f for f in comparison.figures if f.side == side and f.verdict != "not tested"]
@@ -231,7 +231,7 @@ def _show_verdict(comparison: Comparison) -> None:
 def _show_scaling(comparison: Comparison) -> None:
     """The answer first: speed-up and efficiency of every pair of sides, and the parts that took the rest."""
     from stepscope.report.views import scaling_budget
-    from stepscope.results.scaling_words import loss, verdict
+    from stepscope.results.scaling_budget import loss, verdict
 
     console = out()
     for budget in comparison.scaling:
@@ -309,7 +309,7 @@ def run_diff(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
 def _by_all_steps(diffs: Sequence[TraceDiff], before: Path, after: Path) -> list[TraceDiff]:
     """With the verdict of all timed steps, where both are profiled jobs whose hook timed them; parts stay the windows'."""
     from stepscope.core.errors import Unavailable
-    from stepscope.results.compared_diaries import step_change, timed_steps
+    from stepscope.results.comparing import step_change, timed_steps
     from stepscope.store.diary import read_diaries
     from stepscope.store.layout import ProfileLayout
     from stepscope.traces.diff import step_verdict

@@ -28,7 +28,7 @@ from stepscope.matrix.work import CellMoved, Event, GroupStarted
 from stepscope.records import codec
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.table import Column, Table, Value, duration, said, tabled, whole
-from stepscope.stats.excess import MIN_EXCESS
+from stepscope.stats.compare import MIN_EXCESS
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.doctor import Doctor

@@ -82,7 +82,7 @@ def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
     spans: also what timelines draw, of every trace.
     """
     from stepscope.core.forks import stop_signals_raise
-    from stepscope.results.missing import require_stated
+    from stepscope.results.joining import require_stated
 
     stated = _stated(options)
     with stop_signals_raise(_STOPPED):
@@ -114,8 +114,7 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
     """As ``read_evidence``, every path by itself; what the user states may be of a run at any of them."""
     from stepscope.core.forks import stop_signals_raise
     from stepscope.core.places import telling_names
-    from stepscope.results.joining import join
-    from stepscope.results.missing import require_columns, require_stated
+    from stepscope.results.joining import join, require_columns, require_stated
     from stepscope.store.stated import require_known, stated_of_source
 
     stated = _stated(options)

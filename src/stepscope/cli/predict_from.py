@@ -95,8 +95,7 @@ def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
             raise UsageError(f"--cell {cell_id}: {path} is not a run folder of stepscope bench", fix="remove --cell")
         from stepscope.cli.evidence import traces_of
         from stepscope.results.diary import job_steps
-        from stepscope.results.traced_job import SECTIONS, job_of_traces
-        from stepscope.results.unprofiled_job import unprofiled
+        from stepscope.results.job_from_traces import SECTIONS, job_of_traces, unprofiled
         from stepscope.store.diary import read_diaries
         from stepscope.traces.job import analyse_job
         from stepscope.traces.rank_pass import Wanted

@@ -41,7 +41,7 @@ from stepscope.store.writer import write_bytes
 if TYPE_CHECKING:
     from stepscope.cli.commands.plan import Plan as Options
     from stepscope.cli.commands.predict import Predict
-    from stepscope.results.traced_model import TracedModel
+    from stepscope.results.job_from_traces import TracedModel
 
 
 OBEYED = (
@@ -324,7 +324,7 @@ def run_plan(options: Options) -> int:
 def _model_of_job(path: Path) -> TracedModel:
     """Of the first rank's trace. Raises UsageError with what its traces do not show."""
     from stepscope.cli.evidence import traces_of
-    from stepscope.results.traced_model import model_of_calls, recorded_parameters
+    from stepscope.results.job_from_traces import model_of_calls, recorded_parameters
     from stepscope.store.files import require_there
     from stepscope.traces.layer_calls import layer_calls
     from stepscope.traces.load import load_file, trace_files

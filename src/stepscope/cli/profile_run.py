@@ -28,7 +28,7 @@ from stepscope.launch.job_window import POLL_S, WindowReading, WindowState, Wind
 from stepscope.launch.rank_watch import RankWatch
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.records.profile import Hang, JobEnd, ProfileRecord, WindowOfRank, WindowRequest
-from stepscope.results.job_end import end_sentence, hang_words
+from stepscope.results.profiled_job import end_sentence, hang_words
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
 from stepscope.store.writer import make_dir, write_record, writing

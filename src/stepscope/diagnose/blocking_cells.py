@@ -11,7 +11,7 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.plan import CommOp
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, others, timed_cells
 from stepscope.results.evidence import Evidence
-from stepscope.results.overlap_gain import after_backward, plan_of
+from stepscope.results.sweeps import after_backward, plan_of
 
 
 def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float) -> Statement:

@@ -68,7 +68,7 @@ class Rule:
         outcome = named(self.name, together(outcomes))
         if not self.folded or not isinstance(outcome, tuple):
             return outcome
-        from stepscope.results.days import repeated
+        from stepscope.results.history import repeated
 
         return folded(outcome, repeated(evidence))
 

@@ -30,8 +30,7 @@ from stepscope.results.diary import (
     step_interval,
 )
 from stepscope.results.evidence import Evidence, TraceEvidence
-from stepscope.results.job_end import end_sentence
-from stepscope.results.profiled_job import ProfiledJob
+from stepscope.results.profiled_job import ProfiledJob, end_sentence
 from stepscope.results.slow_ranks import Slow
 
 WORTH = 0.1

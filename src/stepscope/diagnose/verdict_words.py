@@ -11,8 +11,7 @@ from stepscope.diagnose.verdict_kinds import KIND_OF_EVENT
 from stepscope.records.finding import Diagnosis, JobVerdict, Share, TimeCost, VerdictKind
 from stepscope.records.profile import JobEnd
 from stepscope.results.diary import JobSteps, between_steps, crowd, drift
-from stepscope.results.job_end import end_sentence
-from stepscope.results.profiled_job import ProfiledJob
+from stepscope.results.profiled_job import ProfiledJob, end_sentence
 from stepscope.results.slow_ranks import Slow
 
 NOUNS: dict[VerdictKind, str] = {

@@ -32,7 +32,7 @@ from stepscope.matrix.machine import (
 from stepscope.records.comm import CommKind, CommRow, CommSpec, Mode, Pacing
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.plan import DTYPE_BYTES
-from stepscope.results.comm_links import link_peak
+from stepscope.results.comm_facts import link_peak
 from stepscope.results.comm_rows import build_comm_rows, read_comm_cells, write_comm_rows
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_if_there

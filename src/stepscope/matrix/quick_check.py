@@ -31,9 +31,8 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.plan import CommOp
 from stepscope.results.evidence import CellEvidence, Evidence, Source
-from stepscope.results.slow_ranks import OwnTimes, own_times
-from stepscope.results.step_collective import StepCollective, step_collective
-from stepscope.stats.excess import LEAST_STEPS
+from stepscope.results.slow_ranks import OwnTimes, StepCollective, own_times, step_collective
+from stepscope.stats.compare import LEAST_STEPS
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_cell
 from stepscope.store.yaml_loader import parse_yaml

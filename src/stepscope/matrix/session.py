@@ -27,7 +27,7 @@ from stepscope.records.cell import CellStatus
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.options import OptionsModel
 from stepscope.records.training import TrainingRun
-from stepscope.results.bench_document import write_results
+from stepscope.results.run_figures import write_results
 from stepscope.results.runs import baselines_of, folder_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.yaml_loader import Document

@@ -21,8 +21,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from stepscope.rank.recorder import Recorder
 from stepscope.records.cell import CellSpec, MeasureSettings
-from stepscope.stats.stopping import checkpoints, precise_enough
-from stepscope.stats.warmup import warmup_end
+from stepscope.stats.warmup import checkpoints, precise_enough, warmup_end
 
 
 class Control:

@@ -8,7 +8,7 @@ from typing import Any
 from stepscope.records.codec import headed, plain
 from stepscope.records.comparison import Comparison
 from stepscope.report.conditions import Changed, Condition
-from stepscope.results.compared_figure import lacking
+from stepscope.results.comparing import lacking
 
 
 def document(comparison: Comparison) -> dict[str, Any]:

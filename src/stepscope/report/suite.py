@@ -12,11 +12,10 @@ from stepscope.records.training import TrainingRun
 from stepscope.report.comm_document import document_001
 from stepscope.report.table import Table
 from stepscope.report.views import comm_overview, links, memory_batches, runs, scaling
-from stepscope.results.bench_document import bench_rows
-from stepscope.results.comm_facts import topology_of
+from stepscope.results.comm_facts import link_rates, topology_of
 from stepscope.results.evidence import Evidence
-from stepscope.results.link_rates import link_rates
-from stepscope.results.memory_by_batch import memory_by_batch
+from stepscope.results.run_figures import bench_rows
+from stepscope.results.sweeps import memory_by_batch
 
 COMM = "comm"
 

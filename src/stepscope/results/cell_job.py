@@ -19,7 +19,7 @@ from stepscope.records.cell import CellSpec
 from stepscope.records.network import hosts_of
 from stepscope.records.prediction import BackwardProfile
 from stepscope.records.samples import CellResult, StepSample
-from stepscope.results.pipeline_profile import measured_pipeline
+from stepscope.results.pipeline import measured_pipeline
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import deviation_within, median
 from stepscope.strategies.pipeline import PipelineOptions, message_bytes

@@ -1,11 +1,15 @@
-"""What collectives cost here, from whatever the evidence holds: a calibration, or measured collectives to make one of."""
+"""What collectives cost here: from a calibration, from measured collectives, or from the collectives in a job's traces."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from stepscope.core.errors import StepscopeError, UsageError
+import numpy as np
+
+from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import DataError, StepscopeError, UsageError
+from stepscope.core.words import grouped
 from stepscope.predict.calibration import calibrate, machine_of
 from stepscope.predict.overlap import Transport, measured_transport
 from stepscope.predict.run_buckets import choose_buckets, naive_twin, own_timeline
@@ -14,8 +18,12 @@ from stepscope.records.cell import CellSpec
 from stepscope.records.comm import CommRow
 from stepscope.records.prediction import BucketChoice, Timeline
 from stepscope.records.samples import CellResult
+from stepscope.records.trace_collectives import MatchedCollective
+from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.comm_labels import cells_of
+from stepscope.results.comm_rows import UNMEASURED
 from stepscope.results.evidence import Evidence
+from stepscope.stats.compare import bootstrap_median_interval
 
 NOWHERE = CalibratedMachine(
     hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None
@@ -109,3 +117,84 @@ def command_for(cell: CellSpec, *, run: str = "RUN") -> str:
         f"stepscope comm --ops all_reduce --sizes 64K:64M:4 --overlap --ranks {cell.world_size}{network} -o COMM "
         f"&& stepscope diagnose {run} COMM"
     )
+
+
+SECTIONS = frozenset({"collectives"})
+"""What of a trace is needed beside what any reading gives."""
+
+OF_A_JOB = "from the traces of a job: transfers beside its computation, waiting for other ranks taken off"
+
+_SHORT = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_SEED = 20_261_123
+
+
+def rows_of_traces(summary: TraceSummary, *, name: str) -> tuple[CommRow, ...]:
+    """Median transfer (ns, from the last rank's arrival to the first exit) of each op, type, group and size.
+
+    Raises DataError where no transfer can be told from waiting: one rank's traces, or none that match.
+    """
+    instances = [] if summary.collectives is None else list(summary.collectives.instances)
+    usable = [
+        each for each in instances
+        if each.transfer_ns and each.size_bytes and each.group_size and each.complete and each.op in COLLECTIVES.names()
+    ]  # fmt: skip
+    if not usable:
+        raise DataError(
+            f"{name}: these traces show no transfer of a collective", why=_why(summary, instances),
+            fix="stepscope comm -o COMM measures the network itself; then stepscope calibrate COMM",
+        )  # fmt: skip
+    hosts = {each.facts.rank: each.facts.host for each in summary.ranks}
+    backend = next((each.facts.backend for each in summary.ranks if each.facts.backend), None)
+    on_device = any(each.facts.device_name for each in summary.ranks)
+    alike = grouped(usable, lambda each: (each.op, each.dtype or "unknown", _ranks(each), each.size_bytes))
+    return tuple(
+        _row(same, hosts, backend=backend or ("nccl" if on_device else "gloo"), device="cuda" if on_device else "cpu")
+        for same in alike.values()
+    )
+
+
+def machine_of_traces(summary: TraceSummary) -> CalibratedMachine:
+    """What the traces say of where the job ran."""
+    facts = [each.facts for each in summary.ranks]
+    return CalibratedMachine(
+        hosts=tuple(sorted({each.host for each in facts if each.host})),
+        cpu_model=None,
+        usable_cores=None,
+        gpus=tuple(each.device_name for each in facts if each.device_name),
+        torch_version=None,
+        backend_version=None,
+    )
+
+
+def _why(summary: TraceSummary, instances: Sequence[MatchedCollective]) -> str:
+    if not instances:
+        return "the job's steps call no collective"
+    if len(summary.ranks) < 2:
+        return "only one rank's trace is there: what is transfer, and what waits for the others, is unknown"
+    if not any(each.size_bytes for each in instances):
+        return "sizes are not recorded (record_shapes=True; stepscope profile sets it)"
+    return next((each.unsplit for each in instances if each.unsplit), "the ranks' calls do not match")
+
+
+def _ranks(each: MatchedCollective) -> tuple[int, ...]:
+    return tuple(sorted(rank.rank for rank in each.ranks))
+
+
+def _row(same: Sequence[MatchedCollective], hosts: Mapping[int, str | None], *, backend: str, device: str) -> CommRow:
+    first = same[0]
+    times = np.array([float(each.transfer_ns or 0) for each in same])
+    known = {hosts.get(rank) for rank in _ranks(first)}
+    interval = bootstrap_median_interval(times, rng=np.random.default_rng(_SEED))
+    return CommRow(
+        **{
+            **UNMEASURED,
+            "cell_id": "traces", "status": "ok", "error": None, "kind": "collective", "op": first.op,
+            "dtype": _SHORT.get(first.dtype or "", first.dtype or "unknown"), "reduce_op": None, "in_place": True,
+            "mode": "blocking", "in_flight": 1, "pattern": None, "pacing": "barrier", "root": 0,
+            "world_size": first.group_size, "hosts": None if None in known else len(known), "device": device,
+            "backend": backend, "env": {}, "network": None, "size_bytes": first.size_bytes,
+            "asked_bytes": first.size_bytes, "iterations": len(same), "time_ns_median": float(np.median(times)),
+            "time_ns_low": interval.low if interval else None, "time_ns_high": interval.high if interval else None,
+            "time_ns_mean": float(times.mean()), "time_ns_min": float(times.min()), "time_ns_max": float(times.max()),
+        }
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, grouped
 from stepscope.records import codec
@@ -18,7 +19,7 @@ from stepscope.records.cell import CellStatus
 from stepscope.records.comm import CommRow, CommSample, CommSpec, CommSummary
 from stepscope.records.network import hosts_of
 from stepscope.records.samples import RankCommSamples
-from stepscope.stats.describe import summary
+from stepscope.stats.order import summary
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_comm_samples, read_if_there, read_record, read_run
 from stepscope.store.writer import write_bytes

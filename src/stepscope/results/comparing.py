@@ -1,31 +1,247 @@
-"""A/B: the same cells of two or more runs, with intervals and a test over replicates (METRICS: Comparing two runs)."""
+"""A/B: the same cells, jobs or diaries of two or more sides, figure by figure: ratio, interval, test, verdict
+(METRICS: Comparing two runs).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent, format_size
-from stepscope.core.words import grouped
+from stepscope.core.words import counted, grouped
 from stepscope.records.comm import CommRow
-from stepscope.records.comparison import ComparedFigure, Comparison, Replicates, ScalingBudget
+from stepscope.records.comparison import ComparedFigure, Comparison, ComparisonVerdict, Replicates, ScalingBudget
 from stepscope.records.nouns import Measured, Scaling
 from stepscope.records.training import TrainingRun
-from stepscope.results.comm_pairs import SweepPair, sweep_pairs
-from stepscope.results.compared_diaries import BUSY, DIARY_METRICS, diary_figures, timed_steps
-from stepscope.results.compared_figure import figure
-from stepscope.results.differences import conditions_of
+from stepscope.results.diary import job_steps
+from stepscope.results.differences import SweepPair, conditions_of, sweep_pairs
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, derived
 from stepscope.results.figures import PER_EPOCH, epoch_time, steady_times, train_loss
 from stepscope.results.joining import as_given
-from stepscope.stats.compare import MIN_REPLICATES, MOST_BLOCKS, SIGNIFICANT, block_medians, step_blocks
+from stepscope.stats.compare import MIN_REPLICATES, MOST_BLOCKS, SIGNIFICANT, Change, block_medians, change, step_blocks
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.store.diary import RankDiary
 from stepscope.traces.diff import CAUTION
+
+Numbers = NDArray[np.float64]
+Of = Callable[..., Any]
+"""np.median or np.mean."""
+
+BETWEEN_RUNS = 0.009
+"""Standard deviation of log(step) between runs of one command on one machine that was meant to have nothing else to do."""
+
+OF_STEP = 0.01
+"""What a part of the step may differ by between two such runs, as a share of the step: parts take time from each other."""
+
+DELAY_FACTOR, USUAL_DELAY = 1.5, 0.01
+"""Without processor for the share c of the time, a step takes 1 / (1 - c) times as long; beyond the usual share, that log
+times the first is what the step may differ by between two runs. 13 runs beside other work (c 0.03 to 0.86, steps up to 9
+times as long as alone) came out as different from each other in 6 of 36 pairs with half the log; the factor was chosen on
+these runs."""
+
+MOST_DOUBT = 0.3
+"""Of what two runs of one command differ by (of log): where it is more nothing could be told, and nothing is tested."""
+
+BUSY = 0.03
+"""From this share of the time without processor on it is said."""
+
+MOST_LOOKED_AT = 2000
+"""Values in which the dependence of steps is looked for: of more steps, blocks of them."""
+
+PARTS = ("data", "forward", "backward", "optimizer", "comm", "outside")
+STEP_METRIC = "diary_step_ns"
+DIARY_METRICS = (STEP_METRIC, *(f"diary_{part}_ns" for part in PARTS))
+"""Of all timed steps: the step of the slowest rank without what is outside of it; its parts, mean of the ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedSteps:
+    """The timed steps of a job that all its ranks have, warm-up left out. Times in ns.
+
+    step: [steps] of each step's slowest rank, without what is outside; by_rank: of each. parts: [steps] mean of the
+    ranks, those that were seen.
+    outside: mean of all steps after the first. contended: largest share of a rank's time without processor.
+    """
+
+    step: Numbers
+    by_rank: Mapping[int, Numbers]
+    parts: Mapping[str, Numbers]
+    outside: float | None
+    ranks: int
+    contended: float
+
+
+def timed_steps(diaries: Sequence[RankDiary]) -> TimedSteps | Unavailable:
+    """Those of :func:`stepscope.results.diary.job_steps`."""
+    found = job_steps(diaries)
+    if found is None:
+        return Unavailable("no step diary")
+    timed = np.logical_and.reduce([diary.timed[found.numbers - 1] for diary in found.diaries])
+    if not timed.all():
+        return Unavailable(f"none of {counted(found.all_steps, 'step')} is timed on every rank")
+    parts = {
+        part: np.nan_to_num(values).mean(axis=0)
+        for part, values in found.parts_ns.items()
+        if part in PARTS and np.isfinite(values).mean() > 0.5
+    }
+    outside = [np.nan_to_num(d.columns["outside_ns"][1 : found.all_steps]) for d in found.diaries]
+    return TimedSteps(
+        step=found.step_ns,
+        by_rank={diary.rank: found.whole_ns[at] for at, diary in enumerate(found.diaries)},
+        parts=parts,
+        outside=float(np.mean(outside)) if found.all_steps > 1 else None,
+        ranks=found.ranks,
+        contended=float(np.max(np.nan_to_num(found.delay_ns).sum(axis=1) / found.whole_ns.sum(axis=1))),
+    )
+
+
+def between_runs(*sides: TimedSteps) -> float:
+    """Standard deviation of log(ratio) of two runs of one command under these conditions."""
+    contended = min(0.99, max(side.contended for side in sides))
+    return math.hypot(math.sqrt(2) * BETWEEN_RUNS, DELAY_FACTOR * max(0.0, -math.log1p(-contended) - USUAL_DELAY))
+
+
+def step_change(before: TimedSteps, after: TimedSteps, ranks: tuple[int, int]) -> tuple[Change, str] | None:
+    """A rank's step after against before, and what a replicate is; None for ranks without a diary.
+
+    ranks: that of before, and that of after.
+    """
+    first, second = before.by_rank.get(ranks[0]), after.by_rank.get(ranks[1])
+    if first is None or second is None:
+        return None
+    a, b = _diary_blocks(first, np.median), _diary_blocks(second, np.median)
+    found = change(a.values, b.values, between=between_runs(before, after))
+    return None if found is None else (found, a.kind)
+
+
+def diary_figures(before: TimedSteps, after: TimedSteps, *, side: str) -> Iterable[ComparedFigure]:
+    """The step, then its parts: a part differs where it does so beyond 1% of the step, all of them tested at once."""
+    between = between_runs(before, after)
+    what = f"all steps: {before.step.size:,} against {after.step.size:,}"
+    yield _figure(what, STEP_METRIC, side, before.step, after.step, between=between, of=np.median)
+    shared = [part for part in PARTS[:-1] if part in before.parts and part in after.parts]
+    for part in shared:
+        a, b = before.parts[part], after.parts[part]
+        typical = max(float(a.mean()), float(b.mean()))
+        if min(float(a.mean()), float(b.mean())) <= 0:
+            continue
+        share = typical / max(float(np.median(before.step)), float(np.median(after.step)))
+        doubt = math.hypot(between, OF_STEP) / share
+        yield _figure(what, f"diary_{part}_ns", side, a, b, between=doubt, of=np.mean, tests=len(shared))
+    if before.outside and after.outside:
+        first, second = (Measured(value=mean) for mean in (before.outside, after.outside))
+        yield figure(
+            what=what, metric="diary_outside_ns", side=side, higher_is_better=False, first=first, second=second,
+            replicates=None,
+        )  # fmt: skip
+
+
+def _figure(
+    what: str, metric: str, side: str, before: Numbers, after: Numbers, *, between: float, of: Of, tests: int = 1
+) -> ComparedFigure:
+    first, second = (Measured(value=float(of(values)), n=values.size) for values in (before, after))
+    told = metric == STEP_METRIC or between <= MOST_DOUBT
+    return figure(
+        what=what, metric=metric, side=side, higher_is_better=False, first=first, second=second,
+        replicates=(_diary_blocks(before, of), _diary_blocks(after, of)) if told else None, between=between, tests=tests,
+    )  # fmt: skip
+
+
+def _diary_blocks(series: Numbers, of: Of) -> Replicates:
+    """Medians or means of consecutive steps; few steps make blocks so short that a side still has the fewest replicates."""
+    coarse = -(-series.size // MOST_LOOKED_AT)
+    length = min(coarse * step_blocks(block_medians(series, coarse)), max(1, series.size // MIN_REPLICATES))
+    kept = series[: len(series) // length * length].reshape(-1, length)
+    return Replicates(
+        kind="step" if length == 1 else f"block of {length} steps", values=tuple(of(kept, axis=1).tolist())
+    )
+
+
+def figure(
+    *,
+    what: str,
+    metric: str,
+    side: str,
+    higher_is_better: bool,
+    first: Measured,
+    second: Measured,
+    replicates: tuple[Replicates, Replicates] | None,
+    paired: bool = False,
+    between: float | None = None,
+    tests: int = 1,
+    label: str | None = None,
+    unit: str | None = None,
+) -> ComparedFigure:
+    """Both figures and the second's ratio to the first. paired: replicates are rounds that took turns. between, tests: of
+    :func:`stepscope.stats.compare.change`. label, unit: see the record.
+
+    With replicates the figures are the medians over them, as the ratio is; without, the two as given.
+    """
+    found = (
+        None
+        if replicates is None
+        else change(*(each.values for each in replicates), paired=paired, between=between, tests=tests)
+    )
+    if replicates is not None and found is not None:
+        first, second = (Measured(value=float(np.median(r.values)), n=len(r.values)) for r in replicates)
+    else:
+        found = _untested(first, second)
+    return ComparedFigure(
+        what=what,
+        metric=metric,
+        side=side,
+        higher_is_better=higher_is_better,
+        first=first,
+        second=second,
+        ratio=found.ratio,
+        low=found.low,
+        high=found.high,
+        p_value=found.p_value,
+        untested=found.untested,
+        replicate=None if replicates is None else replicates[0].kind,
+        verdict=_verdict(found, higher_is_better=higher_is_better, wider=between is not None),
+        label=label,
+        unit=unit,
+    )
+
+
+def _untested(first: Measured, second: Measured) -> Change:
+    """One figure a side; where both have an interval, the widest that the ratio can be."""
+    ratio, why = second.value / first.value, "no replicates: one figure on each side"
+    if first.low is None or first.high is None or second.low is None or second.high is None or first.low <= 0:
+        return Change(ratio=ratio, untested=why)
+    return Change(ratio=ratio, low=second.low / first.high, high=second.high / first.low, untested=why)
+
+
+def _verdict(found: Change, *, higher_is_better: bool, wider: bool) -> ComparisonVerdict:
+    """Different only where the test and the interval agree; without a test, where intervals do not overlap.
+
+    wider: the interval holds what the test cannot know (what two runs differ by), and decides alone that there is nothing.
+    """
+    if found.low is None or found.high is None:
+        return "not tested"
+    significant = found.apart if found.p_value is None else found.p_value < SIGNIFICANT
+    if found.apart != significant and not (wider and not found.apart):
+        return "not clear"
+    if not found.apart:
+        return "no significant difference"
+    return "better" if (found.ratio > 1.0) == higher_is_better else "worse"
+
+
+def lacking(compared: ComparedFigure) -> Literal["test", "interval"] | None:
+    """Which of the two keeps a tested figure from being different, where the other one says that it is; else None."""
+    if compared.verdict in ("better", "worse") or compared.p_value is None or compared.low is None:
+        return None
+    if compared.low > 1.0 or (compared.high is not None and compared.high < 1.0):
+        return "test"
+    return "interval" if compared.p_value < SIGNIFICANT else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,8 @@ from stepscope.core.words import grouped
 from stepscope.records.finding import Share
 from stepscope.records.profile import NO_TIMED_STEP, EventKind
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
-from stepscope.stats.bootstrap import bootstrap_median_interval, share_interval
-from stepscope.stats.change_point import LevelChange, level_change
-from stepscope.stats.order import mad
+from stepscope.stats.compare import bootstrap_median_interval, share_interval
+from stepscope.stats.order import LevelChange, level_change, mad
 from stepscope.stats.warmup import warmup_end
 from stepscope.store.diary import RankDiary
 

@@ -1,12 +1,14 @@
-"""How two or more runs were made: what is the same, what is not, and what a side does not tell."""
+"""How two or more runs were made (what is the same, what is not, what a side does not tell), and which sweep of
+collectives of one side is which of the other.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import ranges
 from stepscope.machine.topology import parse_topology
@@ -15,9 +17,105 @@ from stepscope.records.comparison import Difference
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
-from stepscope.results import comm_pairs
+from stepscope.results.comm_labels import (
+    env_label,
+    flight_label,
+    identity,
+    op_label,
+    pacing_label,
+    place_label,
+    sweep_names,
+)
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.figures import PER_EPOCH
+
+Key = tuple[object, ...]
+Rows = dict[int, CommRow]
+"""Rows of one sweep by size in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPair:
+    """The same sweep on two sides. name: ``all_reduce on 8 ranks, NCCL_ALGO=Ring``; both names where they differ."""
+
+    name: str
+    first: Rows
+    second: Rows
+
+
+def sweep_pairs(
+    first: Sequence[CommRow], second: Sequence[CommRow]
+) -> tuple[tuple[SweepPair, ...], tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Sweeps that both sides have, and the names of those that one side has alone.
+
+    A sweep is everything it was measured with, variables, device, backend, network, pacing and calls in flight included.
+    What is left pairs by operation, ranks, type and way of calling, where that names one sweep on each side.
+    """
+    # One row of each, so that names say what was measured and not in which of the two it was.
+    called = sweep_names(
+        list({(identity(r), r.size_bytes): r for r in (*_measured(first), *_measured(second))}.values())
+    )
+    mine, mine_twice = _sweeps(_measured(first))
+    theirs, theirs_twice = _sweeps(_measured(second))
+    pairs = [(mine.pop(key), theirs.pop(key)) for key in list(mine) if key in theirs]
+    for key, rows in list(mine.items()):
+        twins = [other for other in mine.values() if _call(other) == _call(rows)]
+        alike = [other for other, found in theirs.items() if _call(found) == _call(rows)]
+        if len(alike) == len(twins) == 1:
+            pairs.append((mine.pop(key), theirs.pop(alike[0])))
+    alone = tuple(
+        tuple(
+            [_name(rows, called) for rows in left.values()]
+            + [f"{_name(rows, called)}: measured more than once, so it cannot be paired" for rows in twice]
+        )
+        for left, twice in ((mine, mine_twice), (theirs, theirs_twice))
+    )
+    return tuple(_pair(a, b, called) for a, b in pairs), (alone[0], alone[1])
+
+
+def _measured(rows: Sequence[CommRow]) -> list[CommRow]:
+    return [row for row in rows if row.kind == "collective" and row.status == "ok" and row.time_ns and row.size_bytes]
+
+
+def _sweeps(rows: Sequence[CommRow]) -> tuple[dict[Key, Rows], list[Rows]]:
+    """Sweeps by what identifies them, and those of which a size is there more than once."""
+    found: dict[Key, Rows] = {}
+    twice: dict[Key, Rows] = {}
+    for row in rows:
+        key = (*identity(row), row.root, row.bidirectional)
+        sizes = found.setdefault(key, {})
+        if row.size_bytes in sizes:
+            twice[key] = sizes
+        sizes[row.size_bytes or 0] = row
+    return {key: sizes for key, sizes in found.items() if key not in twice}, list(twice.values())
+
+
+def _call(rows: Rows) -> Key:
+    row = next(iter(rows.values()))
+    return (op_label(row), row.world_size, row.dtype, row.reduce_op, place_label(row), flight_label(row), row.root)
+
+
+def _name(rows: Rows, called: Callable[[CommRow], str]) -> str:
+    row = next(iter(rows.values()))
+    return f"{op_label(row)} on {called(row)}"
+
+
+def _pair(first: Rows, second: Rows, called: Callable[[CommRow], str]) -> SweepPair:
+    a, b = _name(first, called), _name(second, called)
+    return SweepPair(name=a if a == b else f"{a} → {b}", first=first, second=second)
+
+
+def conditions_of_row(row: CommRow) -> dict[str, object]:
+    """What a sweep was measured on, for a list of what differs between two."""
+    return {
+        "device": row.device,
+        "backend": row.backend,
+        "network": row.network or "real",
+        "pacing": pacing_label(row),
+        "hosts": row.hosts,
+        "variables": env_label(row.env),
+    }
+
 
 _RUN_FIELDS = (
     "model", "dataset", "strategy", "precision", "accumulation", "world_size", "micro_batch", "global_batch", "scaling",
@@ -53,7 +151,7 @@ def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]
     sweeps = [each for each in partners if isinstance(each[0], CommRow)]
     machines = [_machine(side.environment, side.hardware) for side in sides]
     settings: list[list[Facts]] = [_asked(each) for each in runs]
-    settings += [[comm_pairs.conditions_of(row) for row in each] for each in sweeps]
+    settings += [[conditions_of_row(row) for row in each] for each in sweeps]
     settings += [[_settings(job) for job in each] for each in traced]
     return _sorted(
         [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
 from stepscope.records.cell import CellSpec

@@ -1,13 +1,20 @@
-"""What a run learns over its epochs, and when it reaches an accuracy: the speed-up that counts beside that of an epoch."""
+"""What a run learned, from which data, and whether that equals what its baseline learned.
+
+Time to an accuracy is the speed-up that counts beside that of an epoch; a speed-up of ranks that share no data, or at a
+lower accuracy, is one of other work.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median
 
+from stepscope.core.dataclass import dataclass
+from stepscope.records.nouns import Scaling
 from stepscope.records.training import TargetTime, TrainingRun
-from stepscope.results.figures import best_accuracy, setting
+from stepscope.results.figures import best_accuracy, learning_rate, setting
 from stepscope.stats.order import mad
 
 _ROUND, _FINE = (
@@ -115,3 +122,184 @@ def lossy(run: TrainingRun) -> bool:
     return (hook is not None and hook != "none") or any(
         word in (run.strategy or "").lower() for word in ("hook=", "fp16", "bf16", "powersgd")
     )
+
+
+MADE_UP = ("synthetic", "random", "dummy", "fake")
+"""Beginnings of the names of data sets that may grow with the ranks: their name does not fix their size."""
+
+SEEN_TOO_OFTEN = 1.5
+"""Samples of an epoch over all ranks / data set size, from which on samples are trained on more than once."""
+
+LOSS_LOWER = 0.10
+"""How much lower the first epoch's loss must be on n ranks, relative to the baseline's, to count as lower."""
+
+TIME_KEPT = 0.9
+"""Epoch time on n ranks / the baseline's, from which on it has not fallen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstEpochs:
+    """First epochs of a run and its baseline. loss_lower: 1 - loss / base_loss. time_ratio: of median epoch times.
+
+    later: (epochs of the run, epochs that the baseline needs for the same loss), where the baseline gets there.
+    """
+
+    loss: float
+    base_loss: float
+    time_ratio: float
+    later: tuple[int, int] | None
+
+    @property
+    def loss_lower(self) -> float:
+        return 1.0 - self.loss / self.base_loss
+
+    @property
+    def duplicated(self) -> bool:
+        """Whether the ranks learn what several passes teach, and take the time of a whole one."""
+        return self.loss_lower >= LOSS_LOWER and self.time_ratio >= TIME_KEPT
+
+
+def times_seen(run: TrainingRun) -> float | None:
+    """How often a sample is trained on in an epoch: samples of all ranks / data set size; None: not counted."""
+    if not run.dataset_size:
+        return None
+    if run.samples_seen_per_rank:
+        return sum(run.samples_seen_per_rank) / run.dataset_size
+    seen = [e.samples_seen for e in run.epochs if e.samples_seen is not None]
+    return median(seen) / run.dataset_size if seen else None
+
+
+def curves(run: TrainingRun, base: TrainingRun) -> FirstEpochs | None:
+    """First epochs of a run and its baseline; None where they cannot show duplicated data.
+
+    That is: no losses or times, another amount of data or another learning rate, or a smaller global batch (more updates
+    teach more as well).
+    """
+    mine, theirs = losses(run), losses(base)
+    times = [e.duration_ns for e in run.epochs if e.duration_ns]
+    base_times = [e.duration_ns for e in base.epochs if e.duration_ns]
+    if 0 not in mine or 0 not in theirs or not times or not base_times or theirs[0] <= 0 or mine[0] < 0:
+        return None
+    if (
+        (run.world_size or 0) <= (base.world_size or 0)
+        or not same_data(run, base)
+        or learning_rate(run) != learning_rate(base)
+    ):
+        return None
+    if run.global_batch and base.global_batch and run.global_batch < base.global_batch:
+        return None
+    second = mine.get(1)
+    needed = None if second is None else epochs_to_loss(base, second)
+    return FirstEpochs(
+        loss=mine[0],
+        base_loss=theirs[0],
+        time_ratio=median(times) / median(base_times),
+        later=None if needed is None else (2, needed),
+    )
+
+
+def duplicated(run: TrainingRun, base: TrainingRun) -> bool:
+    """Whether the ranks of ``run`` train on the same data; counted samples decide before curves do."""
+    seen = times_seen(run)
+    if seen is not None:
+        return seen >= SEEN_TOO_OFTEN and (run.world_size or 0) > 1
+    found = curves(run, base)
+    return found is not None and found.duplicated
+
+
+def scaling_of(run: TrainingRun, base: TrainingRun) -> Scaling | None:
+    """As the run says; else ``strong`` for the same global batch, ``weak`` for the same batch a rank and micro-step.
+
+    None where the global batch has not grown with the ranks, either: some of them divide the model."""
+    if run.scaling is not None:
+        return run.scaling
+    if run.global_batch is not None and run.global_batch == base.global_batch:
+        return "strong"
+    if run.micro_batch is not None and run.micro_batch == base.micro_batch:
+        return "weak" if run.accumulation == base.accumulation and _grown(run, base) else None
+    return None
+
+
+def _grown(run: TrainingRun, base: TrainingRun) -> bool:
+    """Whether the global batch is larger by as much as there are more ranks, as far as both are known."""
+    if not (run.global_batch and base.global_batch and run.world_size and base.world_size):
+        return True
+    return run.global_batch * base.world_size == base.global_batch * run.world_size
+
+
+def same_data(run: TrainingRun, base: TrainingRun) -> bool:
+    """Whether one epoch of both is one pass over equally many samples, as far as the runs tell.
+
+    By their sizes; without sizes by the name of a real data set, or for strong scaling, which keeps the data by definition.
+    """
+    if run.dataset_size is not None and base.dataset_size is not None:
+        return run.dataset_size == base.dataset_size
+    if run.dataset != base.dataset:
+        return False
+    real = run.dataset is not None and not run.dataset.lower().startswith(MADE_UP)
+    return real or scaling_of(run, base) != "weak"
+
+
+MIN_NOISES = 2.0
+"""Standard deviations of one epoch's accuracy, of both runs together, from which on a lower accuracy is a loss."""
+
+MIN_LOST = 0.005
+"""A loss of accuracy below this is none, however little the epochs vary."""
+
+OTHER_WORK = 0.05
+"""A loss from which on the run did other work than its baseline; the limit where too few epochs show what chance does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """Best validation accuracies over the first ``epochs`` epochs of both (None: one figure each, of the end).
+
+    noise: standard deviation that chance gives their difference; None: too few epochs to know.
+    """
+
+    epochs: int | None
+    best: float
+    base_best: float
+    noise: float | None
+
+    @property
+    def lost(self) -> float:
+        return self.base_best - self.best
+
+    @property
+    def limit(self) -> float:
+        return OTHER_WORK if self.noise is None else max(MIN_LOST, MIN_NOISES * self.noise)
+
+    @property
+    def is_lower(self) -> bool:
+        """Whether the run is worse by more than chance explains."""
+        return self.lost > self.limit
+
+    @property
+    def is_other_work(self) -> bool:
+        """Whether it is so much worse that a speed-up over the baseline compares different work."""
+        return self.lost > max(self.limit, OTHER_WORK)
+
+
+def quality(run: TrainingRun, base: TrainingRun) -> Quality | None:
+    """Accuracy of ``run`` against ``base`` at equal epochs; None where their accuracies cannot be compared.
+
+    That is: none known, random labels, epochs of two writers, or figures of the end of runs that may differ in length.
+    """
+    if _says_nothing(run) or any(each.settings.get("duplicate_epochs") for each in (run, base)):
+        return None
+    epochs = min(len(run.epochs), len(base.epochs)) or None
+    if epochs is None and (run.workload is not None or run.epochs or base.epochs):
+        return None
+    best, base_best = best_accuracy(run, epochs=epochs), best_accuracy(base, epochs=epochs)
+    if best is None or base_best is None or not all(0 <= each <= 1 for each in (best, base_best)):
+        return None
+    noise, base_noise = accuracy_noise(run), accuracy_noise(base)
+    both = None if noise is None or base_noise is None else math.hypot(noise, base_noise)
+    return Quality(epochs=epochs, best=best, base_best=base_best, noise=both)
+
+
+def _says_nothing(run: TrainingRun) -> bool:
+    """Random labels: their accuracy is one in so many classes, whatever is learned."""
+    made_up = run.dataset is not None and run.dataset.lower().startswith(MADE_UP)
+    return made_up and setting(run.settings, "labels") != "teacher"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from os import SEEK_END
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.words import counted, named

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted, grouped
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.results.data_use import duplicated
 from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.learning import duplicated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

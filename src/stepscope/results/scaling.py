@@ -1,27 +1,53 @@
-"""Speed-up and efficiency of runs against their baselines, whoever measured them (METRICS: Scaling)."""
+"""Speed-up and efficiency of runs against their baselines, whoever measured them, and their rating (METRICS: Scaling)."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.records.nouns import Measured, Scaling
 from stepscope.records.training import Epoch, ScalingRow, TrainingRun
-from stepscope.results.data_use import duplicated, same_data, scaling_of
 from stepscope.results.figures import best_accuracy, epochs_mixed, steady_epochs, steady_times
-from stepscope.results.learning import target_times
-from stepscope.results.quality import quality
-from stepscope.stats.bootstrap import ratio_of_means
+from stepscope.results.learning import duplicated, quality, same_data, scaling_of, target_times
+from stepscope.stats.compare import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
-from stepscope.stats.scaling import NOT_EQUIVALENT, SUPERLINEAR, rate
+
+EXCELLENT, GOOD, FAIR = 0.9, 0.8, 0.5
+"""Lower ends, exclusive, of the ratings of efficiency."""
+
+SUPERLINEAR = 1.05
+"""Above this efficiency n ranks do more than n times the work of one. Caches and sharded memory make that possible; a slow
+baseline makes it far more often."""
+
+NOT_EQUIVALENT = "not equivalent"
+"""In place of a rating where the run does other work than its baseline: a lower accuracy, or ranks that share no data."""
+
+
+def rate(speedup: float, *, world_size: float) -> str | None:
+    """``excellent`` (efficiency > 0.9), ``good`` (> 0.8), ``fair`` (> 0.5), ``poor`` or ``negative`` (speed-up < 1).
+
+    None above 1.05: a super-linear speed-up is not rated before its baseline is checked.
+    """
+    efficiency = speedup / world_size
+    if efficiency > SUPERLINEAR:
+        return None
+    if speedup < 1.0:
+        return "negative"
+    if efficiency > EXCELLENT:
+        return "excellent"
+    if efficiency > GOOD:
+        return "good"
+    return "fair" if efficiency > FAIR else "poor"
+
 
 PLAIN = (None, "single")
 """Strategies of a process that shares its work with no other."""

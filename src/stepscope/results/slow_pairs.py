@@ -6,9 +6,10 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from stepscope.core.dataclass import dataclass
 from stepscope.records.comm import CommRow
 from stepscope.results.comm_labels import cells_of
 

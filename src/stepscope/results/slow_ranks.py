@@ -1,12 +1,14 @@
-"""Who makes the others wait, from the steps of a cell: own time of every rank against the median of the others.
+"""Which ranks make the others wait, from the steps of a cell: own time of every rank against the median of the others.
 
 Own time is a step without its exposed communication: what a rank does before it enters the collective (the optimizer's
-part delays the one of the next step). Time past the entry is the same on every rank and shows nothing.
+part delays the one of the next step). Time past the entry is the same on every rank and shows nothing. Of a step with one
+collective, the rank that came last timed it without waiting.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from math import comb
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
@@ -15,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS, Excess, chronic_excess, lower_bound
+from stepscope.records.plan import CommOp
+from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS, Excess, chronic_excess, lower_bound
 from stepscope.stats.measured import common_steps
 from stepscope.stats.order import mad, mean_interval
 
 if TYPE_CHECKING:
     from stepscope.records.samples import CellResult, StepSample
+
 
 Kind = Literal["chronic", "rotating", "one-off"]
 Floats = NDArray[np.float64]
@@ -336,3 +340,40 @@ def _part(times: OwnTimes, rank: int, which: NDArray[np.bool_], excess_ns: float
     found = [float(np.median((each - median_of_others(each))[rank][which])) for each in times.parts_ns]
     at = int(np.argmax(found))
     return (PARTS[at], found[at]) if found[at] >= 0.5 * excess_ns else (None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCollective:
+    """time_ns: median over the steps; p90_ns: 90% quantile of them. busbw: as nccl-tests counts it."""
+
+    op: str
+    size_bytes: int
+    time_ns: float
+    p90_ns: float
+    busbw_bytes_per_s: float
+
+    @property
+    def tail(self) -> float:
+        """p90 / median."""
+        return self.p90_ns / self.time_ns
+
+
+def step_collective(plan: Sequence[CommOp], times: OwnTimes) -> StepCollective | None:
+    """Of a step whose ``plan`` is one collective that nothing overlaps; None: it has another plan, or took no time."""
+    from stepscope.collectives import REGISTRY as COLLECTIVES
+
+    if len(plan) != 1:
+        return None
+    op = plan[0]
+    net = times.exposed_ns.min(axis=0)
+    time_ns = float(np.median(net))
+    if time_ns <= 0:
+        return None
+    factor = COLLECTIVES.load(op.op).bus_factor(times.ranks)
+    return StepCollective(
+        op=op.op,
+        size_bytes=op.size_bytes,
+        time_ns=time_ns,
+        p90_ns=float(np.quantile(net, 0.9)),
+        busbw_bytes_per_s=op.size_bytes / time_ns * 1e9 * factor,
+    )

@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.records.nouns import Measured
-from stepscope.stats.bootstrap import rounds_median_interval
+from stepscope.stats.compare import rounds_median_interval
 from stepscope.stats.order import Interval, median, median_interval
 from stepscope.stats.warmup import drift_fraction, one_level
 

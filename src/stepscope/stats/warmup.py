@@ -1,13 +1,17 @@
-"""Where warm-up ends, found from the step times themselves."""
+"""When measuring begins and ends: where warm-up stops, from the step times themselves, and when steps are enough.
+
+The rank half asks these at the same step counts on every rank.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.stats.order import Samples, as_array, mad
+from stepscope.stats.order import Samples, as_array, mad, median, median_interval
 
 MIN_WARMUP_STEPS = 3
 """The first step allocates, DDP rebuilds its buckets after it, and the next is the first on the new buckets.
@@ -102,3 +106,33 @@ def _skip_outliers(logs: NDArray[np.float64], k: int, last: int) -> int | None:
     while k <= last and logs[k] - level > max(_TOLERANCE, _Z * sigma):
         k += 1
     return k if k <= last else None
+
+
+FIRST_CHECKPOINT = 10
+GROWTH = 1.5
+MIN_STEPS = 10
+
+
+def precise_enough(step_ns: Samples, *, ci_fraction: float) -> bool:
+    """Whether the 95% interval of the median step reaches at most ``ci_fraction`` of the median to either
+    side.
+
+    step_ns: timed steps in the order measured, warm-up left out. Always False below 10 steps. Asking at every
+    checkpoint (about 1.5 times the steps of the one before) stops early by luck now and then: the interval
+    reported afterwards covers a little less than its 95%.
+    """
+    if len(step_ns) < MIN_STEPS:
+        return False
+    interval = median_interval(step_ns)
+    if interval is None:
+        return False
+    middle = median(step_ns)
+    return max(interval.high - middle, middle - interval.low) <= ci_fraction * middle
+
+
+def checkpoints(*, first: int = FIRST_CHECKPOINT, growth: float = GROWTH) -> Iterator[int]:
+    """Step counts at which ranks decide together: 10, 15, 22, 33, 49, ... without end."""
+    count = first
+    while True:
+        yield count
+        count = max(count + 1, int(count * growth))

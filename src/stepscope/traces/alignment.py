@@ -21,7 +21,7 @@ from stepscope.records.trace_collectives import (
     RankCollective,
     RankCommunication,
 )
-from stepscope.stats.by_sorting import distinct, median
+from stepscope.stats.spans import distinct, median
 from stepscope.traces.collective_names import TOGETHER
 
 Ints = NDArray[np.int64]

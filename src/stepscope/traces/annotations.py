@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.records.trace_work import AnnotationRow
-from stepscope.stats.by_sorting import distinct
+from stepscope.stats.spans import distinct
 from stepscope.traces.events import NONE, Category, Events, RankTrace
 from stepscope.traces.links import Launches
 from stepscope.traces.nesting import Nest, nest, sums, union_by_group

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from stepscope.records.trace_collectives import HiddenUnder, RankCollective, RankCommunication
 from stepscope.stats import spans
-from stepscope.stats.by_sorting import distinct
+from stepscope.stats.spans import distinct
 from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.classify import Work
 from stepscope.traces.collective_calls import identities

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from stepscope.records.trace_work import CopyRow, CopyTable
 from stepscope.stats import spans
-from stepscope.stats.by_sorting import distinct
+from stepscope.stats.spans import distinct
 from stepscope.traces.classify import Work, work_of
 from stepscope.traces.events import Category, Events, RankTrace
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.stats import spans
-from stepscope.stats.by_sorting import distinct
-from stepscope.stats.spans import Spans
+from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.classify import Work
 from stepscope.traces.events import Category, Events
 from stepscope.traces.host_marks import COMM_LAUNCHES, comm_calls, loading_marks, step_marks

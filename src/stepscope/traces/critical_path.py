@@ -14,7 +14,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.records.trace_path import CriticalPath, PathContributor, PathLeg, PathParts, RankLegs
 from stepscope.stats import spans
-from stepscope.stats.by_sorting import distinct
+from stepscope.stats.spans import distinct
 from stepscope.traces.activity import Activity
 from stepscope.traces.classify import Work
 from stepscope.traces.events import NONE, Events, RankTrace

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.stats.by_sorting import distinct
+from stepscope.stats.spans import distinct
 from stepscope.traces.events import NONE, WITH_VALUES, Category, Events
 
 Ints = NDArray[np.int64]

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.stats import spans
-from stepscope.stats.by_sorting import distinct
-from stepscope.stats.spans import Spans
+from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.events import NONE, Category, Events
 from stepscope.traces.nesting import nest
 

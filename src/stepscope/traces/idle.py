@@ -12,8 +12,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_budget import IdleCause
 from stepscope.records.trace_collectives import IDLE_CAUSES
 from stepscope.stats import spans
-from stepscope.stats.by_sorting import distinct
-from stepscope.stats.spans import Spans
+from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Category, Events
 from stepscope.traces.links import Launches

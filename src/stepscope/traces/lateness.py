@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stepscope.records.trace_collectives import MatchedCollective
-from stepscope.stats.by_sorting import median
+from stepscope.stats.spans import median
 from stepscope.traces.rank_work import RankWork
 
 Episode = list[MatchedCollective]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.records.trace_work import DelaySummary, LaunchStatistics, QueueLength
-from stepscope.stats.by_sorting import distinct
+from stepscope.stats.spans import distinct
 from stepscope.traces.events import RankTrace
 from stepscope.traces.links import Launches
 

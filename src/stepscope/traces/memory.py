@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.trace_work import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
-from stepscope.stats.by_sorting import distinct
-from stepscope.stats.spans import Spans
+from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.events import Category, Events, MemoryInstants, RankTrace
 from stepscope.traces.host_marks import Marks, step_marks
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.stats.by_sorting import distinct, median
+from stepscope.stats.spans import distinct, median
 
 Ints = NDArray[np.int64]
 

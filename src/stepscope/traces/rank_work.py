@@ -18,7 +18,7 @@ from stepscope.records.trace_collectives import (
 )
 from stepscope.records.trace_path import CauseShare
 from stepscope.stats import spans
-from stepscope.stats.by_sorting import median
+from stepscope.stats.spans import median
 from stepscope.traces.packed_spans import spans_of
 
 Ints = NDArray[np.int64]

@@ -13,8 +13,7 @@ from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_rules import BackwardPasses, MeasuredBubble, StageShare, StageStep, StageWaits
 from stepscope.records.trace_summary import RankPass, common_steps
 from stepscope.stats import spans
-from stepscope.stats.by_sorting import median
-from stepscope.stats.spans import Spans
+from stepscope.stats.spans import Spans, median
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import Category, Events, RankTrace
 

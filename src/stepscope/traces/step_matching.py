@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.stats.by_sorting import distinct, median
+from stepscope.stats.spans import distinct, median
 from stepscope.traces.order_matching import RankOrder
 
 Ints = NDArray[np.int64]

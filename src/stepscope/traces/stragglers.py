@@ -17,8 +17,8 @@ from stepscope.records.trace_collectives import (
     RankCommunication,
 )
 from stepscope.records.trace_path import CauseShare, Straggler, StragglerReport
-from stepscope.stats.by_sorting import median
-from stepscope.stats.excess import LEAST_STEPS, chronic_excess
+from stepscope.stats.compare import LEAST_STEPS, chronic_excess
+from stepscope.stats.spans import median
 from stepscope.traces.lateness import Late, delay_ns, lateness
 from stepscope.traces.rank_work import RankWork
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.stats.by_sorting import distinct
+from stepscope.stats.spans import distinct
 from stepscope.traces.events import NONE, Category, Events
 
 Ints = NDArray[np.int64]

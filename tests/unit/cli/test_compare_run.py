@@ -20,7 +20,7 @@ from stepscope.machine.collect import collect
 from stepscope.machine.verdicts import doctor_document
 from stepscope.records.cell import RunRecord
 from stepscope.records.environment import GpuFact, NicFact
-from stepscope.results.bench_document import write_results
+from stepscope.results.run_figures import write_results
 from stepscope.results.runs import build_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record

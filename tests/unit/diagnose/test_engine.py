@@ -13,8 +13,7 @@ from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Diagnosis, Finding, Priority, Quiet, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence, TraceEvidence
-from stepscope.results.scaling import scaling_rows
-from stepscope.stats.scaling import NOT_EQUIVALENT
+from stepscope.results.scaling import NOT_EQUIVALENT, scaling_rows
 
 
 def rule(name: str, *, stake: float | None, priority: Priority, severity: str = "warning") -> Rule:

@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.launch.job_end import DiaryFacts, EndFacts, independent, judge_end
 from stepscope.records.profile import FailedProcess, Hang, JobEnd, LaunchedRank, RankEnd, WindowOfRank
-from stepscope.results.job_end import end_sentence
+from stepscope.results.profiled_job import end_sentence
 
 S = 1_000_000_000
 T0 = 1_763_000_000 * S

@@ -10,7 +10,7 @@ from tests.pipelines import MS, pipeline_cell
 from stepscope.predict.pipeline import StageTime, simulate
 from stepscope.records.mesh import PipelineLayout
 from stepscope.report.views import pipeline, pipeline_bubble
-from stepscope.results.pipeline_profile import conclusions, measured_pipeline, pipelines
+from stepscope.results.pipeline import conclusions, measured_pipeline, pipelines
 
 EVEN = [StageTime(forward_ns=10 * MS, backward_ns=20 * MS)] * 2
 

@@ -12,8 +12,7 @@ import pytest
 from stepscope.core.errors import MissingError, Unavailable
 from stepscope.matrix.session import derive_results
 from stepscope.records.cell import RunRecord
-from stepscope.results.bench_document import bench_document, rows_csv, write_results
-from stepscope.results.run_figures import BENCH
+from stepscope.results.run_figures import BENCH, bench_document, rows_csv, write_results
 from stepscope.results.runs import NOT_IN_MATRIX, Planned, build_runs, plan_of, read_runs
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_record

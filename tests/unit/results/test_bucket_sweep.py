@@ -9,7 +9,7 @@ from tests.bench_evidence import MS, bench, made
 
 from stepscope.records.nouns import Measured
 from stepscope.report.views.bucket_sweep import build
-from stepscope.results.bucket_sweep import bucket_sweeps
+from stepscope.results.sweeps import bucket_sweeps
 
 MODEL = {"depth": 16, "width": 512, "bias": False}
 """16 weights of 1 MiB."""

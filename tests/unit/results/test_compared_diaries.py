@@ -13,9 +13,16 @@ from tests.diaries import write_diary
 from stepscope.core.errors import Unavailable
 from stepscope.records.comparison import ComparedFigure
 from stepscope.records.profile import FIRST, PROFILED
-from stepscope.results.compared_diaries import STEP_METRIC, TimedSteps, between_runs, diary_figures, timed_steps
-from stepscope.results.compared_figure import lacking
-from stepscope.results.comparing import Side, compare
+from stepscope.results.comparing import (
+    STEP_METRIC,
+    Side,
+    TimedSteps,
+    between_runs,
+    compare,
+    diary_figures,
+    lacking,
+    timed_steps,
+)
 from stepscope.results.evidence import Evidence
 from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout

@@ -15,8 +15,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
 from stepscope.report.compare_document import changes
 from stepscope.report.views.comparison import metric_name
-from stepscope.results.compared_figure import figure, lacking
-from stepscope.results.comparing import Side, compare
+from stepscope.results.comparing import Side, compare, figure, lacking
 from stepscope.traces.diff import diff_profiles
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted

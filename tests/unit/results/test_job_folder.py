@@ -16,8 +16,8 @@ from stepscope.core.errors import DataError
 from stepscope.records.profile import ProfileRecord
 from stepscope.report.files_found import lines
 from stepscope.results.evidence import Evidence
+from stepscope.results.job_folder import job_of
 from stepscope.results.open import load_evidence
-from stepscope.results.survey import job_of
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.writer import write_record
 
@@ -108,7 +108,7 @@ def test_a_folder_of_one_kind_alone_needs_no_lines(tmp_path: Path) -> None:
 
 
 def test_thousands_of_other_files_hide_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepscope.results.survey.MOST_OPENED", 10)
+    monkeypatch.setattr("stepscope.results.job_folder.MOST_OPENED", 10)
     for number in range(30):
         (tmp_path / f"a{number}.txt").write_text("words\n")
     write_job(build(world=2, steps=2), tmp_path / "traces")

@@ -14,7 +14,7 @@ from stepscope.core.units import format_percent
 from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.environment import EnvironmentRecord, GpuFact, TorchFact
 from stepscope.report.views import comm, comm_busbw, comm_overview, links
-from stepscope.results.link_rates import LOOPBACK, NIC, LinkRate, link_rates
+from stepscope.results.comm_facts import LOOPBACK, NIC, LinkRate, link_rates
 
 H100 = "NVIDIA H100 80GB HBM3"
 

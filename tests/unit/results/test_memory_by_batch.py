@@ -9,7 +9,7 @@ from tests.fake_runs import timed_row
 
 from stepscope.records.training import TrainingRun
 from stepscope.report.views import memory_batches
-from stepscope.results.memory_by_batch import memory_by_batch
+from stepscope.results.sweeps import memory_by_batch
 
 MIB = 2**20
 

@@ -11,7 +11,7 @@ from stepscope.core.errors import ExitCode, UsageError
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
-from stepscope.results.missing import require_columns, require_stated
+from stepscope.results.joining import require_columns, require_stated
 from stepscope.results.open import load_evidence
 
 UNKNOWN = {"world_size": "the configuration says DDP"}

@@ -11,7 +11,7 @@ from tests.overlapped_cells import MS, evidence, traced, two
 
 from stepscope.report.views import overlap_gain as view
 from stepscope.results.evidence import Evidence
-from stepscope.results.overlap_gain import OverlapGain, conclusions, gains, hidden_of
+from stepscope.results.sweeps import OverlapGain, gains, hidden_of, overlap_conclusions
 
 TRACED = {"naive": [0, 0], "ddp": [0.8, 0.8]}
 
@@ -59,7 +59,7 @@ def test_that_ranks_share_cores_is_said_where_overlap_did_not_help_without_a_net
     naive_ms: float, ddp_ms: float, network: str | None, *, said: bool
 ) -> None:
     found = evidence(*two(naive_ms, ddp_ms, network=network), naive=[0, 0], ddp=[0.8, 0.8])
-    (sentence,) = conclusions(gains(found.cells, found.traces))
+    (sentence,) = overlap_conclusions(gains(found.cells, found.traces))
     assert ("--emulate-network" in sentence) == said
     assert "80%" in sentence
 

@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.predict.pipeline import StageTime, balanced_split, pipeline_orders, simulate
 from stepscope.records.mesh import PipelineLayout, PipelineSpan
-from stepscope.results.pipeline_profile import MeasuredPipeline
+from stepscope.results.pipeline import MeasuredPipeline
 
 MS = 1_000_000
 

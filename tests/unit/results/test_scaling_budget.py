@@ -21,10 +21,9 @@ from stepscope.report.views import scaling_budget as scaling_budget_view
 from stepscope.results.comparing import Side, compare
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import PER_EPOCH
-from stepscope.results.missing import require_stated
+from stepscope.results.joining import require_stated
 from stepscope.results.open import load_evidence
-from stepscope.results.scaling_budget import _reading
-from stepscope.results.scaling_words import loss, verdict
+from stepscope.results.scaling_budget import _reading, loss, verdict
 
 STEPS = 8
 

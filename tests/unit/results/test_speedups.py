@@ -8,8 +8,7 @@ import pytest
 
 from stepscope.records.cell import CellStatus
 from stepscope.results.runs import build_runs, planned_run
-from stepscope.results.scaling import with_baselines
-from stepscope.stats.scaling import rate
+from stepscope.results.scaling import rate, with_baselines
 from stepscope.store.layout import RunLayout
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ import pytest
 from tests.trace_builder import build, write_job
 
 from stepscope.core.errors import DataError
-from stepscope.results.traced_costs import SECTIONS, machine_of_traces, rows_of_traces
+from stepscope.results.comm_costs import SECTIONS, machine_of_traces, rows_of_traces
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted
 

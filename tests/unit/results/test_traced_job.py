@@ -12,7 +12,7 @@ from tests.trace_builder import build, write_job
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.job import MeasuredJob, replayed
-from stepscope.results.traced_job import SECTIONS, job_of_traces
+from stepscope.results.job_from_traces import SECTIONS, job_of_traces
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.core.errors import Unavailable
 from stepscope.predict.step.model import ModelShape, find_model
-from stepscope.results.traced_model import TracedModel, model_of_calls, recorded_parameters
+from stepscope.results.job_from_traces import TracedModel, model_of_calls, recorded_parameters
 from stepscope.traces.layer_calls import LayerCalls
 
 

@@ -16,7 +16,7 @@ from stepscope.predict.prices import Links, own_prices
 from stepscope.predict.scale import predict_scale
 from stepscope.records.profile import PROFILED
 from stepscope.results.diary import JobSteps, job_steps
-from stepscope.results.unprofiled_job import unprofiled
+from stepscope.results.job_from_traces import unprofiled
 from stepscope.store.diary import read_diaries
 from stepscope.store.layout import ProfileLayout
 

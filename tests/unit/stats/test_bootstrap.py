@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import StepscopeError
-from stepscope.stats.bootstrap import (
+from stepscope.stats.compare import (
     block_length,
     bootstrap_median_interval,
     bootstrap_medians,

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from stepscope.stats.by_sorting import distinct, median
+from stepscope.stats.spans import distinct, median
 
 WHOLE = 1_700_000_000_000_000_001
 """A time in ns that no float64 holds."""
@@ -50,7 +50,7 @@ def test_median_of_many_and_of_none() -> None:
 
 def test_neither_imports_masked_arrays() -> None:
     script = (
-        "import sys, numpy as np\nfrom stepscope.stats.by_sorting import distinct, median\n"
+        "import sys, numpy as np\nfrom stepscope.stats.spans import distinct, median\n"
         "distinct(np.arange(3)); median([0.5, 1.5])\nsys.exit('numpy.ma' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import Unavailable
-from stepscope.stats.change_point import change_point, level_change
+from stepscope.stats.order import change_point, level_change
 
 
 def test_a_planted_change_is_found_where_it_is() -> None:

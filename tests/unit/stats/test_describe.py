@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.stats.describe import summary
+from stepscope.stats.order import summary
 
 
 def test_summary_of_one_to_a_hundred() -> None:

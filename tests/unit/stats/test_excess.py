@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.stats.excess import chronic_excess
+from stepscope.stats.compare import chronic_excess
 
 
 @pytest.mark.parametrize(("late", "fires"), [(0.04, False), (0.06, True)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import StepscopeError
-from stepscope.stats.bootstrap import bootstrap_median_interval, bootstrap_medians, percentile_interval
+from stepscope.stats.compare import bootstrap_median_interval, bootstrap_medians, percentile_interval
 from stepscope.stats.order import mad, median, median_interval, sign_autocorrelation_time
 
 

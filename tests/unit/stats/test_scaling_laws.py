@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.core.errors import Unavailable
-from stepscope.stats.scaling_laws import ScalingLaw, SizePoint, fit_amdahl, fit_usl
+from stepscope.results.scaling_laws import ScalingLaw, SizePoint, fit_amdahl, fit_usl
 
 SIZES = (1, 2, 4, 8, 16)
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from stepscope.stats.stopping import checkpoints, precise_enough
+from stepscope.stats.warmup import checkpoints, precise_enough
 
 
 def test_every_rank_sees_the_same_checkpoints() -> None:

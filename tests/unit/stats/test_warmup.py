@@ -5,8 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from stepscope.stats.stopping import checkpoints
-from stepscope.stats.warmup import drift_fraction, one_level, warmup_end
+from stepscope.stats.warmup import checkpoints, drift_fraction, one_level, warmup_end
 
 STEP_NS = 10_000_000
 Shape = Callable[[np.ndarray], np.ndarray]

@@ -27,9 +27,8 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.results.comm_facts import by_sweep, size_of
+from stepscope.results.comm_facts import above_peak, by_sweep, size_of
 from stepscope.results.evidence import NEEDS, Evidence
-from stepscope.results.link_rates import above_peak
 
 MIN_DROP = Threshold(
     value=0.10,

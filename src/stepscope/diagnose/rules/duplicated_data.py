@@ -33,8 +33,8 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
-from stepscope.results.data_use import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, FirstEpochs, curves, times_seen
 from stepscope.results.evidence import Evidence
+from stepscope.results.learning import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, FirstEpochs, curves, times_seen
 from stepscope.results.pairs import Pair, name_of, pairs
 
 _SHARE = Advice(

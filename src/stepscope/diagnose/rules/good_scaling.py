@@ -27,9 +27,9 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Finding, Skipped
 from stepscope.results.evidence import Evidence
+from stepscope.results.learning import quality
 from stepscope.results.pairs import Pair, by_group, pairs
-from stepscope.results.quality import quality
-from stepscope.stats.scaling import GOOD
+from stepscope.results.scaling import GOOD
 
 MIN_EFFICIENCY = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scaling; document 001 of the sources")
 

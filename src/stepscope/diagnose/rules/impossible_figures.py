@@ -38,9 +38,8 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.figures import setting
 from stepscope.results.mfu import CONVENTION
 from stepscope.results.pairs import Pair, name_of, pairs
-from stepscope.results.scaling import superlinear_reasons
-from stepscope.stats.scaling import SUPERLINEAR
-from stepscope.stats.stopping import MIN_STEPS
+from stepscope.results.scaling import SUPERLINEAR, superlinear_reasons
+from stepscope.stats.warmup import MIN_STEPS
 
 MAX_EFFICIENCY = Threshold(
     value=SUPERLINEAR,

@@ -35,10 +35,9 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
-from stepscope.results.data_use import SEEN_TOO_OFTEN, times_seen
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import learning_rate, setting
-from stepscope.results.learning import losses, lossy
+from stepscope.results.learning import SEEN_TOO_OFTEN, losses, lossy, times_seen
 from stepscope.results.pairs import name_of
 
 MAX_APART = Threshold(

@@ -31,9 +31,8 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import NcclChoice
-from stepscope.results.comm_facts import size_of
+from stepscope.results.comm_facts import Winner, size_of, winners
 from stepscope.results.comm_labels import env_label, op_label, ranks_label
-from stepscope.results.comm_winners import Winner, winners
 from stepscope.results.evidence import NEEDS, Evidence
 
 MIN_GAIN = Threshold(

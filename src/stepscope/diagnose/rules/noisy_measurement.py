@@ -38,8 +38,7 @@ from stepscope.results.figures import timed_epochs
 from stepscope.results.pairs import cell_of, name_of
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
-from stepscope.stats.stopping import MIN_STEPS
-from stepscope.stats.warmup import drift_fraction
+from stepscope.stats.warmup import MIN_STEPS, drift_fraction
 
 MIN_STEP_COUNT = Threshold(
     value=MIN_STEPS, unit="timed steps", source="minimum of bench before it may stop (stats/stopping)"

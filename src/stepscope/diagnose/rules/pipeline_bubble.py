@@ -42,8 +42,7 @@ from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.pairs import name_of
 
 if TYPE_CHECKING:
-    from stepscope.results.pipeline import Pipeline
-    from stepscope.results.pipeline_profile import MeasuredPipeline
+    from stepscope.results.pipeline import MeasuredPipeline, Pipeline
 
 MOST = Threshold(
     value=0.10,
@@ -56,8 +55,10 @@ SHOWN = 8
 
 
 def check(evidence: Evidence) -> Statement:
-    from stepscope.results.pipeline import pipeline_of  # `trace` starts without what reads runs and cells
-    from stepscope.results.pipeline_profile import pipelines
+    from stepscope.results.pipeline import (
+        pipeline_of,  # `trace` starts without what reads runs and cells
+        pipelines,
+    )
 
     ran = pipelines(evidence.cells)
     of_cells = {cell.run.run_id for cell, _ in ran}

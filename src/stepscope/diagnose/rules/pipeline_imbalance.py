@@ -41,7 +41,7 @@ from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.pairs import name_of
 
 if TYPE_CHECKING:
-    from stepscope.results.pipeline_profile import MeasuredPipeline
+    from stepscope.results.pipeline import MeasuredPipeline
 
 _SLOW = Threshold(
     value=SLOW,
@@ -53,7 +53,7 @@ _SHOWN = 8
 
 
 def _check(evidence: Evidence) -> Statement:
-    from stepscope.results.pipeline_profile import pipelines  # `trace` starts without what reads cells
+    from stepscope.results.pipeline import pipelines  # `trace` starts without what reads cells
 
     found = [_of_cell(cell, measured) for cell, measured in pipelines(evidence.cells)]
     return together(found) if found else Skipped(reason="no pipeline among the cells")

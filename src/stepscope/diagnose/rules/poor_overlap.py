@@ -38,8 +38,8 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, measured, others, timed_cells
 from stepscope.results.comm_costs import CommCosts, comm_costs, command_for
 from stepscope.results.evidence import Evidence
-from stepscope.results.overlap_gain import inside_backward, plan_of
 from stepscope.results.scaling import shards
+from stepscope.results.sweeps import inside_backward, plan_of
 
 MIN_EXPOSED = Threshold(
     value=0.10,

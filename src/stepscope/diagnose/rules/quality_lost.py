@@ -37,9 +37,8 @@ from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TargetTime
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import learning_rate
-from stepscope.results.learning import losses
+from stepscope.results.learning import MIN_LOST, MIN_NOISES, OTHER_WORK, Quality, losses, quality
 from stepscope.results.pairs import Pair, cell_of, pairs
-from stepscope.results.quality import MIN_LOST, MIN_NOISES, OTHER_WORK, Quality, quality
 
 LIMITS = {
     "noise": Threshold(

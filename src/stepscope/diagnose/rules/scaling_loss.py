@@ -32,8 +32,8 @@ from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.comparison import ScalingBudget, ScalingReading
 from stepscope.records.finding import Advice, Finding, Severity
 from stepscope.results.evidence import Evidence
-from stepscope.results.scaling_words import PARTS, loss, ranked, verdict
-from stepscope.stats.scaling import FAIR, GOOD
+from stepscope.results.scaling import FAIR, GOOD
+from stepscope.results.scaling_budget import PARTS, loss, ranked, verdict
 
 GOOD_FROM = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scaling: good above 0.80")
 POOR_BELOW = Threshold(value=FAIR, unit="efficiency", source="METRICS, Scaling: fair above 0.50, else poor")

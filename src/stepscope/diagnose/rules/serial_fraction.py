@@ -34,9 +34,9 @@ from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
+from stepscope.results.scaling import GOOD
+from stepscope.results.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_amdahl, fit_usl
 from stepscope.stats.order import Interval
-from stepscope.stats.scaling import GOOD
-from stepscope.stats.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_amdahl, fit_usl
 
 MAX_LOST = Threshold(
     value=GOOD, unit="fitted efficiency on the largest number of ranks", source="METRICS, Scaling: good above 0.80"

@@ -34,9 +34,8 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.results.comm_facts import by_sweep, size_of, time_of, topology_of
+from stepscope.results.comm_facts import by_sweep, size_of, time_of, topology_of, why_above
 from stepscope.results.evidence import Evidence
-from stepscope.results.link_rates import why_above
 from stepscope.results.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
 
 MIN_FRACTION = Threshold(

@@ -36,11 +36,10 @@ from stepscope.diagnose.outcome import Statement
 from stepscope.diagnose.rule import Rule, Threshold
 from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.records.training import StepChange, TrainingRun
-from stepscope.results.days import Nights, nights
 from stepscope.results.evidence import Evidence
-from stepscope.results.history import CellHistory, History, history
+from stepscope.results.history import CellHistory, History, Nights, history, nights
 from stepscope.results.pairs import name_of
-from stepscope.stats.change_point import LEAST_CHANGE, LEAST_SIDE, MIN_RUNS, SIGNIFICANT, ChangePoint
+from stepscope.stats.order import LEAST_CHANGE, LEAST_SIDE, MIN_RUNS, SIGNIFICANT, ChangePoint
 
 CHANGE = Threshold(
     value=LEAST_CHANGE,

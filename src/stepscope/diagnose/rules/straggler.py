@@ -62,7 +62,7 @@ from stepscope.results.slow_ranks import (
     own_times,
     slow_ranks,
 )
-from stepscope.stats.excess import LEAST_STEPS, MIN_EXCESS
+from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS
 from stepscope.traces.stragglers import MAX_P
 from stepscope.traces.waits import exposed_waiting, waits_of
 

@@ -20,8 +20,7 @@ from stepscope.rank.instruments.timer import ClockName, between_ns, cuda_event
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.pace import Control
 from stepscope.records.comm import CommMeasure, Mode
-from stepscope.stats.stopping import checkpoints, precise_enough
-from stepscope.stats.warmup import warmup_end
+from stepscope.stats.warmup import checkpoints, precise_enough, warmup_end
 
 Call = Callable[[], object]
 

@@ -8,6 +8,7 @@ from typing import Any
 from stepscope.core.words import grouped
 from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Format, Value, percent, whole
+from stepscope.results.comm_facts import above_peak
 from stepscope.results.comm_labels import (
     device_label,
     env_label,
@@ -21,7 +22,6 @@ from stepscope.results.comm_labels import (
     ranks_label,
     size_of,
 )
-from stepscope.results.link_rates import above_peak
 
 ABOVE = "above"
 """Stands for a share of the link that would exceed 100%."""

@@ -30,8 +30,8 @@ from stepscope.report.vega import (
     size_tick,
 )
 from stepscope.report.view import Figures, View
+from stepscope.results.comm_facts import above_peak, best_size
 from stepscope.results.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
-from stepscope.results.link_rates import above_peak, best_size
 
 CURVE_STEPS = 48
 """Steps of a fitted curve between the smallest and the largest size."""

@@ -8,8 +8,8 @@ from stepscope.core.units import format_percent
 from stepscope.report.table import Column, Table, Value, binary_size, duration, said, tabled, whole
 from stepscope.report.view import View
 from stepscope.report.views._training import measured
-from stepscope.results.bucket_sweep import BucketSweep, SizedStep, bucket_sweeps, conclusions
 from stepscope.results.evidence import CellEvidence
+from stepscope.results.sweeps import BucketSweep, SizedStep, bucket_conclusions, bucket_sweeps
 
 _Line = tuple[BucketSweep, SizedStep]
 
@@ -31,7 +31,7 @@ def build(cells: Sequence[CellEvidence]) -> Table:
             Column("exposed_ns", "exposed", lambda line: line[1].exposed_ns, duration),
         ),
         [(sweep, size) for sweep in sweeps for size in sweep.sizes],
-        footnotes=conclusions(sweeps),
+        footnotes=bucket_conclusions(sweeps),
     )
 
 

@@ -17,8 +17,8 @@ from stepscope.report.views._comm import (
     microseconds,
     of_link,
 )
+from stepscope.results.comm_facts import best_size
 from stepscope.results.comm_labels import failure_label, op_label, sweeps
-from stepscope.results.link_rates import best_size
 
 
 def build(rows: Sequence[CommRow]) -> Table:

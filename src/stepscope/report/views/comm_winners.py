@@ -9,8 +9,8 @@ from stepscope.records.comm import CommRow
 from stepscope.report.table import Column, Table, Value, byte_size, said, tabled, times, whole
 from stepscope.report.view import View
 from stepscope.report.views._comm import heading, in_groups, microseconds, size_column
+from stepscope.results.comm_facts import Winner, winners
 from stepscope.results.comm_labels import env_label
-from stepscope.results.comm_winners import Winner, winners
 
 MAX_TIED = 3
 

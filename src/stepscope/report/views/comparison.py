@@ -14,8 +14,7 @@ from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.nouns import Measured
 from stepscope.report.table import Column, Table, Tone, Value, figure, p_value, said, tabled, unknown, whole
 from stepscope.report.view import View
-from stepscope.results.compared_diaries import STEP_METRIC
-from stepscope.results.compared_figure import lacking
+from stepscope.results.comparing import STEP_METRIC, lacking
 from stepscope.results.differences import Conditions
 
 METRIC_NAMES = {

@@ -15,7 +15,7 @@ from stepscope.report.vega import MAX_LINES
 from stepscope.report.view import Figures, View
 from stepscope.report.views._curves import CurvePoint, RunCurve, RunCurves, curves_chart
 from stepscope.report.views._runs import names
-from stepscope.stats.change_point import SIGNIFICANT, ChangePoint
+from stepscope.stats.order import SIGNIFICANT, ChangePoint
 
 if TYPE_CHECKING:
     from stepscope.results.history import CellHistory, History

@@ -10,7 +10,7 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.report.table import Column, Table, Value, byte_size, percent, tabled, unknown, whole
 from stepscope.report.view import View
 from stepscope.report.views._comm import ABOVE, gigabytes
-from stepscope.results.link_rates import LinkRate, link_rates
+from stepscope.results.comm_facts import LinkRate, link_rates
 
 LEAST, USUAL = 0.5, 0.7
 """Shares of the peak below which a link is red, and yellow: protocols and headers leave large messages 70 to 90% of it."""

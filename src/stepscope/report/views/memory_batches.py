@@ -10,7 +10,7 @@ from stepscope.report.view import View
 from stepscope.report.views._training import measured, rate_column
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.labels import failure_label
-from stepscope.results.memory_by_batch import BatchMemory, memory_by_batch
+from stepscope.results.sweeps import BatchMemory, memory_by_batch
 
 _KINDS = {"parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ"}
 

@@ -15,7 +15,7 @@ from stepscope.report.view import Figures, View, distinct
 from stepscope.report.views._runs import time_unit
 from stepscope.report.views._training import exposed_value, measured
 from stepscope.results.evidence import CellEvidence, TraceEvidence
-from stepscope.results.overlap_gain import Hidden, OverlapGain, conclusions, gains, hidden_of, step_said, traces_of
+from stepscope.results.sweeps import Hidden, OverlapGain, gains, hidden_of, overlap_conclusions, step_said, traces_of
 from stepscope.stats.spans import clip
 from stepscope.traces.packed_spans import unpack
 from stepscope.traces.timeline_spans import fewer
@@ -62,7 +62,7 @@ def build(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> Tab
         ),
         rows,
         footnotes=(
-            *conclusions(found),
+            *overlap_conclusions(found),
             "comm/step, hidden: from the profiled steps of all ranks, in parentheses the single steps; exposed, step: from"
             " the timed steps; step against: of the run that reduces after backward, with its 95% interval.",
         ),

@@ -15,7 +15,7 @@ from stepscope.report.vega import chart as chart_
 from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import time_unit
 from stepscope.results.evidence import CellEvidence
-from stepscope.results.pipeline_profile import MeasuredPipeline, bubble_text, conclusions, pipelines
+from stepscope.results.pipeline import MeasuredPipeline, bubble_text, conclusions, pipelines
 
 MAX_CHARTS = 4
 MAX_SPANS = 1_500

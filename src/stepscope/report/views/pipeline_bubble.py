@@ -25,7 +25,7 @@ from stepscope.report.vega import (
 )
 from stepscope.report.view import Figures, View
 from stepscope.results.evidence import CellEvidence
-from stepscope.results.pipeline_profile import pipelines
+from stepscope.results.pipeline import pipelines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

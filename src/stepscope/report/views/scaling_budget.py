@@ -9,7 +9,7 @@ from stepscope.core.words import counted
 from stepscope.records.comparison import ScalingBudget
 from stepscope.report.table import Column, Table, duration, percent, tabled
 from stepscope.report.view import View
-from stepscope.results.scaling_words import PARTS, ranked
+from stepscope.results.scaling_budget import PARTS, ranked
 
 
 @dataclass(frozen=True, slots=True)

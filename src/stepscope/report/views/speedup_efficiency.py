@@ -30,7 +30,7 @@ from stepscope.report.vega import (
 from stepscope.report.view import Figures, View
 from stepscope.report.views._runs import by_dataset, facets, scaled
 from stepscope.report.views._stacks import NAME_CHARS
-from stepscope.stats.scaling import EXCELLENT, GOOD
+from stepscope.results.scaling import EXCELLENT, GOOD
 
 MAX_ROWS = 20
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from stepscope.predict.timeline import TIE
 from stepscope.records.nouns import Measured
 from stepscope.records.prediction import BucketChoice
-from stepscope.results.bucket_sweep import BucketSweep, bucket_sweeps
 from stepscope.results.comm_costs import CommCosts, comm_costs
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.experiments._common import Expectation, Experiment, finished, model_error
+from stepscope.results.sweeps import BucketSweep, bucket_sweeps
 
 HINT = (
     "the measured steps decide: the timeline knows neither the copies into buckets nor what ranks on shared cores cost"

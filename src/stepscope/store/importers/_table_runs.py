@@ -12,8 +12,7 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.nouns import Measured, Status
 from stepscope.records.training import Epoch, TrainingRun
-from stepscope.stats.change_point import MIN_RUNS
-from stepscope.stats.order import mean_interval
+from stepscope.stats.order import MIN_RUNS, mean_interval
 from stepscope.store.importers._columns import REPEATS
 from stepscope.store.importers._epoch_order import is_clock
 from stepscope.store.importers._table_lines import (

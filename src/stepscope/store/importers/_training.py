@@ -11,8 +11,7 @@ from stepscope.core.words import counted, grouped
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nouns import Measured, Scaling
 from stepscope.records.training import StepChange, TrainingRun
-from stepscope.stats.change_point import LEAST_POINTS, level_change
-from stepscope.stats.order import Interval, median, median_interval
+from stepscope.stats.order import LEAST_POINTS, Interval, level_change, median, median_interval
 from stepscope.store.importer import Candidate
 from stepscope.store.importers._log_lines import NO_END, RUN_THROUGH
 from stepscope.store.importers._watchdog import timeouts_beside

@@ -12,7 +12,7 @@ from stepscope.records.comparison import ScalingBudget, ScalingPart, ScalingRead
 from stepscope.records.finding import Finding, Quiet
 from stepscope.records.nouns import Measured
 from stepscope.results.evidence import Evidence
-from stepscope.stats.scaling import rate
+from stepscope.results.scaling import rate
 
 
 def budget(efficiency: float, *, traced: bool = True, comm: float = 1.0, parts: bool = True) -> ScalingBudget:

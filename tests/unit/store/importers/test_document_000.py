@@ -14,7 +14,7 @@ from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.report.views import comm_share
 from stepscope.results.figures import exposed_fraction
-from stepscope.results.missing import require_stated
+from stepscope.results.joining import require_stated
 from stepscope.results.scaling import baseline_of
 from stepscope.store.foreign import detect, read_foreign
 

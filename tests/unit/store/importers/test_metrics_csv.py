@@ -12,7 +12,7 @@ from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
 from stepscope.results.figures import best_accuracy, epoch_time
-from stepscope.results.missing import require_stated
+from stepscope.results.joining import require_stated
 from stepscope.results.open import load_evidence
 from stepscope.store.foreign import detect, read_foreign
 from stepscope.store.importers._experiment_names import name_facts, readable_dataset

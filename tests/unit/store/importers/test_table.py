@@ -12,7 +12,7 @@ from tests.unit.store.importers.shared_results import by_id, read, write
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
-from stepscope.results.missing import require_stated
+from stepscope.results.joining import require_stated
 from stepscope.results.open import load_evidence
 from stepscope.results.scaling import baseline_of, scaling_rows
 from stepscope.store.foreign import detect, read_foreign

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
-from stepscope.stats.bootstrap import RESAMPLES, percentile_interval
+from stepscope.stats.compare import RESAMPLES, percentile_interval
 from stepscope.stats.measured import BOOTSTRAP_SEED
 from stepscope.stats.order import Interval
 
