@@ -11,7 +11,7 @@ from tests.trace_evidence import by_hand, generated, kernels, traced
 from stepscope.diagnose.outcome import Outcome, each_job, named, together
 from stepscope.diagnose.rule import Rule
 from stepscope.diagnose.trace_facts import Part, cut, reads_traces, trace_command
-from stepscope.machine.peaks.matrix_units import has_matrix_units, has_tf32, peak_ratio
+from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped
 from stepscope.results.evidence import TraceEvidence
 from stepscope.results.open import load_evidence

@@ -11,20 +11,7 @@ import pytest
 from stepscope.core.errors import Unavailable
 from stepscope.machine.cgroups import CgroupLimits, cgroup_limits
 from stepscope.machine.collect import assemble, collect
-from stepscope.machine.probes import (
-    REGISTRY,
-    Facts,
-    ProbeContext,
-    cpu,
-    gpus,
-    host,
-    memory,
-    nics,
-    scheduler,
-    topology,
-    torch,
-    variables,
-)
+from stepscope.machine.probes import REGISTRY, Facts, ProbeContext, gpus, host, nics, processors, torch
 from stepscope.records.codec import decode, encode
 from stepscope.records.environment import EnvironmentRecord
 
@@ -105,16 +92,16 @@ def test_without_cgroups_there_are_no_limits(tmp_path: Path) -> None:
 def test_usable_cores_are_the_smaller_of_affinity_and_quota(
     affinity: int | None, logical: int, quota: float | None, expected: int
 ) -> None:
-    assert cpu.usable_cores(affinity=affinity, logical=logical, quota=quota) == expected
+    assert processors.usable_cores(affinity=affinity, logical=logical, quota=quota) == expected
 
 
 def test_memory_is_what_the_cgroup_leaves() -> None:
     limited = CgroupLimits(cpu_quota_cores=None, memory_limit_bytes=4 * GIB, memory_used_bytes=3 * GIB)
-    assert memory.within_limits(64 * GIB, 60 * GIB, limited) == (4 * GIB, GIB)
-    assert memory.within_limits(64 * GIB, GIB // 2, limited) == (4 * GIB, GIB // 2)
-    assert memory.within_limits(2 * GIB, GIB, limited) == (2 * GIB, GIB)
+    assert processors.within_limits(64 * GIB, 60 * GIB, limited) == (4 * GIB, GIB)
+    assert processors.within_limits(64 * GIB, GIB // 2, limited) == (4 * GIB, GIB // 2)
+    assert processors.within_limits(2 * GIB, GIB, limited) == (2 * GIB, GIB)
     full = CgroupLimits(cpu_quota_cores=None, memory_limit_bytes=GIB, memory_used_bytes=2 * GIB)
-    assert memory.within_limits(64 * GIB, 60 * GIB, full) == (GIB, 0)
+    assert processors.within_limits(64 * GIB, 60 * GIB, full) == (GIB, 0)
 
 
 # variables
@@ -138,7 +125,7 @@ def test_memory_is_what_the_cgroup_leaves() -> None:
     ],
 )
 def test_anything_that_may_be_a_secret_is_masked(name: str, value: str) -> None:
-    assert variables.relevant({name: value}) == {name: "***"}
+    assert host.relevant({name: value}) == {name: "***"}
 
 
 @pytest.mark.parametrize(
@@ -156,7 +143,7 @@ def test_anything_that_may_be_a_secret_is_masked(name: str, value: str) -> None:
     ],
 )
 def test_ordinary_values_are_kept(name: str, value: str) -> None:
-    assert variables.relevant({name: value}) == {name: value}
+    assert host.relevant({name: value}) == {name: value}
 
 
 def test_variables_that_do_not_matter_are_left_out() -> None:
@@ -167,7 +154,7 @@ def test_variables_that_do_not_matter_are_left_out() -> None:
         "WORLD_SIZE": "2",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    assert list(variables.relevant(environ)) == ["GLOO_SOCKET_IFNAME", "RANK", "WORLD_SIZE"]
+    assert list(host.relevant(environ)) == ["GLOO_SOCKET_IFNAME", "RANK", "WORLD_SIZE"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +170,7 @@ def test_variables_that_do_not_matter_are_left_out() -> None:
     ],
 )
 def test_the_scheduler_is_told_by_its_job_variable(environ: dict[str, str], expected: str | None) -> None:
-    assert facts(scheduler.run(ProbeContext(environ=environ)))["scheduler"] == expected
+    assert facts(host.scheduler.run(ProbeContext(environ=environ)))["scheduler"] == expected
 
 
 # NICs
@@ -271,7 +258,7 @@ def fake_smi(folder: Path, script: str) -> ProbeContext:
 
 def test_nvidia_smis_text_is_kept_as_it_is(tmp_path: Path) -> None:
     context = fake_smi(tmp_path, "printf '\\tGPU0\\tCPU Affinity\\nGPU0\\t X \\t0-3\\n'; echo \"$1 $2\"")
-    assert facts(topology.run(context))["topology"] == "\tGPU0\tCPU Affinity\nGPU0\t X \t0-3\ntopo -m\n"
+    assert facts(gpus.topology.run(context))["topology"] == "\tGPU0\tCPU Affinity\nGPU0\t X \t0-3\ntopo -m\n"
 
 
 @pytest.mark.parametrize(
@@ -283,13 +270,13 @@ def test_nvidia_smis_text_is_kept_as_it_is(tmp_path: Path) -> None:
     ],
 )
 def test_an_nvidia_smi_that_fails_hangs_or_is_silent_is_unavailable(tmp_path: Path, script: str, said: str) -> None:
-    found = topology.run(fake_smi(tmp_path, script))
+    found = gpus.topology.run(fake_smi(tmp_path, script))
     assert isinstance(found, Unavailable)
     assert said in found.reason
 
 
 def test_no_nvidia_smi_is_unavailable(tmp_path: Path) -> None:
-    found = topology.run(ProbeContext(environ={"PATH": str(tmp_path)}))
+    found = gpus.topology.run(ProbeContext(environ={"PATH": str(tmp_path)}))
     assert found == Unavailable("nvidia-smi is not on PATH")
 
 
@@ -372,7 +359,7 @@ def fails(code: int) -> Any:
 
 def test_gpus_are_read_from_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvml(monkeypatch)
-    first, second = facts(gpus.run(ProbeContext(environ={})))["gpus"]
+    first, second = facts(gpus.gpus.run(ProbeContext(environ={})))["gpus"]
     assert (first.index, second.index) == (0, 1)
     assert first.name == "NVIDIA H100 80GB HBM3"
     assert (first.memory_bytes, first.memory_used_bytes) == (80 * GIB, GIB)
@@ -389,7 +376,7 @@ def test_what_a_gpu_does_not_support_is_none(monkeypatch: pytest.MonkeyPatch) ->
         )
     }  # fmt: skip
     fake_nvml(monkeypatch, **absent)
-    found = facts(gpus.run(ProbeContext(environ={})))["gpus"][0]
+    found = facts(gpus.gpus.run(ProbeContext(environ={})))["gpus"][0]
     assert found.memory_bytes is None
     assert found.memory_used_bytes is None
     assert found.mig is None
@@ -404,7 +391,7 @@ def test_a_lost_gpu_is_named_and_the_others_are_kept(monkeypatch: pytest.MonkeyP
         return index
 
     fake_nvml(monkeypatch, nvmlDeviceGetHandleByIndex=handle)
-    result = gpus.run(ProbeContext(environ={}))
+    result = gpus.gpus.run(ProbeContext(environ={}))
     assert not isinstance(result, Unavailable)
     assert [found.index for found in result["gpus"]] == [0]
     assert "error 15" in result["gpu 1"].reason
@@ -421,7 +408,7 @@ def test_a_lost_gpu_is_named_and_the_others_are_kept(monkeypatch: pytest.MonkeyP
 )
 def test_a_driver_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, code: int, said: str) -> None:
     fake_nvml(monkeypatch, nvmlInit=fails(code))
-    found = gpus.run(ProbeContext(environ={}))
+    found = gpus.gpus.run(ProbeContext(environ={}))
     assert isinstance(found, Unavailable)
     assert said in found.reason
 
@@ -429,7 +416,7 @@ def test_a_driver_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, 
 def test_a_driver_that_fails_later_is_shut_down_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[bool] = []
     fake_nvml(monkeypatch, nvmlDeviceGetCount=fails(LOST), nvmlShutdown=lambda: closed.append(True))
-    found = gpus.run(ProbeContext(environ={}))
+    found = gpus.gpus.run(ProbeContext(environ={}))
     assert isinstance(found, Unavailable)
     assert "error 15" in found.reason
     assert closed == [True]
@@ -437,7 +424,7 @@ def test_a_driver_that_fails_later_is_shut_down_and_says_why(monkeypatch: pytest
 
 def test_a_missing_nvml_package_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    found = gpus.run(ProbeContext(environ={}))
+    found = gpus.gpus.run(ProbeContext(environ={}))
     assert isinstance(found, Unavailable)
     assert "nvidia-ml-py" in found.reason
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.machine import torch_memory
+from stepscope.machine.probes import torch
 from stepscope.records.environment import TorchFact
 
 CPU_BUILD = TorchFact(
@@ -22,31 +22,31 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_cpu_builds_answer_is_remembered(environ: dict[str, str]) -> None:
-    assert torch_memory.recall(environ) is None
-    torch_memory.remember(CPU_BUILD, environ)
-    assert torch_memory.recall(environ) == CPU_BUILD
+    assert torch.recall(environ) is None
+    torch.remember(CPU_BUILD, environ)
+    assert torch.recall(environ) == CPU_BUILD
 
 
 @pytest.mark.parametrize("change", [{"cuda_version": "12.8"}, {"hip_version": "6.2"}, {"device_count": 1}])
 def test_a_build_for_gpus_is_asked_every_time(environ: dict[str, str], change: dict[str, object]) -> None:
-    torch_memory.remember(replace(CPU_BUILD, **change), environ)  # type: ignore[arg-type]
-    assert torch_memory.recall(environ) is None
+    torch.remember(replace(CPU_BUILD, **change), environ)  # type: ignore[arg-type]
+    assert torch.recall(environ) is None
 
 
 def test_another_number_of_threads_is_another_answer(environ: dict[str, str]) -> None:
-    torch_memory.remember(CPU_BUILD, environ)
-    assert torch_memory.recall({**environ, "OMP_NUM_THREADS": "1"}) is None
+    torch.remember(CPU_BUILD, environ)
+    assert torch.recall({**environ, "OMP_NUM_THREADS": "1"}) is None
 
 
 def test_a_damaged_file_is_as_good_as_none(environ: dict[str, str], tmp_path: Path) -> None:
-    torch_memory.remember(CPU_BUILD, environ)
+    torch.remember(CPU_BUILD, environ)
     (path,) = tmp_path.glob("stepscope/torch/*.json")
     path.write_text("{")
-    assert torch_memory.recall(environ) is None
+    assert torch.recall(environ) is None
 
 
 def test_a_cache_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     environ = {"XDG_CACHE_HOME": str(tmp_path / "file")}
-    torch_memory.remember(CPU_BUILD, environ)
-    assert torch_memory.recall(environ) is None
+    torch.remember(CPU_BUILD, environ)
+    assert torch.recall(environ) is None

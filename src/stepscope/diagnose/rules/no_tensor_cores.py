@@ -40,7 +40,7 @@ from stepscope.diagnose.trace_facts import (
     unread,
     window_ns,
 )
-from stepscope.machine.peaks.matrix_units import has_matrix_units, has_tf32, peak_ratio
+from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Skipped
 from stepscope.records.trace_rules import KernelMix
 from stepscope.results.evidence import TraceEvidence

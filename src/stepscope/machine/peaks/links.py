@@ -1,6 +1,6 @@
 """Peak rates of links, bytes/s per direction: PCIe, NVLink, Ethernet, InfiniBand.
 
-Only these are compared with a measured busbw (METRICS: efficiency against the link, per direction). Vendors print
+Only these are compared with a measured busbw (efficiency against the link, per direction). Vendors print
 NVLink and PCIe both ways, and networks in bit/s: 900 GB/s NVLink is 450 here, 400 Gbit/s is 50 GB/s.
 """
 
@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from stepscope.core.errors import Unavailable
 
-_PCIE = "PCI-SIG base specifications 1.0 to 6.0: transfer rate x encoding"
-_NVLINK = "NVIDIA Pascal, Volta, Ampere, Hopper and Blackwell architecture whitepapers"
-_ETHERNET = "IEEE 802.3: bit rate / 8, frame headers not taken off"
-_INFINIBAND = "InfiniBand Trade Association roadmap: 4 lanes, data rate after encoding / 8"
+_SOURCES = {
+    "pcie": "PCI-SIG base specifications 1.0 to 6.0: transfer rate x encoding",
+    "nvlink": "NVIDIA Pascal, Volta, Ampere, Hopper and Blackwell architecture whitepapers",
+    "ethernet": "IEEE 802.3: bit rate / 8, frame headers not taken off",
+    "infiniband": "InfiniBand Trade Association roadmap: 4 lanes, data rate after encoding / 8",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,53 +48,31 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float | Unavailable:
     return giga_transfers * 1e9 * encoding / 8 * lanes
 
 
-def _pcie(generation: int, date: str) -> LinkPeak:
-    rate = pcie_bytes_per_s(generation, 16)
+def _link(kind: str, size: str, name: str, rate: float | Unavailable, date: str = "2024") -> LinkPeak:
+    """rate: bytes/s."""
     assert not isinstance(rate, Unavailable)
-    return LinkPeak(
-        key=f"pcie{generation}-x16",
-        name=f"PCIe {generation}.0 x16",
-        bytes_per_s=rate,
-        source=_PCIE,
-        date=date,
-    )
-
-
-def _nvlink(generation: int, links: int, each_gb: float, gpu: str, date: str) -> LinkPeak:
-    return LinkPeak(
-        key=f"nvlink{generation}-x{links}",
-        name=f"NVLink {generation}, {links} links ({gpu})",
-        bytes_per_s=links * each_gb * 1e9,
-        source=_NVLINK,
-        date=date,
-    )
-
-
-def _ethernet(gbit: int) -> LinkPeak:
-    return LinkPeak(
-        key=f"ethernet-{gbit}g",
-        name=f"{gbit} Gbit Ethernet",
-        bytes_per_s=gbit * 1e9 / 8,
-        source=_ETHERNET,
-        date="2024",
-    )
-
-
-def _infiniband(name: str, data_gbit: float) -> LinkPeak:
-    return LinkPeak(
-        key=f"infiniband-{name.lower()}",
-        name=f"InfiniBand {name} 4x",
-        bytes_per_s=data_gbit * 1e9 / 8,
-        source=_INFINIBAND,
-        date="2024",
-    )
+    source = _SOURCES[kind.rstrip("0123456789")]
+    return LinkPeak(key=f"{kind}-{size.lower()}", name=name, bytes_per_s=rate, source=source, date=date)
 
 
 LINKS: tuple[LinkPeak, ...] = (
-    _pcie(3, "2010"), _pcie(4, "2017"), _pcie(5, "2019"), _pcie(6, "2022"),
-    _nvlink(1, 4, 20, "P100", "2016"), _nvlink(2, 6, 25, "V100", "2017"), _nvlink(3, 12, 25, "A100", "2020"),
-    _nvlink(4, 18, 25, "H100, H200", "2022"), _nvlink(5, 18, 50, "B200, GB200", "2024"),
-    *(_ethernet(gbit) for gbit in (1, 10, 25, 40, 50, 100, 200, 400, 800)),
-    _infiniband("QDR", 32), _infiniband("FDR", 54.3), _infiniband("EDR", 100), _infiniband("HDR", 200),
-    _infiniband("NDR", 400), _infiniband("XDR", 800),
+    *(
+        _link(f"pcie{n}", "x16", f"PCIe {n}.0 x16", pcie_bytes_per_s(n, 16), date)
+        for n, date in ((3, "2010"), (4, "2017"), (5, "2019"), (6, "2022"))
+    ),
+    *(
+        _link(f"nvlink{n}", f"x{links}", f"NVLink {n}, {links} links ({gpu})", links * each_gb * 1e9, date)
+        for n, links, each_gb, gpu, date in (
+            (1, 4, 20, "P100", "2016"), (2, 6, 25, "V100", "2017"), (3, 12, 25, "A100", "2020"),
+            (4, 18, 25, "H100, H200", "2022"), (5, 18, 50, "B200, GB200", "2024"),
+        )
+    ),
+    *(
+        _link("ethernet", f"{gbit}g", f"{gbit} Gbit Ethernet", gbit * 1e9 / 8)
+        for gbit in (1, 10, 25, 40, 50, 100, 200, 400, 800)
+    ),
+    *(
+        _link("infiniband", name, f"InfiniBand {name} 4x", gbit * 1e9 / 8)
+        for name, gbit in (("QDR", 32), ("FDR", 54.3), ("EDR", 100), ("HDR", 200), ("NDR", 400), ("XDR", 800))
+    ),
 )  # fmt: skip

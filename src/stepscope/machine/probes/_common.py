@@ -18,7 +18,7 @@ class ProbeContext:
     environ: the environment variables.
     cwd: the directory whose file system runs will be written to.
     torch_timeout_s, command_timeout_s: seconds after which a child process is killed.
-    remember: take and keep answers that cannot change (environment/torch_memory.py).
+    remember: take and keep answers that cannot change (probes/torch.py).
     """
 
     environ: Mapping[str, str]
@@ -40,6 +40,20 @@ class Probe:
 
     summary: str
     run: Callable[[ProbeContext], Facts | Unavailable]
+
+
+PROBES: dict[str, Probe] = {}
+"""The shipped probes by key."""
+
+
+def probe(summary: str) -> Callable[[Callable[[ProbeContext], Facts | Unavailable]], Probe]:
+    """Makes a function the probe of its own name."""
+
+    def add(run: Callable[[ProbeContext], Facts | Unavailable]) -> Probe:
+        PROBES[run.__name__] = Probe(summary=summary, run=run)
+        return PROBES[run.__name__]
+
+    return add
 
 
 def read_text(path: Path) -> str | None:

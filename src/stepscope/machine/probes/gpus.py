@@ -1,16 +1,20 @@
-"""GPUs: what the NVIDIA driver knows (NVML), without initialising CUDA."""
+"""What the NVIDIA driver knows of the GPUs (NVML, without initialising CUDA), and the text of ``nvidia-smi topo -m``."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 from stepscope.core.errors import Unavailable
-from stepscope.machine.probes._common import Facts, Probe, ProbeContext
+from stepscope.core.processes import ask
+from stepscope.machine.probes._common import Facts, ProbeContext, probe
 from stepscope.records.environment import GpuFact
 
 
-def run(context: ProbeContext) -> Facts | Unavailable:  # noqa: ARG001
+@probe("NVIDIA GPUs, driver, memory, PCIe and power limits (NVML)")
+def gpus(context: ProbeContext) -> Facts | Unavailable:  # noqa: ARG001
     """One GpuFact per GPU of the machine, whatever CUDA_VISIBLE_DEVICES says."""
     try:
         import pynvml
@@ -102,4 +106,22 @@ def _watts(milliwatts: int | None) -> float | None:
     return None if milliwatts is None else milliwatts / 1000
 
 
-PROBE = Probe(summary="NVIDIA GPUs, driver, memory, PCIe and power limits (NVML)", run=run)
+@probe("links between GPUs and NICs (nvidia-smi topo -m)")
+def topology(context: ProbeContext) -> Facts | Unavailable:
+    """The raw text; a driver in trouble makes nvidia-smi hang, so it is killed after ``command_timeout_s``."""
+    program = shutil.which("nvidia-smi", path=context.environ.get("PATH"))
+    if program is None:
+        return Unavailable("nvidia-smi is not on PATH")
+    environ = {**context.environ, "LC_ALL": "C"}
+    try:
+        told = ask([program, "topo", "-m"], environ=environ, timeout_s=context.command_timeout_s)
+    except OSError as error:
+        return Unavailable(f"{program} cannot be started: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return Unavailable(f"`nvidia-smi topo -m` did not answer within {context.command_timeout_s:g} s")
+    if told.returncode != 0:
+        said = (told.stderr.strip() or told.stdout.strip() or "no message").splitlines()[-1]
+        return Unavailable(f"`nvidia-smi topo -m` failed with exit code {told.returncode}: {said}")
+    if not told.stdout.strip():
+        return Unavailable("`nvidia-smi topo -m` printed nothing")
+    return {"topology": told.stdout}

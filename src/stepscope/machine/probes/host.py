@@ -1,24 +1,28 @@
-"""Host: name and what it resolves to, operating system, kernel, Python, process limits, scheduling, disk, /dev/shm."""
+"""The host and this shell: names, operating system, limits, disk; batch system, versions of packages, variables."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 from stepscope.core.errors import Unavailable
-from stepscope.machine.probes._common import Facts, Probe, ProbeContext, read_text
+from stepscope.machine.probes._common import Facts, ProbeContext, probe, read_text
 from stepscope.records.environment import FilesystemFact, LimitsFact
 
 RESOLVE_TIMEOUT_S = 5.0
 _POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"}
 
 
-def run(context: ProbeContext) -> Facts:
+@probe("host, operating system, limits, scheduling, disk")
+def host(context: ProbeContext) -> Facts:
     """Host facts."""
     name = socket.gethostname()
     return {
@@ -106,4 +110,84 @@ def _distribution(root: Path) -> str | None:
     return next((value.strip("\"'") for key, _, value in pairs if key == "PRETTY_NAME"), None)
 
 
-PROBE = Probe(summary="host, operating system, limits, scheduling, disk", run=run)
+_MARKS = (
+    ("slurm", ("SLURM_JOB_ID", "SLURM_JOBID")),
+    ("pbs", ("PBS_JOBID",)),
+    ("lsf", ("LSB_JOBID",)),
+    ("kubernetes", ("KUBERNETES_SERVICE_HOST",)),
+)
+
+
+@probe("Slurm, PBS, LSF or Kubernetes")
+def scheduler(context: ProbeContext) -> Facts:
+    """``scheduler`` is None outside any of them. A batch job inside a pod counts as the batch job."""
+    found = (name for name, marks in _MARKS if any(context.environ.get(mark) for mark in marks))
+    return {"scheduler": next(found, None)}
+
+
+_PACKAGES = frozenset({
+    "accelerate", "apex", "datasets", "deepspeed", "dask", "distributed", "fairscale", "flash-attn", "horovod",
+    "jax", "lightning", "megatron-core", "mkl", "mpi4py", "msgspec", "numpy", "peft", "psutil", "pytorch-lightning",
+    "pytorch-triton", "pytorch-triton-rocm", "ray", "scipy", "stepscope", "tensorboard", "tokenizers", "torch",
+    "torchaudio", "torchdata", "torchtext", "torchtitan", "torchvision", "transformer-engine", "transformers",
+    "triton", "wandb", "xformers",
+})  # fmt: skip
+_PACKAGE_PREFIXES = ("nvidia-", "intel-", "rocm-", "amdsmi", "cuda-")
+
+
+@probe("versions of the packages in use")
+def packages(context: ProbeContext) -> Facts:  # noqa: ARG001
+    """Versions by normalised name (PEP 503), sorted."""
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        raw = distribution.metadata["Name"] if distribution.metadata else None
+        if not raw:
+            continue  # a half-removed installation leaves such folders
+        name = re.sub(r"[-_.]+", "-", raw).lower()
+        if name in _PACKAGES or name.startswith(_PACKAGE_PREFIXES):
+            found.setdefault(name, distribution.version)
+    return {"packages": dict(sorted(found.items()))}
+
+
+MASK = "***"
+
+PREFIXES = (
+    "NCCL_", "RCCL_", "GLOO_", "TP_SOCKET", "UCC_", "UCX_", "FI_", "OFI_", "MSCCL", "SHARP_", "IB_",
+    "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "NUMEXPR_", "MALLOC_", "ONEDNN_", "DNNL_",
+    "TORCH_", "TORCHELASTIC_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_", "PET_", "ATEN_",
+    "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NVTE_", "HIP_", "ROCR_", "HSA_", "GPU_",
+    "SLURM_", "SBATCH_", "PBS_", "LSB_", "OMPI_", "PMI_", "PMIX_", "MPI_", "KUBERNETES_", "STEPSCOPE_",
+)  # fmt: skip
+NAMES = frozenset({
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_PORT", "LD_PRELOAD", "LD_LIBRARY_PATH", "XDG_CACHE_HOME",
+})  # fmt: skip
+
+_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|JWT|AUTH", re.IGNORECASE)
+_SECRET_VALUE = re.compile(
+    r"[a-z][a-z0-9+.-]*://[^/?#\s]*@"  # a URL with credentials
+    r"|[?&;,\s](?:[\w.-]*(?:token|key|secret|passw|signature|sig|credential)[\w.-]*)="  # ... or with them as a parameter
+    r"|^(?:[\w.-]*(?:token|key|secret|passw|credential)[\w.-]*)="  # an assignment kept inside another variable
+    r"|\b(?:bearer|basic)\s+\S{8,}"
+    r"|\b(?:gh[pousr]_|github_pat_|hf_|sk-|xox[abprs]-|AKIA|ASIA|eyJ[\w-]{10,}\.)",
+    re.IGNORECASE,
+)
+
+
+@probe("NCCL, gloo, OpenMP, torch, CUDA and launcher variables")
+def variables(context: ProbeContext) -> Facts:
+    """Relevant variables, sorted by name."""
+    return {"variables": relevant(context.environ)}
+
+
+def relevant(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of ``environ`` that matter, with ``***`` in place of anything that may be a secret."""
+    names = sorted(name for name in environ if name in NAMES or name.startswith(PREFIXES))
+    return {name: masked(name, environ[name]) for name in names}
+
+
+def masked(name: str, value: str) -> str:
+    """``value``, or ``***`` when the name or the value looks like a secret. Masks too much rather than too little."""
+    if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)):
+        return MASK
+    return value

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from stepscope.core.errors import Unavailable
-from stepscope.machine.probes._common import Facts, Probe, ProbeContext, read_text
+from stepscope.machine.probes._common import Facts, ProbeContext, probe, read_text
 from stepscope.records.environment import NicFact
 
 _ARPHRD_LOOPBACK = "772"
@@ -17,7 +17,8 @@ _ARPHRD_INFINIBAND = "32"
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*Gb/sec")
 
 
-def run(context: ProbeContext) -> Facts | Unavailable:
+@probe("network interfaces and RDMA devices")
+def nics(context: ProbeContext) -> Facts | Unavailable:
     """Interfaces first, then RDMA devices (mlx5_0, ...), each sorted by name. Speeds in bit/s per direction."""
     try:
         interfaces = _interfaces(context.root / "sys/class/net")
@@ -70,6 +71,3 @@ def rdma_devices(folder: Path) -> tuple[NicFact, ...]:
             )
         )
     return tuple(found)
-
-
-PROBE = Probe(summary="network interfaces and RDMA devices", run=run)

@@ -1,4 +1,4 @@
-"""CPU: model, cores, NUMA nodes, and how many cores this process may really use."""
+"""CPU and memory: what there is, and how much of it affinity and cgroups allow this process."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 
 import psutil
 
-from stepscope.core.errors import Unavailable
-from stepscope.machine.cgroups import cgroup_limits
-from stepscope.machine.probes._common import Facts, Probe, ProbeContext, read_text
+from stepscope.core.errors import MissingError, Unavailable
+from stepscope.machine.cgroups import CgroupLimits, cgroup_limits
+from stepscope.machine.probes._common import Facts, ProbeContext, probe, read_text
 
 
-def run(context: ProbeContext) -> Facts:
+@probe("CPU model, cores, and how many of them affinity and cgroups allow")
+def cpu(context: ProbeContext) -> Facts:
     """CPU facts; ``usable_cores`` is the smaller of the affinity mask and the cgroup quota rounded up."""
     logical = psutil.cpu_count(logical=True) or os.cpu_count() or 1
     quota = cgroup_limits(context.root).cpu_quota_cores
@@ -56,4 +57,30 @@ def _numa_nodes(root: Path) -> int | None:
     return sum(1 for entry in nodes.iterdir() if entry.name.removeprefix("node").isdigit()) or None
 
 
-PROBE = Probe(summary="CPU model, cores, and how many of them affinity and cgroups allow", run=run)
+@probe("memory, as far as the cgroup allows")
+def memory(context: ProbeContext) -> Facts:
+    """Memory facts in bytes."""
+    try:
+        machine = psutil.virtual_memory()
+    except OSError as error:
+        raise MissingError(
+            "the size of this machine's memory cannot be read",
+            why=str(error),
+            fix="mount /proc in this container",
+        ) from error
+    limits = cgroup_limits(context.root)
+    total, available = within_limits(machine.total, machine.available, limits)
+    limit = limits.memory_limit_bytes
+    return {
+        "memory_bytes": total,
+        "memory_available_bytes": available,
+        "memory_limit_bytes": limit if limit is not None and limit < machine.total else None,
+    }
+
+
+def within_limits(total: int, available: int, limits: CgroupLimits) -> tuple[int, int]:
+    """(total, available) bytes of the machine after the cgroup's limit; never more than the machine has."""
+    if limits.memory_limit_bytes is None or limits.memory_limit_bytes >= total:
+        return total, available
+    left = limits.memory_limit_bytes - (limits.memory_used_bytes or 0)
+    return limits.memory_limit_bytes, max(min(available, left), 0)
