@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepscope.diagnose.trace_findings import diagnose_traces
+    from stepscope.diagnose.engine import diagnose_traces
     from stepscope.rank.instruments.annotate import annotate
     from stepscope.report.trace_sections import table as trace_table
     from stepscope.traces.job import analyse_job
@@ -17,7 +17,7 @@ __all__ = ["__version__", "analyse_job", "annotate", "diagnose_traces", "load_tr
 _HOMES = {
     "analyse_job": ("stepscope.traces.job", "analyse_job"),
     "annotate": ("stepscope.rank.instruments.annotate", "annotate"),
-    "diagnose_traces": ("stepscope.diagnose.trace_findings", "diagnose_traces"),
+    "diagnose_traces": ("stepscope.diagnose.engine", "diagnose_traces"),
     "load_traces": ("stepscope.traces.load", "load_traces"),
     "trace_table": ("stepscope.report.trace_sections", "table"),
 }

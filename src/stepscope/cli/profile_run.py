@@ -143,7 +143,7 @@ def _get_ready() -> None:
     from stepscope.cli.trace_run import import_numpy_alone
 
     import_numpy_alone()
-    import stepscope.diagnose.trace_findings as findings
+    import stepscope.diagnose.engine as findings
     import stepscope.diagnose.verdict
     import stepscope.traces.job
     import stepscope.traces.stragglers

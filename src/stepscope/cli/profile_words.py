@@ -147,8 +147,7 @@ def show_profiled(
 
     captures: what was read of the window's traces. running: the verdict is one so far. Raises DataError for damaged files.
     """
-    from stepscope.diagnose.engine import diagnose
-    from stepscope.diagnose.trace_findings import trace_rules
+    from stepscope.diagnose.engine import diagnose, trace_rules
     from stepscope.diagnose.verdict import judge
 
     job = read_profiled_job(layout.root)

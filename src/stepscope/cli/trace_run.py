@@ -134,7 +134,7 @@ def run(
 def _get_ready(sections: Sequence[str], options: Trace, *, rules: bool) -> None:
     """Load what finds and shows the answer, a tenth of a second: one core has nothing to read when the last rank is."""
     if rules:
-        from stepscope.diagnose.trace_findings import trace_rules
+        from stepscope.diagnose.engine import trace_rules
 
         trace_rules()
     if options.json:
@@ -231,7 +231,7 @@ def import_numpy_alone() -> None:
 
 def _conditions(texts: Sequence[str]) -> tuple[Sequence[Condition], bool]:
     """What ``--fail-if`` asks, and whether it names a rule."""
-    from stepscope.diagnose.trace_findings import trace_rules
+    from stepscope.diagnose.engine import trace_rules
     from stepscope.report.conditions import parse_condition
     from stepscope.report.trace_document import METRICS
 
@@ -246,7 +246,7 @@ def _diagnosed(summary: TraceSummary, name: str, *, rules_asked: bool) -> Diagno
         from stepscope.records.finding import Diagnosis
 
         return Diagnosis(findings=(), skipped=(), quiet=())
-    from stepscope.diagnose.trace_findings import diagnose_traces
+    from stepscope.diagnose.engine import diagnose_traces
 
     return diagnose_traces(summary, name=name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Statement
+from stepscope.diagnose.rule import Statement
 from stepscope.predict.run_buckets import same_work
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.plan import CommOp
@@ -35,7 +35,7 @@ def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float)
     found = []
     for group in by_model(firing):
         ranked = sorted(group, key=lambda c: -stakes[id(c)][0])
-        found.append(_finding(evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.cell_id]))
+        found.append(_of_cells(evidence, ranked, stakes[id(ranked[0])], plans[ranked[0].cell.cell_id]))
     return tuple(found)
 
 
@@ -67,7 +67,7 @@ def _gain(fast: TimedCell, slow: TimedCell) -> float | None:
     return None if sure is None else 1 - fast.step_ns / slow.step_ns if sure else 0.0
 
 
-def _finding(
+def _of_cells(
     evidence: Evidence, ranked: list[TimedCell], stake: tuple[float, float, str, bool], plan: tuple[CommOp, ...]
 ) -> Finding:
     cell = ranked[0]

@@ -1,4 +1,7 @@
-"""Commands that findings give: the one that made a run, with a setting changed, so that it can be pasted."""
+"""Commands that findings give: the one that made a run, with a setting changed, so that it can be pasted.
+
+A tool of a scheduler or a vendor is named only where the evidence shows that it is there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stepscope.core.units import parse_duration_ns
-from stepscope.diagnose.outcome import Outcome
+from stepscope.diagnose.rule import Outcome
 from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Advice, Skipped
 from stepscope.records.training import TrainingRun
@@ -136,3 +139,18 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def is_slurm(evidence: Evidence) -> bool:
+    return evidence.environment is not None and evidence.environment.scheduler == "slurm"
+
+
+def excluding(evidence: Evidence, host: str | None) -> str | None:
+    """The command that keeps a job off ``host``; None where no scheduler is known."""
+    return f"sbatch --exclude={host} JOB" if host is not None and is_slurm(evidence) else None
+
+
+def is_amd(evidence: Evidence) -> bool:
+    """Whether torch there was built for ROCm: nvidia-smi and NVLink are none of its tools."""
+    torch = evidence.environment.torch if evidence.environment is not None else None
+    return torch is not None and torch.hip_version is not None

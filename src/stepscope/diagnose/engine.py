@@ -1,19 +1,27 @@
-"""All rules on one body of evidence."""
+"""All rules on one body of evidence: which are asked, what they say together, and in which order it is told.
+
+A trace may be cut: a killed profiler or a full disk leaves the first part of a file, and how much lay behind is unknown.
+"""
 
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
-from stepscope.diagnose.applies import applicable
+from stepscope.core.words import listed, plural
+from stepscope.diagnose import rules
 from stepscope.diagnose.commands import concrete
-from stepscope.diagnose.outcome import Outcome
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.job_facts import applicable
+from stepscope.diagnose.rule import Outcome, Rule
 from stepscope.diagnose.rules import REGISTRY
+from stepscope.diagnose.trace_facts import reads_traces
 from stepscope.records.finding import Diagnosis, Doubt, Finding, Priority, Quiet, Skipped
-from stepscope.results.evidence import NEEDS, Evidence
+from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.results.evidence import NEEDS, Evidence, Source, TraceEvidence
 
 NO_MATTER_OF_TIME = 0.2
 """Rank of a problem without a stake among shares of the step: a full device matters more than 4% of the time."""
@@ -187,16 +195,12 @@ def _whole(evidence: Evidence) -> tuple[Evidence, str | None]:
     """``evidence`` without traces that support no finding, and why these do not; None where no trace is cut."""
     if not _is_cut(evidence):
         return evidence, None
-    from stepscope.diagnose.fragments import why_no_traces, without_fragments
-
     return without_fragments(evidence), why_no_traces(evidence)
 
 
 def _doubted(findings: Iterable[Finding], evidence: Evidence) -> Iterable[Finding]:
     if not _is_cut(evidence):
         return findings
-    from stepscope.diagnose.fragments import doubted
-
     return doubted(findings, evidence)
 
 
@@ -218,3 +222,73 @@ def _order(finding: Finding) -> tuple[bool, int, float, int, bool]:
         stake = NO_MATTER_OF_TIME if finding.severity == "problem" else 0.0
     kind, grave = _PRIORITY.index(finding.priority), _SEVERITY[finding.severity]
     return finding.severity == "info", kind, -round(stake, 3), grave, finding.subject is None
+
+
+def without_fragments(evidence: Evidence) -> Evidence:
+    """``evidence`` without jobs whose traces hold no step that is known to be whole."""
+    whole = tuple(job for job in evidence.traces if not _is_fragment(job.summary))
+    return evidence if len(whole) == len(evidence.traces) else replace(evidence, traces=whole)
+
+
+def why_no_traces(evidence: Evidence) -> str:
+    """Why rules get none of the jobs of ``evidence``, whose traces are cut."""
+    named = _ranks(rank for job in evidence.traces for rank in _cut(job.summary))
+    return f"the trace of {named} is truncated, and no step in it is known to be whole"
+
+
+def doubted(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
+    """``findings``, those of jobs with truncated traces with that among their doubts."""
+    cut = {job.name: ranks for job in evidence.traces if (ranks := _cut(job.summary))}
+    return [_with_lost_time(finding, cut) for finding in findings]
+
+
+def _with_lost_time(finding: Finding, cut: Mapping[str, list[int]]) -> Finding:
+    ranks = cut.get(finding.job or "")
+    if not ranks:
+        return finding
+    why = f"the trace of {_ranks(ranks)} is truncated, how much is lost is unknown"
+    return replace(finding, doubts=(*finding.doubts, why))
+
+
+def _is_fragment(summary: TraceSummary) -> bool:
+    return bool(summary.ranks) and all(_is_cut_pass(each) and not each.steps for each in summary.ranks)
+
+
+def _cut(summary: TraceSummary) -> list[int]:
+    return [each.facts.rank for each in summary.ranks if _is_cut_pass(each)]
+
+
+def _is_cut_pass(each: RankPass) -> bool:
+    return any(note.kind == "truncated" for note in each.notes)
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    numbers = sorted(set(ranks))
+    return f"{plural(len(numbers), 'rank')} {listed([str(rank) for rank in numbers], at_most=5)}"
+
+
+OWN = (
+    "clock_skew", "compute_bound", "data_loading", "expert_skew", "exposed_communication", "exposed_memcpy",
+    "exposed_tail_bucket", "fp32_matmul", "fsdp_no_prefetch", "fsdp_regathers", "fsdp_root_unit", "fsdp_small_units",
+    "fsdp_wait_on_copy", "gradient_sync_each_micro_step", "host_sync", "impossible_figures", "launch_bound", "long_gap",
+    "low_mfu", "memory_bandwidth_bound", "naive_synchronisation", "no_communication", "no_tensor_cores",
+    "pipeline_bubble", "pipeline_imbalance", "plan_broken", "profiler_overhead", "python_overhead", "queued_idle",
+    "small_kernels", "straggler", "tensor_parallel_slow_link",
+)  # fmt: skip
+"""The rules shipped that read traces: `trace` does without importing the others, which takes as long as a small trace. A
+test holds the list against the rules themselves."""
+
+
+def trace_rules() -> tuple[Rule, ...]:
+    """Rules that can say something where there is nothing but traces, by name; those of third parties among them."""
+    shipped = {module.name for module in pkgutil.iter_modules(rules.__path__)}
+    keys = [key for key in rules.REGISTRY.names() if key in OWN or key not in shipped]
+    return tuple(rule for key in keys if reads_traces(rule := rules.REGISTRY.load(key)))
+
+
+def diagnose_traces(summary: TraceSummary, *, name: str = "trace") -> Diagnosis:
+    """What the traces of one job alone say: findings by stake, rules that were quiet, rules that could not look."""
+    evidence = Evidence(
+        sources=(Source(path=Path(name), kind="trace"),), traces=(TraceEvidence(name=name, summary=summary),)
+    )
+    return diagnose(evidence, rules=trace_rules())

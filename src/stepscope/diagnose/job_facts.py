@@ -1,18 +1,31 @@
-"""What a job is, by its traces or by what a run states: device, parallelism, frameworks, loader, hosts. Advice asks it."""
+"""What a job is, by its traces or by what a run states, and which advice applies to it.
+
+Facts are device, parallelism, frameworks, loader, hosts, backward passes a step. Advice that holds for some jobs only names
+its conditions; the engine asks the facts once.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from statistics import median_low
+from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import used_in
+from stepscope.diagnose.rule import Outcome
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.profile import LoaderSetup
 from stepscope.records.trace_budget import GroupBudget
+from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.training import TrainingRun
+from stepscope.results.evidence import Evidence
 from stepscope.results.figures import setting
 from stepscope.results.scaling import shards
+from stepscope.traces.collective_names import DTYPE_BYTES
 from stepscope.traces.kernel_names import FUSED
 
 _SPLIT = ("tp", "pp", "ep", "cp")
@@ -69,7 +82,6 @@ class JobFacts:
 
 def facts_of(summary: TraceSummary) -> JobFacts:
     """The facts of the job that these traces are of."""
-    from stepscope.diagnose.micro_steps import micro_steps
 
     setups = [p.facts.setup for p in summary.ranks if p.facts.setup is not None]
     setup = setups[0] if setups else None
@@ -195,3 +207,138 @@ def _splits_sequence(each: RankPass) -> bool:
     calls = each.communication.collectives if each.communication is not None and divided else ()
     ops = {c.op for c in calls if c.group is not None and c.group.name in divided}
     return {"all_gather", "reduce_scatter"} <= ops
+
+
+Condition = Literal[
+    "gpu",
+    "eager",
+    "replicated",
+    "no pipeline",
+    "no split sequence",
+    "several hosts",
+    "trains",
+    "micro-steps",
+    "room for workers",
+    "workers that end",
+    "pageable batches",
+]
+
+HOLDS: Mapping[Condition, Callable[[JobFacts], bool]] = {
+    "gpu": lambda job: not job.on_cpu,
+    "eager": lambda job: job.compiled is not True,
+    "replicated": lambda job: job.replicated and job.ranks != 1 and job.trains is not False,
+    "no pipeline": lambda job: "pp" not in job.parallel,
+    "no split sequence": lambda job: "sp" not in job.parallel,
+    "several hosts": lambda job: job.hosts != 1,
+    "trains": lambda job: job.trains is not False,
+    "micro-steps": lambda job: job.micro_steps != 1,
+    "room for workers": lambda job: job.workers_fit,
+    "workers that end": lambda job: (
+        job.loader is None or (bool(job.loader.workers) and job.loader.persistent is not True)
+    ),
+    "pageable batches": lambda job: not job.on_cpu and (job.loader is None or job.loader.pinned is not True),
+}
+"""Condition -> whether it may hold: true where the facts do not say otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceFor(Advice):
+    """Advice for jobs of which all of ``applies_to`` may hold. The engine makes it plain advice, or drops it."""
+
+    applies_to: tuple[Condition, ...]
+
+
+def applies(advice: Advice, job: JobFacts | None) -> bool:
+    """Whether advice can help this job; None: a job of which nothing is known."""
+    if job is None or not isinstance(advice, AdviceFor):
+        return True
+    return all(HOLDS[condition](job) for condition in advice.applies_to)
+
+
+def applicable(outcome: Outcome, evidence: Evidence) -> Outcome:
+    """``outcome`` with only the advice that can apply to the job of each finding, as plain advice."""
+    if not isinstance(outcome, tuple) or not any(isinstance(a, AdviceFor) for f in outcome for a in f.advice):
+        return outcome
+    jobs = {finding.job for finding in outcome}
+    known = {job.name: facts_of(job.summary) for job in evidence.traces if job.name in jobs}
+    runs = {run.run_id: run for run in evidence.runs}
+
+    def facts(finding: Finding) -> JobFacts | None:
+        if finding.runs:
+            return facts_of_run(runs[finding.runs[0]]) if finding.runs[0] in runs else None
+        return known.get(finding.job or "")
+
+    return tuple(_with_applicable(finding, facts(finding)) for finding in outcome)
+
+
+def _with_applicable(finding: Finding, job: JobFacts | None) -> Finding:
+    kept = tuple(Advice(text=a.text, command=a.command) for a in finding.advice if applies(a, job))
+    return replace(finding, advice=kept)
+
+
+_FORWARD = "DistributedDataParallel.forward"
+_WHOLE = 0.02
+"""Reduced elements / parameters is a number of passes when it is this close to a whole number."""
+
+
+def micro_steps(summary: TraceSummary) -> int | None:
+    """Passes a step that reduce the same gradients, median rank; None: no step shows reductions by hooks or units."""
+    known = [k for p in summary.ranks if (k := _of_rank(p)) is not None]
+    return median_low(known) if known else None
+
+
+def _of_rank(each: RankPass) -> int | None:
+    steps: dict[int, list[BucketRow]] = defaultdict(list)
+    for row in each.buckets:
+        if row.step is not None and row.op in ("all_reduce", "reduce_scatter"):
+            steps[row.step].append(row)
+    if not steps:
+        return _of_units(each)
+    passes = _forward_passes(each)
+    return median_low([_of_step(each, sorted(rows, key=lambda r: r.launch_ns), passes) for rows in steps.values()])
+
+
+def _forward_passes(each: RankPass) -> int | None:
+    """Calls of DDP's forward a step; None where it is not annotated, or the annotations were not read."""
+    calls = next((row.calls for row in each.annotations if row.name == _FORWARD), 0)
+    return round(calls / len(each.steps)) if calls and each.steps else None
+
+
+def _of_step(each: RankPass, rows: Sequence[BucketRow], passes: int | None) -> int:
+    """1 unless the same sizes follow each other in the same order, and something says that a pass ends between them."""
+    parameters = each.facts.setup.parameters if each.facts.setup is not None else None
+    if parameters and passes != 1:
+        reduced = sum((row.size_bytes or 0) / DTYPE_BYTES.get(row.dtype or "", 4) for row in rows) / parameters
+        whole = round(reduced)
+        return whole if whole > 1 and abs(reduced - whole) <= _WHOLE * whole and _repeats(rows, whole) else 1
+    if passes is not None:
+        return passes if passes > 0 and _repeats(rows, passes) else 1
+    return next((k for k in range(len(rows) // 2, 1, -1) if _repeats(rows, k) and _apart(rows, k)), 1)
+
+
+def _repeats(rows: Sequence[BucketRow], times: int) -> bool:
+    length, rest = divmod(len(rows), times)
+    if rest or not length:
+        return False
+    kinds = [(row.op, row.size_bytes) for row in rows]
+    return all(kinds[i] == kinds[i % length] for i in range(len(kinds)))
+
+
+def _apart(rows: Sequence[BucketRow], times: int) -> bool:
+    """Whether a forward pass fits between two passes: every gap there is longer than any inside one."""
+    length = len(rows) // times
+    gaps = [b.launch_ns - a.launch_ns for a, b in pairwise(rows)]
+    between = [gap for i, gap in enumerate(gaps) if (i + 1) % length == 0]
+    inside = [gap for i, gap in enumerate(gaps) if (i + 1) % length]
+    return bool(inside) and min(between) > max(inside)
+
+
+def _of_units(each: RankPass) -> int | None:
+    """Reductions of one sharded unit in a step."""
+    if each.units is None:
+        return None
+    found: dict[tuple[int | None, str], int] = defaultdict(int)
+    for call in each.units.calls:
+        if call.op == "reduce_scatter" and call.unit is not None and call.step is not None:
+            found[call.step, call.unit] += 1
+    return median_low(found.values()) if found else None

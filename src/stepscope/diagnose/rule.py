@@ -1,16 +1,158 @@
-"""What a rule is."""
+"""What a rule is, what it states of its evidence, and how several statements become one outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
-from stepscope.diagnose.outcome import Outcome, Statement, each_job, folded, named, outcome_of, together
+from stepscope.core.units import format_percent
+from stepscope.core.words import counted, listed
+from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.results.evidence import TraceEvidence
 
 if TYPE_CHECKING:
+    from stepscope.results.cell_facts import TimedCell
     from stepscope.results.evidence import Evidence, TraceEvidence
+
+
+Statement = Finding | Iterable[Finding] | str | Quiet | Skipped
+"""As rules return it. A text is a rule that looked and found nothing: at what, and what decided."""
+
+Outcome = tuple[Finding, ...] | Quiet | Skipped
+"""The same as everybody else reads it; findings are never an empty tuple."""
+
+JOBS_NAMED = 3
+
+IN_FULL = 4
+"""Findings of one rule that a reader gets in full."""
+
+_LINES = 12
+
+
+def outcome_of(statement: Statement) -> Outcome:
+    if isinstance(statement, str):
+        return Quiet(looked_at=statement)
+    if isinstance(statement, Finding):
+        return (statement,)
+    return statement if isinstance(statement, (Quiet, Skipped)) else tuple(statement)
+
+
+def named(rule: str, outcome: Outcome) -> Outcome:
+    """``outcome`` as this rule's."""
+    if isinstance(outcome, tuple):
+        return tuple(replace(finding, rule=rule) for finding in outcome)
+    return replace(outcome, rule=rule)
+
+
+def together(statements: Iterable[Statement]) -> Outcome:
+    """One outcome of several of one rule, at least one: findings win over quiet, quiet over skipped."""
+    outcomes = [outcome_of(each) for each in statements]
+    found = tuple(f for outcome in outcomes if isinstance(outcome, tuple) for f in outcome)
+    if found:
+        return found
+    quiet = [outcome.looked_at for outcome in outcomes if isinstance(outcome, Quiet)]
+    return Quiet(looked_at="; ".join(quiet)) if quiet else outcomes[0]
+
+
+def each_job(
+    jobs: Sequence[TraceEvidence], look: Callable[[TraceEvidence], Statement], *, found: Outcome = ()
+) -> Outcome:
+    """``look`` on every traced job: all findings, else what was quiet, else why none could be looked at.
+
+    found: what the rule found already; the jobs that these findings are of are left out.
+
+    With several jobs a finding's subject says which. Of more than ``JOBS_NAMED`` jobs with findings the one with most at
+    stake speaks for all.
+    """
+    known = {finding.job for finding in found} if isinstance(found, tuple) else set()
+    outcomes = [(job.name, outcome_of(look(job))) for job in jobs if job.name not in known]
+    several = len(jobs) > 1
+    of_jobs = [job.job for job in jobs if job.job is not None]
+    what = "captures" if len(set(of_jobs)) < len(of_jobs) else "traced jobs"
+    firing = [(name, outcome) for name, outcome in outcomes if isinstance(outcome, tuple)]
+    if firing:
+        shown = firing if len(firing) <= JOBS_NAMED else [_worst(firing, what)]
+        return tuple(
+            replace(f, job=name, subject=", ".join(filter(None, (name, f.subject))) if several else f.subject)
+            for name, findings in shown
+            for f in findings
+        )
+    quiet = [(name, o) for name, o in outcomes if isinstance(o, Quiet)]
+    if quiet:
+        looked = [f"{name}: {o.looked_at}" if several else o.looked_at for name, o in quiet[:JOBS_NAMED]]
+        more = [f"and {len(quiet) - JOBS_NAMED} more {what.removeprefix('traced ')}"] if quiet[JOBS_NAMED:] else []
+        return Quiet(looked_at="; ".join([*looked, *more]))
+    return next(
+        (o for _, o in outcomes if isinstance(o, Skipped)), Skipped(reason="every traced job was timed as well")
+    )
+
+
+def folded(findings: Iterable[Finding], repeats: Mapping[str, object] | None = None) -> tuple[Finding, ...]:
+    """``findings`` of one rule, largest stake first; from the fifth on as lines of one finding without a stake.
+
+    repeats: run_id -> what the run repeats (:func:`results.days.repeated`): the same on such runs is one finding.
+    """
+    ranked = sorted(_over_time(findings, repeats or {}), key=lambda finding: -(finding.stake_fraction or 0.0))
+    rest = ranked[IN_FULL:]
+    if len(rest) < 2:
+        return tuple(ranked)
+    lines = [f"{finding.subject}: {finding.title}" for finding in rest[:_LINES]]
+    if len(rest) > _LINES:
+        lines.append(f"and {len(rest) - _LINES} more")
+    others = replace(
+        rest[0],
+        severity="problem" if any(finding.severity == "problem" for finding in rest) else rest[0].severity,
+        runs=_of_all(rest, lambda finding: finding.runs),
+        case=None,
+        wrong_runs=_of_all(rest, lambda finding: finding.wrong_runs),
+        title=f"{rest[0].rule}: {counted(len(rest), 'more case')} of the same kind",
+        evidence=tuple(lines),
+        stake_fraction=None,
+        advice=(),
+        subject=None,
+        job=None,
+        ranks=(),
+        at_ns=None,
+    )
+    return (*ranked[:IN_FULL], others)
+
+
+def _over_time(findings: Iterable[Finding], repeats: Mapping[str, object]) -> list[Finding]:
+    """``findings`` with those on runs that repeat each other as one: the one with most at stake, with the others."""
+    alike: dict[object, list[Finding]] = {}
+    for finding in findings:
+        kinds = tuple(repeats.get(run_id) for run_id in finding.runs)
+        known = bool(kinds) and None not in kinds
+        alike.setdefault((finding.case, kinds) if known else id(finding), []).append(finding)
+    told = []
+    for same_kind in alike.values():
+        first = max(same_kind, key=lambda finding: finding.stake_fraction or 0.0)
+        others = [f.subject or "" for f in same_kind if f is not first]
+        if others:
+            first = replace(
+                first,
+                evidence=(*first.evidence, f"the same on {counted(len(others), 'other run')}: {listed(others)}"),
+                runs=_of_all(same_kind, lambda f: f.runs),
+                wrong_runs=_of_all(same_kind, lambda f: f.wrong_runs),
+            )
+        told.append(first)
+    return told
+
+
+def _of_all(findings: Iterable[Finding], runs: Callable[[Finding], tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(run_id for finding in findings for run_id in runs(finding)))
+
+
+def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tuple[str, tuple[Finding, ...]]:
+    """The job with most at stake, its first finding saying how many others there are and how bad. what: they are."""
+    stakes = [max(f.stake_fraction or 0.0 for f in findings) for _, findings in found]
+    name, findings = found[stakes.index(max(stakes))]
+    low = f", from {format_percent(min(stakes))} of the time" if min(stakes) > 0 else ""
+    others = f"the same in {len(found) - 1} more of the {what}{low}"
+    first = replace(findings[0], evidence=(*findings[0].evidence, others))
+    return name, (first, *findings[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,3 +225,21 @@ class Rule:
         look = self.look or self.look_at_job
         assert look is not None
         return look.__module__
+
+
+def over_share(
+    evidence: Evidence, phase: str, limit: float, finding: Callable[[Evidence, list[TimedCell]], Finding], *, spent: str
+) -> Statement:
+    """``finding`` on the cells in which ``phase`` takes more than ``limit`` of the step: one a model, the worst cell first.
+
+    spent: what the step does there (``of the step waits for data``).
+    """
+    from stepscope.results.cell_facts import by_model, timed_cells
+
+    cells = timed_cells(evidence)
+    if not cells:
+        return Skipped(reason="no finished cell has step times", command="stepscope bench MATRIX.yaml")
+    ranked = sorted(cells, key=lambda each: -each.share(phase))
+    if found := by_model(each for each in ranked if each.share(phase) > limit):
+        return [finding(evidence, group) for group in found]
+    return f"{ranked[0].name}: {format_percent(ranked[0].share(phase))} {spent}, limit {format_percent(limit)}"

@@ -1,18 +1,122 @@
-"""What a verdict says: a noun that everybody in the field uses, one number, one interval; then what to do."""
+"""What a verdict says: a noun that everybody in the field uses, one number, one interval; then what to do.
+
+What to do about the first cost: the window's own advice where a rule explains it, else what holds for every job.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.verdict_advice import advice_for
-from stepscope.diagnose.verdict_kinds import KIND_OF_EVENT
-from stepscope.records.finding import Diagnosis, JobVerdict, Share, TimeCost, VerdictKind
+from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.rules.straggler import CAUSE_ADVICE
+from stepscope.records.finding import Advice, Diagnosis, JobVerdict, Share, TimeCost, VerdictKind
 from stepscope.records.profile import JobEnd
 from stepscope.results.diary import JobSteps, between_steps, crowd, drift
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
 from stepscope.results.slow_ranks import Slow
+
+MOST_WORKERS = 4
+"""Advised at first: a look at the next profile says whether they keep up."""
+
+_PLAIN: Mapping[VerdictKind, str] = {
+    "straggler": "compare its work and its host with another rank's: samples, clocks, other jobs",
+    "uneven-work": "give ranks batches of equal work: sort or bucket samples by length",
+    "evaluation": "evaluate less often, on a part of the data, or in a job of its own",
+    "checkpointing": "save less often, or in the background: torch.distributed.checkpoint.async_save",
+    "garbage-collection": "gc.freeze() after set-up and gc.disable(); collect at the same step on all ranks",
+    "compilation": "find what changes: TORCH_LOGS=recompiles; mark_dynamic() for shapes that vary",
+    "periodic-pause": "look at what the loop does at those steps: logging, saving, validation",
+    "contended-machine": "find what else runs here; no more processes x threads than cores: OMP_NUM_THREADS=1",
+    "optimizer-bound": "a fused optimizer: AdamW(..., fused=True), or fewer parameters that change in a step",
+    "pipeline-bubble": "more micro-batches a step, or an interleaved schedule",
+    "independent-processes": "start them with torchrun, and call torch.distributed.init_process_group() before training",
+    "compute-bound": "to be faster: more ranks, lower precision, or less work",
+}
+_OUTSIDE_LOADERS = "see what the loop does there; what prepares batches belongs in a DataLoader with num_workers"
+
+
+def advice_for(
+    verdict: JobVerdict, *, job: ProfiledJob, diagnosis: Diagnosis, late: Sequence[Slow]
+) -> tuple[Advice, ...]:
+    """At most two: of the finding that explains the first cost, or the general one."""
+    if verdict.kind == "input-bound":
+        outside = verdict.costs[0].rules == ("before",)
+        return (Advice(text=_OUTSIDE_LOADERS) if outside else _loader(job),)
+    if verdict.kind == "straggler" and any(each.kind == "chronic" and each.part == "data_wait" for each in late):
+        return (Advice(text=CAUSE_ADVICE["data"]),)
+    explained = [f for f in diagnosis.findings if KIND_OF_RULE.get(f.rule) == verdict.kind and f.advice]
+    if explained:
+        return explained[0].advice[:1]
+    full = crowd(job.steps) if verdict.kind == "contended-machine" and job.steps is not None else None
+    if full is not None:
+        return (Advice(text=f"start no more ranks x threads a host than its {full.cores} cores"),)
+    plain = _PLAIN.get(verdict.kind)
+    return () if plain is None else (Advice(text=plain),)
+
+
+def _loader(job: ProfiledJob) -> Advice:
+    """Workers where there are none, more where cores are left, else cheaper loading."""
+    loaders = job.facts.get("loaders") or {}
+    if not loaders and job.facts:
+        return Advice(text=_OUTSIDE_LOADERS)
+    workers = (loaders.get("first") or {}).get("num_workers") or 0
+    free = job.cores_a_rank or MOST_WORKERS
+    if workers and workers >= free:
+        return Advice(text=f"make loading cheaper: {workers} workers a rank use all cores; store decoded samples")
+    wanted = min(MOST_WORKERS, free) if not workers else min(2 * workers, free)
+    keep = "" if (loaders.get("first") or {}).get("persistent_workers") else ", persistent_workers=True"
+    plain = f"DataLoader(num_workers={wanted}{keep})"
+    named = option("loader workers", job.facts.get("frameworks") or {}, plain=plain).replace("...", str(wanted))
+    return Advice(text=named)
+
+
+KIND_OF_RULE: Mapping[str, VerdictKind] = {
+    "data-loading": "input-bound",
+    "straggler": "straggler",
+    "communication-bound": "communication-bound",
+    "exposed-communication": "communication-bound",
+    "naive-synchronisation": "communication-bound",
+    "exposed-tail-bucket": "communication-bound",
+    "poor-overlap": "communication-bound",
+    "gradient-sync-each-micro-step": "communication-bound",
+    "fsdp-small-units": "communication-bound",
+    "fsdp-no-prefetch": "communication-bound",
+    "fsdp-regathers": "communication-bound",
+    "fsdp-root-unit": "communication-bound",
+    "fsdp-wait-on-copy": "communication-bound",
+    "tensor-parallel-slow-link": "communication-bound",
+    "python-overhead": "host-bound",
+    "launch-bound": "host-bound",
+    "small-kernels": "host-bound",
+    "host-sync": "host-bound",
+    "memory-bandwidth-bound": "memory-bound",
+    "optimizer-heavy": "optimizer-bound",
+    "pipeline-bubble": "pipeline-bubble",
+    "pipeline-imbalance": "pipeline-bubble",
+    "oversubscription": "contended-machine",
+    "compute-bound": "compute-bound",
+    "no-communication": "independent-processes",
+}
+"""What each rule's finding is about, in the verdict's terms."""
+
+CAUSES_OF_TRANSFER = frozenset(
+    {
+        "naive-synchronisation", "gradient-sync-each-micro-step", "fsdp-small-units", "fsdp-regathers", "fsdp-root-unit",
+        "fsdp-no-prefetch", "tensor-parallel-slow-link",
+    }
+)  # fmt: skip
+"""Rules that name why communication is exposed, and what would change it."""
+
+KIND_OF_EVENT: Mapping[str, VerdictKind] = {
+    "evaluation": "evaluation",
+    "checkpoint": "checkpointing",
+    "garbage_collection": "garbage-collection",
+    "compilation": "compilation",
+}
+"""What each event of a diary that takes time is called."""
 
 NOUNS: dict[VerdictKind, str] = {
     "crash": "Crash",

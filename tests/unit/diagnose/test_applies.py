@@ -13,9 +13,8 @@ from tests.sharded_jobs import fsdp, traces_of
 from tests.trace_evidence import by_hand, generated, with_setup
 
 from stepscope.diagnose import rules
-from stepscope.diagnose.applies import HOLDS, AdviceFor, Condition, applies
 from stepscope.diagnose.engine import check
-from stepscope.diagnose.job_facts import JobFacts, facts_of
+from stepscope.diagnose.job_facts import HOLDS, AdviceFor, Condition, JobFacts, applies, facts_of
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.profile import JobSetup, LoaderSetup

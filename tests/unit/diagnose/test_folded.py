@@ -7,7 +7,7 @@ from tests.bench_evidence import bench, made
 from tests.evidence import evidence, run, step
 
 from stepscope.diagnose.engine import check
-from stepscope.diagnose.outcome import IN_FULL, folded
+from stepscope.diagnose.rule import IN_FULL, folded
 from stepscope.diagnose.rules.impossible_figures import RULE as IMPOSSIBLE
 from stepscope.records.finding import Advice, Diagnosis, Finding
 from stepscope.records.training import TrainingRun

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.diagnose.message_costs import MessageCost, buckets_of, fitted
+from stepscope.diagnose.unit_facts import MessageCost, buckets_of, fitted
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ import pytest
 from tests.sharded_jobs import fsdp, traces_of
 from tests.trace_evidence import generated
 
-from stepscope.diagnose.micro_steps import micro_steps
+from stepscope.diagnose.job_facts import micro_steps
 from stepscope.records.profile import JobSetup
 from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import TraceSummary

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.trace_evidence import by_hand, generated, kernels, traced
 
-from stepscope.diagnose.outcome import Outcome, each_job, named, together
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Outcome, Rule, each_job, named, together
 from stepscope.diagnose.trace_facts import Part, cut, reads_traces, trace_command
 from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped

@@ -8,9 +8,8 @@ import pytest
 from tests.trace_evidence import generated
 
 import stepscope
-from stepscope.diagnose.engine import all_rules
+from stepscope.diagnose.engine import all_rules, diagnose_traces, trace_rules
 from stepscope.diagnose.trace_facts import reads_traces
-from stepscope.diagnose.trace_findings import diagnose_traces, trace_rules
 from stepscope.traces.job import analyse_job
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
@@ -42,7 +41,7 @@ ON_REAL_TRACES: dict[str, set[str]] = {
 def test_every_rule_on_traces_is_asked() -> None:
     asked = {rule.name for rule in trace_rules()}
     assert asked >= RULES
-    assert asked == {rule.name for rule in all_rules() if reads_traces(rule)}, "trace_findings.OWN lacks a rule"
+    assert asked == {rule.name for rule in all_rules() if reads_traces(rule)}, "engine.OWN lacks a rule"
 
 
 def test_every_rule_has_an_answer_on_every_shape_of_job(tmp_path: Path) -> None:

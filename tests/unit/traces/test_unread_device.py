@@ -9,7 +9,7 @@ from tests.trace_builder import build, write_job
 
 from stepscope.cli.compare_run import paired
 from stepscope.core.errors import DataError
-from stepscope.diagnose.trace_findings import diagnose_traces
+from stepscope.diagnose.engine import diagnose_traces
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.views import trace_budget
 from stepscope.traces.job import analyse_job

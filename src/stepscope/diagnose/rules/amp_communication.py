@@ -29,8 +29,7 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_bytes, format_duration, format_percent, format_size
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.results.evidence import CellEvidence, Evidence

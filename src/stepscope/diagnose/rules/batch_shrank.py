@@ -23,8 +23,7 @@ METRICS, Scaling. McCandlish et al., An Empirical Model of Large-Batch Training,
 from __future__ import annotations
 
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.records import mesh
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import differing

@@ -33,8 +33,7 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.predict.run_buckets import DEFAULT, advised, bucket_cap, bucket_kinds, measured_steps
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import Measured

@@ -23,8 +23,7 @@ nccl-tests, doc/PERFORMANCE.md: bus bandwidth does not depend on the size once l
 from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import above_peak, by_sweep, size_of

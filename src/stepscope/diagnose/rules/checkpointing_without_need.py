@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import memory_share, same_but, times_faster

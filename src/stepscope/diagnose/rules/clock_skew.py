@@ -26,8 +26,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import ClockFit

@@ -24,8 +24,7 @@ the same errors in MPI.
 from __future__ import annotations
 
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import MISMATCHES, FlightFinding, Kind
 from stepscope.results.evidence import NEEDS, Evidence

@@ -38,11 +38,9 @@ from dataclasses import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.applies import AdviceFor
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.job_facts import facts_of_run
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.job_facts import AdviceFor, facts_of_run
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.predict.calibrated import time_of
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun

@@ -32,8 +32,7 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_summary import RankPass

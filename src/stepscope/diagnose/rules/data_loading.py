@@ -27,13 +27,10 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.applies import AdviceFor
-from stepscope.diagnose.cell_shares import over_share
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.job_facts import JobFacts, facts_of
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.job_facts import AdviceFor, JobFacts, facts_of
+from stepscope.diagnose.rule import Rule, Statement, Threshold, over_share
 from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced

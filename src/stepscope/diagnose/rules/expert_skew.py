@@ -28,8 +28,7 @@ from statistics import fmean
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective

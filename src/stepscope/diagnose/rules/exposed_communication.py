@@ -29,11 +29,9 @@ from collections import Counter
 from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.applies import AdviceFor
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.job_facts import AdviceFor, facts_of
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,

@@ -25,8 +25,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import GRAVE, GRAVE_SOURCE, Part, on_device, trace_command, unread, window_ns
 from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import RankPass

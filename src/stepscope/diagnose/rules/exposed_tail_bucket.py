@@ -31,12 +31,11 @@ from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.applies import AdviceFor
 from stepscope.diagnose.frameworks import option, used_in
-from stepscope.diagnose.message_costs import fitted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.job_facts import AdviceFor
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import severity_of, steps_ns, trace_command, unread
+from stepscope.diagnose.unit_facts import fitted
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import TraceSummary

@@ -27,8 +27,7 @@ from collections.abc import Sequence
 
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again, swept_again
-from stepscope.diagnose.outcome import Statement, together
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement, together
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.nouns import Status

@@ -26,8 +26,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, in_words
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun

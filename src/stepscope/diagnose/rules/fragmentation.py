@@ -29,8 +29,7 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence

@@ -26,8 +26,7 @@ torch.distributed.fsdp.fully_shard, set_modules_to_forward_prefetch.
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import WORTH as LAUNCHES
 from stepscope.diagnose.trace_facts import Part, idle_share, on_device
 from stepscope.diagnose.unit_facts import WORTH, Call, Units, min_exposed_ns, on_units

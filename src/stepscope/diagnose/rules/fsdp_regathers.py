@@ -24,8 +24,7 @@ torch.distributed.fsdp.fully_shard, reshard_after_forward.
 from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.diagnose.unit_facts import ROOM, WORTH, Call, Units, on_units
 from stepscope.records.finding import Finding, Skipped
 

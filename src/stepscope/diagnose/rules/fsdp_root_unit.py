@@ -22,8 +22,7 @@ PyTorch, torch.distributed.fsdp.fully_shard (bottom-up, one call a block, the ro
 from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.unit_facts import WORTH, Units, on_units
 from stepscope.records.finding import Skipped
 from stepscope.records.trace_rules import ROOT

@@ -33,10 +33,8 @@ from collections.abc import Sequence
 from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.message_costs import MessageCost
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.diagnose.unit_facts import WORTH, Call, Units, on_units
+from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.unit_facts import WORTH, Call, MessageCost, Units, on_units
 from stepscope.records.finding import Skipped
 
 _SMALL = Threshold(

@@ -27,8 +27,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.diagnose.trace_facts import Part
 from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
 from stepscope.records.finding import Advice, Skipped

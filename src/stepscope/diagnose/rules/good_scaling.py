@@ -23,8 +23,7 @@ METRICS, Scaling: good above 0.80, excellent above 0.90.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Finding, Skipped
 from stepscope.results.evidence import Evidence
 from stepscope.results.learning import quality

@@ -31,9 +31,8 @@ from collections.abc import Iterable
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.micro_steps import micro_steps
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.job_facts import micro_steps
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import exposed_transfer, severity_of, steps_ns, trace_command, unread
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass, TraceSummary

@@ -31,8 +31,7 @@ from collections.abc import Iterable
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import MISMATCHES, FlightFinding, WatchdogTimeout
 from stepscope.results.evidence import NEEDS, Evidence

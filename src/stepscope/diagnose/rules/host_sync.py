@@ -30,8 +30,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, on_device, trace_command, unread
 from stepscope.records.finding import Advice
 from stepscope.records.trace_budget import IdleCause

@@ -30,8 +30,7 @@ from collections.abc import Iterable, Iterator
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence

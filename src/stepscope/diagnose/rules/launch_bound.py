@@ -28,10 +28,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.applies import AdviceFor
 from stepscope.diagnose.frameworks import option, used_in
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.job_facts import AdviceFor
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,

@@ -26,8 +26,7 @@ import re
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,

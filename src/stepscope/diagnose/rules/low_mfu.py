@@ -32,8 +32,7 @@ from typing import NamedTuple
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_flops, format_percent
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import (
     idle_share,
     kinds_ns,

@@ -30,10 +30,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.applies import AdviceFor
 from stepscope.diagnose.frameworks import option, used_in
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.job_facts import AdviceFor
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,

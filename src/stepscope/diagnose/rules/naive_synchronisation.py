@@ -27,11 +27,150 @@ Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 3.2.1 (the naive solu
 
 from __future__ import annotations
 
-from stepscope.diagnose.outcome import Statement, each_job, together
-from stepscope.diagnose.rule import Rule, Threshold
-from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE
-from stepscope.diagnose.traced_sync import traced_sync
-from stepscope.results.evidence import Evidence
+from collections.abc import Mapping
+from statistics import median
+
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.job_facts import AdviceFor, facts_of
+from stepscope.diagnose.rule import Rule, Statement, Threshold, each_job, together
+from stepscope.diagnose.trace_facts import (
+    WORTH,
+    WORTH_SOURCE,
+    read_in_full,
+    severity_of,
+    trace_command,
+    unread,
+    window_ns,
+)
+from stepscope.diagnose.unit_facts import message_cost
+from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.trace_collectives import RankWaitTotal
+from stepscope.records.trace_rules import GradientSync, SyncPlace
+from stepscope.records.trace_summary import RankPass
+from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.traces.waits import waits_of
+
+MOSTLY = 0.9
+"""Share of the reductions' time that decides where a job reduces: the rest is losses and counters."""
+
+FORWARD = 0.05
+"""More of their time than this before the backward pass: reductions of activations (tensor parallel), not of gradients."""
+
+HIDDEN = 0.05
+"""Reductions inside the backward pass of which less than this is hidden do not overlap."""
+
+
+def traced_sync(job: TraceEvidence) -> Statement:
+    """A finding where gradients are reduced after backward, or inside it and waited for one by one."""
+    ranks = [(p, p.gradient_sync) for p in read_in_full(job.summary) if p.gradient_sync is not None]
+    if not ranks:
+        return unread(job.summary, "no recorded step has a backward pass and reductions of gradients")
+    total = {place: sum(getattr(s, place).total_ns for _, s in ranks) for place in ("before", "inside", "after")}
+    everything = sum(total.values())
+    if not everything:
+        return Skipped(reason="reductions were recorded without a duration")
+    waits = waits_of(job.summary.collectives)
+    exposed = median(_transfer_ns(p, waits, s.inside, s.after) / window_ns(p) for p, s in ranks)
+    before, after = total["before"] / everything, total["after"] / everything
+    if before > FORWARD:
+        return f"{format_percent(before)} of the reductions belong to the forward pass"
+    if exposed < WORTH:
+        return f"exposed reductions transfer for {format_percent(exposed)} of the time, limit {format_percent(WORTH)}"
+    if after >= MOSTLY:
+        return _of_trace(job, ranks, waits, exposed, late=True)
+    hidden = 1 - sum(s.inside.exposed_ns for _, s in ranks) / max(1, total["inside"])
+    several = all(s.inside.calls >= 2 * s.steps for _, s in ranks)
+    if any(row.wrapper == "ddp" for p, _ in ranks for row in p.buckets):
+        return (
+            f"DistributedDataParallel reduces in buckets: {format_percent(max(0.0, hidden))} of it hides under backward"
+        )
+    if any(p.units is not None for p, _ in ranks):
+        return "the reductions are those of sharded units (FSDP), which have rules of their own"
+    if total["inside"] >= MOSTLY * everything and hidden < HIDDEN and several:
+        return _of_trace(job, ranks, waits, exposed, late=False)
+    return (
+        f"{format_percent(after)} of the reductions come after backward; "
+        f"{format_percent(max(0.0, hidden))} of those inside it is hidden"
+    )
+
+
+def _transfer_ns(each: RankPass, waits: Mapping[int, RankWaitTotal], *places: SyncPlace) -> int:
+    """Exposed time of these reductions without what later ranks cause: a shorter wait is not overlap's to give."""
+    exposed = sum(place.exposed_ns for place in places)
+    waited = waits.get(each.facts.rank)
+    if waited is None:
+        return exposed
+    return exposed - sum(
+        waited.exposed_by_call[i] + waited.ahead_by_call[i] for place in places for i in place.positions
+    )
+
+
+def _of_trace(
+    job: TraceEvidence,
+    ranks: list[tuple[RankPass, GradientSync]],
+    waits: Mapping[int, RankWaitTotal],
+    exposed: float,
+    *,
+    late: bool,
+) -> Finding:
+    backward = median(_backward(p) for p, _ in ranks)
+    calls = sum(s.after.calls if late else s.inside.calls for _, s in ranks)
+    steps = sum(s.steps for _, s in ranks)
+    each = median(_transfer_ns(p, waits, s.after if late else s.inside) / s.steps for p, s in ranks)
+    where = (
+        "gradients are reduced after backward"
+        if late
+        else "gradients are reduced inside backward and waited for one by one"
+    )
+    stake = median(_returns(job, p, s, _transfer_ns(p, waits, s.inside, s.after)) for p, s in ranks)
+    own = (
+        "reduce buckets of gradients from hooks, during the backward pass"
+        if late
+        else "start reductions with async_op=True and wait for all of them once, after backward"
+    )
+    look = trace_command(job, "--show overlap,phases,collectives")
+    return Finding(
+        severity=severity_of(exposed),
+        title=f"{where}: {format_percent(exposed)} of the time is exposed communication",
+        evidence=(
+            f"{calls / steps:,.0f} reductions a step, {format_duration(each)} of it exposed, in {counted(steps, 'step')} "
+            f"of {counted(len(ranks), 'rank')}",
+            f"the backward pass computes for {format_percent(backward)} of the time; in buckets beside it, "
+            f"{format_percent(max(0.0, exposed - stake))} would stay exposed, by this job's own transfers",
+        ),
+        stake_fraction=stake,
+        confidence="measured by launch time; overlap gains less on CPUs that also run the communication",
+        advice=(
+            AdviceFor(
+                text="wrap the model in DistributedDataParallel: it sends few large messages, during the backward pass",
+                command=look,
+                applies_to=("replicated",),
+            ),
+            Advice(text=own, command=None if facts_of(job.summary).replicated else look),
+        ),
+    )
+
+
+def _returns(job: TraceEvidence, each: RankPass, sync: GradientSync, exposed_ns: int) -> float:
+    """Share of the window that fewer, larger messages beside the backward pass return: what is exposed, but for what the
+    best buckets of the same bytes leave. Where sizes are unknown, what the backward pass could hide."""
+    room = sum(p.compute_ns for p in each.phases if p.phase == "backward")
+    calls = each.communication.collectives if each.communication is not None else ()
+    places = [i for place in (sync.inside, sync.after) for i in place.positions if i < len(calls)]
+    sizes = [calls[i].size_bytes or 0 for i in places]
+    cost = message_cost(job.summary)
+    if cost is None or not all(sizes) or not sizes:
+        returned = float(min(exposed_ns, room))
+    else:
+        left = cost.least_exposed(sum(sizes) / sync.steps, room / sync.steps)
+        returned = max(0.0, exposed_ns - sync.steps * left)
+    return min(returned, exposed_ns) / window_ns(each)
+
+
+def _backward(each: RankPass) -> float:
+    return sum(p.compute_ns for p in each.phases if p.phase == "backward") / window_ns(each)
+
 
 MIN_SHARE = Threshold(
     value=0.10, unit="share of the step", source="as for poor-overlap: removing less gains less than 11% of speed"

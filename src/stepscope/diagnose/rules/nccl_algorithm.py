@@ -27,8 +27,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import NcclChoice
 from stepscope.results.comm_facts import Winner, size_of, winners

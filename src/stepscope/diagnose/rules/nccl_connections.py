@@ -26,8 +26,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, in_words, listed, plural
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.machine.topology import Topology
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.nccl import NcclCommunicator, NcclDebug, NcclLink

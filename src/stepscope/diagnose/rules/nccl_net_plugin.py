@@ -28,8 +28,7 @@ import shlex
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import GRAVE, exposed_transfer
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped

@@ -26,8 +26,7 @@ import re
 from dataclasses import dataclass
 
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import NcclCommunicator
 from stepscope.results.evidence import Evidence

@@ -38,8 +38,7 @@ from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of_run
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.machine.peaks import find
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped

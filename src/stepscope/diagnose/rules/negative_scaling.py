@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.commands import profiled, remeasured
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import Evidence

@@ -31,10 +31,8 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.commands import swept_again
-from stepscope.diagnose.machine import is_slurm
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.commands import is_slurm, swept_again
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective

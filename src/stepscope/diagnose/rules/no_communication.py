@@ -30,8 +30,7 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import used_in
 from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.diagnose.trace_facts import unread
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass

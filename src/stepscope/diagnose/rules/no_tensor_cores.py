@@ -26,8 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,

@@ -28,8 +28,7 @@ from collections.abc import Sequence
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import sweep_budget_ns, swept_again
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import interval_share, measured, size_of

@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.commands import ANY_MATRIX, remeasured
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Doubt, Finding, Skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun

@@ -24,11 +24,9 @@ from __future__ import annotations
 
 from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.applies import AdviceFor
-from stepscope.diagnose.cell_shares import over_share
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.job_facts import AdviceFor
+from stepscope.diagnose.rule import Rule, Statement, Threshold, over_share
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, traced
 from stepscope.results.evidence import Evidence

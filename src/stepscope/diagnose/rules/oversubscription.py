@@ -32,8 +32,7 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import CellEvidence, Evidence

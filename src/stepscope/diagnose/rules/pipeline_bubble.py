@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import severity_of, trace_command
 from stepscope.diagnose.traced_pipeline import SLOW, TracedPipeline, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped

@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.outcome import Statement, together
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold, together
 from stepscope.diagnose.trace_facts import severity_of, trace_command, window_ns
 from stepscope.diagnose.traced_pipeline import SLOW, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped

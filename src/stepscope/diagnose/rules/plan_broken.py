@@ -23,8 +23,7 @@ docs/reference/trace.md (``--show conformance``); FORMATS, Strategy protocol.
 from __future__ import annotations
 
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_collectives import ConformanceCheck

@@ -30,8 +30,7 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped

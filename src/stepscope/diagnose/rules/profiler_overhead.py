@@ -28,8 +28,7 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Doubt, Finding, Skipped
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.diary import step_interval

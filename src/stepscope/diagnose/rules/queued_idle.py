@@ -28,8 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.diagnose.trace_facts import (
     GRAVE,
     SHARES,

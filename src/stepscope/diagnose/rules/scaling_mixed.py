@@ -23,8 +23,7 @@ METRICS, Scaling: always say which. Gustafson, Reevaluating Amdahl's law, CACM 3
 
 from __future__ import annotations
 
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import Scaling
 from stepscope.results.evidence import Evidence

@@ -29,8 +29,7 @@ from dataclasses import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs

@@ -29,8 +29,7 @@ from typing import Any
 
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence

@@ -29,9 +29,8 @@ from __future__ import annotations
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.machine import excluding, is_amd
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.commands import excluding, is_amd
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import by_sweep, size_of, time_of, topology_of, why_above

@@ -24,10 +24,9 @@ operations; document 004's checklist, "Batch size sufficient?".
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.applies import AdviceFor
 from stepscope.diagnose.frameworks import option, used_in
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.job_facts import AdviceFor
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.diagnose.trace_facts import (
     MOSTLY_SHORT,
     SHARES,

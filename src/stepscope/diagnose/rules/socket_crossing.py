@@ -25,8 +25,7 @@ nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of whic
 from __future__ import annotations
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.machine.topology import Topology
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import shared_memory_links, topology_of

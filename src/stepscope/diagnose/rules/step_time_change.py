@@ -32,8 +32,7 @@ from collections.abc import Iterator
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.records.training import StepChange, TrainingRun
 from stepscope.results.evidence import Evidence

@@ -41,10 +41,8 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
-from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.machine import excluding
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.commands import again, excluding, profiled
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_path import Straggler, StragglerReport

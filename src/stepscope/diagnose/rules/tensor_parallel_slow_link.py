@@ -32,8 +32,7 @@ from statistics import median
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import device_name, severity_of, trace_command, unread
 from stepscope.diagnose.unit_facts import WORTH
 from stepscope.machine.peaks import lookup

@@ -28,9 +28,8 @@ from collections import Counter
 
 from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.machine import is_amd
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.commands import is_amd
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import GpuFact
 from stepscope.records.finding import Advice, Finding, Skipped

@@ -26,8 +26,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from stepscope.core.words import counted
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence

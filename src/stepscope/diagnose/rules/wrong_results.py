@@ -24,9 +24,8 @@ from __future__ import annotations
 
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.machine import is_amd
-from stepscope.diagnose.outcome import Statement
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.commands import is_amd
+from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_labels import op_label, sweep_names, sweeps

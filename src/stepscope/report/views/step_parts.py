@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.verdict_tree import LEAVES, ROUNDING, parts_of, tree_of
+from stepscope.diagnose.verdict import LEAVES, ROUNDING, parts_of, tree_of
 from stepscope.records.finding import VerdictPart
 from stepscope.report.names import file_part
 from stepscope.report.table import Column, Table, duration, percent, said, tabled

@@ -12,9 +12,8 @@ from tests.idle_rules import BORDERS, borderline, fires_alone, quiet_when_busy
 from tests.sharded_jobs import used_by
 from tests.trace_evidence import by_hand, found, generated, quiet, skipped, with_ranks
 
-from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.engine import diagnose, trace_rules
 from stepscope.diagnose.rules.data_loading import RULE
-from stepscope.diagnose.trace_findings import trace_rules
 from stepscope.records.finding import Quiet
 
 

@@ -8,9 +8,8 @@ import pytest
 from tests.hand_events import Row, kernel, launch, op
 from tests.trace_evidence import by_hand, found, generated, quiet, skipped, with_idle
 
-from stepscope.diagnose.engine import diagnose
+from stepscope.diagnose.engine import diagnose, trace_rules
 from stepscope.diagnose.rules.queued_idle import RULE
-from stepscope.diagnose.trace_findings import trace_rules
 
 US = 1_000
 
