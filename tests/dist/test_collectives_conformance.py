@@ -112,10 +112,15 @@ def wrong_results(mesh: Mesh, cases: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("op", "world_size"),
-    [(op, n) for op in SPECS.names() for n in (1, 2, 3, 4) if n >= SPECS.load(op).min_world],
-)
+def worlds() -> Iterator[Any]:
+    """Pairs of ranks and unequal parts need a world of four; of the other collectives it repeats that of three."""
+    for op in SPECS.names():
+        for world_size in range(SPECS.load(op).min_world, 5):
+            rare = world_size == 4 and op not in ("send_recv", "all_to_all_v")
+            yield pytest.param(op, world_size, marks=pytest.mark.long if rare else ())
+
+
+@pytest.mark.parametrize(("op", "world_size"), list(worlds()))
 def test_results_are_right_in_every_type_operation_place_and_mode(pools: Any, op: str, world_size: int) -> None:
     cases = all_cases(op)
     assert pools(world_size).run(wrong_results, [asdict(case) for case in cases]) == [[]] * world_size
@@ -159,11 +164,10 @@ def with_another_operation(mesh: Mesh, op: str, others: str) -> str | None:
     return first_wrong(exchange, fresh)
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("others", ["max", "min", "product"])
 @pytest.mark.parametrize("op", ["all_reduce", "reduce", "reduce_scatter"])
-def test_a_rank_that_reduces_otherwise_is_found(pools: Any, op: str, others: str, world_size: int) -> None:
-    found = pools(world_size).run(with_another_operation, op, others)
+def test_a_rank_that_reduces_otherwise_is_found(pools: Any, op: str, others: str) -> None:
+    found = pools(3).run(with_another_operation, op, others)
     assert any(text is not None for text in found)
 
 
