@@ -28,7 +28,7 @@ from stepscope.records.calibration import Calibration
 from stepscope.records.prediction import BucketChoice, Timeline
 from stepscope.records.samples import CellResult
 from stepscope.report.render import terminal
-from stepscope.report.views import bucket_choice, timeline
+from stepscope.report.views import buckets
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.store.layout import RunLayout
@@ -88,9 +88,9 @@ def _report(cells: Mapping[str, CellResult], calibration: Calibration, transport
         f"beside each other: computation {transport.compute_slowdown:.2f}x, collectives {transport.comm_slowdown:.2f}x"
     )
     console = Console(width=120, highlight=False)
-    console.print(terminal.render(bucket_choice.build(choice, measured), width=120))
+    console.print(terminal.render(buckets.bucket_choice_table(choice, measured), width=120))
     console.print(f"\n{choice.strategy} with {choice.bucket_cap_mb:g} MiB, as predicted")
-    console.print("\n".join(timeline.picture(choice.chosen.timeline, width=110)), markup=False)
+    console.print("\n".join(buckets.timeline_picture(choice.chosen.timeline, width=110)), markup=False)
     print()
 
     named = f"{choice.bucket_cap_mb:g}"

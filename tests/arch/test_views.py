@@ -8,31 +8,31 @@ from pathlib import Path
 import pytest
 
 from stepscope.report import trace_sections
-from stepscope.report.views import REGISTRY
+from stepscope.report.views import views
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "report.md"
 
 
-@pytest.mark.parametrize("key", REGISTRY.names())
+@pytest.mark.parametrize("key", views())
 def test_a_view_has_a_table_or_a_chart_and_says_what_it_needs(key: str) -> None:
-    view = REGISTRY.load(key)
+    view = views()[key]
     assert view.key == key
     assert view.title
     tabled = view.table is not None or view.tables is not None
-    assert tabled or view.figures is not None
+    assert tabled or view.charts is not None
     assert bool(view.needs) == tabled
-    assert view.figures is None or view.figures.needs
+    assert view.charts is None or view.charts.needs
 
 
 def test_the_reference_lists_every_view_with_what_it_has() -> None:
     listed = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", REFERENCE.read_text(), re.M))
     found = {}
-    for key in REGISTRY.names():
-        view = REGISTRY.load(key)
+    for key in views():
+        view = views()[key]
         has = ["table"] * (view.table is not None) + ["tables"] * (view.tables is not None)
-        found[key] = ", ".join([*has, *(["charts"] * (view.figures is not None))])
+        found[key] = ", ".join([*has, *(["charts"] * (view.charts is not None))])
     assert listed == found
 
 
 def test_every_section_of_a_trace_is_a_view() -> None:
-    assert {f"trace_{name}" for name in trace_sections.SECTIONS} <= set(REGISTRY.names())
+    assert {f"trace_{name}" for name in trace_sections.SECTIONS} <= set(views())

@@ -14,7 +14,7 @@ from stepscope.cli.commands import REGISTRY
 from stepscope.diagnose.rules import REGISTRY as RULES
 from stepscope.matrix.load import preset_names
 from stepscope.report.trace_sections import SECTIONS
-from stepscope.report.views import REGISTRY as VIEWS
+from stepscope.report.views import views
 
 TEXT = (ROOT / "docs/reference/documents.md").read_text()
 RULE_NAMES = {name.replace("_", "-") for name in RULES.names()}
@@ -55,7 +55,7 @@ def test_rules_and_views_that_are_named_exist() -> None:
     for found in re.findall(r"rules? ((?:`[a-z-]+`(?: \([^)]*\))?(?:, | and )?)+)", TEXT):
         assert set(re.findall(r"`([a-z-]+)`", found)) <= RULE_NAMES
     for found in re.findall(r"(?:tables?|charts?) ((?:`[a-z_]+`(?: \([^)]*\))?(?:, | and )?)+)", TEXT):
-        assert set(re.findall(r"`([a-z_]+)`", found)) <= set(VIEWS.names())
+        assert set(re.findall(r"`([a-z_]+)`", found)) <= set(views())
 
 
 def test_tests_that_are_named_exist() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.runs import Cli, Done
 
-from stepscope.report.former import LIST
+from stepscope.report.files import LIST
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(280)]
 

@@ -104,16 +104,16 @@ def test_document_001_reads_as_agreed() -> None:
 
 
 def test_charts_are_described_as_agreed() -> None:
-    from stepscope.report.figures import figures
+    from stepscope.report.charts import charts_of
 
     measured = rows()
     fit = comm_rows.fit(measured[: len(SIZES)], alpha_us=60, rate=2.1e9, wiggle=0.04)
     records = {"rows": measured, "calibration": comm_rows.calibration(fit)}
-    described = {
+    found = {
         figure.stem: {
             "caption": figure.caption,
             **{k: v for k, v in figure.spec.items() if k not in ("$schema", "config")},
         }
-        for figure in figures(records)[0]
+        for figure in charts_of(records)[0]
     }
-    _check("charts.json", json.dumps(described, indent=1, allow_nan=False) + "\n")
+    _check("charts.json", json.dumps(found, indent=1, allow_nan=False) + "\n")

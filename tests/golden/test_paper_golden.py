@@ -16,8 +16,8 @@ from tests.training_records import everything, imported, study
 
 from stepscope import __version__
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
-from stepscope.report.figures import figures
-from stepscope.report.paper_files import write_tables
+from stepscope.report.charts import charts_of
+from stepscope.report.files import write_tables
 
 GOLDEN = Path(__file__).parent / "paper"
 
@@ -72,8 +72,8 @@ def test_paper_files_read_as_agreed(tmp_path: Path, name: str) -> None:
 def test_charts_are_described_as_agreed() -> None:
     """Charts of collectives have their own."""
     records = {**everything(), "rows": None, "calibration": None}
-    described = {f.stem: {"caption": f.caption, **described_alone(f.spec)} for f in figures(records)[0]}
-    _check("charts.json", json.dumps(described, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    found = {f.stem: {"caption": f.caption, **described_alone(f.spec)} for f in charts_of(records)[0]}
+    _check("charts.json", json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def described_alone(spec: dict[str, Any]) -> dict[str, Any]:

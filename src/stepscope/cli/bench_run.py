@@ -34,10 +34,10 @@ from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
 from stepscope.report.page.tables import experiment_tables
 from stepscope.report.summary import write_summary
-from stepscope.report.views import experiment, overlap_gain, precision
-from stepscope.report.views.bucket_sweep import build as buckets_table
-from stepscope.report.views.held import build as held_tables
-from stepscope.report.views.pipeline import build as pipeline_tables
+from stepscope.report.views import bars, findings, overlap_gain
+from stepscope.report.views.buckets import bucket_sweep_table as buckets_table
+from stepscope.report.views.memory import held_table as held_tables
+from stepscope.report.views.pipeline import pipeline_table as pipeline_tables
 from stepscope.report.views.runs import of_cells
 from stepscope.results.evidence import Evidence
 from stepscope.results.experiments import checks_of
@@ -270,7 +270,7 @@ def _print(
 ) -> None:
     """JSON on stdout, or the table, findings and where the rest is."""
     if json:
-        print_document(bench_document(read_run(layout.root), runs, experiment=experiment.document(checks_of(evidence))))
+        print_document(bench_document(read_run(layout.root), runs, experiment=findings.document(checks_of(evidence))))
         return
     console = out()
     print_figures(evidence, diagnosis)
@@ -282,8 +282,7 @@ def _print(
         show_table(of_cells(shown))
     holding = held(evidence.cells)
     different = differing(holding)
-    assert precision.VIEW.table is not None
-    further = [precision.VIEW.table(runs)]
+    further = [bars.compared_table("precision", runs)]
     further += [*pipeline_tables(evidence.cells), *(held_tables(evidence.cells) if different else ())]
     if evidence.traces:
         table = overlap_gain.build(evidence.cells, evidence.traces)

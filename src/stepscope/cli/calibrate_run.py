@@ -20,9 +20,9 @@ from stepscope.records import codec
 from stepscope.records.calibration import CalibratedMachine, Calibration
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.report.figures import draw_charts
+from stepscope.report.charts import draw_charts
 from stepscope.report.table import Table
-from stepscope.report.views.calibration import build, build_steps
+from stepscope.report.views.predicted import build_steps, calibration_table
 from stepscope.results.comm_rows import read_comm_rows
 from stepscope.store.layout import ProfileLayout, RunLayout
 from stepscope.store.reader import read_if_there
@@ -58,7 +58,7 @@ def run(options: Calibrate) -> int:
         calibration = calibrate(rows, run=str(run), machine=_machine(run))
     steps, unused = fit_machine(calibration)
     calibration = replace(calibration, steps=steps, skipped=(*calibration.skipped, *unused))
-    tables = (build(calibration), *((build_steps(calibration),) if steps else ()))
+    tables = (calibration_table(calibration), *((build_steps(calibration),) if steps else ()))
     target = _write(options, calibration, options.output or run / FILE, tables)
     if options.charts:
         draw_charts(rows, RunLayout(run).report, calibration)

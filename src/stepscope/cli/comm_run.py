@@ -35,7 +35,7 @@ from stepscope.matrix.work import RunRequest
 from stepscope.records import codec
 from stepscope.records.cell import MeasureSettings
 from stepscope.records.comm import CommKind, CommMeasure, CommRow, CommSpec, Pacing
-from stepscope.report.sweep_labels import sweep_labels
+from stepscope.report.names import sweep_labels
 from stepscope.report.table import Table
 from stepscope.results.comm_rows import comm_document
 from stepscope.store.layout import RunLayout
@@ -273,7 +273,7 @@ def _derive(layout: RunLayout) -> tuple[CommRow, ...]:
 
 
 def _draw(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
-    from stepscope.report.figures import draw_charts
+    from stepscope.report.charts import draw_charts
 
     draw_charts(rows, layout.report)
 

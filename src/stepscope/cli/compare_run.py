@@ -14,9 +14,9 @@ from stepscope.cli.option_text import parse_ranges
 from stepscope.core.errors import DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.words import counted, ranges, unknown
-from stepscope.report import diff_document
+from stepscope.report import documents
 from stepscope.report.conditions import parse_changes, refuse_changed
-from stepscope.report.views import trace_diff
+from stepscope.report.views import comparison as comparison_views
 from stepscope.results.differences import trace_conditions
 from stepscope.stats.compare import MIN_REPLICATES
 
@@ -43,8 +43,8 @@ RUN_OBEYED = frozenset({
 def run(options: Compare) -> int:
     """Compare and show; the exit code. Raises StepscopeError."""
     from stepscope.cli.evidence import scaling_of
-    from stepscope.report.compare_document import changes, document, unchecked
     from stepscope.report.conditions import parse_changes, refuse_changed
+    from stepscope.report.documents import compare_changes, compare_document, compare_unchecked
     from stepscope.results.comparing import METRIC_KEYS, compare
 
     if len(options.paths) < 2:
@@ -58,7 +58,7 @@ def run(options: Compare) -> int:
         figures = tuple(f for f in comparison.figures if f.metric in wanted)
         comparison = replace(comparison, figures=figures)
     if options.json:
-        print_document(document(comparison))
+        print_document(compare_document(comparison))
     else:
         _show(comparison, every=options.everything)
     machines = all(source.kind == "machine" for side in sides for source in side.rounds[0].sources)
@@ -68,9 +68,9 @@ def run(options: Compare) -> int:
             why="; ".join(comparison.unmatched[:4]) or "they hold no finished runs or collectives with figures",
             fix="compare runs of the same matrix, or single cells",
         )
-    for condition in unchecked(conditions, comparison):
+    for condition in compare_unchecked(conditions, comparison):
         say_not_checked(condition, f"nothing compared here has {condition.key}")
-    refuse_changed(conditions, changes(comparison))
+    refuse_changed(conditions, compare_changes(comparison))
     return measured
 
 
@@ -183,7 +183,7 @@ def _show(comparison: Comparison, *, every: bool) -> None:
     shown = tables.most_telling(comparison.differences) if few else comparison.differences
     print_conditions(comparison, shown, comparison.sides)
     console.print()
-    table = tables.build_summed(comparison) if summed else tables.build(comparison)
+    table = tables.build_summed(comparison) if summed else tables.comparison_table(comparison)
     if table.rows:
         show_table(table, titled=True, folded=True)
     alone = comparison.unmatched if every else comparison.unmatched[: MOST_ALONE // 2 if summed else MOST_ALONE]
@@ -230,7 +230,7 @@ def _show_verdict(comparison: Comparison) -> None:
 
 def _show_scaling(comparison: Comparison) -> None:
     """The answer first: speed-up and efficiency of every pair of sides, and the parts that took the rest."""
-    from stepscope.report.views import scaling_budget
+    from stepscope.report.views import scaling
     from stepscope.results.scaling_budget import loss, verdict
 
     console = out()
@@ -239,7 +239,7 @@ def _show_scaling(comparison: Comparison) -> None:
             say(line, "bold")
         for reading in budget.readings:
             say(loss(budget, reading))
-    table = scaling_budget.build(comparison.scaling)
+    table = scaling.scaling_budget_table(comparison.scaling)
     if table.rows:
         show_table(table, folded=True)
     if comparison.scaling:
@@ -283,7 +283,7 @@ def run_diff(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
     from stepscope.traces.diff import diff_profiles
 
     require_only(options, "--diff" if options.diff is not None else STEPS, OBEYED)
-    conditions = parse_changes(options.fail_if, diff_document.METRICS)
+    conditions = parse_changes(options.fail_if, documents.DIFF_FIGURES)
     after = read(None)
     before = after if options.diff is None else read(options.diff)
     names = _names(options)
@@ -295,14 +295,14 @@ def run_diff(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
     if options.csv is not None:
         _write_csv(diffs, options.csv)
     if options.json:
-        print_document(diff_document.document(diffs, told, notes=found.notes))
+        print_document(documents.diff_document(diffs, told, notes=found.notes))
     else:
         if told is not None:
             print_conditions(told, told.differ, names)
         _show_of_trace_diff(diffs, found.notes)
-    for condition in diff_document.unchecked(conditions, diffs):
+    for condition in documents.diff_unchecked(conditions, diffs):
         say_not_checked(condition, f"{names[0]} has no time there")
-    refuse_changed(conditions, diff_document.changes(diffs))
+    refuse_changed(conditions, documents.diff_changes(diffs))
     return 0
 
 
@@ -402,7 +402,7 @@ def _show_of_trace_diff(diffs: Sequence[TraceDiff], notes: Sequence[str]) -> Non
     chosen = max(diffs, key=lambda d: abs((d.ratio or 1.0) - 1.0))
     if len(diffs) > 1:
         console.print(f"\n{_rank(chosen)}, whose step changed most (--rank chooses another):")
-    for table in trace_diff.build(chosen):
+    for table in comparison_views.diff_table(chosen):
         console.print()
         show_table(table, titled=True, folded=True)
     if chosen.left_out_rows:
@@ -429,7 +429,7 @@ def _write_csv(diffs: Sequence[TraceDiff], folder: Path) -> None:
 
     make_dir(folder)
     for diff in diffs:
-        for table in trace_diff.build(diff):
+        for table in comparison_views.diff_table(diff):
             write_bytes(folder / f"{table.key}-rank-{diff.rank_after}.csv", csv_render.render(table).encode())
 
 

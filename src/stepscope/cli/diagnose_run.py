@@ -41,7 +41,7 @@ def run(options: Diagnose) -> int:
     from stepscope.diagnose.engine import all_rules, diagnose
     from stepscope.diagnose.verdict import judge
     from stepscope.report.conditions import parse_condition, refuse_failed
-    from stepscope.report.diagnose_document import METRICS, document, metrics, rules_document
+    from stepscope.report.documents import DIAGNOSE_FIGURES, diagnose_document, diagnose_figures, rules_document
 
     require_only(options, *_mode(options))
     rules = all_rules()
@@ -63,7 +63,7 @@ def run(options: Diagnose) -> int:
         )
     chosen = _chosen(rules, options.rules)
     names = [rule.name for rule in rules]
-    conditions = [parse_condition(c, metrics=METRICS, rules=names) for c in options.fail_if]
+    conditions = [parse_condition(c, metrics=DIAGNOSE_FIGURES, rules=names) for c in options.fail_if]
     _require_asked(conditions, chosen)
     evidence = read_evidence(options)
     diagnosis = diagnose(evidence, rules=chosen)
@@ -71,7 +71,7 @@ def run(options: Diagnose) -> int:
     if judged is not None:
         diagnosis = judged.diagnosis
     if options.json:
-        print_document(document(evidence, diagnosis, None if judged is None else judged.verdict))
+        print_document(diagnose_document(evidence, diagnosis, None if judged is None else judged.verdict))
     elif options.protocol:
         _show_protocol(evidence, diagnosis)
     else:
@@ -79,7 +79,7 @@ def run(options: Diagnose) -> int:
             show_verdict(judged.verdict)
             out().print()
         _show(evidence, diagnosis, everything=options.everything or options.rules is not None)
-    values = metrics(evidence, diagnosis)
+    values = diagnose_figures(evidence, diagnosis)
     say_unchecked(conditions, values, diagnosis)
     refuse_failed(conditions, values, diagnosis)
     return 0

@@ -69,9 +69,9 @@ def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerd
         if section.title == "links":
             topology = topology_of(record)
             if not isinstance(topology, Unavailable) and len(topology.gpus) > 1:
-                from stepscope.report.views import topology as matrix
+                from stepscope.report.views import links as matrix
 
-                show_table(matrix.build(topology), folded=True)
+                show_table(matrix.topology_table(topology), folded=True)
         console.print()
     console.print(Text("checks", style="bold"))
     show_verdicts(console, verdicts)

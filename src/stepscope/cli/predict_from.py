@@ -20,7 +20,7 @@ from stepscope.records import codec
 from stepscope.records.calibration import Calibration
 from stepscope.records.prediction import ScalePrediction
 from stepscope.report.render import terminal
-from stepscope.report.views import scaled_steps
+from stepscope.report.views import predicted_step
 from stepscope.store.files import require_there
 from stepscope.store.layout import ProfileLayout, RunLayout
 
@@ -67,8 +67,7 @@ def run(options: Predict) -> int:
 def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) -> None:
     """Throughput with its band over GPUs, beside what was measured."""
     from stepscope.cli.predict_step import write_chart
-    from stepscope.report.views import predicted_scaling
-    from stepscope.report.views.predicted_scaling import ScaleCurve, ScalePoint
+    from stepscope.report.views.predicted_step import ScaleCurve, ScalePoint
 
     unit, scale = "x the measured throughput", 1.0
     if global_batch is not None:
@@ -83,7 +82,7 @@ def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) 
         value = scale * prediction.measured_throughput(point)
         points.append(ScalePoint(gpus=point.ranks, value=value, measured=True))
     curve = ScaleCurve(key="from", title=prediction.name, unit=unit, points=tuple(points), knee=prediction.knee)
-    write_chart(file, curve, predicted_scaling.draw, predicted_scaling.caption)
+    write_chart(file, curve, predicted_step.predicted_scaling_chart, predicted_step.predicted_scaling_caption)
 
 
 def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
@@ -174,7 +173,9 @@ def show(prediction: ScalePrediction) -> None:
     say(_replay(prediction), "" if abs(prediction.replay_error) <= OFF else "yellow")
     say(f"collectives: {prediction.prices}")
     console.print()
-    console.print(terminal.render(scaled_steps.build(prediction), width=min(console.width, 140)), soft_wrap=True)
+    console.print(
+        terminal.render(predicted_step.scaled_steps_table(prediction), width=min(console.width, 140)), soft_wrap=True
+    )
     console.print()
     for text in prediction.assumptions:
         say(f"- {text}", "dim")

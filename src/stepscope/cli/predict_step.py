@@ -35,7 +35,7 @@ from stepscope.predict.step.plan import LayoutSearch, plan
 from stepscope.predict.step.step import StepPrediction, predict_step
 from stepscope.predict.what_if import parse_gpus, parse_what_if
 from stepscope.report.render import picture
-from stepscope.report.views import planned, predicted_step
+from stepscope.report.views import predicted_step
 from stepscope.store.writer import write_bytes
 
 if TYPE_CHECKING:
@@ -182,17 +182,16 @@ def _show(
 def _draw(
     options: Predict, predictions: Sequence[StepPrediction], bend: int | None, measured: dict[int, float]
 ) -> None:
-    from stepscope.report.views import predicted_scaling
 
     assert options.chart is not None
     if len(predictions) < 2:
         raise UsageError("--chart needs several numbers of GPUs", fix="--gpus 8,64,512")
-    curve = predicted_scaling.ScaleCurve(
+    curve = predicted_step.ScaleCurve(
         key=predictions[0].model.name,
         title=f"{predictions[0].model.name} on {predictions[0].cluster.gpu.name}",
         unit="tokens/s",
         points=tuple(
-            predicted_scaling.ScalePoint(
+            predicted_step.ScalePoint(
                 gpus=p.layout.gpus,
                 value=p.tokens_per_s,
                 low=p.low_tokens_per_s,
@@ -200,10 +199,10 @@ def _draw(
             )
             for p in predictions
         )
-        + tuple(predicted_scaling.ScalePoint(gpus=n, value=speed, measured=True) for n, speed in measured.items()),
+        + tuple(predicted_step.ScalePoint(gpus=n, value=speed, measured=True) for n, speed in measured.items()),
         knee=bend,
     )
-    write_chart(options.chart, curve, predicted_scaling.draw, predicted_scaling.caption)
+    write_chart(options.chart, curve, predicted_step.predicted_scaling_chart, predicted_step.predicted_scaling_caption)
 
 
 def _document(
@@ -387,10 +386,10 @@ def _show_of_plan_run(what: str, found: LayoutSearch, notes: list[str]) -> None:
     for line in predicted_step.bound(best):
         say(line)
     say("")
-    show_table(planned.build_plan(found))
+    show_table(predicted_step.build_plan(found))
     if found.alternatives:
         say("\nWhy not the obvious ones", "bold")
-        show_table(planned.build_alternatives(found))
+        show_table(predicted_step.build_alternatives(found))
     say("")
     for warned in warnings_of(best):
         say(f"! {warned}", "yellow")

@@ -417,7 +417,7 @@ def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
     from stepscope.cli.findings import print_findings
     from stepscope.diagnose.engine import diagnose
     from stepscope.report.render import terminal
-    from stepscope.report.views import memory_kinds
+    from stepscope.report.views import memory
 
     console = out()
     console.print()
@@ -426,7 +426,7 @@ def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
         evidence = read_evidence(Report(paths=failed))
         print_findings(diagnose(evidence).findings)
         console.print()
-        table = memory_kinds.build(evidence.memory[:1])
+        table = memory.memory_kinds_table(evidence.memory[:1])
         console.print(terminal.render(table, width=console.width, footnotes=False), soft_wrap=True)
     except ReaderGone:
         raise

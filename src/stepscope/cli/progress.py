@@ -15,7 +15,7 @@ from stepscope.matrix.runner import run_to_the_end
 from stepscope.matrix.work import CellEnded, CellMoved, DataStarted, Event, GroupStarted, RunRequest, RunStarted
 from stepscope.records.cell import CellSpec
 from stepscope.records.comm import CommSpec
-from stepscope.report.sweep_labels import sweep_labels
+from stepscope.report.names import sweep_labels
 from stepscope.results.labels import cell_labels
 from stepscope.store.writer import WriteError
 

@@ -21,7 +21,7 @@ from stepscope.store.layout import profiled_job, shown_as
 if TYPE_CHECKING:
     from stepscope.cli.commands.report import Report
     from stepscope.records.finding import Diagnosis, JobVerdict
-    from stepscope.report.figures import Drawing
+    from stepscope.report.charts import Drawing
     from stepscope.results.evidence import Evidence
 
 CHART_FORMATS = ("png", "svg", "pdf")
@@ -68,11 +68,11 @@ def run(options: Report) -> int:
         files = _write(evidence, diagnosis, verdict, folder, options, formats, drawing)
     _replace_former(folder, files, options, formats)
     if options.json:
-        from stepscope.report.diagnose_document import document
+        from stepscope.report.documents import diagnose_document
 
         files_written = [str(path) for path in files]
         print_document(
-            {**document(evidence, diagnosis, verdict), "schema": "stepscope.report/1", "files": files_written}
+            {**diagnose_document(evidence, diagnosis, verdict), "schema": "stepscope.report/1", "files": files_written}
         )
     else:
         _say(evidence, diagnosis, verdict, folder, files)
@@ -84,7 +84,7 @@ def _place(options: Report, evidence: Evidence) -> Path:
 
     Raises UsageError.
     """
-    from stepscope.report.former import is_of_others
+    from stepscope.report.files import is_of_others
 
     of = _reported(options)
     folder = options.output or default_folder(evidence)
@@ -106,7 +106,7 @@ def _reported(options: Report) -> list[str]:
 
 
 def _replace_former(folder: Path, files: tuple[Path, ...], options: Report, formats: frozenset[str]) -> None:
-    from stepscope.report.former import replace_former
+    from stepscope.report.files import replace_former
 
     if removed := replace_former(folder, files, of=_reported(options), formats=formats):
         log(f"{folder}: {counted(len(removed), 'file')} of the former report removed")
@@ -115,7 +115,7 @@ def _replace_former(folder: Path, files: tuple[Path, ...], options: Report, form
 @contextmanager
 def _naming_what_is_written(folder: Path) -> Iterator[None]:
     """Ctrl-C within the block raises Interrupted that counts the files of ``folder`` that were written until then."""
-    from stepscope.report.former import remember
+    from stepscope.report.files import remember
 
     before = _modified(folder)
     try:
@@ -145,7 +145,7 @@ def _drawing(
     if not drawers:
         yield None
         return
-    from stepscope.report.figures import begin, records_of
+    from stepscope.report.charts import begin, records_of
 
     charted = tuple(name for name in CHART_FORMATS if name in formats)
     records = records_of(evidence, drop_epochs=drop_epochs)
@@ -166,9 +166,9 @@ def _write(
     drawing: Drawing | None,
 ) -> tuple[Path, ...]:
     """Tables, charts and the page, below ``folder``."""
-    from stepscope.report.figures import write
+    from stepscope.report.charts import write
+    from stepscope.report.files import write_tables
     from stepscope.report.page import merged_files, write_page
-    from stepscope.report.paper_files import write_tables
 
     drop = options.drop_epochs
     tables = tuple(name for name in TABLE_FORMATS if name in formats)

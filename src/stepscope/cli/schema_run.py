@@ -19,8 +19,8 @@ from stepscope.records.prediction import BucketAdvice
 from stepscope.records.schemas import DIALECT, document_schema, object_type, record_schemas
 from stepscope.records.trace_summary import TraceDiff
 from stepscope.records.training import ScalingRow
-from stepscope.report.trace_document import LISTS as TRACE_LISTS
-from stepscope.report.trace_document import TABLES as TRACE_TABLES
+from stepscope.report.documents import TRACE_LISTS as TRACE_LISTS
+from stepscope.report.documents import TRACE_TABLES as TRACE_TABLES
 from stepscope.results.run_figures import BENCH
 
 if TYPE_CHECKING:

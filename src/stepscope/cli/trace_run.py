@@ -112,9 +112,9 @@ def run(
         if options.csv is not None:
             _write_csv(shown, options.csv, sections if options.show else trace_sections.SECTIONS)
         if options.json:
-            from stepscope.report.trace_document import document
+            from stepscope.report.documents import trace_document
 
-            print_document(document(shown, diagnosis))
+            print_document(trace_document(shown, diagnosis))
         else:
             if name:
                 say(f"\n{name}", "bold")
@@ -123,9 +123,9 @@ def run(
         if conditions:
             from stepscope.cli.findings import say_unchecked
             from stepscope.report.conditions import refuse_failed
-            from stepscope.report.trace_document import metrics
+            from stepscope.report.documents import trace_figures
 
-            values = metrics(summary)
+            values = trace_figures(summary)
             say_unchecked(conditions, values, diagnosis)
             refuse_failed(conditions, values, diagnosis)
     return 0
@@ -138,7 +138,7 @@ def _get_ready(sections: Sequence[str], options: Trace, *, rules: bool) -> None:
 
         trace_rules()
     if options.json:
-        import stepscope.report.trace_document
+        import stepscope.report.documents
 
         return
     import stepscope.cli.findings
@@ -233,10 +233,10 @@ def _conditions(texts: Sequence[str]) -> tuple[Sequence[Condition], bool]:
     """What ``--fail-if`` asks, and whether it names a rule."""
     from stepscope.diagnose.engine import trace_rules
     from stepscope.report.conditions import parse_condition
-    from stepscope.report.trace_document import METRICS
+    from stepscope.report.documents import TRACE_FIGURES
 
     rules = [rule.name for rule in trace_rules()]
-    conditions = [parse_condition(text, metrics=METRICS, rules=rules) for text in texts]
+    conditions = [parse_condition(text, metrics=TRACE_FIGURES, rules=rules) for text in texts]
     return conditions, any(condition.op is None for condition in conditions)
 
 

@@ -6,8 +6,8 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import CheckFailed, UsageError
 from stepscope.core.words import unknown
 from stepscope.records.finding import Diagnosis

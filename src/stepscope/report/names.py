@@ -1,8 +1,15 @@
-"""Names of users in pictures and file names: nothing in them is markup, a path or a line of its own."""
+"""Names in pictures, file names and log lines: nothing in them is markup, a path or a line of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.words import counted
+
+if TYPE_CHECKING:
+    from stepscope.records.comm import CommSpec
 
 LONGEST = 60
 """Characters of one name in a chart; what is longer is cut."""
@@ -44,3 +51,41 @@ def file_part(text: str) -> str:
     """``AG_News``: letters, digits and ``-_.``, never a path or a hidden file; ``unnamed`` where nothing is left."""
     kept = "".join(c if c.isalnum() or c in "-_." else "_" if c.isspace() else "-" for c in clean(text))
     return kept.strip(".-_") or "unnamed"
+
+
+def sweep_labels(cells: Sequence[CommSpec]) -> tuple[str, ...]:
+    """``all_reduce float32, 2 ranks``; what else tells the cells of this set apart follows (sum, in place, async x4)."""
+    names = [f"{_cell_kind(cell)}, {counted(cell.world_size, 'rank')}" for cell in cells]
+    details = [_cell_details(cell) for cell in cells]
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for name, detail in zip(names, details, strict=True):
+        alike.setdefault(name, []).append(detail)
+    return tuple(
+        ", ".join([name, *(str(value) for key, value in detail.items() if _varies(key, alike[name]))])
+        for name, detail in zip(names, details, strict=True)
+    )
+
+
+def _varies(key: str, details: Sequence[dict[str, Any]]) -> bool:
+    return len({str(detail.get(key)) for detail in details}) > 1
+
+
+def _cell_kind(cell: CommSpec) -> str:
+    if cell.kind in ("matmul", "pairs"):
+        return f"{cell.kind} {cell.dtype}"
+    beside = " beside matmul" if cell.kind == "overlap" else ""
+    dtype = f" {cell.dtype}" if any(cell.sizes_bytes) else ""
+    return f"{cell.op}{dtype}{beside}"
+
+
+def _cell_details(cell: CommSpec) -> dict[str, Any]:
+    """What a cell can have beside its name; what it cannot have is absent and sets it apart from nothing."""
+    found: dict[str, Any] = {f"env.{name}": f"{name}={value}" for name, value in sorted(cell.env.items())}
+    if cell.reduce_op is not None:
+        found["reduce_op"] = cell.reduce_op
+    if cell.pattern is not None and cell.kind != "pairs":
+        found["pattern"] = cell.pattern
+    if cell.kind == "collective" and any(cell.sizes_bytes):
+        found["place"] = "in place" if cell.in_place else "out of place"
+        found["mode"] = "blocking" if cell.mode == "blocking" else f"{cell.mode} x{cell.in_flight}"
+    return found

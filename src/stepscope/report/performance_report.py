@@ -8,12 +8,12 @@ from stepscope import __version__
 from stepscope.core.units import format_percent
 from stepscope.core.words import grouped
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped
-from stepscope.report import files_found
+from stepscope.report import screen_lines
 from stepscope.report.page.tables import experiment_tables, machine_tables, run_tables, step_tables
 from stepscope.report.page.verdict import findings_title, profiled_machine, worth_saying
-from stepscope.report.render.text import ascii_text, paragraph, render
+from stepscope.report.render.terminal import ascii_text, paragraph, render_ascii
+from stepscope.report.screen_lines import also, coverage_line
 from stepscope.report.summary import environment_lines
-from stepscope.report.verdict_lines import also, coverage_line
 from stepscope.report.views import runs, scaling
 from stepscope.results.evidence import Evidence
 from stepscope.store.layout import profiled_job
@@ -29,12 +29,12 @@ def performance_report(
     sections = [
         _title(evidence),
         "" if verdict is None else _verdict(verdict),
-        *(f"{_heading(table.title)}\n{render(table)}" for table in step_tables(evidence)),
+        *(f"{_heading(table.title)}\n{render_ascii(table)}" for table in step_tables(evidence)),
         _findings(diagnosis.findings, findings_title(verdict)) if verdict is None or diagnosis.findings else "",
         _scaling(evidence, drop_epochs),
         _runs(evidence, drop_epochs),
         *(
-            f"{_heading(table.title)}\n{render(table)}"
+            f"{_heading(table.title)}\n{render_ascii(table)}"
             for table in (
                 *experiment_tables(evidence),
                 *run_tables(evidence, drop_epochs=drop_epochs),
@@ -124,8 +124,8 @@ def _command(text: str) -> str:
 def _scaling(evidence: Evidence, drop_epochs: int) -> str:
     if not any(not row.is_baseline for row in evidence.scaling):
         return ""
-    table = scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs)
-    return "\n".join([_heading("Scaling"), render(table)])
+    table = scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs)
+    return "\n".join([_heading("Scaling"), render_ascii(table)])
 
 
 def _runs(evidence: Evidence, drop_epochs: int) -> str:
@@ -133,7 +133,7 @@ def _runs(evidence: Evidence, drop_epochs: int) -> str:
         return ""
     shown = evidence.runs[:MAX_RUNS]
     table = runs.build(shown, evidence.scaling, drop_epochs=drop_epochs)
-    lines = [_heading("Runs"), render(table)]
+    lines = [_heading("Runs"), render_ascii(table)]
     if len(shown) < len(evidence.runs):
         lines.append(f"The first {MAX_RUNS} of {len(evidence.runs)} runs; all: comprehensive_summary.csv.\n")
     return "\n".join(lines)
@@ -188,7 +188,7 @@ def _sources(evidence: Evidence) -> str:
     for source in evidence.sources:
         what = source.kind if source.format is None else f"{source.kind}, read as {source.format}"
         lines.append(paragraph(f"{source.path} ({what})", indent="  ", first="- "))
-    said = [*(f"{state}: {text}" for state, text in files_found.lines(evidence)), *evidence.said]
+    said = [*(f"{state}: {text}" for state, text in screen_lines.files_found(evidence)), *evidence.said]
     lines += [paragraph(note, indent="  ", first="- ") for note in said]
     for record in evidence.records:
         lines += [f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv]

@@ -11,7 +11,7 @@ from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
 from stepscope.report.comm_document import document_001
 from stepscope.report.table import Table
-from stepscope.report.views import comm_overview, links, memory_batches, runs, scaling
+from stepscope.report.views import comm, links, memory, runs, scaling
 from stepscope.results.comm_facts import link_rates, topology_of
 from stepscope.results.evidence import Evidence
 from stepscope.results.run_figures import bench_rows
@@ -53,8 +53,8 @@ def suite_tables(run: RunRecord, evidence: Evidence) -> Iterator[tuple[str, tupl
     """(section, its tables), the sweep of collectives first; of sections that were run."""
     if evidence.comm:
         made = (
-            comm_overview.build(evidence.comm),
-            links.build(evidence.comm, evidence.environment, topology_of(evidence)),
+            comm.overview_table(evidence.comm),
+            links.links_table(evidence.comm, evidence.environment, topology_of(evidence)),
         )
         yield COMM, tuple(table for table in made if table.rows)
     for name, found in _sections(run, evidence):
@@ -116,7 +116,7 @@ def _runs_table(found: Sequence[TrainingRun], evidence: Evidence) -> tuple[Table
 
 def _scaling_tables(found: Sequence[TrainingRun], evidence: Evidence) -> tuple[Table, ...]:
     ids = {each.run_id for each in found}
-    table = scaling.build([row for row in evidence.scaling if row.run_id in ids], found)
+    table = scaling.scaling_table([row for row in evidence.scaling if row.run_id in ids], found)
     missing = [each for each in found if each.status != "ok"]
     return (table, runs.of_cells(missing)) if missing else (table,)
 
@@ -126,7 +126,7 @@ _DOCUMENTED: dict[str, Callable[[Sequence[TrainingRun], Evidence], dict[str, Any
     "scaling": _scaling_rows,
 }
 _TABLES: dict[str, Callable[[Sequence[TrainingRun], Evidence], tuple[Table, ...]]] = {
-    "memory": lambda found, evidence: (memory_batches.build(found, evidence.cells),),
+    "memory": lambda found, evidence: (memory.memory_batches_table(found, evidence.cells),),
     "scaling": _scaling_tables,
 }
 """Sections that are told in their own way; the others are their runs."""

@@ -26,6 +26,9 @@ Raw = str | int | float | bool | None
 
 UNKNOWN = "–"
 
+ABOVE = "above"
+"""Stands for a share of a link that would exceed 100%."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
@@ -70,6 +73,25 @@ byte_size = Format(format_size, unit="bytes")
 binary_size = Format(format_bytes_binary, unit="bytes")
 bandwidth = Format(format_bandwidth, unit="1/s")
 flops = Format(format_flops, unit="1/s")
+
+
+def _microseconds(ns: float) -> str:
+    """Microseconds with nccl-tests' number of decimals."""
+    us = ns / 1e3
+    return f"{us:.0f}" if us >= 10_000 else f"{us:.1f}" if us >= 100 else f"{us:.2f}"
+
+
+microseconds = Format(_microseconds, unit="ns")
+gigabytes = Format(lambda bytes_per_s: decimal(bytes_per_s / 1e9), unit="bytes_per_s")
+"""GB/s, GB = 1e9: two decimals as in nccl-tests, below 1 as many as show two digits."""
+
+
+def decimal(value: float) -> str:
+    """``230.29``, ``0.124``, ``0.0031``."""
+    if value >= 1 or value <= 0:
+        return f"{value:.2f}"
+    places = next((n for n in range(3, 9) if round(value * 10**n) >= 10), 9)
+    return f"{value:.{places}f}"
 
 
 def said(words: str | None, raw: Raw = None, *, tone: Tone = "plain", compact: str | None = None) -> Value:

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.table import Table
 
-SECTIONS = (
-    "budget", "overlap", "steps", "phases", "idle", "collectives", "groups", "stragglers", "buckets", "units", "layers",
-    "operators", "kernels", "launches", "copies", "annotations", "modules", "sequences", "memory", "utilisation", "path",
-    "conformance",
-)  # fmt: skip
-"""Each has its view, ``trace_KEY``."""
+SECTIONS = {
+    "budget": "budget", "overlap": "budget", "steps": "budget", "phases": "budget", "idle": "budget",
+    "collectives": "collectives", "groups": "collectives", "stragglers": "path", "buckets": "units", "units": "units",
+    "layers": "units", "operators": "operators", "kernels": "kernels", "launches": "utilisation", "copies": "kernels",
+    "annotations": "operators", "modules": "operators", "sequences": "kernels", "memory": "memory",
+    "utilisation": "utilisation", "path": "path", "conformance": "collectives",
+}  # fmt: skip
+"""Each has its view, ``trace_KEY``, in the file ``views/trace_FILE.py``."""
 
 DEFAULT = ("budget", "collectives", "stragglers")
 """Shown after the findings when nothing else is asked for."""
@@ -40,10 +42,11 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
 
 def table(summary: TraceSummary, section: str) -> Table:
     """One section of a trace as a table (``.to_pandas()``, ``.to_polars()``). Raises UsageError for an unknown one."""
-    found: Table = load(chosen([section])[0]).VIEW.table(summary)
+    [key] = chosen([section])
+    found: Table = next(view.table(summary) for view in load(key).VIEWS if view.key == f"trace_{key}")
     return found
 
 
 def load(section: str) -> ModuleType:
     """The module of a section's view."""
-    return importlib.import_module(f"stepscope.report.views.trace_{section}")
+    return importlib.import_module(f"stepscope.report.views.trace_{SECTIONS[section]}")

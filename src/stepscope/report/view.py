@@ -17,7 +17,7 @@ C = TypeVar("C", bound=Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Charts:
     """The charts of a view. One view may draw several: ``prepare`` gives one frozen datum for each.
 
     needs: keywords of ``prepare`` without which there is nothing to draw (``rows``, ``calibration``); wants: those that
@@ -57,7 +57,7 @@ def distinct(charts: Iterable[C]) -> tuple[C, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """A registered topic, with the file's stem as its key: a table, charts, or both.
+    """A table, or charts, or both of one topic, under the key that files and options name.
 
     needs: the records that ``table`` (or ``tables``, where a topic has several) takes, in that order.
     """
@@ -67,4 +67,4 @@ class View:
     needs: tuple[str, ...] = ()
     table: Callable[..., Table] | None = None
     tables: Callable[..., tuple[Table, ...]] | None = None
-    figures: Figures | None = None
+    charts: Charts | None = None

@@ -11,7 +11,7 @@ from stepscope.diagnose.rule import IN_FULL, folded
 from stepscope.diagnose.rules.impossible_figures import RULE as IMPOSSIBLE
 from stepscope.records.finding import Advice, Diagnosis, Finding
 from stepscope.records.training import TrainingRun
-from stepscope.report.diagnose_document import metrics
+from stepscope.report.documents import diagnose_figures
 from stepscope.results.evidence import Evidence
 
 
@@ -47,7 +47,7 @@ def test_many_are_folded_into_lines_that_name_them() -> None:
 def test_what_is_folded_counts_once() -> None:
     """``--fail-if 'problem_count > N'`` counts what is shown: four in full and the fold, however many are in it."""
     found = folded(finding(n, stake=1 - n / 100) for n in range(IN_FULL + 30))
-    counted = metrics(Evidence(sources=()), Diagnosis(findings=found, skipped=(), quiet=()))
+    counted = diagnose_figures(Evidence(sources=()), Diagnosis(findings=found, skipped=(), quiet=()))
     assert counted["problem_count"] == counted["finding_count"] == IN_FULL + 1
 
 

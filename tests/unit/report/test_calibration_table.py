@@ -10,11 +10,11 @@ from stepscope.predict.calibration import calibrate
 from stepscope.records.calibration import Calibration
 from stepscope.report.render import terminal
 from stepscope.report.table import Table
-from stepscope.report.views.calibration import VIEW, build
+from stepscope.report.views.predicted import calibration_table
 
 
 def table(*rows) -> Table:
-    return build(calibrate([one for part in rows for one in part], run="run", machine=MACHINE))
+    return calibration_table(calibrate([one for part in rows for one in part], run="run", machine=MACHINE))
 
 
 def column(made: Table, key: str) -> list[str]:
@@ -52,11 +52,10 @@ def test_it_fits_a_terminal_of_80_characters() -> None:
     lines = terminal.render(made, width=80).plain.splitlines()
     assert max(len(line) for line in lines) <= 80
     assert lines[0].startswith("collective")
-    assert VIEW.needs == ("calibration",)
 
 
 def test_a_rate_that_is_hardly_known_shows_its_range() -> None:
     (fit,) = calibrate(sweep(), run="run", machine=MACHINE).fits
     wide = replace(fit, line=replace(fit.line, beta_bytes_per_s_low=0.5e9, beta_bytes_per_s_high=40e9))
-    made = build(Calibration(run="run", machine=MACHINE, fits=(wide,)))
+    made = calibration_table(Calibration(run="run", machine=MACHINE, fits=(wide,)))
     assert column(made, "beta_bytes_per_s") == ["1.00 (0.5 to 40.0)"]

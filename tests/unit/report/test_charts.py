@@ -28,11 +28,11 @@ from stepscope.core.errors import UsageError
 from stepscope.predict.pipeline import StageTime
 from stepscope.records.mesh import PipelineLayout
 from stepscope.report import vega
-from stepscope.report.figures import draw_charts
+from stepscope.report.charts import draw_charts
 from stepscope.report.render import picture
 from stepscope.report.vega import size_tick
-from stepscope.report.views import REGISTRY
-from stepscope.report.views.predicted_scaling import ScaleCurve, ScalePoint
+from stepscope.report.views import views
+from stepscope.report.views.predicted_step import ScaleCurve, ScalePoint
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.history import history
 from stepscope.results.profiled_job import ProfiledJob
@@ -95,16 +95,16 @@ def scale_curve() -> ScaleCurve:
     )
 
 
-CHARTS = tuple(key for key in REGISTRY.names() if REGISTRY.load(key).figures is not None)
+CHARTS = tuple(key for key, view in views().items() if view.charts is not None)
 
 
 def prepared(key: str, found: dict[str, object] | None = None):
-    chart = REGISTRY.load(key).figures
+    chart = views()[key].charts
     return chart, chart.data(records() if found is None else found)
 
 
 def rendered(key: str, datum: object, *formats: str) -> tuple[bytes, ...]:
-    chart = REGISTRY.load(key).figures
+    chart = views()[key].charts
     return picture.pictures((json.dumps(chart.chart(datum), allow_nan=False), "a title", "a caption", formats))
 
 
@@ -123,7 +123,7 @@ def axes(spec: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("key", CHARTS)
 def test_a_chart_is_called_as_its_file_and_prepares_frozen_data(key: str) -> None:
     _, data = prepared(key)
-    assert REGISTRY.load(key).key == key
+    assert views()[key].key == key
     assert data
     assert len({datum.key for datum in data}) == len(data)
     assert all(hash(datum) == hash(again) for datum, again in zip(data, prepared(key)[1], strict=True))
@@ -216,8 +216,8 @@ def test_a_chart_without_what_it_needs_is_not_drawn(key: str) -> None:
 
 def test_importing_the_views_loads_nothing_that_draws() -> None:
     code = (
-        "import sys\nfrom stepscope.report.views import REGISTRY\nimport stepscope.report.figures\n"
-        "[REGISTRY.load(n) for n in REGISTRY.names()]\n"
+        "import sys\nfrom stepscope.report.views import views\nimport stepscope.report.charts\n"
+        "views()\n"
         "assert not {'vl_convert', 'altair', 'jinja2', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -11,9 +11,10 @@ from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
 from stepscope.core.units import format_size
 from stepscope.report.comm_tables import build_all
 from stepscope.report.render import csv, terminal
-from stepscope.report.views import REGISTRY, comm, comm_overlap, comm_overview, comm_winners
-from stepscope.report.views import pairs as pairs_view
-from stepscope.report.views._comm import average_busbw, decimal, microseconds
+from stepscope.report.table import decimal, microseconds
+from stepscope.report.views import comm, views
+from stepscope.report.views import links as pairs_view
+from stepscope.report.views.comm import average_busbw
 
 
 def column(table, key: str) -> list[str]:
@@ -22,13 +23,13 @@ def column(table, key: str) -> list[str]:
 
 
 def test_every_table_of_collectives_is_registered_under_its_file() -> None:
-    for name in REGISTRY.names():
+    for name in views():
         if name.startswith("comm"):
-            assert REGISTRY.load(name).key == name
+            assert views()[name].key == name
 
 
 def test_the_columns_people_know_come_first_and_in_their_order() -> None:
-    titles = [c.title.split()[0] for c in comm.build(sweep()).columns if c.role != "group"]
+    titles = [c.title.split()[0] for c in comm.comm_table(sweep()).columns if c.role != "group"]
     assert titles[:9] == ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"]
 
 
@@ -44,12 +45,12 @@ def test_figures_have_the_decimals_of_nccl_tests() -> None:
 
 
 def test_roots_are_minus_one_where_there_is_none() -> None:
-    table = comm.build([*sweep(sizes=SIZES[:1]), *sweep("broadcast", sizes=SIZES[:1], root=1)])
+    table = comm.comm_table([*sweep(sizes=SIZES[:1]), *sweep("broadcast", sizes=SIZES[:1], root=1)])
     assert column(table, "root") == ["-1", "1"]
 
 
 def test_unchecked_results_are_not_called_right() -> None:
-    table = comm.build(
+    table = comm.comm_table(
         [collective(1024, 9.0, correct=None), collective(2048, 9.0), collective(4096, 9.0, correct=False)]
     )
     assert column(table, "correct") == ["N/A", "0", ">0"]
@@ -57,7 +58,7 @@ def test_unchecked_results_are_not_called_right() -> None:
 
 def test_a_skipped_size_shows_its_size_and_reason() -> None:
     text = terminal.render(
-        comm.build(
+        comm.comm_table(
             [
                 *sweep(sizes=SIZES[:1]),
                 row(cell_id="x", status="skipped", asked_bytes=2**40, error="too large"),
@@ -78,13 +79,13 @@ def test_a_skipped_size_shows_its_size_and_reason() -> None:
     ],
 )
 def test_a_failed_sweep_shows_status_and_reason(status: str, said: str) -> None:
-    text = terminal.render(comm.build([row(status=status, error="why")]), width=120).plain
+    text = terminal.render(comm.comm_table([row(status=status, error="why")]), width=120).plain
     assert "all sizes" in text
     assert said in text
 
 
 def test_a_wrong_result_shows_no_figures() -> None:
-    table = comm.build([collective(1024, 77.77, correct=False, status="error", error="element 3")])
+    table = comm.comm_table([collective(1024, 77.77, correct=False, status="error", error="element 3")])
     text = terminal.render(table, width=160).plain
     assert "wrong result: element 3" in text
     assert "77.77" not in text
@@ -92,7 +93,7 @@ def test_a_wrong_result_shows_no_figures() -> None:
 
 def test_narrow_terminals_lose_the_extras_first() -> None:
     def shown(width: int) -> str:
-        return terminal.render(comm.build(sweep(link_peak_bytes_per_s=5e9)), width=width).plain.splitlines()[0]
+        return terminal.render(comm.comm_table(sweep(link_peak_bytes_per_s=5e9)), width=width).plain.splitlines()[0]
 
     assert all(
         word in shown(200) for word in ("count", "algbw", "min", "p90", "p99", "max", "spread", "slowest", "link")
@@ -101,7 +102,7 @@ def test_narrow_terminals_lose_the_extras_first() -> None:
     assert not any(word in shown(80) for word in ("min", "p90", "max", "slowest"))
     assert all(word in shown(50) for word in ("size", "time", "busbw", "#wrong"))
     for width in (60, 80, 120, 160):
-        lines = terminal.render(comm.build(sweep(link_peak_bytes_per_s=5e9)), width=width).plain.splitlines()
+        lines = terminal.render(comm.comm_table(sweep(link_peak_bytes_per_s=5e9)), width=width).plain.splitlines()
         assert max(map(len, lines)) <= width
 
 
@@ -112,7 +113,7 @@ def test_sweeps_stand_under_what_they_were_measured_with() -> None:
         *sweep(sizes=SIZES[1:2], world_size=2),
         *sweep(sizes=SIZES[:1], world_size=2, env={"NCCL_ALGO": "Ring"}, network="1gbit:2", pacing="back_to_back"),
     ]
-    text = terminal.render(comm.build(rows), width=160).plain
+    text = terminal.render(comm.comm_table(rows), width=160).plain
     heads = [line for line in text.splitlines() if " · " in line]
     assert heads == [
         "all_reduce · 2 ranks · cpu/gloo · out of place, blocking, barrier before each call · default · real network",
@@ -143,8 +144,8 @@ def test_wrong_results_count_in_no_average() -> None:
 def test_many_sweeps_have_an_overview() -> None:
     rows = [r for n in (2, 3, 4, 5, 6) for r in sweep(world_size=n, sizes=SIZES[:3])]
     assert [t.key for t in build_all(rows)] == ["comm", "comm_overview"]
-    assert not any("Avg bus" in note for note in comm.build(rows).footnotes)
-    table = comm_overview.build([*rows, row(op="gather", world_size=2, status="unsupported", error="not there")])
+    assert not any("Avg bus" in note for note in comm.comm_table(rows).footnotes)
+    table = comm.overview_table([*rows, row(op="gather", world_size=2, status="unsupported", error="not there")])
     assert column(table, "sizes")[:1] == ["3"]
     assert any(r.failure == "unsupported: not there" for r in table.rows)
 
@@ -158,23 +159,23 @@ def test_only_tables_with_something_to_show_are_shown() -> None:
 
 
 def test_the_matrix_marks_slow_pairs_and_leaves_the_diagonal_empty() -> None:
-    table = pairs_view.build(pairs(4, slow_links={(1, 2): 4.0}))
+    table = pairs_view.pairs_table(pairs(4, slow_links={(1, 2): 4.0}))
     assert column(table, "to_2")[1].startswith("*")
     assert column(table, "to_1")[1] == "·"
     assert sum(v.text.startswith("*") for r in table.rows for v in r.values) == 1
-    both = pairs_view.build(pairs(4, bidirectional=True))
+    both = pairs_view.pairs_table(pairs(4, bidirectional=True))
     assert column(both, "to_0") == ["·", "", "", ""]
 
 
 def test_of_small_messages_the_matrix_shows_the_time() -> None:
-    table = pairs_view.build([*pairs(4, size_bytes=4, us=30.0), *pairs(4)])
+    table = pairs_view.pairs_table([*pairs(4, size_bytes=4, us=30.0), *pairs(4)])
     assert column(table, "quantity") == ["time (us)"] * 4 + ["busbw (GB/s)"] * 4
     assert column(table, "to_1")[0] == "30.00"
     assert column(table, "to_1")[4] == "0.123"
 
 
 def test_a_matrix_wider_than_eyes_is_left_out_and_said() -> None:
-    table = pairs_view.build(pairs(33))
+    table = pairs_view.pairs_table(pairs(33))
     assert table.rows == ()
     assert table.notes == ("the matrix of 33 ranks is left out: more than 32 columns",)
 
@@ -184,7 +185,7 @@ def test_pairs_that_failed_say_why() -> None:
         *pairs(4)[:3],
         row(kind="pairs", cell_id="pairs", world_size=4, status="killed", error="rank 2 died"),
     ]
-    text = terminal.render(pairs_view.build(rows), width=100).plain
+    text = terminal.render(pairs_view.pairs_table(rows), width=100).plain
     assert "killed: rank 2 died" in text
 
 
@@ -196,7 +197,7 @@ def test_the_fastest_settings_are_named_only_where_intervals_are_apart() -> None
         collective(8192, 20.0, env=ring), collective(8192, 30.0, env=near, time_ns_low=None),
         collective(16384, 20.0),
     ]  # fmt: skip
-    table = comm_winners.build(rows)
+    table = comm.winners_table(rows)
     assert column(table, "settings") == [
         "NCCL_ALGO=Ring",
         "no clear one: NCCL_ALGO=Ring or NCCL_ALGO=Tree",
@@ -209,13 +210,13 @@ def test_the_fastest_settings_are_named_only_where_intervals_are_apart() -> None
 def test_overlap_says_who_pays() -> None:
     ratios = [(1.0, 1.0), (1.5, 1.0), (1.0, 1.5), (1.5, 1.5), (None, None)]
     rows = [collective(1024, 9.0, kind="overlap", slowdown=a, beside_slowdown=b) for a, b in ratios]
-    assert column(comm_overlap.build(rows), "verdict") == [
+    assert column(comm.beside_table(rows), "verdict") == [
         "neither slows the other", "the collective pays", "the product pays", "both pay", "–",
     ]  # fmt: skip
 
 
 def test_raw_values_are_in_base_units() -> None:
-    (found,) = DictReader(io.StringIO(csv.render(comm.build([collective(1024, 50.0)]))))
+    (found,) = DictReader(io.StringIO(csv.render(comm.comm_table([collective(1024, 50.0)]))))
     assert float(found["time_ns"]) == 50_000
     assert float(found["algbw_bytes_per_s"]) == pytest.approx(1024 / 50e-6)
     assert found["link_fraction"] == ""

@@ -12,8 +12,8 @@ from tests.diaries import write_diary
 from tests.profiled_jobs import EVALUATION_MS, EVERY, MS, WINDOW, job, planted, write_record
 
 from stepscope.report.render import csv
+from stepscope.report.shared.curves import bucketed, extremes, middles
 from stepscope.report.views import diary, step_parts
-from stepscope.report.views._step_axis import bucketed, extremes, middles
 
 
 @given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=400), st.integers(1, 50))

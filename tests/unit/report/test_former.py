@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.report.former import LIST, is_of_others, remember, replace_former
+from stepscope.report.files import LIST, is_of_others, remember, replace_former
 from stepscope.store.writer import write_bytes
 
 ALL = ("html", "png", "svg", "csv", "tex", "md", "txt")

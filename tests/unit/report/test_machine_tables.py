@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.imported import MemoryHolder, MemoryOverTime, MemorySnapshot
 from stepscope.report.render import markdown
-from stepscope.report.views import memory_holders, memory_kinds, memory_snapshots, topology
+from stepscope.report.views import links, memory
 
 MATRIX = """\
         GPU0    GPU1    NIC0    CPU Affinity
@@ -22,7 +22,7 @@ NIC Legend:
 def test_the_link_matrix_has_a_row_a_device() -> None:
     parsed = parse_topology(MATRIX)
     assert isinstance(parsed, Topology)
-    table = topology.build(parsed)
+    table = links.topology_table(parsed)
     assert [[value.text for value in row.values] for row in table.rows] == [
         ["GPU0", "·", "NV12"],
         ["GPU1", "NV12", "·"],
@@ -36,7 +36,7 @@ def test_a_snapshots_peak_stands_in_bytes() -> None:
         path="a/memory.pickle", device=0, segments=2, segment_bytes=3 << 30, allocated_bytes=1 << 30, active_bytes=1 << 30,
         inactive_split_bytes=0, largest_free_bytes=0, events=9, peak_requested_bytes=2 << 30, peak_reserved_bytes=3 << 30,
     )  # fmt: skip
-    table = memory_snapshots.build((snapshot,))
+    table = memory.memory_snapshots_table((snapshot,))
     assert "2.00 GiB" in markdown.render(table)
     assert {c.key: v.raw for c, v in zip(table.columns, table.rows[0].values, strict=True)}[
         "peak_requested_bytes"
@@ -61,17 +61,17 @@ def recorded() -> MemorySnapshot:
 
 def test_kinds_at_the_peak_add_up_in_the_table_and_are_areas_in_the_chart() -> None:
     snapshot = recorded()
-    rows = [[value.raw for value in row.values[1:]] for row in memory_kinds.build((snapshot,)).rows]
+    rows = [[value.raw for value in row.values[1:]] for row in memory.memory_kinds_table((snapshot,)).rows]
     assert rows == [
         ["parameters", 2 << 20, 0.25, 2 << 20],
         ["gradients", 0, 0.0, 1 << 20],
         ["activations", 6 << 20, 0.75, 0],
         ["all", 8 << 20, 1.0, 3 << 20],
     ]
-    (datum,) = memory_kinds.prepare((snapshot,))
-    layers = memory_kinds.area_chart(datum)["layer"]
+    (datum,) = memory.memory_kinds_charts((snapshot,))
+    layers = memory.memory_kinds_chart(datum)["layer"]
     tops = {each["data"]["values"][1]["series"]: each["data"]["values"][1]["to"] for each in layers}
     assert tops == {"parameters": 2.0, "gradients": 2.0, "activations": 8.0}
-    assert "Peak 8.00 MiB: parameters 2.00 MiB (25%), activations 6.00 MiB (75%)." in memory_kinds.caption(datum)
-    (line,) = memory_holders.build_all((snapshot,))[0].rows
+    assert "Peak 8.00 MiB: parameters 2.00 MiB (25%), activations 6.00 MiB (75%)." in memory.memory_kinds_caption(datum)
+    (line,) = memory.memory_holders_tables((snapshot,))[0].rows
     assert [value.text for value in line.values[1:5]] == ["m.py:1 f", "activations", "6.00 MiB", "75%"]

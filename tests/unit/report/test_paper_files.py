@@ -16,10 +16,10 @@ from tests.training_records import failed, imported, scaled, study
 from stepscope.core.errors import UsageError
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
 from stepscope.records.training import TargetTime
-from stepscope.report.paper_files import comprehensive_csv, tables, write_tables
+from stepscope.report.files import comprehensive_csv, tables, write_tables
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import latex, markdown
-from stepscope.report.render.text import ascii_text
+from stepscope.report.render.terminal import ascii_text
 from stepscope.report.views import findings, runs, scaling
 from stepscope.results.evidence import Evidence
 
@@ -133,7 +133,7 @@ def test_scaling_states_targets_beside_the_epoch_speedup() -> None:
     never = TargetTime(
         accuracy=0.77, reached_epochs=None, time_ns=None, baseline_reached_epochs=8, baseline_time_ns=90e9, speedup=None
     )  # fmt: skip
-    table = scaling.build((replace(row, targets=(reached, never)),), made.runs, drop_epochs=1)
+    table = scaling.scaling_table((replace(row, targets=(reached, never)),), made.runs, drop_epochs=1)
     text = markdown.render(table)
     first, second = (line for line in text.splitlines() if line.startswith("| exp021"))
     assert "| 0.72 | 9 | 29.0 s | 1.17x |" in first
@@ -147,12 +147,12 @@ def test_scaling_states_targets_beside_the_epoch_speedup() -> None:
 def test_a_super_linear_speedup_is_not_rated() -> None:
     made = evidence(*imported())
     row = next(r for r in made.scaling if not r.is_baseline)
-    table = scaling.build((replace(row, rating=None, efficiency=1.4, targets=()),), made.runs)
+    table = scaling.scaling_table((replace(row, rating=None, efficiency=1.4, targets=()),), made.runs)
     assert "140.0% not rated" in markdown.render(table)
 
 
 def test_findings_are_a_table_with_advice_and_stake() -> None:
-    table = findings.build((finding(), finding(stake_fraction=None, severity="info", advice=())))
+    table = findings.findings_table((finding(), finding(stake_fraction=None, severity="info", advice=())))
     assert [value.raw for value in table.rows[0].values][:3] == ["problem", "2 ranks are slower than 1", 0.31]
     assert table.rows[1].values[2].raw is None
     assert "stepscope bench --set" in markdown.render(table)
@@ -252,7 +252,7 @@ def test_the_tables_compile(tmp_path: Path, what: str) -> None:
 
 
 def test_pieces_of_evidence_are_told_apart_in_a_cell() -> None:
-    (row,) = findings.build((finding(advice=(Advice(text="do this"), Advice(text="or that"))),)).rows
+    (row,) = findings.findings_table((finding(advice=(Advice(text="do this"), Advice(text="or that"))),)).rows
     texts = [value.text for value in row.values]
     assert "speed-up 0.46x on 4 ranks; 31% of the step is exposed communication" in texts
     assert "do this; or that" in texts

@@ -9,7 +9,7 @@ from tests.pipelines import MS, pipeline_cell
 
 from stepscope.predict.pipeline import StageTime, simulate
 from stepscope.records.mesh import PipelineLayout
-from stepscope.report.views import pipeline, pipeline_bubble
+from stepscope.report.views import pipeline
 from stepscope.results.pipeline import conclusions, measured_pipeline, pipelines
 
 EVEN = [StageTime(forward_ns=10 * MS, backward_ns=20 * MS)] * 2
@@ -20,7 +20,7 @@ def layout(micro_batches: int = 4, ranks: int = 2, schedule: str = "1f1b") -> Pi
 
 
 def test_the_tables_have_bubble_formula_simulation_and_every_stage() -> None:
-    first, stages = pipeline.build([pipeline_cell(layout(), EVEN, (4, 4))])
+    first, stages = pipeline.pipeline_table([pipeline_cell(layout(), EVEN, (4, 4))])
     (row,) = first.rows
     told = {column.key: value for column, value in zip(first.columns, row.values, strict=True)}
     assert told["bubble"].text == "20% [20, 20]"
@@ -29,21 +29,21 @@ def test_the_tables_have_bubble_formula_simulation_and_every_stage() -> None:
     assert told["balanced"].text == "as it is"
     assert [row.values[1].raw for row in stages.rows] == [0, 1]
     assert {row.values[4].text for row in stages.rows} == {"40.0 ms  27%"}
-    assert pipeline.build([]) == ()
+    assert pipeline.pipeline_table([]) == ()
 
 
 def test_an_uneven_split_is_told_with_the_even_one_and_what_it_brings() -> None:
     slow = [StageTime(forward_ns=n * MS, backward_ns=2 * n * MS) for n in (6, 2)]
-    first, _ = pipeline.build([pipeline_cell(layout(8), slow, (6, 2))])
+    first, _ = pipeline.pipeline_table([pipeline_cell(layout(8), slow, (6, 2))])
     assert first.rows[0].values[-1].text == "[4, 4]: step -25%"
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "zero_bubble"])
 def test_the_picture_has_every_computation_in_its_place_and_hatches_what_is_left(schedule: str) -> None:
     where = layout(schedule=schedule)
-    (datum,) = pipeline.prepare([pipeline_cell(where, EVEN, (4, 4))])
+    (datum,) = pipeline.pipeline_charts([pipeline_cell(where, EVEN, (4, 4))])
     line = simulate(where, EVEN)
-    hatched, boxes, texts = pipeline.chart(datum)["layer"]
+    hatched, boxes, texts = pipeline.pipeline_chart(datum)["layer"]
     bars = boxes["data"]["values"]
     assert len(bars) == len(line.spans())
     assert sum(bar["to"] - bar["from"] for bar in bars) * MS == pytest.approx(sum(line.busy_ns), rel=1e-4)
@@ -53,12 +53,12 @@ def test_the_picture_has_every_computation_in_its_place_and_hatches_what_is_left
             "drawn over work"
         )
     assert {text["text"][0] for text in texts["data"]["values"]} <= set("FBIW")
-    assert "hatched: nothing" in pipeline.caption(datum)
+    assert "hatched: nothing" in pipeline.pipeline_caption(datum)
 
 
 def test_of_many_cells_each_schedule_is_drawn_once_before_another_number_of_micro_batches() -> None:
     cells = [pipeline_cell(layout(m, schedule=s), EVEN, (4, 4)) for s in ("gpipe", "1f1b") for m in (2, 4, 16)]
-    drawn = [datum.text.split("; bubble")[0] for datum in pipeline.prepare(cells)]
+    drawn = [datum.text.split("; bubble")[0] for datum in pipeline.pipeline_charts(cells)]
     assert drawn == [
         f"{schedule}, 2 ranks, micro-batches: {m}"
         for schedule, m in (("gpipe", 4), ("1f1b", 4), ("gpipe", 2), ("gpipe", 16))
@@ -81,11 +81,11 @@ def test_ranks_of_an_emulated_network_share_the_clock_of_this_machine() -> None:
 
 def test_the_curve_has_a_point_for_each_number_of_micro_batches_and_the_formula_between() -> None:
     cells = [pipeline_cell(layout(m), EVEN, (4, 4)) for m in (8, 2, 4)]
-    (datum,) = pipeline_bubble.prepare(cells)
-    lines, *_, points = pipeline_bubble.draw(datum)["layer"]
+    (datum,) = pipeline.pipeline_bubble_charts(cells)
+    lines, *_, points = pipeline.pipeline_bubble_chart(datum)["layer"]
     assert [(p["at"], round(p["value"])) for p in points["data"]["values"]] == [(2, 33), (4, 20), (8, 11)]
     assert len(lines["data"]["values"]) == 7
-    assert pipeline_bubble.prepare(cells[:1]) == ()
+    assert pipeline.pipeline_bubble_charts(cells[:1]) == ()
     (said,) = conclusions(pipelines(cells))
     assert said == (
         "1f1b on 2 ranks: the bubble falls from 33% [33, 33] with 2 micro-batches to 11% [11, 11] with 8 (by the formula "

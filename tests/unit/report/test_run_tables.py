@@ -14,12 +14,12 @@ from tests.overlapped_cells import two
 from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
+from stepscope.report.files import tables
 from stepscope.report.page.tables import all_tables, experiment_tables, run_tables
-from stepscope.report.paper_files import tables
 from stepscope.report.performance_report import performance_report
 from stepscope.report.table import Table
-from stepscope.report.views import precision, scaling, throughput
-from stepscope.report.views.phase_spread import spreads
+from stepscope.report.views import bars, scaling, throughput
+from stepscope.report.views.step_budget import spreads
 
 MS = 1e6
 
@@ -43,8 +43,7 @@ def test_every_cell_is_set_against_fp32_of_the_same_strategy_and_ranks() -> None
             ("naive", 2, "fp32", 30), ("naive", 2, "bf16", 24),
         )
     ]  # fmt: skip
-    assert precision.VIEW.table is not None
-    rows = by_row(precision.VIEW.table(runs))
+    rows = by_row(bars.compared_table("precision", runs))
     ratios = {name: row["ratio_2"] for (_, name), row in rows.items()}
     assert ratios == {
         "single, 1 rank": pytest.approx(2.0), "ddp, 2 ranks": pytest.approx(1.5), "naive, 2 ranks": pytest.approx(1.25),
@@ -85,12 +84,10 @@ def test_titles_name_the_precision_that_all_runs_of_a_chart_share() -> None:
     fp32 = [trained(f"a{n}", 40 / n, ranks=n, strategy="ddp") for n in (1, 2, 4)]
     bf16 = [trained(f"b{n}", 20 / n, ranks=n, strategy="ddp", precision="bf16") for n in (1, 2, 4)]
     found = evidence(*fp32)
-    assert throughput.VIEW.figures is not None
-    assert scaling.VIEW.figures is not None
-    (chart,) = scaling.VIEW.figures.data({"runs": found.runs, "scaling": found.scaling})
+    (chart,) = scaling.scaling_charts(found.runs, found.scaling)
     assert chart.title.startswith("mlp on mnist, fp32")
     rated = [replace(each, samples_per_s=rate(100)) for each in (*fp32, *bf16)]
-    (mixed,) = throughput.VIEW.figures.data({"runs": rated})
+    (mixed,) = throughput.throughput_charts(rated)
     assert mixed.title == "mlp on mnist", "names of bars say which is which"
 
 

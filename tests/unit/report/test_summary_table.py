@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch
 from stepscope.report.render import csv, markdown, terminal
+from stepscope.report.shared.runs import interval_text, measured
 from stepscope.report.table import UNKNOWN, Table, duration
 from stepscope.report.views import epochs, runs
-from stepscope.report.views._training import interval_text, measured
 from stepscope.report.views.runs import CELLS, PAGE, PAPER
 from stepscope.report.views.runs import of_cells as build
 
@@ -225,7 +225,7 @@ def test_throughput_stands_under_the_unit_that_is_counted(fakes: Any) -> None:
     titles = {column.key: column.title for column in build([words]).columns}
     assert titles["samples_per_s"] == "tokens/s"
     assert _text(build([words]), "samples_per_s") == "42,783"
-    assert "tokens/s" in [column.title for column in epochs.build([words]).columns]
+    assert "tokens/s" in [column.title for column in epochs.epochs_table([words]).columns]
 
     both = build([words, fakes.timed_row("b", 1e7)])
     assert "per s" in [column.title for column in both.columns]

@@ -12,7 +12,7 @@ from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
 from stepscope.records.prediction import BackwardProfile, BucketChoice, ReadyGradient, Timeline
 from stepscope.report.render import terminal
 from stepscope.report.table import Table
-from stepscope.report.views import bucket_choice, timeline
+from stepscope.report.views import buckets
 
 MS = 1_000_000
 NAMES = ("a", "b", "c", "d")
@@ -55,7 +55,7 @@ def column(table: Table, key: str) -> list[object]:
 
 
 def test_every_bucket_has_a_row_with_its_times() -> None:
-    table = timeline.build(two_buckets())
+    table = buckets.timeline_table(two_buckets())
     assert column(table, "size") == [2**20, 2**20]
     assert column(table, "count") == [2, 2]
     assert column(table, "members") == ["a b", "c d"]
@@ -69,7 +69,7 @@ def test_every_bucket_has_a_row_with_its_times() -> None:
 
 def test_many_members_are_named_by_the_first_and_the_last() -> None:
     line = step_timeline(profile(), [op(*NAMES)], lambda _, __: 1.0, transport=Transport(lanes=1))
-    table = timeline.build(line)
+    table = buckets.timeline_table(line)
     place = [c.key for c in table.columns].index("members")
     assert table.rows[0].values[place].text == "a .. d"
     assert table.rows[0].values[place].raw == "a b c d"
@@ -78,18 +78,18 @@ def test_many_members_are_named_by_the_first_and_the_last() -> None:
 def test_a_backward_pass_that_communication_slows_says_by_how_much() -> None:
     slow = Transport(lanes=1, compute_slowdown=1.5)
     line = step_timeline(profile(), [op("a")], lambda _, __: 30.0 * MS, transport=slow)
-    assert "backward 50.0 ms (+10.0 ms beside communication)" in timeline.build(line).footnotes[0]
+    assert "backward 50.0 ms (+10.0 ms beside communication)" in buckets.timeline_table(line).footnotes[0]
 
 
 def test_a_step_without_communication_says_so() -> None:
     line = step_timeline(profile(), [], lambda _, __: 1.0, transport=Transport(lanes=1))
-    table = timeline.build(line)
+    table = buckets.timeline_table(line)
     assert table.rows == ()
     assert table.notes == ("no communication in this step",)
 
 
 def test_the_picture_draws_computation_above_and_buckets_below_to_scale() -> None:
-    lines = timeline.picture(two_buckets(), width=112)
+    lines = buckets.timeline_picture(two_buckets(), width=112)
     margin = len(" 0 1.00 MiB") + 1
     assert lines[0][margin:].startswith("0 ")
     assert lines[0].endswith("100 ms")
@@ -109,15 +109,15 @@ def test_the_picture_draws_computation_above_and_buckets_below_to_scale() -> Non
 
 def test_a_queue_shows_in_the_picture() -> None:
     line = step_timeline(profile(), [op("a"), op("b")], lambda _, __: 20.0 * MS, transport=Transport(lanes=1))
-    assert "··" in timeline.picture(line)[3]
-    assert "··" not in timeline.picture(line)[2]
+    assert "··" in buckets.timeline_picture(line)[3]
+    assert "··" not in buckets.timeline_picture(line)[2]
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
 def test_no_line_of_a_picture_is_wider_than_asked(width: int) -> None:
     plan = [op(n) for n in NAMES]
     line = step_timeline(profile(), plan, lambda _, __: 3.0 * MS, transport=Transport(lanes=2))
-    lines = timeline.picture(line, width=width)
+    lines = buckets.timeline_picture(line, width=width)
     assert max(len(text) for text in lines[:-1]) <= width
 
 
@@ -129,13 +129,13 @@ def test_many_buckets_share_the_rows_of_their_lanes() -> None:
         ready=tuple(ReadyGradient(name=n, ready_ns=MS * (i + 1)) for i, n in enumerate(names)),
     )  # fmt: skip
     line = step_timeline(many, [op(n) for n in names], lambda _, __: 3.0 * MS, transport=Transport(lanes=2))
-    labels = [text.split("  ")[0].strip() for text in timeline.picture(line)]
+    labels = [text.split("  ")[0].strip() for text in buckets.timeline_picture(line)]
     assert labels[2:4] == ["lane 0", "lane 1"]
     assert len(labels) == 5
 
 
 def test_the_choice_has_a_row_for_each_partition_and_the_untuned_ways() -> None:
-    table = bucket_choice.build(choice())
+    table = buckets.bucket_choice_table(choice())
     assert column(table, "bucket_cap") == ["0.5, 1 MiB", "2 MiB", "4 MiB", "ddp default", "naive"]
     assert column(table, "buckets")[:3] == [4, 2, 1]
     assert column(table, "gain")[-1] == 1.0
@@ -149,8 +149,8 @@ def steps(by_way: dict[str, float]) -> dict[str, Measured]:
 
 
 def test_measured_steps_stand_beside_the_predicted_ones_where_there_are_any() -> None:
-    assert "measured" not in [c.key for c in bucket_choice.build(choice()).columns]
-    table = bucket_choice.build(choice(), steps({"1": 70e6, "naive": 99e6}))
+    assert "measured" not in [c.key for c in buckets.bucket_choice_table(choice()).columns]
+    table = buckets.bucket_choice_table(choice(), steps({"1": 70e6, "naive": 99e6}))
     assert column(table, "measured") == [70e6, None, None, None, 99e6]
 
 
@@ -158,12 +158,12 @@ def test_of_two_sizes_that_make_the_same_buckets_the_faster_run_is_shown() -> No
     made = choice()
     row, alike = next((i, c.bucket_caps_mb) for i, c in enumerate(made.candidates) if len(c.bucket_caps_mb) > 1)
     measured = steps({f"{alike[0]:g}": 80e6, f"{alike[1]:g}": 70e6})
-    shown = column(bucket_choice.build(made, measured, advised(made, measured)), "measured")
+    shown = column(buckets.bucket_choice_table(made, measured, advised(made, measured)), "measured")
     assert shown[row] == advised(made, measured).step.value == 70e6
 
 
 def test_tables_fit_a_terminal() -> None:
-    for table in (timeline.build(two_buckets()), bucket_choice.build(choice(), steps({"1": 70e6}))):
+    for table in (buckets.timeline_table(two_buckets()), buckets.bucket_choice_table(choice(), steps({"1": 70e6}))):
         text = terminal.render(table, width=100).plain
         assert max(len(line) for line in text.splitlines()[:6]) <= 100
 
@@ -183,7 +183,7 @@ def test_what_was_measured_wins_over_the_model_and_its_error_is_told() -> None:
     assert default.way == "default"
     agreed = advised(made, steps({named: step[named] * 1.02, other: step[other] * 1.02}))
     assert (agreed.way, agreed.refuted) == (named, None)
-    table = bucket_choice.build(made, steps({named: step[named] * 1.4, other: step[named] * 1.1}), refuted)
+    table = buckets.bucket_choice_table(made, steps({named: step[named] * 1.4, other: step[named] * 1.1}), refuted)
     starred = [row.values[0].text for row in table.rows if row.values[0].text.endswith("*")]
     assert len(starred) == 1
     assert other in starred[0]

@@ -30,9 +30,9 @@ from stepscope.records.trace_work import (
 )
 from stepscope.report import trace_sections
 from stepscope.report.render import csv, markdown, terminal
+from stepscope.report.shared.traces import MANY, NOTHING, PARTIAL, most
 from stepscope.report.table import Column, Table, Value
-from stepscope.report.views._trace import MANY, NOTHING, PARTIAL, most
-from stepscope.report.views.trace_overlap import overlap_efficiency
+from stepscope.report.views.trace_budget import overlap_efficiency
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted
 

@@ -20,12 +20,12 @@ from tests.training_records import (
     trained,
 )
 
-from stepscope.report.figures import FEW_FIGURES, draw, figures
+from stepscope.report.charts import FEW_CHARTS, charts_of, draw
 from stepscope.report.names import clean, file_part, lines
-from stepscope.report.views import REGISTRY
-from stepscope.report.views._curves import CurvePoint, RunCurve, alike_as_one
-from stepscope.report.views._groups import UNCLEAR
-from stepscope.report.views._runs import names, quantity
+from stepscope.report.shared.curves import CurvePoint, RunCurve, alike_as_one
+from stepscope.report.shared.runs import names, quantity
+from stepscope.report.views import views
+from stepscope.report.views.bars import UNCLEAR
 
 TRAINING = (
     "precision", "scaling", "accumulation", "comm_share", "loss", "strategies", "throughput", "speedup_efficiency",
@@ -34,18 +34,18 @@ TRAINING = (
 
 
 def prepared(key: str, **records: Any) -> tuple[Any, ...]:
-    chart = REGISTRY.load(key).figures
+    chart = views()[key].charts
     keywords = chart.given(records)
     assert keywords is not None
     return chart.prepare(**keywords)
 
 
 def caption(key: str, datum: Any) -> str:
-    return REGISTRY.load(key).figures.caption(datum)
+    return views()[key].charts.caption(datum)
 
 
 def test_every_chart_that_was_asked_for_is_there() -> None:
-    assert set(TRAINING) <= set(REGISTRY.names())
+    assert set(TRAINING) <= set(views())
 
 
 @pytest.mark.parametrize("key", TRAINING)
@@ -169,10 +169,10 @@ def test_weak_and_strong_scaling_are_two_charts() -> None:
 def test_files_of_a_data_set_are_called_as_document_002_says() -> None:
     runs = imported()
     records = {"runs": runs, "scaling": scaled(runs), "drop_epochs": 1}
-    stems = {figure.stem for figure in figures(records)[0]}
+    stems = {figure.stem for figure in charts_of(records)[0]}
     assert {"IMDB_epoch_time_detailed", "IMDB_speedup_efficiency", "IMDB_accuracy"} <= stems
     sized = tuple(replace(r, dataset="AG News", dataset_size=1000) for r in runs)
-    stems = {f.stem for f in figures({**records, "runs": sized, "scaling": scaled(sized)})[0]}
+    stems = {f.stem for f in charts_of({**records, "runs": sized, "scaling": scaled(sized)})[0]}
     assert "AG_News_throughput" in stems
 
 
@@ -328,15 +328,15 @@ def study_of(cells: int) -> tuple[Any, ...]:
 def test_five_hundred_cells_make_readable_charts(tmp_path: Path) -> None:
     runs = study_of(500)
     records = {"runs": runs, "scaling": scaled(runs), "cells": tuple(cell(r) for r in runs[1:20:4])}
-    drawn, left_out = figures(records, FEW_FIGURES)
-    assert len(drawn) == FEW_FIGURES
+    drawn, left_out = charts_of(records, FEW_CHARTS)
+    assert len(drawn) == FEW_CHARTS
     assert left_out
     assert {f.view for f in drawn} >= {"throughput", "strategies", "precision", "scaling", "stragglers"}
     for figure in drawn:
         axis = figure.spec.get("encoding", {}).get("y", {})
         assert len(axis.get("scale", {}).get("domain", ())) <= 28
     paths = draw(records, tmp_path)
-    assert len(paths) == 2 * FEW_FIGURES + 1  # a picture and its description each, and the captions
+    assert len(paths) == 2 * FEW_CHARTS + 1  # a picture and its description each, and the captions
     assert "Left out: " in paths[-1].read_text()
 
 
@@ -374,7 +374,7 @@ def test_lines_that_nobody_sees_apart_are_one() -> None:
 
 def test_one_bar_is_not_drawn_in_the_page_and_two_are() -> None:
     runs = imported()
-    found = {f.view: f for f in figures({"runs": runs, "scaling": scaled(runs), "drop_epochs": 1})[0]}
+    found = {f.view: f for f in charts_of({"runs": runs, "scaling": scaled(runs), "drop_epochs": 1})[0]}
     assert found["speedup_efficiency"].one_bar
     assert not found["throughput"].one_bar
     assert not found["accuracy"].one_bar

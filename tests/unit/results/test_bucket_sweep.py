@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.bench_evidence import MS, bench, made
 
-from stepscope.records.nouns import Measured
-from stepscope.report.views.bucket_sweep import build
+from stepscope.records.training import Measured
+from stepscope.report.views.buckets import bucket_sweep_table
 from stepscope.results.sweeps import bucket_sweeps
 
 MODEL = {"depth": 16, "width": 512, "bias": False}
@@ -41,7 +41,7 @@ def test_both_ends_are_explained_by_what_was_measured() -> None:
     assert most.exposed_ns is not None
     assert sweep.best.exposed_ns is not None
     assert most.exposed_ns - sweep.best.exposed_ns == pytest.approx(28 * MS, rel=0.1)
-    table = build(bench(*cells(STEPS)).cells)  # type: ignore[arg-type]
+    table = bucket_sweep_table(bench(*cells(STEPS)).cells)  # type: ignore[arg-type]
     keys = [column.key for column in table.columns]
     assert [row.values[keys.index("buckets")].raw for row in table.rows] == [len(s.buckets) for s in sweep.sizes]
     small = next(line for line in table.footnotes if line.startswith("1 MiB"))
@@ -55,7 +55,7 @@ def test_sizes_that_are_not_clearly_slower_share_the_first_place() -> None:
 
 
 def test_an_end_that_is_not_clearly_slower_gets_no_cause() -> None:
-    table = build(bench(*cells({1: 100.1, 4: 100.0, 16: 100.2})).cells)  # type: ignore[arg-type]
+    table = bucket_sweep_table(bench(*cells({1: 100.1, 4: 100.0, 16: 100.2})).cells)  # type: ignore[arg-type]
     assert sum("not clearly slower" in line for line in table.footnotes) == 2
     assert not any("the step grows" in line for line in table.footnotes)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.comm_rows import MIB, collective, sweep
 
 from stepscope.records.comm import CommRow
-from stepscope.report.views import comm, comm_busbw, comm_overview
+from stepscope.report.views import comm, views
 from stepscope.results.comm_facts import by_sweep
 from stepscope.results.comm_labels import origins
 from stepscope.results.evidence import Evidence, Source
@@ -35,7 +35,7 @@ def test_cells_that_measured_different_things_need_no_other_name() -> None:
 
 
 def test_a_chart_has_a_line_for_each_log() -> None:
-    figures = comm_busbw.VIEW.figures
+    figures = views()["comm_busbw"].charts
     assert figures is not None
     (chart,) = figures.prepare(logs())
     assert [line.name for line in chart.lines] == ["a100.log", "h100.log"]
@@ -45,16 +45,16 @@ def test_a_chart_has_a_line_for_each_log() -> None:
 
 
 def test_tables_keep_logs_apart() -> None:
-    overview = comm_overview.build(logs())
+    overview = comm.overview_table(logs())
     assert len(overview.rows) == 2
     assert [c.key for c in overview.columns if c.role == "group"] == ["source", "world_size", "device"]
-    assert {row.values[0].text for row in comm.build(logs()).rows} == {"a100.log", "h100.log"}
-    assert "a100.log" in " ".join(comm.build(logs()).footnotes)
+    assert {row.values[0].text for row in comm.comm_table(logs()).rows} == {"a100.log", "h100.log"}
+    assert "a100.log" in " ".join(comm.comm_table(logs()).footnotes)
 
 
 def test_means_are_not_called_medians() -> None:
     unknown = {f"time_ns_{name}": None for name in ("median", "low", "high")}
-    said = " ".join(comm.build([collective(MIB, 9.0, rank_spread=None, **unknown)]).footnotes)
+    said = " ".join(comm.comm_table([collective(MIB, 9.0, rank_spread=None, **unknown)]).footnotes)
     assert "median" not in said
     assert "mean over the calls" in said
 

@@ -13,7 +13,7 @@ from tests.trace_evidence import generated, traced
 from stepscope.records.comparison import ComparedFigure, Comparison, Replicates
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
-from stepscope.report.compare_document import changes
+from stepscope.report.documents import compare_changes
 from stepscope.report.views.comparison import metric_name
 from stepscope.results.comparing import Side, compare, figure, lacking
 from stepscope.traces.diff import diff_profiles
@@ -266,7 +266,7 @@ def test_where_interval_and_test_disagree_it_is_not_clear_and_the_missing_one_is
     )  # fmt: skip
     assert (found.verdict, lacking(found)) == ("not clear", missing)
     made = Comparison(sides=("a", "b"), differences=(), figures=(found,))
-    assert [change.change for change in changes(made)] == [None], "no condition holds on what may be no change"
+    assert [change.change for change in compare_changes(made)] == [None], "no condition holds on what may be no change"
 
 
 def test_a_throughput_has_the_unit_of_its_runs_and_two_units_are_not_compared() -> None:

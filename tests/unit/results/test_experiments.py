@@ -12,8 +12,8 @@ from tests.calibration_rows import row, sweep
 
 from stepscope.matrix.load import preset_text
 from stepscope.records.cell import RunRecord
-from stepscope.records.nouns import Measured
-from stepscope.report.views import experiment as view
+from stepscope.records.training import Measured
+from stepscope.report.views import findings as view
 from stepscope.results.evidence import Evidence
 from stepscope.results.experiments import Expectation, checks_of, experiment_names, experiment_of
 from stepscope.results.held import held_by
@@ -240,7 +240,7 @@ def test_too_few_steps_name_no_fastest_bucket_size() -> None:
 def test_a_bucket_size_below_a_mebibyte_is_shown_as_it_is() -> None:
     check = fastest_of(sized(0.5, 1.0), sized(250, 9.0))
     assert check.measured.value == 0.5
-    table = view.build((check,))
+    table = view.experiment_table((check,))
     shown = dict(zip((column.key for column in table.columns), table.rows[0].values, strict=True))
     assert shown["measured"].raw == 0.5
 
@@ -267,7 +267,7 @@ def test_only_runs_of_that_name_are_experiments() -> None:
     checks = checks_of(bench(cell, counted("b"), records=others))
     assert view.conclusion(checks) == "4 of 4 figures agree with what is expected"
     assert [r["verdict"] for r in view.document(checks)] == ["agrees"] * 4
-    assert len(view.build(checks).rows) == 4
+    assert len(view.experiment_table(checks).rows) == 4
 
 
 @pytest.mark.parametrize("name", experiment_names())

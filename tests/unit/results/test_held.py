@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.bench_evidence import Made, bench, made
 
-from stepscope.report.views import held as view
+from stepscope.report.views import memory as view
 from stepscope.results.held import conclusions, differing, held, in_words
 
 MB = 10**6
@@ -21,7 +21,7 @@ SINGLE = cell("single", REPLICA, strategy="single", world_size=1, micro_batch=64
 
 def test_one_process_and_ddp_are_shown_by_kind() -> None:
     cells = bench(SINGLE, cell("ddp", REPLICA)).cells
-    (table,) = view.build(cells)
+    (table,) = view.held_table(cells)
     kinds = [column.key for column in table.columns]
     for row in table.rows:
         shown = dict(zip(kinds, (value.raw for value in row.values), strict=True))
@@ -46,4 +46,4 @@ def test_holding_less_is_compared_within_the_same_work() -> None:
 
 
 def test_a_cell_that_counted_nothing_is_not_shown() -> None:
-    assert view.build(bench(made("old")).cells) == ()
+    assert view.held_table(bench(made("old")).cells) == ()

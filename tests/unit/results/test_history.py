@@ -12,7 +12,7 @@ from tests.pages import diagnosis
 from stepscope.core.errors import Unavailable
 from stepscope.records.nouns import Measured
 from stepscope.report.page import page_text
-from stepscope.report.views.history import VIEW, build
+from stepscope.report.views.history import VIEWS, build
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.history import history
 
@@ -72,10 +72,11 @@ def test_a_cell_that_one_run_lacks_keeps_its_place() -> None:
 
 def test_the_chart_marks_the_change_and_the_page_has_both() -> None:
     found = history(runs())
-    assert VIEW.figures is not None
-    (datum,) = VIEW.figures.prepare(history=found)
+    [view] = VIEWS
+    assert view.charts is not None
+    (datum,) = view.charts.prepare(history=found)
     assert datum.marked == 5.5
-    assert "since nightly-6 (2026-11-06)" in VIEW.figures.caption(datum)
+    assert "since nightly-6 (2026-11-06)" in view.charts.caption(datum)
     text = page_text(title="nightly", evidence=runs(), diagnosis=diagnosis())
     assert "Runs over time" in text
     assert "25% since nightly-6" in text

@@ -14,7 +14,7 @@ from stepscope.cli.diagnose_run import headline
 from stepscope.cli.report_run import default_folder
 from stepscope.core.errors import DataError
 from stepscope.records.profile import ProfileRecord
-from stepscope.report.files_found import lines
+from stepscope.report.screen_lines import files_found
 from stepscope.results.evidence import Evidence
 from stepscope.results.job_folder import job_of
 from stepscope.results.open import load_evidence
@@ -80,7 +80,7 @@ def load(*paths: Path) -> Evidence:
 
 
 def said(evidence: Evidence) -> list[str]:
-    return [f"{state} {text}" for state, text in lines(evidence)]
+    return [f"{state} {text}" for state, text in files_found(evidence)]
 
 
 def test_every_kind_in_a_jobs_folder_is_read_and_the_rest_is_counted_with_its_reason(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_every_kind_in_a_jobs_folder_is_read_and_the_rest_is_counted_with_its_re
 
 def test_a_folder_of_one_kind_alone_needs_no_lines(tmp_path: Path) -> None:
     write_job(build(world=2, steps=2), tmp_path / "job")
-    assert lines(load(tmp_path / "job")) == ()
+    assert files_found(load(tmp_path / "job")) == ()
 
 
 def test_thousands_of_other_files_hide_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_several_jobs_of_a_folder_are_kept_apart_and_said(tmp_path: Path) -> Non
     assert [len(trace.summary.ranks) for trace in found.traces] == [2, 2]
     (note,) = [note for note in found.remarks if "jobs of their own" in note]
     assert note.startswith("2 subfolders hold jobs of their own (run1, run2)")
-    assert next(text for _, text in lines(found) if "recorder" in text).startswith("run1: 2 files")
+    assert next(text for _, text in files_found(found) if "recorder" in text).startswith("run1: 2 files")
 
 
 def test_windows_of_a_profiled_job_are_captures_of_one_job(tmp_path: Path) -> None:

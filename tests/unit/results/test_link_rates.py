@@ -13,7 +13,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.environment import EnvironmentRecord, GpuFact, TorchFact
-from stepscope.report.views import comm, comm_busbw, comm_overview, links
+from stepscope.report.views import comm, links, views
 from stepscope.results.comm_facts import LOOPBACK, NIC, LinkRate, link_rates
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -118,7 +118,7 @@ def test_large_messages_go_before_a_faster_small_one() -> None:
 @pytest.mark.parametrize(("share", "tone"), [(0.4, "bad"), (0.6, "warn"), (0.9, "good")])
 def test_the_table_judges_the_share(share: float, tone: str) -> None:
     (known,) = link_rates(sweep(link_peak_bytes_per_s=5e9), None, None)
-    table = links.build(sweep(link_peak_bytes_per_s=known.measured_bytes_per_s / share), None, None)
+    table = links.links_table(sweep(link_peak_bytes_per_s=known.measured_bytes_per_s / share), None, None)
     shown = dict(zip((c.key for c in table.columns), table.rows[0].values, strict=True))
     assert shown["share"].tone == tone
     assert shown["share"].raw == pytest.approx(share)
@@ -141,7 +141,7 @@ def test_above_the_peak_there_is_no_share_but_the_reason(changes: dict[str, Any]
     (rate,) = link_rates([fast], None, None)
     assert rate.share is None
     assert why in (rate.above or "")
-    for table in (links.build([fast], None, None), comm_overview.build([fast]), comm.build([fast])):
+    for table in (links.links_table([fast], None, None), comm.overview_table([fast]), comm.comm_table([fast])):
         (shown,) = table.rows
         assert not [value.text for value in shown.values if value.text.rstrip("%").isdecimal() and "%" in value.text]
         assert any(why in note for note in table.footnotes)
@@ -151,10 +151,10 @@ def test_a_burst_of_a_small_message_is_not_what_a_sweep_is_judged_by() -> None:
     """256 KiB pass at 131% of the emulated link, 4 MiB at 98%: one size, and one share, in tables and caption."""
     rows = [collective(256 * 1024, 800.0, **EMULATED), collective(4 * MIB, 17_100.0, **EMULATED)]
     (rate,) = link_rates(rows, None, None)
-    table = comm_overview.build(rows)
+    table = comm.overview_table(rows)
     shown = dict(zip((c.key for c in table.columns), table.rows[0].values, strict=True))
     assert (shown["at_size"].raw, shown["link_fraction"].raw) == (4 * MIB, rate.share)
-    figures = comm_busbw.VIEW.figures
+    figures = views()["comm_busbw"].charts
     assert figures is not None
     (chart,) = figures.prepare(rows)
     assert chart.lines[0].best.size_bytes == 4 * MIB

@@ -8,7 +8,7 @@ from tests.bench_evidence import Made, bench, made
 from tests.fake_runs import timed_row
 
 from stepscope.records.training import TrainingRun
-from stepscope.report.views import memory_batches
+from stepscope.report.views import memory
 from stepscope.results.sweeps import memory_by_batch
 
 MIB = 2**20
@@ -36,7 +36,7 @@ def test_out_of_memory_and_what_is_skipped_for_it_have_rows_and_no_figures() -> 
         ]
     )
     assert [each.peak_bytes is None for each in group] == [False, False, True, True]
-    table = memory_batches.build([each.run for each in group])
+    table = memory.memory_batches_table([each.run for each in group])
     assert [row.failure is None for row in table.rows] == [True, True, False, False]
     assert "out of memory" in (table.rows[2].failure or "")
 
@@ -54,7 +54,7 @@ def test_runs_that_differ_in_more_than_the_batch_are_not_of_one_group() -> None:
 
 
 def test_a_peak_that_does_not_grow_is_not_a_negative_size() -> None:
-    table = memory_batches.build([ran(64, 400), ran(128, 399)])
+    table = memory.memory_batches_table([ran(64, 400), ran(128, 399)])
     column = [c.key for c in table.columns].index("per_sample_bytes")
     assert table.rows[1].values[column].text == "none seen"
     assert table.rows[1].values[column].raw == -MIB / 64
@@ -69,6 +69,6 @@ def test_what_a_batch_holds_by_kind_is_that_of_the_rank_with_most_and_unknown_wh
     found = bench(cell(64, memory=counted), cell(128))
     (group,) = memory_by_batch(found.runs, found.cells)
     assert [each.held for each in group] == [counted, {}]
-    table = memory_batches.build(found.runs, found.cells)
+    table = memory.memory_batches_table(found.runs, found.cells)
     row = dict(zip((c.key for c in table.columns), table.rows[0].values, strict=True))
     assert {kind: row[kind].raw for kind in counted} == counted

@@ -8,10 +8,9 @@ import pytest
 from tests.evidence import run
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.nouns import Measured
-from stepscope.records.training import TrainingRun
-from stepscope.report.views import mfu as view
+from stepscope.records.training import Measured, TrainingRun
 from stepscope.report.views import runs
+from stepscope.report.views import throughput as view
 from stepscope.results.mfu import mfu
 from stepscope.results.runs import Planned, hfu_of
 
@@ -48,9 +47,9 @@ def test_the_table_names_the_convention_and_the_chart_shows_runs_that_differ() -
     column = [column.key for column in table.columns].index("mfu")
     assert [row.values[column].text for row in table.rows] == ["50%", "25%"]
     assert any("3 x forward" in note for note in table.footnotes)
-    (chart,) = view.prepare(known)
+    (chart,) = view.mfu_charts(known)
     assert [row.text for row in chart.rows] == ["50%", "25%"]
-    assert view.prepare(known[:1]) == ()
+    assert view.mfu_charts(known[:1]) == ()
 
 
 def test_hfu_is_shown_where_checkpointing_computes_again() -> None:

@@ -16,8 +16,8 @@ from stepscope.diagnose.engine import diagnose
 from stepscope.examples.machine import Operator
 from stepscope.records.comparison import ScalingBudget, ScalingReading
 from stepscope.records.imported import Stated
-from stepscope.records.nouns import Measured
-from stepscope.report.views import scaling_budget as scaling_budget_view
+from stepscope.records.training import Measured
+from stepscope.report.views import scaling as scaling_budget_view
 from stepscope.results.comparing import Side, compare
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import PER_EPOCH
@@ -228,7 +228,7 @@ def test_a_part_that_lost_more_than_the_whole_is_no_share_of_it() -> None:
     said = loss(budget, reading).partition("lost")[2]
     assert "%" not in said
     assert re.findall(r"([+-]\d+\.\d+) ms", said) == ["+4.00", "-1.00"]
-    table = scaling_budget_view.build([budget])
+    table = scaling_budget_view.scaling_budget_table([budget])
     at = [column.key for column in table.columns].index("share")
     assert [row.values[at].raw for row in table.rows] == [None, 0.0, None, 1.0]
     gained = _reading(

@@ -8,7 +8,7 @@ import pytest
 from tests.hand_events import Row, call, kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
-from stepscope.report.views import trace_idle
+from stepscope.report.views import trace_budget
 from stepscope.traces.idle import REFILL_NS
 from stepscope.traces.job import analyse_job
 from stepscope.traces.rank_pass import Wanted, analyse
@@ -96,7 +96,7 @@ def test_a_cpu_job_idles_outside_operators(tmp_path: Path) -> None:
         found = {i.cause: i.idle_ns for i in each.idle}
         assert set(found) == {"data", "outside_operators"}
         assert sum(found.values()) == each.budget.parts.idle_ns
-    assert [row.values[1].text for row in trace_idle.build(summary).rows[:2]] == [
+    assert [row.values[1].text for row in trace_budget.idle_table(summary).rows[:2]] == [
         "the host was loading data",
         "no operator ran: Python between operators, or waiting",
     ]

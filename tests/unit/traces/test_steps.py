@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.hand_events import Row, copy, kernel, launch, mark, op, trace
 
-from stepscope.report.views import trace_steps
+from stepscope.report.views import trace_budget
 from stepscope.traces.events import Note
 from stepscope.traces.job import combine
 from stepscope.traces.rank_pass import Wanted, analyse
@@ -44,7 +44,7 @@ def test_work_launched_before_the_first_step_is_in_no_step(launched_before: str)
     outside = summary.ranks[0].outside
     assert outside is not None
     assert outside.before_ns == 156 * MS + 1000
-    assert any("before the first step's work" in note for note in trace_steps.build(summary).notes)
+    assert any("before the first step's work" in note for note in trace_budget.steps_table(summary).notes)
 
 
 def test_a_step_begins_with_its_copy_where_nothing_older_computes() -> None:

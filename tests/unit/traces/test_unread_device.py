@@ -34,7 +34,7 @@ def nothing_claimed(summary: TraceSummary, why: str) -> None:
     assert said.findings == ()
     assert any(why in skipped.reason for skipped in said.skipped)
     assert any(why in note.text for note in summary.losses)
-    assert trace_budget.build(summary).rows == ()
+    assert trace_budget.budget_table(summary).rows == ()
 
 
 @pytest.mark.parametrize("category", ["mtia_ccp_events", "privateuse1_kernel", "hpu_op", "npu_kernel"])

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from stepscope.report.page.build import page_text, write_page
-from stepscope.report.page.merged import merged_files
+from stepscope.report.page.timeline import merged_files
 
 __all__ = ["merged_files", "page_text", "write_page"]

@@ -1,4 +1,7 @@
-"""Evidence and diagnosis -> the page's text. One file: style and scripts inside, nothing fetched, nothing run but ours."""
+"""Evidence and diagnosis -> the page's text. One file: style and scripts inside, nothing fetched, nothing run but ours.
+
+What it ran on, what was asked for, and where everything comes from.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,74 @@ from pathlib import Path
 from typing import Any
 
 from stepscope import __version__
+from stepscope.machine.overview import Section, overview
+from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis, JobVerdict
-from stepscope.report.figures import Drawing, Figure, begin, records_of
-from stepscope.report.page import facts, tables
+from stepscope.report import screen_lines
+from stepscope.report.charts import Chart, Drawing, begin, records_of
+from stepscope.report.page import tables
 from stepscope.report.page.overview import answer, headline, key_figures, shown_findings
 from stepscope.report.page.timeline import drawn, embedded, timeline
 from stepscope.report.page.verdict import shown_verdict, worth_saying
 from stepscope.report.views import scaling
 from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes
+
+MAX_NOTES = 200
+KIND_WORDS = {"bench": "stepscope bench", "comm": "stepscope comm", "trace": "traces", "imported": "imported"}
+
+
+def environment_sections(evidence: Evidence) -> tuple[Section, ...]:
+    """As `doctor` prints them; empty where the machine was not recorded, or differs between sources."""
+    return () if evidence.environment is None else overview(evidence.environment)
+
+
+def configurations(evidence: Evidence) -> tuple[tuple[str, str, str], ...]:
+    """For each run folder: its name, the commands that made it, and its resolved matrix as YAML."""
+    return tuple((record.name, "\n".join(_commands(record)), _yaml(record.matrix)) for record in evidence.records)
+
+
+def _commands(record: RunRecord) -> list[str]:
+    return [shlex.join(argv) for argv in record.commands or ((record.argv,) if record.argv else ())]
+
+
+def _yaml(matrix: Mapping[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump(_plain(matrix), sort_keys=False, allow_unicode=True, width=100)
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and sequences of any kind as those that YAML knows."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
+def sources(evidence: Evidence) -> tuple[tuple[str, str], ...]:
+    """Path and what it was read as; then the files of folders of mixed files, and whether they were read."""
+    paths = [
+        (str(source.path), source.format or KIND_WORDS.get(source.kind, source.kind)) for source in evidence.sources
+    ]
+    return (*paths, *((text, state) for state, text in screen_lines.files_found(evidence)))
+
+
+def notes(evidence: Evidence) -> tuple[str, ...]:
+    """What was repaired, left out or assumed on the way, of every source; each once."""
+    said = list(evidence.said)
+    for trace in evidence.traces:
+        many = len(evidence.traces) > 1
+        for note in trace.summary.notes:
+            said.append(f"{trace.name}: {note.text}" if many else note.text)
+        for found in trace.summary.ranks:
+            where = f"{trace.name}, " if many else ""
+            said += [f"{where}rank {found.facts.rank}: {note.text}" for note in found.notes]
+    unique = list(dict.fromkeys(said))
+    more = len(unique) - MAX_NOTES
+    return (*unique[:MAX_NOTES], *((f"and {more} more",) if more > 0 else ()))
+
 
 _PACKAGE = "stepscope.report"
 _FOLDER = "templates"
@@ -100,7 +162,7 @@ def page_text(
 
 
 def _charts(drawing: Drawing) -> dict[str, Any]:
-    def place(pair: tuple[Figure, str]) -> int:
+    def place(pair: tuple[Chart, str]) -> int:
         return _FIRST.index(pair[0].view) if pair[0].view in _FIRST else len(_FIRST)
 
     drawn = sorted((pair for pair in drawing.for_page() if not pair[0].one_bar), key=place)
@@ -108,12 +170,14 @@ def _charts(drawing: Drawing) -> dict[str, Any]:
         "step_charts": [pair for pair in drawn if pair[0].view in _STEPS],
         "scaling_charts": [pair for pair in drawn if pair[0].view in _SCALING],
         "charts": [pair for pair in drawn if pair[0].view not in (*_STEPS, *_SCALING)],
-        "charts_left_out": [figure.full_title for figure in drawing.left_out],
+        "charts_left_out": [chart.full_title for chart in drawing.left_out],
     }
 
 
 def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict[str, Any]:
-    scaled = scaling.build(evidence.scaling, evidence.runs, drop_epochs=drop_epochs) if evidence.scaling else None
+    scaled = (
+        scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs) if evidence.scaling else None
+    )
     return {
         "headline": headline(evidence, diagnosis),
         "skipped": worth_saying(diagnosis) if evidence.profiled else diagnosis.skipped,
@@ -122,10 +186,10 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
         "scaling": tables.shown(scaled) if scaled is not None else None,
         "tables": tables.all_tables(evidence, drop_epochs=drop_epochs),
         "rows_left_out": tables.rows_left_out,
-        "environment": facts.environment_sections(evidence),
-        "configurations": facts.configurations(evidence),
-        "sources": facts.sources(evidence),
-        "notes": facts.notes(evidence),
+        "environment": environment_sections(evidence),
+        "configurations": configurations(evidence),
+        "sources": sources(evidence),
+        "notes": notes(evidence),
         "drop_epochs": drop_epochs,
     }
 

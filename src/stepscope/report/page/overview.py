@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import (
     format_bandwidth,
     format_bytes_binary,

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
 from stepscope.report.comm_tables import build_all
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.trace_sections import table as trace_table
 from stepscope.report.views import (
-    bucket_sweep,
+    bars,
+    buckets,
     diary,
     epochs,
-    experiment,
-    hardware,
-    held,
+    findings,
     links,
-    memory_batches,
-    memory_holders,
-    memory_kinds,
-    memory_snapshots,
+    memory,
     nccl_debug,
     overlap_gain,
-    phase_spread,
     pipeline,
-    precision,
     runs,
-    scaling_budget,
+    scaling,
+    step_budget,
     step_parts,
-    topology,
 )
 from stepscope.report.views import history as history_view
 from stepscope.results.comm_facts import topology_of
@@ -110,34 +105,33 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
         found.append(shown(replace(table, key="runs", title="Runs", notes=table.notes[:MAX_NOTES])))
     if (past := history(evidence)) is not None:
         found.insert(0, shown(history_view.build(past)))
-    if (lost := scaling_budget.build(evidence.scaling_budgets)).rows:
+    if (lost := scaling.scaling_budget_table(evidence.scaling_budgets)).rows:
         found.append(shown(lost))
     found += [shown(table, fold=len(table.rows) > FOLD) for table in run_tables(evidence, drop_epochs=drop_epochs)]
     found += [shown(table, fold=len(table.rows) > 200) for table in build_all(evidence.comm)]
-    found += [shown(table) for table in (*held.build(evidence.cells), *pipeline.build(evidence.cells))]
+    found += [shown(table) for table in (*memory.held_table(evidence.cells), *pipeline.pipeline_table(evidence.cells))]
     found += [shown(table) for table in machine_tables(evidence)]
     if any(run.epochs for run in evidence.runs):
-        found.append(shown(epochs.build(evidence.runs), fold=True))
+        found.append(shown(epochs.epochs_table(evidence.runs), fold=True))
     return tuple(found)
 
 
 def experiment_tables(evidence: Evidence) -> tuple[Table, ...]:
     """What experiments expected and found; none without one."""
-    table = experiment.build(checks_of(evidence))
+    table = findings.experiment_table(checks_of(evidence))
     return (table,) if table.rows else ()
 
 
 def run_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]:
     """Of training runs: precisions against FP32, machines against each other, bucket sizes, phases over steps and ranks,
     what overlap gains, memory by batch, and what the links under them carry."""
-    views = [view.table for view in (precision.VIEW, hardware.VIEW) if view.table is not None]
     made = (
-        *(build(evidence.runs, drop_epochs) for build in views),
-        bucket_sweep.build(evidence.cells),
-        phase_spread.build(evidence.cells),
+        *(bars.compared_table(key, evidence.runs, drop_epochs) for key in ("precision", "hardware")),
+        buckets.bucket_sweep_table(evidence.cells),
+        step_budget.phase_spread_table(evidence.cells),
         overlap_gain.build(evidence.cells, evidence.traces),
-        memory_batches.build(evidence.runs, evidence.cells),
-        links.build(evidence.comm, evidence.environment, topology_of(evidence)),
+        memory.memory_batches_table(evidence.runs, evidence.cells),
+        links.links_table(evidence.comm, evidence.environment, topology_of(evidence)),
     )
     return tuple(table for table in made if table.rows)
 
@@ -150,16 +144,20 @@ def step_tables(evidence: Evidence) -> tuple[Table, ...]:
 
 def machine_tables(evidence: Evidence) -> tuple[Table, ...]:
     """What NCCL's logs, the link matrix and memory snapshots hold."""
-    links = topology_of(evidence)
+    matrix = topology_of(evidence)
     found = [table for debug in evidence.nccl for table in nccl_debug.build_all(debug)]
-    found += [topology.build(links)] if links is not None and len(links.devices) > 1 else []
+    found += [links.topology_table(matrix)] if matrix is not None and len(matrix.devices) > 1 else []
     return (*found, *memory_tables(evidence))
 
 
 def memory_tables(evidence: Evidence) -> tuple[Table, ...]:
     """Memory snapshots: the devices, then what held their memory by kind, by line and by module."""
-    memory = evidence.memory
-    made = (memory_snapshots.build(memory), memory_kinds.build(memory), *memory_holders.build_all(memory))
+    found = evidence.memory
+    made = (
+        memory.memory_snapshots_table(found),
+        memory.memory_kinds_table(found),
+        *memory.memory_holders_tables(found),
+    )
     return tuple(table for table in made if table.rows)
 
 

@@ -1,29 +1,71 @@
-"""What the page's timeline draws: traced jobs as spans, cells without a trace as the phases of their median step."""
+"""What the page's timeline draws: traced jobs as spans, cells without a trace as the phases of their median step.
+
+The traces of a job in one file beside the page, for a trace viewer; or the command that writes it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
+from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Finding
 from stepscope.records.samples import PHASE_NAMES, PHASES, StepSample
 from stepscope.records.trace_budget import KindSpans, NamedSpan, RankSpans
 from stepscope.records.trace_collectives import ClockFit
 from stepscope.records.trace_summary import RankPass
-from stepscope.report.page.merged import how_to_get
-from stepscope.report.views.trace_idle import CAUSES
+from stepscope.report.names import file_part
+from stepscope.report.views.trace_budget import CAUSES
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.stats.measured import common_steps
 from stepscope.stats.spans import EMPTY, Spans
 from stepscope.traces.alignment import corrected
+from stepscope.traces.merge import merge_traces
 from stepscope.traces.packed_spans import spans_of
 from stepscope.traces.timeline_spans import MAX_GAPS, MAX_NAMED, MAX_SPANS, coarser, waiting_apart
 from stepscope.traces.waits import waits_of
+
+MOST_BYTES = 32 << 20
+"""Of a job's traces, as they lie on disk: more take longer to merge than the rest of a report."""
+
+MOST_JOBS = 4
+
+
+def merged_files(evidence: Evidence, folder: Path) -> dict[str, Path]:
+    """Write each job's ranks into one file in ``folder``; name of the job -> its file. Jobs that are large, that are of one
+    rank, or that come after many others have none. Raises DataError, WriteError.
+    """
+    found: dict[str, Path] = {}
+    jobs = [job for job in evidence.traces if _small(job)][:MOST_JOBS]
+    for job in jobs:
+        name = "merged" if len(evidence.traces) == 1 else f"merged-{file_part(job.name)}"
+        path = folder / f"{name}.json.gz"
+        if job.name in found or path in found.values():
+            continue
+        clocks = job.summary.collectives.clocks if job.summary.collectives is not None else None
+        merge_traces({p.facts.rank: Path(p.facts.file) for p in job.summary.ranks}, path, clocks=clocks)
+        found[job.name] = path
+    return found
+
+
+def _small(job: TraceEvidence) -> bool:
+    files = [Path(p.facts.file) for p in job.summary.ranks]
+    return len(files) > 1 and all(f.is_file() for f in files) and sum(f.stat().st_size for f in files) <= MOST_BYTES
+
+
+def how_to_get(job: TraceEvidence, file: Path | None) -> str:
+    """What to open in a viewer, in words."""
+    if file is not None:
+        return f"{file.name} beside this page: all ranks on one clock"
+    if len(job.summary.ranks) == 1:
+        return job.summary.ranks[0].facts.file
+    return f"merged.json.gz, which this command writes: {trace_command(job, '--merge merged.json.gz')}"
+
 
 PAGE_BYTES = 1_350_000
 """For all timelines of one page together: 50 jobs of 8 ranks stay below 2 MB with everything else."""

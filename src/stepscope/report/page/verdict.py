@@ -8,7 +8,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped, plural
 from stepscope.records.finding import Advice, Diagnosis, JobVerdict, Skipped, VerdictPart
-from stepscope.report.verdict_lines import also, by_rank, coverage, rows
+from stepscope.report.screen_lines import also, by_rank, coverage, tree_rows
 from stepscope.report.views.step_parts import PARTS
 from stepscope.results.evidence import NEEDS
 from stepscope.results.profiled_job import ProfiledJob
@@ -66,7 +66,7 @@ def shown_verdict(verdict: JobVerdict) -> ShownVerdict:
         also=also(verdict),
         whole=format_duration(sum(part.ns for part in verdict.tree)),
         over=f"mean of {verdict.steps_timed:,} timed {plural(verdict.steps_timed, 'step')}",
-        rows=tuple(_row(depth, part, verdict) for depth, part in rows(verdict.tree)),
+        rows=tuple(_row(depth, part, verdict) for depth, part in tree_rows(verdict.tree)),
         bar=_bar(verdict),
         below=(*verdict.evidence, *verdict.notes),
         findings_title=findings_title(verdict),
@@ -102,8 +102,8 @@ def _color(part: VerdictPart) -> str:
 
 def _bar(verdict: JobVerdict) -> tuple[BarPart, ...]:
     """The ends of the tree, side by side: together the whole width, whatever they sum to."""
-    marked = {child.key for _, part in rows(verdict.tree) if part.cause for _, child in rows((part,))}
-    ends = [part for _, part in rows(verdict.tree) if not part.parts and part.ns > 0]
+    marked = {child.key for _, part in tree_rows(verdict.tree) if part.cause for _, child in tree_rows((part,))}
+    ends = [part for _, part in tree_rows(verdict.tree) if not part.parts and part.ns > 0]
     total = sum(part.ns for part in ends)
     found, at = [], 0.0
     for part in ends:

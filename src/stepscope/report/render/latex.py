@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from stepscope.core.dataclass import dataclass
 from stepscope.report.render.fit import ShownColumns, cell_text, fit
-from stepscope.report.render.text import ascii_text
+from stepscope.report.render.terminal import ascii_text
 from stepscope.report.table import Row, Table, grouped
 
 WIDTH = 80

@@ -1,7 +1,8 @@
-"""Views, ONE FILE PER TOPIC: ``VIEW`` with its table and its charts, each described once for every output."""
+"""Views, ONE FILE PER TOPIC: ``VIEWS`` with its tables and its charts, each described once for every output."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from stepscope.core.registry import Registry
@@ -9,4 +10,11 @@ from stepscope.core.registry import Registry
 if TYPE_CHECKING:
     from stepscope.report.view import View
 
-REGISTRY: Registry[View] = Registry("stepscope.report.views", "VIEW", "view")
+TOPICS: Registry[tuple[View, ...]] = Registry("stepscope.report.views", "VIEWS", "topic of views")
+
+
+@cache
+def views() -> dict[str, View]:
+    """Every view by its key, sorted; loads all files of the folder."""
+    found = {view.key: view for topic in TOPICS.names() for view in TOPICS.load(topic)}
+    return dict(sorted(found.items()))

@@ -1,36 +1,138 @@
-"""The table of collectives, with nccl-tests' columns: one line a size, grouped by what a sweep was measured with."""
+"""The table of collectives, with nccl-tests' columns: one line a size, grouped by what a sweep was measured with.
+
+What the tables of collectives share: figures as nccl-tests prints them, and rows by what they have in common.
+
+One line a sweep: latency of its smallest size, best busbw and where, share of the link, average.
+
+A sweep of settings: the fastest at each size.
+
+A collective beside matrix products: how much each slows the other.
+
+Square matrix products: the rate that computation reaches at each size and type.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_plus_minus, format_size
-from stepscope.core.words import counted, listed
+from stepscope.core.words import counted, grouped, listed
 from stepscope.records.comm import CommRow
-from stepscope.report.table import Column, Format, Table, Value, percent, tabled, whole
-from stepscope.report.view import View
-from stepscope.report.views._comm import (
-    above_notes,
-    average_busbw,
+from stepscope.report.table import (
+    ABOVE,
+    Column,
+    Format,
+    Raw,
+    Table,
+    Value,
+    byte_size,
     decimal,
-    failed,
+    flops,
     gigabytes,
-    heading,
-    in_groups,
+    judged,
     microseconds,
-    of_link,
-    size_column,
+    percent,
+    said,
+    tabled,
+    times,
+    unknown,
+    whole,
 )
-from stepscope.results.comm_facts import interval_share
-from stepscope.results.comm_labels import op_label, redop_label, sweep_names, sweeps
+from stepscope.report.view import View
+from stepscope.results.comm_facts import Winner, above_peak, best_size, interval_share, winners
+from stepscope.results.comm_labels import (
+    device_label,
+    env_label,
+    failure_label,
+    flight_label,
+    network_label,
+    op_label,
+    origins,
+    pacing_label,
+    place_label,
+    ranks_label,
+    redop_label,
+    size_of,
+    sweep_names,
+    sweeps,
+)
+
+Head = tuple[Column, ...]
+
+
+def size_column(title: str, form: Format = whole, **how: Any) -> Column:
+    """Bytes as nccl-tests prints them, or with their unit; ``all sizes`` for a cell that has none."""
+
+    def size(row: CommRow) -> Value:
+        found = size_of(row)
+        return Value(text="all sizes", raw=None) if found is None else form(found)
+
+    return Column("size_bytes", title, size, form, unit="bytes", role="identity", **{"lead": True, **how})
+
+
+def of_link(row: CommRow | None) -> Value:
+    """busbw / peak of the link: ``above`` where it exceeds the peak, which is no share of it."""
+    fraction = None if row is None else row.link_fraction
+    if row is None or fraction is None or above_peak(row, row.link_peak_bytes_per_s) is None:
+        return percent(fraction)
+    return Value(text=ABOVE, raw=fraction, tone="dim")
+
+
+def above_notes(rows: Iterable[CommRow]) -> tuple[str, ...]:
+    """Why some of ``rows`` are above the peak of their link."""
+    why = dict.fromkeys(above_peak(row, row.link_peak_bytes_per_s) for row in rows)
+    return tuple(f"{ABOVE}: faster than the link's peak: {reason}." for reason in why if reason is not None)
+
+
+def average_busbw(sweep: Sequence[CommRow]) -> float | None:
+    """Unweighted mean of busbw over a sweep's sizes, bytes/s (nccl-tests' last line); None without any."""
+    rates = [row.busbw_bytes_per_s for row in sweep if row.status == "ok" and row.busbw_bytes_per_s is not None]
+    return sum(rates) / len(rates) if rates else None
+
+
+def heading(rows: Sequence[CommRow], *, env: bool = True, op: bool = True) -> Head:
+    """Group columns: operation, ranks, device and, where they say something, mode, settings, network and origin."""
+    origin = origins(rows)
+    paced = len({row.pacing for row in rows}) > 1
+
+    def mode(row: CommRow) -> str:
+        return ", ".join([place_label(row), flight_label(row), *([pacing_label(row)] if paced else [])])
+
+    head = [
+        Column("source", "from", origin, role="group") if origin is not None else None,
+        Column("op", "operation", op_label, role="group") if op else None,
+        Column("world_size", "ranks", lambda row: Value(text=ranks_label(row), raw=row.world_size), role="group"),
+        Column("device", "device", device_label, role="group"),
+        Column("mode", "mode", mode, role="group") if op else None,
+        Column("env", "settings", lambda row: env_label(row.env), role="group")
+        if env and any(row.env for row in rows)
+        else None,
+        Column("network", "network", network_label, role="group") if any(row.network for row in rows) else None,
+    ]
+    return tuple(column for column in head if column is not None)
+
+
+def in_groups(rows: Iterable[CommRow], head: Head) -> tuple[CommRow, ...]:
+    """``rows`` with those of one heading together, in order of first appearance."""
+    blocks = grouped(rows, lambda row: tuple(column.value(row).text for column in head))
+    return tuple(row for block in blocks.values() for row in block)
+
+
+def failed(row: CommRow) -> str | None:
+    """Why a row has no figures."""
+    return None if row.status == "ok" else failure_label(row)
+
 
 MAX_AVERAGES = 4
 """From more sweeps than this on, their averages stand in the overview table only."""
 
 
-def build(rows: Sequence[CommRow]) -> Table:
+def comm_table(rows: Sequence[CommRow]) -> Table:
     """The table of the collectives among ``rows``; sizes keep their order."""
     mine = [row for row in rows if row.kind == "collective"]
     head = heading(mine)
@@ -167,4 +269,206 @@ def _notes(rows: Sequence[CommRow]) -> tuple[str, ...]:
     )
 
 
-VIEW = View(key="comm", title="Collectives", needs=("comm_rows",), table=build)
+def overview_table(rows: Sequence[CommRow]) -> Table:
+    """Sweeps over sizes among ``rows``, grouped by everything but the operation and its types."""
+    mine = [row for row in rows if row.kind == "collective"]
+    head = heading(mine, op=False)
+    found = sweeps(in_groups(mine, head))
+    return tabled(
+        "comm_overview",
+        "Collectives at a glance",
+        (
+            *(replace(column, get=_of_first(column)) for column in head),
+            Column("op", "operation", lambda sweep: op_label(sweep[0]), role="identity", lead=True),
+            Column("dtype", "type", lambda s: " ".join(filter(None, (s[0].dtype, s[0].reduce_op))), role="identity"),
+            Column("place", "place", lambda sweep: "in" if sweep[0].in_place else "out", role="identity"),
+            Column("mode", "mode", lambda sweep: _mode(sweep[0]), role="identity"),
+            Column("sizes", "sizes", _sizes, whole, drop=1),
+            Column("latency_ns", "latency (us)", _latency, microseconds, short_title="latency"),
+            Column("busbw", "best busbw (GB/s)", _best("busbw_bytes_per_s"), gigabytes, short_title="best busbw"),
+            Column("at_size", "at size", _best("size_bytes"), byte_size, drop=2),
+            Column("link_fraction", "of link", lambda sweep: of_link(best_size(sweep)), percent, drop=4),
+            Column("average", "avg busbw (GB/s)", average_busbw, gigabytes, short_title="avg busbw", drop=3),
+        ),
+        found.values(),
+        failure=_failure,
+        footnotes=(
+            "latency: time at the smallest size. best busbw: the largest over the sizes from 1 MiB on (over all, where none"
+            " is as large), and the size it is seen at."
+            " avg busbw: plain mean over the sizes, as nccl-tests prints it: which sizes were asked for decides it.",
+            *above_notes(best for sweep in found.values() if (best := best_size(sweep)) is not None),
+        ),
+    )
+
+
+def _of_first(column: Column) -> Callable[[Sequence[CommRow]], Value]:
+    return lambda sweep: column.value(sweep[0])
+
+
+def _failure(sweep: Sequence[CommRow]) -> str | None:
+    failed = next((row for row in sweep if row.status != "ok"), None)
+    return None if failed is None or _measured(sweep) else failure_label(failed)
+
+
+def _measured(sweep: Sequence[CommRow]) -> list[CommRow]:
+    return [row for row in sweep if row.status == "ok" and row.time_ns is not None]
+
+
+def _mode(row: CommRow) -> str:
+    return row.mode if row.in_flight == 1 else f"{row.mode} x{row.in_flight}"
+
+
+def _sizes(sweep: Sequence[CommRow]) -> Value:
+    ok = len(_measured(sweep))
+    return Value(text=f"{ok} of {len(sweep)}" if ok < len(sweep) else str(ok), raw=ok)
+
+
+def _latency(sweep: Sequence[CommRow]) -> float | None:
+    smallest = min(_measured(sweep), key=lambda row: row.size_bytes or 0, default=None)
+    return None if smallest is None else smallest.time_ns
+
+
+def _best(field: str) -> Callable[[Sequence[CommRow]], Raw]:
+    """A field of :func:`best_size`."""
+
+    def get(sweep: Sequence[CommRow]) -> Raw:
+        best = best_size(sweep)
+        return None if best is None else getattr(best, field)
+
+    return get
+
+
+MAX_TIED = 3
+
+
+def winners_table(rows: Sequence[CommRow]) -> Table:
+    """One line a size that several settings were measured at."""
+    found = winners(rows)
+    head = heading([w.row for w in found], env=False)
+    by_row = {id(w.row): w for w in found}
+    ordered = [by_row[id(row)] for row in in_groups([w.row for w in found], head)]
+    over_default: Value = said("is default", 1.0, tone="dim")
+    size_of = size_column("size", byte_size)
+    return tabled(
+        "comm_winners",
+        "Fastest settings",
+        (
+            *(replace(column, get=_of_row(column)) for column in (*head, size_of)),
+            Column("dtype", "type", lambda w: w.row.dtype, role="identity"),
+            Column("settings", "fastest", _fastest),
+            Column("time_ns", "time (us)", lambda w: w.row.time_ns_median, microseconds),
+            Column(
+                "over_default", "over default", lambda w: over_default if w.default is w.row else w.over_default, times
+            ),
+            Column("over_next", "over next", lambda w: w.over_next, times, drop=2),
+            Column("candidates", "of", lambda w: len(w.settings), whole, drop=1),
+        ),
+        ordered,
+        footnotes=(
+            "fastest: smallest median time; several where their 95% intervals overlap, or one has none. over default,"
+            " over next: time of the world without settings, and of the next best, / that of the fastest.",
+        ),
+    )
+
+
+def _of_row(column: Column) -> Callable[[Winner], Value]:
+    return lambda winner: column.value(winner.row)
+
+
+def _fastest(winner: Winner) -> Value:
+    names = [env_label(row.env) for row in winner.settings[: winner.tied]]
+    raw = env_label(winner.row.env)
+    if winner.clear:
+        return Value(text=raw, raw=raw, tone="good")
+    if len(names) > MAX_TIED:
+        return Value(text=f"no clear one: {names[0]} and {len(names) - 1} within noise", raw=raw, tone="dim")
+    return Value(text=f"no clear one: {' or '.join(names)}", raw=raw, tone="dim")
+
+
+FREE = 1.1
+"""Below this slow-down two things count as running beside each other: five times the 2% that measuring aims at."""
+
+
+def beside_table(rows: Sequence[CommRow]) -> Table:
+    """The ``overlap`` rows."""
+    mine = [row for row in rows if row.kind == "overlap"]
+    head = heading(mine)
+    return tabled(
+        "comm_overlap",
+        "Communication beside computation",
+        (
+            *head,
+            size_column("size", byte_size),
+            Column("dtype", "type", lambda row: row.dtype, role="identity"),
+            Column("time_ns", "time (us)", lambda row: row.time_ns_median, microseconds, drop=2),
+            Column("busbw", "busbw (GB/s)", lambda row: row.busbw_bytes_per_s, gigabytes, short_title="busbw", drop=1),
+            Column("slowdown", "collective slowed", lambda row: _slower(row.slowdown), times),
+            Column("beside_slowdown", "product slowed", lambda row: _slower(row.beside_slowdown), times),
+            Column("verdict", "together", lambda row: _verdict(row.slowdown, row.beside_slowdown)),
+        ),
+        in_groups(mine, head),
+        failure=failed,
+        footnotes=(
+            "slow-down: time while both run / time alone, of the slowest rank, medians; 1.00x: the other one costs"
+            " nothing, 2.00x: as if they took turns with something as long.",
+        ),
+    )
+
+
+def _slower(ratio: float | None) -> Value:
+    return times(ratio, tone=judged(ratio, FREE, math.inf))
+
+
+def _verdict(collective: float | None, product: float | None) -> Value:
+    if collective is None or product is None:
+        return unknown()
+    if collective < FREE and product < FREE:
+        return said("neither slows the other", tone="good")
+    if collective < FREE:
+        return said("the product pays")
+    return said("the collective pays") if product < FREE else said("both pay")
+
+
+def matmul_table(rows: Sequence[CommRow]) -> Table:
+    """The ``matmul`` rows; the best rate of each type is marked."""
+    mine = [row for row in rows if row.kind == "matmul"]
+    head = heading(mine, op=False)
+    best: dict[str, float] = {}
+    for row in mine:
+        best[row.dtype] = max(best.get(row.dtype, 0.0), row.flops_per_s or 0.0)
+
+    def of_best(row: CommRow) -> Value:
+        top, rate = best[row.dtype], row.flops_per_s
+        return percent(None if rate is None or not top else rate / top, tone="good" if rate == top else "plain")
+
+    return tabled(
+        "comm_matmul",
+        "Matrix products",
+        (
+            *head,
+            Column("dtype", "type", lambda row: row.dtype, role="identity", lead=True),
+            Column(
+                "n", "N", lambda r: None if r.numel is None else math.isqrt(r.numel), whole, role="identity", lead=True
+            ),
+            size_column("operand (B)", lead=False, drop=1),
+            Column("time_ns", "time (us)", lambda row: row.time_ns_median, microseconds),
+            Column("interval_fraction", "±95%", interval_share, percent, drop=3),
+            Column("flops", "rate of a rank", lambda row: row.flops_per_s, flops, unit="flops_per_s"),
+            Column("of_best", "of best", of_best, percent, drop=2),
+        ),
+        in_groups(mine, head),
+        failure=failed,
+        footnotes=(
+            "N x N times N x N, 2 N^3 FLOP each; time: median over the products of all ranks, which multiply at the same"
+            " time. rate: of one rank, from that time. of best: rate / the best rate of that type.",
+        ),
+    )
+
+
+VIEWS = (
+    View(key="comm", title="Collectives", needs=("comm_rows",), table=comm_table),
+    View(key="comm_overview", title="Collectives at a glance", needs=("comm_rows",), table=overview_table),
+    View(key="comm_winners", title="Fastest settings", needs=("comm_rows",), table=winners_table),
+    View(key="comm_overlap", title="Communication beside computation", needs=("comm_rows",), table=beside_table),
+    View(key="comm_matmul", title="Matrix products", needs=("comm_rows",), table=matmul_table),
+)

@@ -1,18 +1,36 @@
-"""A/B: figures of every side against the first, and what differs in how they were made."""
+"""A/B: figures of every side against the first, and what differs in how they were made.
+
+Two traces side by side: parts of the step, kernels and operators that changed, by how much.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_number
 from stepscope.core.words import grouped
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.nouns import Measured
-from stepscope.report.table import Column, Table, Tone, Value, figure, p_value, said, tabled, unknown, whole
+from stepscope.records.trace_summary import DiffRow, TraceDiff
+from stepscope.report.kernel_names import short_names
+from stepscope.report.table import (
+    Column,
+    Format,
+    Table,
+    Tone,
+    Value,
+    duration,
+    figure,
+    p_value,
+    said,
+    tabled,
+    unknown,
+    whole,
+)
 from stepscope.report.view import View
 from stepscope.results.comparing import STEP_METRIC, lacking
 from stepscope.results.differences import Conditions
@@ -57,7 +75,7 @@ MOST_NAMED = 8
 _TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
 
 
-def build(comparison: Comparison) -> Table:
+def comparison_table(comparison: Comparison) -> Table:
     """One row a figure; blocks by what is compared. Changes are shown against the first side."""
     many = many_sides(comparison)
     first, second = comparison.sides[0], comparison.sides[1]
@@ -296,9 +314,63 @@ def signed_percent(change: float) -> str:
     return f"{change * 100:+.0f}%" if abs(change) >= 1 else f"{change * 100:+.1f}%"
 
 
-def build_all(comparison: Comparison) -> tuple[Table, ...]:
+def comparison_tables(comparison: Comparison) -> tuple[Table, ...]:
     """What differs in how the sides were made, then the figures."""
-    return build_differences(comparison), build(comparison)
+    return build_differences(comparison), comparison_table(comparison)
 
 
-VIEW = View(key="comparison", title="Comparison", needs=("comparison",), tables=build_all)
+NOISE_P = 0.05
+
+
+def diff_table(diff: TraceDiff) -> tuple[Table, ...]:
+    """Parts, kernels and operators of one pair of ranks; lists without rows are left out."""
+    tables = (
+        _table("parts", "Parts of a step", diff.parts),
+        _table("kernels", "Kernels that changed most", diff.kernels),
+        _table("operators", "Operators that changed most (host time)", diff.operators),
+    )
+    return tuple(t for t in tables if t.rows)
+
+
+def _table(key: str, title: str, rows: Sequence[DiffRow]) -> Table:
+    shown = [r for r in rows if r.before_ns or r.after_ns]
+    names = short_names([r.name for r in shown]) if key == "kernels" else {}
+    tested = any(r.p_value is not None for r in shown)
+    test = "; p: permutation test over steps, corrected for all rows; none for what is new or gone"
+
+    return tabled(
+        f"diff_{key}",
+        title,
+        (
+            Column(
+                "name",
+                "",
+                lambda r: said(names.get(r.name, r.name) + _MARKS.get(r.presence, ""), r.name),
+                role="identity",
+                lead=True,
+            ),
+            Column("before", "before", lambda r: r.before_ns, duration),
+            Column("after", "after", lambda r: r.after_ns, duration),
+            Column("delta", "change", _change, duration),
+            Column("ratio", "after/before", lambda r: r.ratio, Format("{:.3f}".format)),
+            Column("p_value", "p", lambda r: r.p_value, p_value, drop=1),
+        ),
+        shown,
+        footnotes=("per step, median over steps" + (test if tested else ""),),
+    )
+
+
+_MARKS = {"new": " (new)", "gone": " (gone)"}
+
+
+def _change(row: DiffRow) -> Value:
+    certain = row.p_value is not None and row.p_value < NOISE_P
+    tone: Tone = "plain" if not certain else "bad" if row.delta_ns > 0 else "good"
+    sign = "+" if row.delta_ns > 0 else "-" if row.delta_ns < 0 else ""
+    return Value(text=sign + format_duration(abs(row.delta_ns)), raw=row.delta_ns, tone=tone)
+
+
+VIEWS = (
+    View(key="comparison", title="Comparison", needs=("comparison",), tables=comparison_tables),
+    View(key="trace_diff", title="Two traces", needs=("diff",), tables=diff_table),
+)

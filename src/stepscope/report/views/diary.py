@@ -14,11 +14,11 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed, plural
 from stepscope.records.profile import FIRST, OWN_PROFILER, PROFILED, WINDOW, DiaryEvent, EventKind
 from stepscope.report.names import file_part
+from stepscope.report.shared.curves import Numbers, drawn_steps, extremes, middles
+from stepscope.report.shared.runs import time_unit
 from stepscope.report.table import Column, Table, Value, duration, number, percent, said, tabled
 from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, log_axis, number_axis, sig, whole_axis
-from stepscope.report.view import Figures, View, distinct
-from stepscope.report.views._runs import time_unit
-from stepscope.report.views._step_axis import Numbers, drawn_steps, extremes, middles
+from stepscope.report.view import Charts, View, distinct
 from stepscope.results.diary import Between, JobSteps, between_steps
 from stepscope.results.profiled_job import ProfiledJob
 
@@ -396,10 +396,12 @@ def _ranks(steps: JobSteps, each: Between) -> str:
     return listed(list(map(str, each.ranks)), at_most=8)
 
 
-VIEW = View(
-    key="diary",
-    title="All steps",
-    needs=("profiled",),
-    table=build,
-    figures=Figures(needs=("profiled",), prepare=prepare, chart=step_chart, caption=caption),
+VIEWS = (
+    View(
+        key="diary",
+        title="All steps",
+        needs=("profiled",),
+        table=build,
+        charts=Charts(needs=("profiled",), prepare=prepare, chart=step_chart, caption=caption),
+    ),
 )

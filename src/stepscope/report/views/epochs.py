@@ -1,17 +1,34 @@
-"""Every epoch of every run."""
+"""Every epoch of every run.
+
+Duration of every epoch of every run on a data set.
+
+Validation accuracy over epochs: whether the fast run still learns as much.
+
+Training loss of runs that should learn the same: where the mathematics is the same, the lines lie on each other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted, grouped
 from stepscope.records.training import TrainingRun
+from stepscope.report.names import file_part
+from stepscope.report.shared.curves import CurvePoint, RunCurve, RunCurves, curves_chart, epoch_curves
+from stepscope.report.shared.runs import facets, first_epochs, names, numbered_parts, rate_column, time_unit
 from stepscope.report.table import Column, Format, Table, duration, tabled, whole
-from stepscope.report.view import View
-from stepscope.report.views._training import rate_column
+from stepscope.report.vega import MAX_LINES, known
+from stepscope.report.view import Charts, View, distinct
+from stepscope.results.evidence import CellEvidence
+from stepscope.results.figures import dropped_epochs, epoch_time
+from stepscope.stats.measured import common_steps
 
 
-def build(runs: Sequence[TrainingRun]) -> Table:
+def epochs_table(runs: Sequence[TrainingRun]) -> Table:
     """One row an epoch."""
 
     def of_epoch(field: str) -> Callable[[Any], Any]:
@@ -38,4 +55,200 @@ def build(runs: Sequence[TrainingRun]) -> Table:
     )
 
 
-VIEW = View(key="epochs", title="Epochs", needs=("runs",), table=build)
+def epoch_time_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[RunCurves, ...]:
+    """ns over epochs, of runs that timed at least two."""
+
+    def typical(run: TrainingRun) -> float | None:
+        time = epoch_time(run, drop_epochs)
+        return None if time is None else time.value
+
+    def axis(largest: float) -> tuple[str, float]:
+        scale, unit = time_unit(largest)
+        return f"epoch time ({unit})", scale
+
+    return epoch_curves(
+        runs,
+        lambda e: e.duration_ns,
+        y_axis=axis,
+        typical=typical,
+        dropped=lambda run: dropped_epochs(run, drop_epochs),
+    )
+
+
+def epoch_time_caption(data: RunCurves) -> str:
+    medians = "; ".join(f"{c.name}: {format_duration(c.typical)}" for c in data.curves if c.typical is not None)
+    grey = f" Grey: {first_epochs(data.dropped)}, left out (--drop-epochs {data.dropped})." if data.dropped else ""
+    return f"Time of each epoch on {data.title}, training only. Median over epochs after warm-up: {medians}.{grey}"
+
+
+def accuracy_charts(runs: Sequence[TrainingRun]) -> tuple[RunCurves, ...]:
+    """Share of right answers over epochs, of runs that validated at least two."""
+    return epoch_curves(runs, lambda e: e.validation_accuracy, y_axis=lambda _: ("validation accuracy (%)", 100.0))
+
+
+def accuracy_caption(data: RunCurves) -> str:
+    said = []
+    for curve in data.curves:
+        best = max(curve.points, key=lambda p: p.y)
+        said.append(f"{curve.name}: best {format_percent(best.y, digits=1)} in epoch {best.x:g}")
+    return (
+        f"Validation accuracy over epochs on {data.title}, {counted(len(data.curves), 'run')}. {'; '.join(said)}."
+        " Runs that look the same are one line."
+    )
+
+
+MAX_POINTS = 100
+"""Steps of one line; more are drawn as means of neighbours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossChart(RunCurves):
+    """difference: largest relative difference to the first line at the same epoch or step; where: at which."""
+
+    difference: float
+    where: float
+
+
+def loss_charts(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> tuple[LossChart, ...]:
+    """One chart for all runs alike but for strategy and ranks: over epochs where they have two, else over steps."""
+    by_cell = {cell.run.run_id: cell for cell in cells}
+    done = [run for run in runs if run.status == "ok"]
+    charts: list[LossChart] = []
+    for about, mine in _alike(done):
+        for number, several, part in numbered_parts(_lines(mine, by_cell), MAX_LINES):
+            if len(part) < 2:
+                continue
+            title = ", ".join(text for text in (f"{about[2]} on {about[1]}", *about[3:]) if text)
+            key = file_part("-".join(t for t in (*about[1:], str(number) if several else "") if t))
+            difference, where = _difference([points for _, points, _ in part])
+            axis = part[0][2]
+            charts.append(
+                LossChart(
+                    key=key,
+                    title=title + several,
+                    curves=tuple(
+                        RunCurve(name=name, points=points)
+                        for name, (_, points, _) in zip(
+                            names([run for run, _, _ in part], known=ALIKE), part, strict=True
+                        )
+                    ),
+                    x_axis=axis,
+                    y_axis="training loss of a sample",
+                    difference=difference,
+                    where=where,
+                )
+            )
+    return distinct(charts)
+
+
+ALIKE = ("hardware", "dataset", "model", "precision", "accumulation", "batch")
+
+
+def _alike(runs: Sequence[TrainingRun]) -> list[tuple[tuple[str, ...], list[TrainingRun]]]:
+    """Runs that should learn the same, with what they share; where a batch is unknown, it tells nobody apart."""
+    found: list[tuple[tuple[str, ...], list[TrainingRun]]] = []
+    for about, mine in grouped(runs, lambda run: tuple(facets(run)[f] for f in ALIKE[:-1])).items():
+        if all(facets(run)["batch"] for run in mine):
+            found += [((*about, b), of) for b, of in grouped(mine, lambda run: facets(run)["batch"]).items()]
+        else:
+            found.append(((*about, ""), mine))
+    return found
+
+
+Line = tuple[TrainingRun, tuple[CurvePoint, ...], str]
+
+
+def _lines(runs: Sequence[TrainingRun], cells: dict[str, CellEvidence]) -> list[Line]:
+    """Runs with their losses and what they are over; of both kinds that of which there is more."""
+    epochs: list[Line] = []
+    steps: list[Line] = []
+    for run in runs:
+        found = tuple(CurvePoint(x=e.number, y=e.train_loss) for e in run.epochs if known(e.train_loss))
+        if len(found) > 1:
+            epochs.append((run, found, "epoch"))
+        elif run.run_id in cells and len(walked := _step_losses(cells[run.run_id])) > 1:
+            steps.append((run, walked, "step"))
+    width = -(-max((len(walked) for _, walked, _ in steps), default=1) // MAX_POINTS)
+    steps = [(run, _means(walked, width), axis) for run, walked, axis in steps]
+    return max(epochs, steps, key=len)
+
+
+def _step_losses(cell: CellEvidence) -> tuple[CurvePoint, ...]:
+    """Mean loss of a sample over all ranks in every step of the first round, warm-up included."""
+    steps = common_steps(cell.result.samples, cell.result.spec.world_size).by_key
+    first = min((number for number, _ in steps), default=0)
+    losses: list[CurvePoint] = []
+    for (number, step), ranks in steps.items():
+        sums = [sample.loss_sum for sample in ranks]
+        told = [value for value in sums if known(value)]
+        if number == first and ranks[0].global_samples and len(told) == len(sums):
+            losses.append(CurvePoint(x=step, y=sum(told) / ranks[0].global_samples))
+    return tuple(losses)
+
+
+def _means(points: Sequence[CurvePoint], width: int) -> tuple[CurvePoint, ...]:
+    """Means of ``width`` neighbours; all lines of a chart have one width, so that they can be compared."""
+    windows = [points[at : at + width] for at in range(0, len(points), width)]
+    return tuple(CurvePoint(x=sum(p.x for p in w) / len(w), y=sum(p.y for p in w) / len(w)) for w in windows)
+
+
+def _difference(lines: Sequence[tuple[CurvePoint, ...]]) -> tuple[float, float]:
+    """Largest relative difference to the first line where both have a point, and where; (0, 0) without such a place."""
+    first = {p.x: p.y for p in lines[0]}
+    found = [(abs(p.y / first[p.x] - 1), p.x) for line in lines[1:] for p in line if first.get(p.x)]
+    return max(found, default=(0.0, 0.0))
+
+
+def loss_caption(data: LossChart) -> str:
+    over = data.x_axis
+    apart = format_percent(data.difference) if data.difference >= 0.0095 else f"{data.difference:.2g}"
+    last = "; ".join(f"{c.name}: {c.points[-1].y:.4g}" for c in data.curves)
+    first = data.curves[0].name
+    compared = (
+        f"The lines differ by {apart} at most (relative to {first}, {over} {data.where:g})."
+        if data.difference
+        else "The lines are the same."
+    )
+    return (
+        f"Training loss over {over}s of {data.title}, {counted(len(data.curves), 'run')}. {compared} At the end:"
+        f" {last}. Runs that look the same are one line."
+    )
+
+
+VIEWS = (
+    View(key="epochs", title="Epochs", needs=("runs",), table=epochs_table),
+    View(
+        key="epoch_time",
+        title="Epoch time",
+        charts=Charts(
+            needs=("runs",),
+            wants=("drop_epochs",),
+            prepare=epoch_time_charts,
+            chart=partial(curves_chart, zero=True),
+            caption=epoch_time_caption,
+            stem="KEY_epoch_time_detailed",
+        ),
+    ),
+    View(
+        key="accuracy",
+        title="Validation accuracy",
+        charts=Charts(
+            needs=("runs",),
+            prepare=accuracy_charts,
+            chart=partial(curves_chart, over=True),
+            caption=accuracy_caption,
+            stem="KEY_accuracy",
+        ),
+    ),
+    View(
+        key="loss",
+        title="Training loss",
+        charts=Charts(
+            needs=("runs",),
+            wants=("cells",),
+            prepare=loss_charts,
+            chart=partial(curves_chart, over=True),
+            caption=loss_caption,
+        ),
+    ),
+)

@@ -1,18 +1,41 @@
-"""Findings as a table: what is wrong, how much it costs, what to do."""
+"""Findings as a table: what is wrong, how much it costs, what to do.
+
+An experiment: what was expected, what was measured, and whether the two agree.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_percent, format_plus_minus
+from stepscope.core.words import counted
 from stepscope.records.finding import Finding
-from stepscope.report.table import Column, Format, Table, Tone, said, tabled
+from stepscope.records.nouns import Measured
+from stepscope.report.table import (
+    Column,
+    Format,
+    Table,
+    Tone,
+    Value,
+    duration,
+    flops,
+    percent,
+    said,
+    size,
+    tabled,
+    unknown,
+    whole,
+)
 from stepscope.report.view import View
+from stepscope.results.experiments import Expectation, Verdict
 
-_TONES: dict[str, Tone] = {"problem": "bad", "warning": "warn", "info": "good"}
+_FINDINGS_TONES: dict[str, Tone] = {"problem": "bad", "warning": "warn", "info": "good"}
 
 
-def build(findings: Sequence[Finding]) -> Table:
+def findings_table(findings: Sequence[Finding]) -> Table:
     """One line a finding, in their order: the largest stake first."""
     stakes = any(finding.stake_fraction is not None for finding in findings)
     returns = (
@@ -23,7 +46,11 @@ def build(findings: Sequence[Finding]) -> Table:
         "Findings",
         (
             Column(
-                "severity", "severity", lambda f: said(f.severity, tone=_TONES[f.severity]), role="identity", lead=True
+                "severity",
+                "severity",
+                lambda f: said(f.severity, tone=_FINDINGS_TONES[f.severity]),
+                role="identity",
+                lead=True,
             ),
             Column("title", "finding", lambda f: f.title, role="identity", lead=True),
             Column(
@@ -41,4 +68,96 @@ def build(findings: Sequence[Finding]) -> Table:
     )
 
 
-VIEW = View(key="findings", title="Findings", needs=("findings",), table=build)
+_FORMATS: dict[str, Format] = {"time": duration, "bytes": size, "share": percent, "flops": flops, "whole": whole}
+_EXPERIMENT_TONES: dict[str, Any] = {"agrees": "good", "differs": "warn", "undecided": "dim"}
+_REST: dict[Verdict, str] = {"differs": "differ", "undecided": "undecided"}
+_NAMED = 4
+
+
+def experiment_table(checks: Sequence[Expectation]) -> Table:
+    """A row for each figure; none where no run is an experiment."""
+    return tabled(
+        "experiment",
+        "Expected and measured",
+        (
+            Column("subject", "run", lambda c: c.subject, role="group"),
+            Column("quantity", "quantity", lambda c: c.quantity, role="identity", lead=True),
+            Column("expected", "expected", _expected, align="right"),
+            Column("measured", "measured", lambda c: _figure(c, c.measured), align="right"),
+            Column("low", "95% from", lambda c: _end(c, "low"), align="right"),
+            Column("high", "to", lambda c: _end(c, "high"), align="right"),
+            Column("verdict", "verdict", lambda c: said(c.verdict, tone=_EXPERIMENT_TONES[c.verdict])),
+            Column("model", "expected by", lambda c: c.model, drop=1),
+        ),
+        checks,
+        footnotes=(conclusion(checks), _READING),
+        notes=reasons(checks),
+    )
+
+
+_READING = (
+    "agrees: the 95% interval of what was measured meets what is expected, within the ± that its model leaves out; differs: "
+    "it does not; undecided: a figure or its interval is missing, or the interval so wide that it would agree with anything"
+)
+
+
+def conclusion(checks: Sequence[Expectation]) -> str:
+    """``9 of 12 figures agree with what is expected; differ: 2; undecided: 1``."""
+    found = Counter(check.verdict for check in checks)
+    rest = [f"{word}: {found[verdict]}" for verdict, word in _REST.items() if found[verdict]]
+    return "; ".join([f"{found['agrees']} of {counted(len(checks), 'figure')} agree with what is expected", *rest])
+
+
+def reasons(checks: Sequence[Expectation]) -> tuple[str, ...]:
+    """Why figures differ or are undecided, each reason once with those that it is about."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for check in checks:
+        if check.reason:
+            named = f"{check.quantity} of {check.subject.partition(': ')[0]}"
+            found.setdefault((check.verdict, check.reason), []).append(named)
+    return tuple(f"{verdict}: {reason} ({_first(names)})" for (verdict, reason), names in found.items())
+
+
+def _first(names: Sequence[str]) -> str:
+    return "; ".join([*names[:_NAMED], *([f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
+
+
+def document(checks: Sequence[Expectation]) -> list[dict[str, Any]]:
+    """For ``--json``: base units, unknown is null."""
+    return [
+        {
+            "run": c.subject, "quantity": c.quantity, "unit": _FORMATS[c.unit].unit,
+            "expected": None if c.expected is None else c.expected.value,
+            "measured": None if c.measured is None else c.measured.value,
+            "low": None if c.measured is None else c.measured.low,
+            "high": None if c.measured is None else c.measured.high,
+            "tolerance": c.tolerance, "verdict": c.verdict, "reason": c.reason or None, "model": c.model,
+        }
+        for c in checks
+    ]  # fmt: skip
+
+
+def _expected(check: Expectation) -> Value:
+    """With what the model leaves out: ``38.6 ms ±10%``."""
+    value = _figure(check, check.expected)
+    slack = f" {format_plus_minus(check.tolerance)}" if check.expected is not None and check.tolerance else ""
+    return replace(value, text=value.text + slack)
+
+
+def _figure(check: Expectation, found: Measured | None) -> Value:
+    return unknown() if found is None else _FORMATS[check.unit](_raw(check, found.value))
+
+
+def _end(check: Expectation, side: str) -> Value:
+    end = None if check.measured is None else getattr(check.measured, side)
+    return _FORMATS[check.unit](None if end is None else _raw(check, end))
+
+
+def _raw(check: Expectation, value: float) -> float:
+    return int(value) if check.unit == "whole" and value == int(value) else value
+
+
+VIEWS = (
+    View(key="findings", title="Findings", needs=("findings",), table=findings_table),
+    View(key="experiment", title="Expected and measured", needs=("checks",), table=experiment_table),
+)

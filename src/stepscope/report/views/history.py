@@ -10,11 +10,11 @@ from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.report.names import clean
+from stepscope.report.shared.curves import CurvePoint, RunCurve, RunCurves, curves_chart
+from stepscope.report.shared.runs import names
 from stepscope.report.table import Column, Table, Tone, Value, duration, said, tabled, whole
 from stepscope.report.vega import MAX_LINES
-from stepscope.report.view import Figures, View
-from stepscope.report.views._curves import CurvePoint, RunCurve, RunCurves, curves_chart
-from stepscope.report.views._runs import names
+from stepscope.report.view import Charts, View
 from stepscope.stats.order import SIGNIFICANT, ChangePoint
 
 if TYPE_CHECKING:
@@ -138,10 +138,12 @@ def caption(data: HistoryChart) -> str:
     )
 
 
-VIEW = View(
-    key="history",
-    title="Runs over time",
-    needs=("history",),
-    table=build,
-    figures=Figures(needs=("history",), prepare=prepare, chart=curves_chart, caption=caption),
+VIEWS = (
+    View(
+        key="history",
+        title="Runs over time",
+        needs=("history",),
+        table=build,
+        charts=Charts(needs=("history",), prepare=prepare, chart=curves_chart, caption=caption),
+    ),
 )

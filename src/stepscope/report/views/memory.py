@@ -1,19 +1,39 @@
-"""Peak memory of a rank by what holds it, over batch size and ranks."""
+"""Peak memory of a rank by what holds it, over batch size and ranks.
+
+Peak memory of a rank over the batch: what each further sample takes.
+
+What a rank holds under each strategy, measured beside planned, and what that costs in time.
+
+What memory snapshots hold: a device's pool at the snapshot and at its recorded peak.
+
+What held a device's memory at its recorded peak, by kind, and how that came to be over time.
+
+Which lines and which modules held a device's memory at its recorded peak.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from stepscope.core.units import format_bytes_binary
-from stepscope.core.words import counted
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_bytes_binary, format_duration, format_percent
+from stepscope.core.words import counted, listed
+from stepscope.records.imported import KINDS, UNKNOWN, MemoryHolder, MemorySnapshot
 from stepscope.records.training import TrainingRun
-from stepscope.report.names import clean
-from stepscope.report.vega import COLORS, FAINT
-from stepscope.report.view import Figures, View
-from stepscope.report.views._runs import by_dataset, facets, failure
-from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.report.names import clean, file_part
+from stepscope.report.shared.runs import by_dataset, facets, failure, measured, rate_column
+from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.report.table import Column, Table, Value, binary_size, duration, percent, said, size, tabled, whole
+from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis, sig
+from stepscope.report.view import Charts, View
+from stepscope.results.evidence import CellEvidence
+from stepscope.results.held import KINDS as HELD_KINDS
+from stepscope.results.held import conclusions, held
+from stepscope.results.labels import failure_label
+from stepscope.results.sweeps import BatchMemory, memory_by_batch
 
-KINDS = {
+MEMORY_KINDS = {
     "parameters": COLORS[0],
     "gradients": COLORS[1],
     "optimizer": COLORS[2],
@@ -21,10 +41,10 @@ KINDS = {
     "buffers": COLORS[4],
     "slack": COLORS[5],
 }
-UNKNOWN = "kind unknown"
+MEMORY_UNKNOWN = "kind unknown"
 
 
-def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
+def memory_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
     """One chart a data set: bytes a rank by kind, small batches first; the peak as a whole where kinds are unknown."""
     shown = [run for run in runs if _total(run) or run.status in ("oom", "host_oom")]
     charts = []
@@ -32,9 +52,11 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
         mine = part.runs
         if sum(_total(run) > 0 for run in mine) < 2:
             continue
-        kinds = [kind for kind in dict.fromkeys((*KINDS, *_others(mine))) if any(kind in run.memory for run in mine)]
+        kinds = [
+            kind for kind in dict.fromkeys((*MEMORY_KINDS, *_others(mine))) if any(kind in run.memory for run in mine)
+        ]
         if any(_unknown(run) for run in mine):
-            kinds.append(UNKNOWN)
+            kinds.append(MEMORY_UNKNOWN)
         largest = max(_total(run) for run in mine)
         scale, unit = (1 / 2**30, "GiB") if largest >= 2**30 else (1 / 2**20, "MiB")
         charts.append(
@@ -42,7 +64,9 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
                 key=part.key,
                 title=part.title,
                 kinds=tuple(clean(kind) for kind in kinds),
-                colors=(COLORS[0],) if kinds == [UNKNOWN] else tuple(KINDS.get(kind, FAINT) for kind in kinds),
+                colors=(COLORS[0],)
+                if kinds == [MEMORY_UNKNOWN]
+                else tuple(MEMORY_KINDS.get(kind, FAINT) for kind in kinds),
                 rows=tuple(_row(run, name, kinds) for run, name in part.named),
                 axis=f"peak memory of a rank ({unit})",
                 scale=scale,
@@ -78,16 +102,16 @@ def _order(run: TrainingRun) -> tuple[str, str, str, int, int]:
 def _row(run: TrainingRun, name: str, kinds: Sequence[str]) -> StackRow:
     if run.status != "ok":
         return StackRow(name=name, failure=failure(run))
-    found = {**run.memory, UNKNOWN: _unknown(run)}
+    found = {**run.memory, MEMORY_UNKNOWN: _unknown(run)}
     return StackRow(
         name=name, parts=tuple(float(found.get(kind, 0)) for kind in kinds), text=format_bytes_binary(_total(run))
     )
 
 
-def caption(data: Stacks) -> str:
+def memory_caption(data: Stacks) -> str:
     done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -sum(row.parts))
     parts = f"by kind ({', '.join(data.kinds)})" if len(data.kinds) > 1 else "as a whole"
-    if data.kinds == (UNKNOWN,):
+    if data.kinds == (MEMORY_UNKNOWN,):
         parts = "as a whole: what holds it was not recorded"
     return (
         f"Peak memory of the rank that needs most, {parts}, on {data.title}, {counted(len(data.rows), 'run')}. Most:"
@@ -95,8 +119,314 @@ def caption(data: Stacks) -> str:
     )
 
 
-VIEW = View(
-    key="memory",
-    title="Peak memory",
-    figures=Figures(needs=("runs",), prepare=prepare, chart=stacks_chart, caption=caption),
+_KINDS = {"parameters": "params", "gradients": "grads", "optimizer": "optim", "activations": "activ"}
+
+
+def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEvidence] = ()) -> Table:
+    """One row a batch, of runs that differ in nothing else."""
+    found = [each for group in memory_by_batch(runs, cells) for each in group]
+    devices = {each.run.device for each in found}
+    return tabled(
+        "memory_batches",
+        "Memory by batch size",
+        (
+            Column("group", "runs", lambda each: f"{each.run.group}, {each.run.label}", role="group"),
+            Column(
+                "micro_batch",
+                "batch of a rank",
+                lambda each: each.micro_batch,
+                whole,
+                short_title="batch",
+                role="identity",
+                lead=True,
+            ),
+            Column("peak_memory_bytes", "peak memory", lambda each: each.peak_bytes, binary_size, short_title="peak"),
+            Column("per_sample_bytes", "per further sample", _per_sample, binary_size, short_title="per sample"),
+            *(
+                Column(kind, kind, _held(kind), binary_size, short_title=short, drop=2)
+                for kind, short in _KINDS.items()
+            ),
+            Column("step_ns", "step", lambda each: measured(each.run.step_ns, duration, tight=True), duration, drop=1),
+            rate_column([each.run for each in found], lambda each: each.run.samples_per_s),
+        ),
+        found,
+        failure=lambda each: failure_label(each.run) if each.peak_bytes is None else None,
+        footnotes=(
+            *(
+                (
+                    "peak memory: on a CPU the resident set of the rank's process, with Python and torch in it;"
+                    " what the batch takes is its growth.",
+                )
+                if "cpu" in devices
+                else ()
+            ),
+            *(("peak memory: on a GPU what torch's allocator gave out.",) if "cuda" in devices else ()),
+            *(
+                (f"{', '.join(_KINDS)}: of the tensors that a step holds, counted one by one.",)
+                if any(each.held for each in found)
+                else ()
+            ),
+            "per further sample: growth of the peak since the next smaller batch, for each sample more.",
+        ),
+    )
+
+
+def _held(kind: str) -> Callable[[BatchMemory], int | None]:
+    return lambda each: each.held.get(kind)
+
+
+def _per_sample(each: BatchMemory) -> Value | float | None:
+    if each.per_sample_bytes is not None and each.per_sample_bytes <= 0:
+        return Value(text="none seen", raw=each.per_sample_bytes, tone="dim")
+    return each.per_sample_bytes
+
+
+def held_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
+    """One table over all cells; nothing where no cell counted its tensors."""
+    found = held(cells)
+    if not found:
+        return ()
+    table = tabled(
+        "held",
+        "Memory of a rank by kind, against time",
+        (
+            Column("label", "strategy", lambda h: h.cell.run.strategy, role="identity", lead=True),
+            Column("world_size", "ranks", lambda h: h.cell.run.world_size, whole, role="identity"),
+            *(_column(kind) for kind in HELD_KINDS),
+            Column("total", "all", lambda h: h.total, size),
+            Column("buffers", "buffers", lambda h: h.planned_buffers, size, drop=1),
+            Column("states_off", "states off plan", lambda h: _off(h.states, h.planned_states)),
+            Column(
+                "activations_off", "act. off plan", lambda h: _off(h.sizes.get("activations"), h.planned_activations)
+            ),
+            Column("comm_bytes", "bytes/step", lambda h: h.cell.run.comm_bytes_per_step, size),
+            Column("step_ns", "step", lambda h: measured(h.cell.run.step_ns, duration, tight=True), duration),
+        ),
+        found,
+        footnotes=(
+            *conclusions(found),
+            "tensors of the rank that holds most, counted in one step; gathered: whole parameters of a sharded model "
+            "between forward and backward; activations: kept for the backward pass",
+            "buffers: what communication holds beside them, as planned: buckets, and units that are whole for a moment",
+            "off plan: measured over planned, less 1; states: parameters, gradients and optimizer",
+        ),
+    )
+    return (table,)
+
+
+def _column(kind: str) -> Column:
+    return Column(kind, kind, lambda h: h.sizes.get(kind), size, drop=2)
+
+
+def _off(found: int | None, planned: int | None) -> Value:
+    if found is None or not planned:
+        return said(None)
+    share = found / planned - 1
+    return Value(text=f"{share:+.1%}", raw=share)
+
+
+def memory_snapshots_table(memory: Sequence[MemorySnapshot]) -> Table:
+    """One row a device of a snapshot."""
+    return tabled(
+        "memory_snapshots",
+        "Memory snapshots",
+        (
+            Column("file", "snapshot", lambda m: Path(m.path).name, role="identity", lead=True),
+            Column("device", "device", lambda m: m.device, whole, role="identity"),
+            Column("peak_requested_bytes", "peak in use", lambda m: m.peak_requested_bytes, binary_size),
+            Column("peak_reserved_bytes", "peak reserved", lambda m: m.peak_reserved_bytes, binary_size),
+            Column("allocated_bytes", "in use", lambda m: m.allocated_bytes, binary_size),
+            Column("segment_bytes", "reserved", lambda m: m.segment_bytes, binary_size),
+            Column("capacity_bytes", "capacity", lambda m: m.capacity_bytes, binary_size, drop=1),
+            Column("oom_events", "failed requests", lambda m: m.oom_events or None, whole, drop=2),
+        ),
+        memory,
+        footnotes=("peaks: of the recorded history; unknown where none was recorded",),
+        notes=tuple(note for each in memory for note in each.notes),
+    )
+
+
+COLOR = dict(zip(KINDS, (*COLORS[: len(KINDS) - 1], FAINT), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MemoryKindsRow:
+    snapshot: str
+    kind: str
+    peak: int | None
+    share: float | None
+    now: int
+
+
+def memory_kinds_table(memory: Sequence[MemorySnapshot]) -> Table:
+    """One row a kind and device, and their sum."""
+    return tabled(
+        "memory_kinds",
+        "Memory by kind",
+        (
+            Column("snapshot", "", lambda row: row.snapshot, role="group"),
+            Column("kind", "kind", lambda row: row.kind, role="identity", lead=True),
+            Column("peak_bytes", "at the peak", lambda row: row.peak, binary_size),
+            Column("peak_share", "share", lambda row: row.share, percent),
+            Column("snapshot_bytes", "at the snapshot", lambda row: row.now, binary_size),
+        ),
+        [row for each in memory for row in _rows(each)],
+        footnotes=_footnotes(memory),
+    )
+
+
+def _rows(memory: MemorySnapshot) -> list[_MemoryKindsRow]:
+    peak, now = dict(memory.peak_kinds), dict(memory.kinds)
+    kinds = [kind for kind in KINDS if kind in peak or kind in now]
+    sums = [(kind, peak.get(kind, 0), now.get(kind, 0)) for kind in kinds]
+    sums += [("all", memory.peak_requested_bytes or 0, memory.requested_bytes or 0)] if kinds else []
+    return [
+        _MemoryKindsRow(
+            snapshot=memory.name,
+            kind=kind,
+            peak=at_peak if peak else None,
+            share=at_peak / memory.peak_requested_bytes if memory.peak_requested_bytes else None,
+            now=at_end,
+        )
+        for kind, at_peak, at_end in sums
+    ]
+
+
+def _footnotes(memory: Sequence[MemorySnapshot]) -> tuple[str, ...]:
+    lines = ["bytes that tensors asked for; buffers count as parameters, DDP's buckets as gradients"]
+    if any(not each.named for each in memory):
+        lines.append(
+            "kinds follow from who asked for a block and what it outlived; snapshots of `stepscope profile --memory` state "
+            "parameters, gradients and optimizer state"
+        )
+    if any(UNKNOWN in dict((*each.kinds, *each.peak_kinds)) for each in memory):
+        lines.append("unknown: allocated before the history began, or kept by the script for longer than a step")
+    return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverTime:
+    """kinds: name and bytes at each of ``at``, which is in units of ``axis``."""
+
+    key: str
+    title: str
+    memory: MemorySnapshot
+    at: tuple[float, ...]
+    axis: str
+
+
+def memory_kinds_charts(memory: Sequence[MemorySnapshot]) -> tuple[OverTime, ...]:
+    """One chart a device whose history has more than one moment."""
+    charts = []
+    for each in memory:
+        over = each.over_time
+        if over is None or len(over.events) < 3:
+            continue
+        at, axis = tuple(map(float, over.events)), "allocator's events"
+        if over.times_ns is not None and over.times_ns[-1] > 0:
+            scale, unit = (1e9, "s") if over.times_ns[-1] >= 10e9 else (1e6, "ms")
+            at, axis = tuple(time / scale for time in over.times_ns), f"time ({unit})"
+        stem = file_part(f"{Path(each.path).stem}-{each.device}")
+        charts.append(OverTime(key=stem, title=each.name, memory=each, at=at, axis=axis))
+    return tuple(charts)
+
+
+def memory_kinds_chart(data: OverTime) -> Spec:
+    """Kinds on top of each other over time; each moment is the highest of its slice."""
+    over = data.memory.over_time
+    assert over is not None
+    peak = data.memory.peak_requested_bytes or 1
+    scale, unit = (2**30, "GiB") if peak >= 2**30 else (2**20, "MiB") if peak >= 2**20 else (2**10, "KiB")
+    areas = []
+    below = [0] * len(data.at)
+    for kind, sizes in over.bytes_by_kind:
+        above = [low + size for low, size in zip(below, sizes, strict=True)]
+        values = [
+            {"x": sig(x), "from": sig(low / scale), "to": sig(high / scale), "series": kind}
+            for x, low, high in zip(data.at, below, above, strict=True)
+        ]
+        values[0]["said"] = f"{kind}: at most {format_bytes_binary(max(sizes))}"
+        areas.append(values)
+        below = above
+    kinds = [kind for kind, _ in over.bytes_by_kind]
+    hue = by_series(kinds, [COLOR[kind] for kind in kinds], width=PAGE)
+    span = {"y": {"field": "from", "type": "quantitative"}, "y2": {"field": "to"}, "color": hue}
+    return chart(
+        data.title,
+        [layer("area", values, span, interpolate="step-after") for values in areas],
+        width=PAGE,
+        height=150,
+        x=number_axis("x", data.axis, low=0.0, top=data.at[-1]),
+        y=number_axis("from", f"memory of live tensors ({unit})", low=0.0),
+    )
+
+
+def memory_kinds_caption(data: OverTime) -> str:
+    memory = data.memory
+    peak = memory.peak_requested_bytes or 0
+    held = [f"{kind} {format_bytes_binary(size)} ({format_percent(size / peak)})" for kind, size in memory.peak_kinds]
+    span = "" if memory.history_ns is None else f" over {format_duration(memory.history_ns)}"
+    return (
+        f"What live tensors asked for{span}, by kind, the highest moment of each slice. Peak {format_bytes_binary(peak)}: "
+        f"{listed(held, at_most=6)}."
+    )
+
+
+_MemoryHoldersRow = tuple[MemorySnapshot, MemoryHolder]
+
+
+def memory_holders_tables(memory: Sequence[MemorySnapshot]) -> tuple[Table, ...]:
+    """By line and by module, the largest first; where no history was recorded, by line at the snapshot."""
+    lines = [(each, holder) for each in memory for holder in each.peak_holders or each.holders]
+    modules = [(each, holder) for each in memory for holder in each.peak_modules]
+    footnotes = ("the largest ones; line: the innermost outside torch that asked for the memory",)
+    unnamed = "where a module has no name: the lines that call it (`stepscope profile --memory --modules` names them)"
+    return (
+        _table("memory_lines", "Memory by line", "line", lines, footnotes),
+        _table("memory_modules", "Memory by module", "module", modules, ("the largest ones at the peak", unnamed)),
+    )
+
+
+def _table(key: str, title: str, what: str, rows: Sequence[_MemoryHoldersRow], footnotes: tuple[str, ...]) -> Table:
+    return tabled(
+        key,
+        title,
+        (
+            Column("snapshot", "", lambda row: row[0].name, role="group"),
+            Column(what, what, lambda row: row[1].where, role="identity", lead=True),
+            Column("kind", "kind", lambda row: row[1].kind),
+            Column("bytes", "held", lambda row: row[1].size_bytes, binary_size),
+            Column("share", "share", _share, percent),
+            Column("blocks", "blocks", lambda row: row[1].blocks, whole, drop=1),
+        ),
+        rows,
+        footnotes=footnotes,
+    )
+
+
+def _share(row: _MemoryHoldersRow) -> float | None:
+    memory, holder = row
+    whole_ = memory.peak_requested_bytes or memory.requested_bytes
+    return holder.size_bytes / whole_ if whole_ else None
+
+
+VIEWS = (
+    View(
+        key="memory",
+        title="Peak memory",
+        charts=Charts(needs=("runs",), prepare=memory_charts, chart=stacks_chart, caption=memory_caption),
+    ),
+    View(key="memory_batches", title="Memory by batch size", needs=("runs", "cells"), table=memory_batches_table),
+    View(key="held", title="Memory of a rank by kind, against time", needs=("cells",), tables=held_table),
+    View(key="memory_snapshots", title="Memory snapshots", needs=("memory",), table=memory_snapshots_table),
+    View(
+        key="memory_kinds",
+        title="Memory by kind",
+        needs=("memory",),
+        table=memory_kinds_table,
+        charts=Charts(
+            needs=("memory",), prepare=memory_kinds_charts, chart=memory_kinds_chart, caption=memory_kinds_caption
+        ),
+    ),
+    View(key="memory_holders", title="Memory by line and module", needs=("memory",), tables=memory_holders_tables),
 )

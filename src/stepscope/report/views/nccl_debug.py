@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from stepscope.core.words import counted, grouped, ranges
 from stepscope.records.nccl import NcclChoice, NcclCommunicator, NcclDebug, NcclLink
+from stepscope.report.shared.traces import who
 from stepscope.report.table import Column, Table, Value, byte_size, said, tabled, unknown, whole
 from stepscope.report.view import View
-from stepscope.report.views._trace import who
 
 NICS_SHOWN = 8
 
@@ -219,4 +219,4 @@ def _surroundings(debug: NcclDebug) -> Iterator[str]:
         yield "set: " + ", ".join(f"{name}={value}" for name, value in debug.settings)
 
 
-VIEW = View(key="nccl_debug", title="NCCL", needs=("nccl_debug",), tables=build_all)
+VIEWS = (View(key="nccl_debug", title="NCCL", needs=("nccl_debug",), tables=build_all),)

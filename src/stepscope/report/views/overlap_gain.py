@@ -9,11 +9,10 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import RankPass
 from stepscope.report.names import clean, file_part
+from stepscope.report.shared.runs import exposed_value, measured, time_unit
 from stepscope.report.table import Column, Table, Value, duration, tabled, times, whole
 from stepscope.report.vega import COLUMN, WIDE, Spec, by_series, chart, color, layer, name_axis, number_axis, sig
-from stepscope.report.view import Figures, View, distinct
-from stepscope.report.views._runs import time_unit
-from stepscope.report.views._training import exposed_value, measured
+from stepscope.report.view import Charts, View, distinct
 from stepscope.results.evidence import CellEvidence, TraceEvidence
 from stepscope.results.sweeps import Hidden, OverlapGain, gains, hidden_of, overlap_conclusions, step_said, traces_of
 from stepscope.stats.spans import clip
@@ -205,10 +204,12 @@ def caption(data: StepPicture) -> str:
     return data.said
 
 
-VIEW = View(
-    key="overlap_gain",
-    title="Communication after or inside backward",
-    needs=("cells", "traces"),
-    table=build,
-    figures=Figures(needs=("cells", "traces"), prepare=prepare, chart=picture, caption=caption),
+VIEWS = (
+    View(
+        key="overlap_gain",
+        title="Communication after or inside backward",
+        needs=("cells", "traces"),
+        table=build,
+        charts=Charts(needs=("cells", "traces"), prepare=prepare, chart=picture, caption=caption),
+    ),
 )

@@ -1,19 +1,40 @@
-"""A pipeline's schedule as it ran: who computes which micro-batch when, and what every stage's time goes into."""
+"""A pipeline's schedule as it ran: who computes which micro-batch when, and what every stage's time goes into.
+
+How the bubble of a pipeline shrinks with more micro-batches, measured beside the formula.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
-from stepscope.records.mesh import PipelineSpan
+from stepscope.records.mesh import PipelineLayout, PipelineSpan
+from stepscope.records.nouns import Measured
 from stepscope.report.names import clean, file_part
+from stepscope.report.shared.runs import time_unit
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole, with_share
-from stepscope.report.vega import COLORS, FAINT, INK, PAGE, Spec, color, layer, number_axis, sig
-from stepscope.report.vega import chart as chart_
-from stepscope.report.view import Figures, View
-from stepscope.report.views._runs import time_unit
+from stepscope.report.vega import (
+    COLORS,
+    COLUMN,
+    FAINT,
+    INK,
+    PAGE,
+    Spec,
+    by_series,
+    chart,
+    color,
+    doubling_axis,
+    layer,
+    number_axis,
+    shape_by_series,
+    sig,
+    whiskers,
+)
+from stepscope.report.view import Charts, View
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.pipeline import MeasuredPipeline, bubble_text, conclusions, pipelines
 
@@ -38,7 +59,7 @@ class Schedule:
     text: str
 
 
-def build(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
+def pipeline_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
     """The pipelines, and their stages; nothing without a pipeline."""
     found = pipelines(cells)
     if not found:
@@ -123,7 +144,7 @@ def _share(ns: float, pipeline: MeasuredPipeline) -> Value:
     return with_share(ns, ns / pipeline.step_ns)
 
 
-def prepare(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
+def pipeline_charts(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
     """A few: of each kind of schedule the one with the middle number of micro-batches first."""
     small = [(cell, pipeline) for cell, pipeline in pipelines(cells) if len(pipeline.typical) <= MAX_SPANS]
     kinds = grouped(small, lambda each: (each[1].layout.schedule, each[1].layout.ranks, each[1].layout.chunks))
@@ -146,7 +167,7 @@ def prepare(cells: Sequence[CellEvidence]) -> tuple[Schedule, ...]:
     )
 
 
-def chart(data: Schedule) -> Spec:
+def pipeline_chart(data: Schedule) -> Spec:
     """A row for each rank; a colour for each micro-batch, pale forward, full backward; hatched where nothing is computed."""
     end = max(span.end_ns for span in data.spans)
     scale, unit = time_unit(end)
@@ -178,7 +199,7 @@ def chart(data: Schedule) -> Spec:
     middles = [rank + 0.5 for rank in range(data.ranks)]
     y = number_axis("top", "rank", values=middles, grid=False, ticks=False, labelExpr="format(datum.value - 0.5, 'd')")
     y["scale"] = {"domain": [0, data.ranks], "reverse": True, "nice": False}
-    return chart_(
+    return chart(
         data.title,
         [
             layer("rule", lines, box, color=FAINT, strokeWidth=0.5),
@@ -222,7 +243,7 @@ def _hatching(rank: int, start: float, stop: float, end: float) -> Iterator[dict
             yield {"from": foot + low * run, "to": foot + high * run, **slanted}
 
 
-def caption(data: Schedule) -> str:
+def pipeline_caption(data: Schedule) -> str:
     return (
         f"What every rank of a pipeline computes when, in the step of median length, {data.title}. A colour is a "
         f"micro-batch; pale: forward (F), full: backward (B; I of the input, W of the weights); hatched: "
@@ -230,10 +251,107 @@ def caption(data: Schedule) -> str:
     )
 
 
-VIEW = View(
-    key="pipeline",
-    title="Pipeline schedule",
-    needs=("cells",),
-    tables=build,
-    figures=Figures(needs=("cells",), prepare=prepare, chart=chart, caption=caption),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BubbleCurve:
+    """One schedule: measured bubbles by layout, fewest micro-batches first."""
+
+    name: str
+    points: tuple[tuple[PipelineLayout, Measured], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BubbleCurves:
+    key: str
+    title: str
+    curves: tuple[BubbleCurve, ...]
+
+
+def pipeline_bubble_charts(cells: Sequence[CellEvidence]) -> tuple[BubbleCurves, ...]:
+    """One chart for each number of ranks that has runs with different micro-batches."""
+    by_ranks: defaultdict[int, defaultdict[str, dict[int, tuple[PipelineLayout, Measured]]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for _, found in pipelines(cells):
+        layout = found.layout
+        name = layout.schedule + (f", {layout.chunks} chunks" if layout.chunks > 1 else "")
+        by_ranks[layout.ranks][name].setdefault(layout.micro_batches, (layout, found.bubble))
+    return tuple(
+        BubbleCurves(
+            key=f"{ranks}-ranks",
+            title=f"pipeline of {counted(ranks, 'rank')}",
+            curves=tuple(
+                BubbleCurve(name=name, points=tuple(points[m] for m in sorted(points)))
+                for name, points in names.items()
+            ),
+        )
+        for ranks, names in sorted(by_ranks.items())
+        if any(len(points) > 1 for points in names.values())
+    )
+
+
+def pipeline_bubble_chart(data: BubbleCurves) -> Spec:
+    """Points with intervals; lines: the formula."""
+    names = [curve.name for curve in data.curves]
+    look = {"color": by_series(names), "shape": shape_by_series(names)}
+    counts = sorted({layout.micro_batches for curve in data.curves for layout, _ in curve.points})
+    lines, points, ranges = [], [], []
+    for curve in data.curves:
+        layout = curve.points[0][0]
+        for m in range(curve.points[0][0].micro_batches, curve.points[-1][0].micro_batches + 1):
+            expected = replace(layout, micro_batches=m).bubble
+            lines.append({"at": m, "value": sig(100 * expected), "series": curve.name})
+        for layout, found in curve.points:
+            told = f"{curve.name}, {layout.micro_batches} micro-batches: {format_percent(found.value)}"
+            told += f", by the formula {format_percent(layout.bubble)}"
+            points.append(
+                {"at": layout.micro_batches, "value": sig(100 * found.value), "series": curve.name, "said": told}
+            )
+            if found.low is not None and found.high is not None:
+                ranges.append({"at": layout.micro_batches, "low": sig(100 * found.low), "high": sig(100 * found.high)})
+    layouts = [(layout, found) for curve in data.curves for layout, found in curve.points]
+    top = 100 * max(max(layout.bubble, found.high or found.value) for layout, found in layouts)
+    return chart(
+        data.title,
+        [
+            layer("line", lines, {"color": look["color"]}, strokeWidth=1),
+            *whiskers(ranges),
+            layer("point", points, look, filled=True, size=28, opacity=1),
+        ],
+        width=COLUMN,
+        height=150,
+        x=doubling_axis("at", "micro-batches of a step", counts, (counts[0] / 1.2, counts[-1] * 1.2)),
+        y=number_axis("value", "bubble (% of the schedule's time)", low=0.0, top=top * 1.08),
+    )
+
+
+def pipeline_bubble_caption(data: BubbleCurves) -> str:
+    ends = [
+        f"{curve.name} {format_percent(curve.points[0][1].value)} at {curve.points[0][0].micro_batches}, "
+        f"{format_percent(curve.points[-1][1].value)} at {curve.points[-1][0].micro_batches}"
+        for curve in data.curves
+    ]
+    return (
+        f"Share of a {data.title} in which ranks compute nothing, over the micro-batches of a step; lines: the formula for "
+        f"equal stages and free messages. Measured: {'; '.join(ends)}."
+    )
+
+
+VIEWS = (
+    View(
+        key="pipeline",
+        title="Pipeline schedule",
+        needs=("cells",),
+        tables=pipeline_table,
+        charts=Charts(needs=("cells",), prepare=pipeline_charts, chart=pipeline_chart, caption=pipeline_caption),
+    ),
+    View(
+        key="pipeline_bubble",
+        title="Bubble of pipelines",
+        charts=Charts(
+            needs=("cells",),
+            prepare=pipeline_bubble_charts,
+            chart=pipeline_bubble_chart,
+            caption=pipeline_bubble_caption,
+        ),
+    ),
 )

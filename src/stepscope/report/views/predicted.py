@@ -1,12 +1,22 @@
-"""Predicted times of collectives: one row a size, the ways to do one call."""
+"""Predicted times of collectives: one row a size, the ways to do one call, and errors against measured tables.
+
+Calibrated models against what they were fitted to: predicted over measured time, and their ratio.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from stepscope.core.units import format_duration
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_duration, format_percent, format_plus_minus
+from stepscope.core.words import counted
 from stepscope.predict.collectives.costs import Predicted
+from stepscope.predict.line_fit import link_rate_bytes_per_s
+from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Line
+from stepscope.report.names import file_part
 from stepscope.report.table import (
+    UNKNOWN,
     Column,
     Format,
     Table,
@@ -15,11 +25,28 @@ from stepscope.report.table import (
     bandwidth,
     binary_size,
     duration,
+    judged,
+    percent,
     said,
     tabled,
+    unknown,
     whole,
 )
-from stepscope.report.view import View
+from stepscope.report.vega import (
+    COLORS,
+    COLUMN,
+    FAINT,
+    Spec,
+    by_series,
+    doubling_axis,
+    head,
+    layer,
+    log_axis,
+    shape_by_series,
+    sig,
+    size_tick,
+)
+from stepscope.report.view import Charts, View
 
 
 def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
@@ -82,4 +109,293 @@ def build_alternatives(predicted: Predicted) -> Table:
     )
 
 
-VIEW = View(key="predicted", title="Predicted collectives", needs=("predictions",), table=build_sizes)
+NEAR = 1.1
+"""A straight line within this factor of every measured time is not said to fail anywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitPoint:
+    """Times in ns."""
+
+    size_bytes: int
+    measured: float
+    line: float
+    curve: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitChart:
+    """One fit. band: relative error expected of the curve at sizes it has not seen (cross-validated); None: not known.
+
+    ``*_mean``, ``*_max``: relative errors of the two models over the points.
+    """
+
+    key: str
+    title: str
+    points: tuple[FitPoint, ...]
+    band: float | None
+    line_mean: float
+    line_max: float
+    curve_mean: float
+    curve_max: float
+    family: str
+
+
+def calibration_charts(calibration: Calibration) -> tuple[FitChart, ...]:
+    """One chart a fit that says how far off it is at each size; two fits are never called the same."""
+    fits = [fit for fit in calibration.fits if fit.errors]
+    names = [_title(fit) for fit in fits]
+    return tuple(
+        FitChart(
+            key=_key(fit) + (f"-{names[:n].count(name) + 1}" if names.count(name) > 1 else ""),
+            title=name,
+            points=tuple(
+                FitPoint(size_bytes=e.size_bytes, measured=e.measured_ns, line=e.line_ns, curve=e.curve_ns)
+                for e in sorted(fit.errors, key=lambda e: e.measured_ns)
+            ),
+            band=fit.curve.cross_validated_error,
+            line_mean=fit.line.mean_relative_error,
+            line_max=fit.line.max_relative_error,
+            curve_mean=fit.curve.mean_relative_error,
+            curve_max=fit.curve.max_relative_error,
+            family=fit.curve.family,
+        )
+        for n, (fit, name) in enumerate(zip(fits, names, strict=True))
+    )
+
+
+def calibration_chart(data: FitChart) -> Spec:
+    """Above: predicted over measured time; below: their ratio, half and double as far away."""
+    measured = [p.measured / 1e3 for p in data.points]
+    ends = [sig(min(measured) / 1.3), sig(max(measured) * 1.3)]
+    line = f"straight line: mean error {format_percent(data.line_mean)}, largest {format_percent(data.line_max)}"
+    curve = f"curve: mean error {format_percent(data.curve_mean)}, largest {format_percent(data.curve_max)}"
+    rows: list[dict[str, Any]] = [
+        {
+            "measured": sig(p.measured / 1e3),
+            "predicted": sig(time / 1e3),
+            "ratio": sig(time / p.measured),
+            "series": name,
+            "said": f"{size_tick(p.size_bytes)}, {name.partition(':')[0]}: {format_duration(time)} predicted,"
+            f" {format_duration(p.measured)} measured",
+        }
+        for p in data.points
+        for name, time in ((line, p.line), (curve, p.curve))
+    ]
+    hue = by_series((line, curve), (COLORS[1], COLORS[0]))
+    hue["legend"] = {"title": None, "columns": 1}
+    shape = shape_by_series((line, curve))
+    shape["scale"] = {"domain": [line, curve], "range": ["square", "circle"]}
+    across = log_axis("measured", "measured time per call (µs)", ends)
+
+    def panel(field: str, y: Spec, height: int, x: Spec, same: Sequence[float]) -> Spec:
+        along = {"y": {"field": field, "type": "quantitative"}}
+        exact = [{"measured": x_, field: y_} for x_, y_ in zip(ends, same, strict=True)]
+        layers = [layer("line", exact, along, color=FAINT, strokeWidth=0.9)]
+        if data.band is not None:
+            low, high = 1 / (1 + data.band), 1 + data.band
+            band = [{**row, "low": sig(row[field] * low), "high": sig(row[field] * high)} for row in exact]
+            span = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
+            layers.insert(0, layer("area", band, span, color=COLORS[0], opacity=0.15, clip=True))
+        bare = [{k: v for k, v in row.items() if k != "said"} for row in rows]
+        layers.append(layer("line", bare, {**along, "color": hue}, strokeWidth=0.9))
+        layers.append(layer("point", rows, {**along, "color": hue, "shape": shape}, filled=True, size=16, opacity=1))
+        return {"width": COLUMN - 60, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
+
+    reach = max(1.25, *(max(row["ratio"], 1 / row["ratio"]) for row in rows))
+    steps = (
+        (1.2,) if reach < 1.5 else (1.5,) if reach < 2.2 else (2, 4) if reach < 6 else (2, 10) if reach < 30 else (10,)
+    )
+    ticks = [sig(tick) for tick in sorted({1.0, *steps, *(1 / s for s in steps)})]
+    ratio = doubling_axis("ratio", "pred. / meas. (x)", ticks, (1 / reach / 1.05, reach * 1.05), format=".2~g")
+    ratio["axis"].pop("labelExpr")
+    above = log_axis("predicted", "predicted (µs)", [*ends, *(row["predicted"] for row in rows)])
+    bare = {**across, "title": None, "axis": {**across["axis"], "labels": False}}
+    return {
+        **head(data.title, COLUMN),
+        "spacing": 8,
+        "vconcat": [panel("predicted", above, 110, bare, ends), panel("ratio", ratio, 60, across, (1.0, 1.0))],
+    }
+
+
+def calibration_caption(data: FitChart) -> str:
+    worst = max(data.points, key=lambda p: max(p.line / p.measured, p.measured / p.line))
+    off = worst.line / worst.measured
+    where = f", most at {size_tick(worst.size_bytes)}: it says {off:.2g} times what was measured"
+    if max(off, 1 / off) < NEAR:
+        where = ""
+    parts = [
+        f"Predicted over measured time of {data.title}: {counted(len(data.points), 'size')} from"
+        f" {format_duration(data.points[0].measured)} to {format_duration(data.points[-1].measured)}; below, their ratio.",
+        f"The curve ({data.family}) is off by {format_percent(data.curve_mean)} on average and"
+        f" {format_percent(data.curve_max)} at most, the straight line by {format_percent(data.line_mean)} and"
+        f" {format_percent(data.line_max)}{where}.",
+    ]
+    if data.band is not None:
+        parts.append(f"Band: ±{format_percent(data.band)}, the curve's mean error at sizes left out of the fit.")
+    return " ".join(parts)
+
+
+def _title(fit: CollectiveFit) -> str:
+    pattern = f" {fit.pattern}" if fit.pattern else ""
+    network = f", {fit.network}" if fit.network else ""
+    place = f" ({fit.placement})" if "+" in fit.placement else ""
+    place += ", in place" if fit.in_place else ""
+    return (
+        f"{fit.op}{pattern}, {counted(fit.world_size, 'rank')}{place}, {fit.dtype}, {fit.device}/{fit.backend}{network}"
+    )
+
+
+def _key(fit: CollectiveFit) -> str:
+    parts = [fit.op, fit.pattern, f"{fit.world_size}-ranks", fit.placement if "+" in fit.placement else None]
+    parts += [fit.dtype, "in-place" if fit.in_place else None, fit.device, fit.backend, fit.network]
+    text = "-".join(part for part in parts if part)
+    return file_part(text)
+
+
+_WORRY = (0.15, 0.30)
+"""Mean relative error from which on a fit is shown in yellow, and in red."""
+
+
+def build_steps(calibration: Calibration) -> Table:
+    """One row a GPU and part of the step model; why rows were left out stands in the notes."""
+    return tabled(
+        "step_calibration",
+        "Corrections of the step model",
+        (
+            Column("accelerator", "GPU", lambda item: item[0].accelerator, role="identity", lead=True),
+            Column("part", "constant", lambda item: item[1].name, role="identity", lead=True),
+            Column("value", "times", lambda item: item[1].value, Format("{:.3f}".format)),
+            Column("samples", "measurements", lambda item: item[1].samples, whole),
+            Column("error_before", "off before", lambda item: item[1].error_before, percent),
+            Column("error", "off with it", lambda item: item[1].error, percent),
+            Column("left_out_error", "off where left out", lambda item: item[1].left_out_error, percent),
+            Column("low", "80% interval from", lambda item: item[0].low, Format("{:.2f}x".format), drop=2),
+            Column("high", "to", lambda item: item[0].high, Format("{:.2f}x".format), drop=2),
+        ),
+        [(fit, part) for fit in calibration.steps for part in fit.parts],
+        notes=calibration.skipped if not calibration.fits else (),
+    )
+
+
+def calibration_table(calibration: Calibration) -> Table:
+    """One row a fit, in the order of the calibration; what was not fitted stands in the notes."""
+    over_tcp = any(_over_tcp(fit) for fit in calibration.fits)
+    return tabled(
+        "calibration",
+        "Calibration",
+        (
+            Column("op", "collective", _op, role="identity", lead=True),
+            Column("world_size", "ranks", lambda fit: fit.world_size, whole, role="identity", lead=True),
+            Column("placement", "placement", lambda fit: fit.placement, role="identity"),
+            Column("dtype", "type", lambda fit: fit.dtype, role="identity"),
+            Column("form", "form", _form, role="identity"),
+            Column("device", "device", lambda fit: f"{fit.device}/{fit.backend}", role="identity"),
+            Column("network", "network", lambda fit: fit.network or "real", role="identity"),
+            Column("algorithm", "steps and bytes of", lambda fit: fit.algorithm, short_title="algo", drop=5),
+            Column("steps", "steps", lambda fit: fit.line.steps, whole, drop=4),
+            Column("alpha_ns", "alpha us/step", lambda fit: _alpha(fit.line), whole, unit="ns", short_title="alpha us"),
+            Column("beta_bytes_per_s", "beta GB/s", lambda fit: _beta(fit.line), whole, unit="bytes/s"),
+            *([Column("link_bytes_per_s", "link Gbit/s", _link, whole, unit="bytes/s", drop=3)] if over_tcp else []),
+            Column("r_squared", "R²", lambda fit: fit.line.r_squared, Format("{:.4f}".format), drop=2),
+            Column("line_error", "line off mean / max", lambda f: _errors(f.line), whole, short_title="line off"),
+            Column("curve_error", "curve off mean / max", lambda f: _errors(f.curve), whole, short_title="curve off"),
+            Column(
+                "held_out_error", "at sizes left out", lambda fit: fit.curve.cross_validated_error,
+                Format(format_percent), short_title="left out", drop=1,
+            ),
+            Column("family", "shape", lambda fit: fit.curve.family, drop=6),
+        ),
+        calibration.fits,
+        footnotes=(
+            "time = steps x alpha + wire bytes / beta, fitted on relative error; ± is the 95% interval; R² of log(time)",
+            "curve: monotone, through the measured sizes; at sizes left out: its error in cross-validation",
+            *(("link: beta with TCP/IP headers on Ethernet, MTU 1500",) if over_tcp else ()),
+        ),
+        notes=(
+            *(f"{_name(fit)}: {text}" for fit in calibration.fits for text in filter(None, (fit.line_fails, *fit.notes))),
+            *(f"not fitted: {text}" for text in calibration.skipped),
+        ),
+    )  # fmt: skip
+
+
+def _form(fit: CollectiveFit) -> str:
+    return UNKNOWN if fit.line.wire_factor == 0 else "in place" if fit.in_place else "out of place"
+
+
+def _name(fit: CollectiveFit) -> str:
+    parts = [_op(fit), f"{fit.world_size} ranks", fit.dtype, "in place" if fit.in_place else "", fit.network or ""]
+    return " ".join(part for part in parts if part)
+
+
+def _op(fit: CollectiveFit) -> str:
+    return fit.op if fit.pattern is None else f"{fit.op} {fit.pattern}"
+
+
+def _over_tcp(fit: CollectiveFit) -> bool:
+    """Whether beta is the rate of a link that carries TCP: gloo between hosts, real or emulated."""
+    between_hosts = fit.network is not None or "+" in fit.placement
+    return fit.backend == "gloo" and between_hosts and fit.line.beta_bytes_per_s is not None
+
+
+def _link(fit: CollectiveFit) -> Value:
+    if fit.line.beta_bytes_per_s is None or not _over_tcp(fit):
+        return unknown()
+    rate = link_rate_bytes_per_s(fit.line.beta_bytes_per_s)
+    return Value(text=f"{rate * 8 / 1e9:.3g}", raw=rate)
+
+
+def _alpha(line: Line) -> Value:
+    return Value(
+        text=_with_interval(line.alpha_ns / 1e3, line.alpha_ns, line.alpha_ns_low, line.alpha_ns_high),
+        compact=_digits(line.alpha_ns / 1e3),
+        raw=line.alpha_ns,
+    )
+
+
+def _beta(line: Line) -> Value:
+    beta = line.beta_bytes_per_s
+    if beta is None:
+        return unknown()
+    text = _with_interval(beta / 1e9, beta, line.beta_bytes_per_s_low, line.beta_bytes_per_s_high)
+    return Value(text=text, compact=_digits(beta / 1e9), raw=beta)
+
+
+def _with_interval(shown: float, value: float, low: float | None, high: float | None) -> str:
+    if low is None or high is None or value <= 0:
+        return _digits(shown)
+    share = max(high - value, value - low) / value
+    if share >= 1:
+        return f"{_digits(shown)} ({_digits(shown * low / value)} to {_digits(shown * high / value)})"
+    return f"{_digits(shown)} {format_plus_minus(share)}"
+
+
+def _digits(value: float) -> str:
+    """Three digits, without an exponent."""
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
+
+
+def _errors(fit: Line | Curve) -> Value:
+    mean, worst = fit.mean_relative_error, fit.max_relative_error
+    return Value(
+        text=f"{format_percent(mean)} / {format_percent(worst)}",
+        compact=format_percent(mean),
+        raw=mean,
+        tone=judged(mean, *_WORRY),
+    )
+
+
+VIEWS = (
+    View(key="predicted", title="Predicted collectives", needs=("predictions",), table=build_sizes),
+    View(
+        key="calibration",
+        title="Calibration: predicted against measured",
+        needs=("calibration",),
+        table=calibration_table,
+        charts=Charts(
+            needs=("calibration",), prepare=calibration_charts, chart=calibration_chart, caption=calibration_caption
+        ),
+    ),
+)

@@ -1,17 +1,65 @@
-"""Predicted training steps: one row a number of GPUs, the parts of one step, its memory, and ways to make it fit."""
+"""Predicted training steps: one row a number of GPUs, the parts of one step, its memory, and ways to make it fit.
+
+What tables of predicted steps share.
+
+Layouts that a search found: the best ones with what they pay, and the obvious ones with why they lose.
+
+A measured job on other numbers of GPUs, as predicted: one row for each.
+
+Predicted speed over the number of GPUs: the curve with its 80% band, measured points, and where it bends.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from stepscope.core.units import format_bytes, format_duration
-from stepscope.predict.step.alternatives import KNEE, Remedy, base_of, efficiency
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_bytes, format_duration, format_percent
+from stepscope.predict.step.alternatives import KNEE, Remedy, base_of, efficiency, warnings_of
 from stepscope.predict.step.calibration import MEMORY_LIMIT
 from stepscope.predict.step.layout import layout_text
+from stepscope.predict.step.plan import LayoutSearch, UsualLayout, slower_because
 from stepscope.predict.step.step import StepPrediction
-from stepscope.report.table import Column, Format, Table, Value, duration, number, percent, size, tabled, whole
-from stepscope.report.view import View
-from stepscope.report.views._predicted import PART, interval
+from stepscope.records.prediction import ScaledStep, ScalePrediction
+from stepscope.report.table import (
+    Column,
+    Format,
+    Table,
+    Value,
+    duration,
+    figure,
+    number,
+    percent,
+    said,
+    size,
+    tabled,
+    times,
+    whole,
+    with_share,
+)
+from stepscope.report.vega import COLORS, COLUMN, FAINT, INK, Spec, chart, doubling_axis, layer, log_axis, sig
+from stepscope.report.view import Charts, View
+
+PART = {
+    "compute": "computation",
+    "launch": "launching kernels (host)",
+    "tp": "tensor-parallel traffic",
+    "cp": "context-parallel traffic",
+    "ep": "expert-parallel traffic",
+    "pp": "pipeline messages",
+    "bubble": "pipeline bubble",
+    "dp": "data-parallel traffic",
+    "optimizer": "optimizer",
+    "other": "fixed time, slowest GPU",
+}
+
+
+def interval(p: StepPrediction) -> Value:
+    """Of tokens per second."""
+    low, high = p.low_tokens_per_s, p.high_tokens_per_s
+    return Value(text=f"{low:,.0f} to {high:,.0f}", raw=f"{low:.0f} {high:.0f}")
+
 
 _MEMORY = {
     "params": "parameters",
@@ -138,4 +186,201 @@ def _used(p: StepPrediction) -> str:
     return f"{format_bytes(p.memory.total)} of {format_bytes(p.cluster.gpu.total_bytes)}"
 
 
-VIEW = View(key="predicted_step", title="Predicted steps", needs=("predictions",), table=build_scaling)
+SHOWN = 5
+
+
+def explain(p: StepPrediction) -> str:
+    """The two largest parts of the step beside computation, and warnings by their cause."""
+    parts = {name: value / p.step_s for name, value in p.budget.parts.items() if name != "compute"}
+    top = sorted(parts, key=lambda name: -parts[name])[:2]
+    text = "; ".join(f"{PART[name]} {format_percent(parts[name])}" for name in top if parts[name] > 0.005)
+    warned = ", ".join(w.cause for w in warnings_of(p))
+    return "; ".join(part for part in (text, warned and f"! {warned}") if part) or "computation alone"
+
+
+def build_plan(plan: LayoutSearch) -> Table:
+    """One row a layout, fastest first."""
+    best = plan.best[0]
+    return tabled(
+        "planned",
+        "",
+        (
+            Column("rank", "", lambda item: item[0], whole, role="identity", lead=True),
+            Column("layout", "layout", lambda item: layout_text(item[1].layout), role="identity", lead=True),
+            Column("tokens_per_s", "tokens/s", lambda item: item[1].tokens_per_s, number),
+            Column("interval", "80% interval", lambda item: interval(item[1]), unit="1/s", drop=2),
+            Column("per_gpu", "per GPU", lambda item: item[1].tokens_per_s_per_gpu, number),
+            Column("mfu", "MFU", lambda item: item[1].mfu["non-causal"], percent),
+            Column("memory_bytes", "memory", lambda item: item[1].memory.total, size),
+            Column(
+                "against",
+                "against the first",
+                lambda item: "" if item[1] is best else slower_because(item[1], best),
+                drop=1,
+            ),
+            Column("pays", "beside computation", lambda item: explain(item[1]), drop=1),
+        ),
+        list(enumerate(plan.best[:SHOWN], 1)),
+    )
+
+
+def build_alternatives(plan: LayoutSearch) -> Table:
+    """One row an obvious layout."""
+
+    def form(item: UsualLayout) -> str | None:
+        return None if item.prediction is None else layout_text(item.prediction.layout)
+
+    return tabled(
+        "planned_alternatives",
+        "Why not",
+        (
+            Column("name", "layout", lambda a: a.name, role="identity", lead=True),
+            Column("form", "at its best", form, drop=1),
+            Column("why", "why it loses", lambda a: said(a.why)),
+        ),
+        plan.alternatives,
+    )
+
+
+DOMINANT = {
+    "compute": "compute",
+    "copies": "copies",
+    "input": "loading",
+    "idle": "host",
+    "straggling": "slowest rank",
+    "exposed": "communication",
+    "unexplained": "unexplained",
+}
+"""Parts of a step in words. host: the device waits for launches."""
+
+
+def scaled_steps_table(prediction: ScalePrediction) -> Table:
+    """One row for each number of GPUs asked for, beside what was measured there."""
+    measured = {point.ranks: point.step_ns for point in prediction.measured}
+    samples = any(step.samples_per_s is not None for step in prediction.steps)
+
+    def interval(step: ScaledStep) -> Value:
+        text = f"{format_duration(step.low_ns)} to {format_duration(step.high_ns)}"
+        return Value(text=text, raw=f"{step.low_ns:.0f} {step.high_ns:.0f}")
+
+    def dominant(step: ScaledStep) -> str:
+        share = getattr(step, f"{step.dominant}_ns") / step.step_ns
+        return f"{DOMINANT[step.dominant]} {format_percent(share, digits=0)}"
+
+    return tabled(
+        "scaled_steps",
+        "",
+        (
+            Column("gpus", f"{prediction.unit}s", lambda step: step.ranks, number, role="identity", lead=True),
+            Column("step_ns", "step", lambda step: step.step_ns, duration),
+            Column("interval_ns", "80% interval", interval, unit="ns"),
+            *(
+                [Column("measured_ns", "measured", lambda step: measured.get(step.ranks), duration)]
+                if any(step.ranks in measured for step in prediction.steps)
+                else []
+            ),
+            Column("throughput", "throughput", lambda step: step.throughput, times),
+            *([Column("samples_per_s", "samples/s", lambda step: step.samples_per_s, figure)] if samples else []),
+            Column("efficiency", "efficiency", lambda step: step.efficiency, percent),
+            Column(
+                "exposed_comm_ns", "exposed communication",
+                lambda step: with_share(step.exposed_ns, step.exposed_ns / step.step_ns), short_title="exposed", unit="ns",
+            ),
+            Column("straggling_ns", "slowest rank", lambda step: step.straggling_ns, duration, drop=1),
+            Column("dominant", "largest part", dominant, drop=2),
+        ),
+        prediction.steps,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalePoint:
+    """Work per second of the whole job on so many GPUs. low, high: 80% interval. measured: not predicted."""
+
+    gpus: int
+    value: float
+    low: float | None = None
+    high: float | None = None
+    measured: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleCurve:
+    """unit: ``tokens/s``, ``samples/s``. knee: GPUs up to which the curve is good."""
+
+    key: str
+    title: str
+    unit: str
+    points: tuple[ScalePoint, ...]
+    knee: int | None = None
+
+
+def predicted_scaling_charts(scale_curves: Sequence[ScaleCurve]) -> tuple[ScaleCurve, ...]:
+    return tuple(curve for curve in scale_curves if len(curve.points) > 1)
+
+
+def predicted_scaling_chart(data: ScaleCurve) -> Spec:
+    """Both axes logarithmic; dashed: as fast as the first point times the GPUs."""
+    points = sorted(data.points, key=lambda p: p.gpus)
+    predicted = [p for p in points if not p.measured]
+    first = points[0]
+    gpus = sorted({p.gpus for p in points})
+    ideal = [{"x": n, "y": sig(first.value * n / first.gpus)} for n in (gpus[0], gpus[-1])]
+    values = [v for p in points for v in (p.value, p.low, p.high) if v is not None] + [row["y"] for row in ideal]
+    along: dict[str, Any] = {"y": {"field": "y", "type": "quantitative"}}
+    band = [{"x": p.gpus, "y": sig(p.low), "end": sig(p.high)} for p in predicted if p.low and p.high]
+    layers = [layer("line", ideal, along, color=FAINT, strokeDash=[4, 2], strokeWidth=0.9)]
+    if band:
+        layers.append(layer("area", band, {**along, "y2": {"field": "end"}}, color=COLORS[0], opacity=0.2))
+    if data.knee is not None and gpus[0] <= data.knee <= gpus[-1]:
+        edge = {"y": {"value": 0}, "y2": {"value": "height"}}
+        layers.append(layer("rule", [{"x": data.knee}], edge, color=INK, strokeDash=[2, 2], strokeWidth=0.9))
+    layers.append(
+        layer("line", [{"x": p.gpus, "y": sig(p.value)} for p in predicted], along, color=COLORS[0], strokeWidth=1.2)
+    )
+    for measured, color in ((False, COLORS[0]), (True, INK)):
+        rows = [
+            {"x": p.gpus, "y": sig(p.value), "said": f"{p.gpus} GPUs: {p.value:,.4g} {data.unit}"}
+            for p in points
+            if p.measured is measured
+        ]
+        if rows:
+            layers.append(layer("point", rows, along, color=color, filled=True, size=22, opacity=1))
+    room = (gpus[0] / 1.15, gpus[-1] * 1.15)
+    return chart(
+        data.title,
+        layers,
+        width=COLUMN,
+        height=150,
+        x=doubling_axis("x", "GPUs", gpus, room),
+        y=log_axis("y", f"speed ({data.unit})", values),
+    )
+
+
+def predicted_scaling_caption(data: ScaleCurve) -> str:
+    points = sorted(data.points, key=lambda p: p.gpus)
+    first, last = points[0], points[-1]
+    share = last.value / first.value / (last.gpus / first.gpus)
+    knee = "" if data.knee is None else f" Vertical line: the knee, {data.knee} GPUs."
+    measured = " Black points: measured." if any(p.measured for p in points) else ""
+    return (
+        f"Predicted speed ({data.unit}) over GPUs with its 80% interval; dashed: proportional to the GPUs. {last.gpus} GPUs "
+        f"reach {share:.0%} of {first.gpus} GPUs' speed per GPU.{knee}{measured}"
+    )
+
+
+VIEWS = (
+    View(key="predicted_step", title="Predicted steps", needs=("predictions",), table=build_scaling),
+    View(key="planned", title="Planned layouts", needs=("plan",), table=build_plan),
+    View(key="scaled_steps", title="A measured job on more GPUs", needs=("prediction",), table=scaled_steps_table),
+    View(
+        key="predicted_scaling",
+        title="Predicted scaling",
+        charts=Charts(
+            needs=("scale_curves",),
+            prepare=predicted_scaling_charts,
+            chart=predicted_scaling_chart,
+            caption=predicted_scaling_caption,
+        ),
+    ),
+)

@@ -10,6 +10,17 @@ from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_count
 from stepscope.core.words import grouped, listed
 from stepscope.records.training import ScalingRow, TrainingRun
+from stepscope.report.shared.runs import (
+    NONE,
+    baselines_said,
+    efficiency_value,
+    exposed_share,
+    exposed_value,
+    first_epochs,
+    measured,
+    rate_column,
+    speedup_value,
+)
 from stepscope.report.table import (
     Column,
     Format,
@@ -25,17 +36,6 @@ from stepscope.report.table import (
     whole,
 )
 from stepscope.report.view import View
-from stepscope.report.views._training import (
-    NONE,
-    baselines_said,
-    efficiency_value,
-    exposed_share,
-    exposed_value,
-    first_epochs,
-    measured,
-    rate_column,
-    speedup_value,
-)
 from stepscope.results.figures import best_accuracy, epoch_time, too_short, train_loss
 from stepscope.results.labels import failure_label, ranks_label
 from stepscope.results.mfu import CONVENTION, mfu
@@ -274,4 +274,4 @@ def of_cells(runs: Sequence[TrainingRun]) -> Table:
     return build(runs, tuple(speedups(runs).values()), show=CELLS)
 
 
-VIEW = View(key="runs", title="Training runs", needs=("runs", "scaling"), table=build)
+VIEWS = (View(key="runs", title="Training runs", needs=("runs", "scaling"), table=build),)

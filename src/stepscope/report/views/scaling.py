@@ -1,21 +1,61 @@
-"""Speed-up over ranks, strong and weak scaling apart, with the line that nothing beats."""
+"""Speed-up over ranks, strong and weak scaling apart, with the line that nothing beats.
+
+Speed-up and efficiency of runs against their baselines, side by side.
+
+1 rank against n: the parts of a step on both, what each would ideally take, and its share of the loss.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
-from stepscope.core.words import counted, grouped
+from stepscope.core.words import counted, grouped, listed
+from stepscope.records.comparison import ScalingBudget
 from stepscope.records.training import ScalingRow, TargetTime, TrainingRun
-from stepscope.report.names import file_part
-from stepscope.report.table import Column, Raw, Table, Value, duration, figure, tabled, times, whole
-from stepscope.report.vega import COLUMN, FAINT, MAX_LINES, Spec, doubling_axis, layer, number_axis, sig, whole_axis
-from stepscope.report.vega import chart as chart_
-from stepscope.report.view import Figures, View, distinct
-from stepscope.report.views._curves import CURVES_HEIGHT, CurvePoint, RunCurve, RunCurves, curve_layers
-from stepscope.report.views._runs import facets, model_on, names, numbered_parts, scaled, titled
-from stepscope.report.views._training import baselines_said, efficiency_value, first_epochs, speedup_value
+from stepscope.report.names import file_part, lines
+from stepscope.report.shared.curves import CURVES_HEIGHT, CurvePoint, RunCurve, RunCurves, curve_layers
+from stepscope.report.shared.runs import (
+    baselines_said,
+    by_dataset,
+    efficiency_value,
+    facets,
+    first_epochs,
+    model_on,
+    names,
+    numbered_parts,
+    scaled,
+    speedup_value,
+    titled,
+)
+from stepscope.report.shared.stacks import NAME_CHARS
+from stepscope.report.table import Column, Raw, Table, Value, duration, figure, percent, tabled, times, whole
+from stepscope.report.vega import (
+    COLORS,
+    COLUMN,
+    FAINT,
+    INK,
+    MAX_LINES,
+    PAGE,
+    WIDE,
+    Spec,
+    apart,
+    chart,
+    doubling_axis,
+    head,
+    layer,
+    name_axis,
+    number_axis,
+    sig,
+    whiskers,
+    whole_axis,
+    words,
+)
+from stepscope.report.view import Charts, View, distinct
+from stepscope.results.scaling import EXCELLENT, GOOD
+from stepscope.results.scaling_budget import PARTS, ranked
 
 _RULES = {
     "strong": ("strong scaling", " Strong: the same global batch (or data) on more ranks."),
@@ -37,7 +77,7 @@ class ScalingChart(RunCurves):
     rule: str | None
 
 
-def prepare(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple[ScalingChart, ...]:
+def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple[ScalingChart, ...]:
     """One chart a data set, rule and baseline's ranks; a line for everything else, if it has two numbers of ranks."""
     found = scaled(runs, scaling)
     baselines = {row.run_id: row for _, row in found if row.is_baseline}
@@ -106,7 +146,7 @@ def _efficiency(point: CurvePoint) -> str:
     )
 
 
-def chart(data: ScalingChart) -> Spec:
+def scaling_chart(data: ScalingChart) -> Spec:
     """Lines of speed-up with the one that nothing beats; over a wide range both axes double at each step."""
     ranks = sorted({p.x for curve in data.curves for p in curve.points})
     ends = [p for curve in data.curves for p in curve.points]
@@ -131,10 +171,10 @@ def chart(data: ScalingChart) -> Spec:
         layer("text", words, {"text": {"field": "text"}}, color=FAINT, align="right", dx=-8, dy=-1, baseline="bottom"),
         *curve_layers(data, of=said),
     ]
-    return chart_(data.title, layers, width=COLUMN, height=CURVES_HEIGHT, x=x, y=y)
+    return chart(data.title, layers, width=COLUMN, height=CURVES_HEIGHT, x=x, y=y)
 
 
-def caption(data: ScalingChart) -> str:
+def scaling_caption(data: ScalingChart) -> str:
     said = []
     for curve in data.curves[:5]:
         last = curve.points[-1]
@@ -149,7 +189,7 @@ def caption(data: ScalingChart) -> str:
 NEVER = "never"
 
 
-def build(
+def scaling_table(
     scaling: Sequence[ScalingRow], runs: Sequence[TrainingRun] = (), *, drop_epochs: int = 1, raw: bool = False
 ) -> Table:
     """One line a run and target accuracy; groups in order of first appearance.
@@ -196,7 +236,7 @@ def build(
         "Scaling",
         (column for column in columns if raw or column.key not in _RAW),
         ((row, target) for row in ordered for target in (row.targets or (None,))),
-        footnotes=(*_footnotes(ordered, drop_epochs), *baselines_said(runs, ordered)),
+        footnotes=(*_scaling_footnotes(ordered, drop_epochs), *baselines_said(runs, ordered)),
     )
 
 
@@ -209,7 +249,7 @@ def _target_speedup(target: TargetTime) -> Value:
     return times(target.speedup, tone="bad" if target.speedup is not None and target.speedup < 1 else "plain")
 
 
-def _footnotes(rows: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
+def _scaling_footnotes(rows: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
     if not rows:
         return ()
     notes = [
@@ -232,10 +272,219 @@ def _footnotes(rows: Sequence[ScalingRow], drop_epochs: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-VIEW = View(
-    key="scaling",
-    title="Scaling",
-    needs=("scaling", "runs"),
-    table=build,
-    figures=Figures(needs=("runs", "scaling"), prepare=prepare, chart=chart, caption=caption),
+MAX_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledRun:
+    """One run with what its speed-up would be at best (``ratio``)."""
+
+    name: str
+    row: ScalingRow
+
+    @property
+    def ratio(self) -> float:
+        return self.row.world_size / self.row.baseline_world_size
+
+    @property
+    def text(self) -> str:
+        share = format_percent(self.row.efficiency, digits=1)
+        return f"{self.row.speedup:.2f}x of {self.ratio:g}x, efficiency {share}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedupChart:
+    """Runs on one data set. basis: what the speed-ups are made of."""
+
+    key: str
+    title: str
+    runs: tuple[ScaledRun, ...]
+    basis: tuple[str, ...]
+
+
+def speedup_efficiency_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple[SpeedupChart, ...]:
+    """One chart a data set (and model, where there are many); baselines themselves are not shown."""
+    found = {run.run_id: (run, row) for run, row in scaled(runs, scaling) if not row.is_baseline}
+    charts = []
+    for part in by_dataset((run for run, _ in found.values()), MAX_ROWS):
+        rows = [found[run.run_id][1] for run in part.runs]
+        charts.append(
+            SpeedupChart(
+                key=part.key,
+                title=part.title,
+                runs=tuple(
+                    ScaledRun(name=_with_ranks(*each), row=row) for each, row in zip(part.named, rows, strict=True)
+                ),
+                basis=tuple(dict.fromkeys(row.basis for row in rows)),
+            )
+        )
+    return tuple(charts)
+
+
+def _with_ranks(run: TrainingRun, name: str) -> str:
+    """A speed-up says nothing without them."""
+    ranks = facets(run)["ranks"]
+    return name if ranks in name else ", ".join(text for text in (name, ranks) if text)
+
+
+def speedup_efficiency_chart(data: SpeedupChart) -> Spec:
+    """Left: speed-up, a tick at what it can be at most; right: efficiency, lines at 0.8 and 0.9."""
+    longest = max(len(run.name) for run in data.runs)
+    width, wrap = (COLUMN, NAME_CHARS) if longest <= NAME_CHARS else (PAGE, 2 * NAME_CHARS)
+    names = apart([lines(run.name, wrap) for run in data.runs])
+    beside = WIDE * max(len(line) for name in names for line in name.split("\n")) + 20
+    speedups, shares, ideal, low_high, low_high_shares = [], [], [], [], []
+    for run, name in zip(data.runs, names, strict=True):
+        row = run.row
+        share = row.efficiency / row.speedup
+        end = max(row.speedup, row.high or 0.0)
+        at = {"run": name, "slower": row.speedup < 1, "said": f"{run.name}: {run.text}"}
+        speedups.append({**at, "x": sig(row.speedup), "end": sig(end), "text": f"{row.speedup:.2f}x"})
+        percent = format_percent(row.efficiency, digits=1)
+        shares.append({**at, "x": sig(row.efficiency), "end": sig(end * share), "text": percent})
+        ideal.append({"run": name, "x": sig(run.ratio)})
+        if row.low is not None and row.high is not None:
+            low_high.append({"run": name, "low": sig(row.low), "high": sig(row.high)})
+            low_high_shares.append({"run": name, "low": sig(row.low * share), "high": sig(row.high * share)})
+    room = 1.2 if width > COLUMN else 1.5
+    down = name_axis("run", names)
+    bare = {**down, "axis": None}
+    most = max(max(run.ratio, run.row.speedup, run.row.high or 0.0) for run in data.runs) * room
+    most_share = max(1.02, *(room * run.row.efficiency for run in data.runs))
+    ticks = 5 if width > COLUMN else 3
+    left = number_axis("x", "speed-up (x)", low=0.0, top=most, tickCount=ticks)
+    right = number_axis("x", "efficiency", low=0.0, top=most_share, tickCount=ticks)
+    levels = [{"x": GOOD, "text": f"{GOOD:g}"}, {"x": EXCELLENT, "text": f"{EXCELLENT:g}"}]
+    height = max(36, sum(14 if "\n" not in name else 19 for name in names))
+
+    def panel(
+        bars: list[dict[str, Any]], color: str, ranged: list[dict[str, Any]], marks: Sequence[Spec]
+    ) -> list[Spec]:
+        hue = {"condition": {"test": "datum.slower", "value": COLORS[1]}, "value": color}
+        bare = [{k: v for k, v in bar.items() if k != "said"} for bar in bars]
+        at_end = words(bare, {"x": {"field": "end", "type": "quantitative"}}, align="left", dx=3)
+        return [layer("bar", bars, {"color": hue}), *whiskers(ranged, across=True), *marks, *at_end]
+
+    best = layer("tick", ideal, color=INK, thickness=1.2, orient="vertical", size=12)
+    above = {"y": {"value": -1}, "text": {"field": "text"}}
+    good = (
+        layer("rule", levels, {"y": None}, color=FAINT, strokeDash=[4, 2], strokeWidth=0.9),
+        layer("text", levels[:1], above, color=FAINT, align="right", dx=-1, baseline="bottom"),
+        layer("text", levels[1:], above, color=FAINT, align="left", dx=1, baseline="bottom"),
+    )
+    size = {"width": max(60, round((width - beside - 24) / 2)), "height": height}
+    first = panel(speedups, COLORS[0], low_high, (best,))
+    second = panel(shares, COLORS[2], low_high_shares, good)
+    return {
+        **head(data.title, width),
+        "spacing": 12,
+        "hconcat": [
+            {**size, "encoding": {"x": left, "y": down}, "layer": first},
+            {**size, "encoding": {"x": right, "y": bare}, "layer": second},
+        ],
+    }
+
+
+def speedup_efficiency_caption(data: SpeedupChart) -> str:
+    said = [f"{run.name}: {run.text}" + (f" ({run.row.rating})" if run.row.rating else "") for run in data.runs]
+    kinds = {run.row.scaling for run in data.runs}
+    rules = {
+        "strong": "strong scaling: the same global batch (or data)",
+        "weak": "weak scaling: the same batch per rank",
+        None: "whether the global batch or each rank's batch was kept is unknown",
+    }
+    how = "; ".join(rules[kind] for kind in ("strong", "weak", None) if kind in kinds)
+    whisker = " Whiskers: 95% interval." if any(run.row.low is not None for run in data.runs) else ""
+    return (
+        f"Speed-up and efficiency on {data.title}, {counted(len(data.runs), 'run')}:"
+        f" {listed(said, at_most=6, between='; ')}. From {', '.join(data.basis)}; {how}."
+        f" Black ticks: as much faster as there are more ranks; dashed: efficiency 0.8"
+        f" (above: good) and 0.9 (excellent). Orange: slower than the baseline.{whisker}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    head: str
+    name: str
+    base_ns: float
+    ideal_ns: float
+    run_ns: float
+    lost_ns: float
+    share: float | None
+
+
+def scaling_budget_table(budgets: Sequence[ScalingBudget]) -> Table:
+    """One row a part, the largest loss first, and the whole below; a block for every pair and reading that has parts."""
+    budgets = [budget for budget in budgets if budget.readings[0].parts]
+    first = budgets[0] if len(budgets) == 1 else None
+    return tabled(
+        "scaling_budget",
+        "Where the speed-up is lost",
+        (
+            Column("pair", "", lambda line: line.head, role="group"),
+            Column("part", "part", lambda line: line.name, role="identity", lead=True),
+            Column("base_ns", f"{first.base_world_size} rank{'s' * (first.base_world_size > 1)}" if first else "baseline",
+                   lambda line: line.base_ns, duration),
+            Column("ideal_ns", "ideal", lambda line: line.ideal_ns, duration, drop=1),
+            Column("run_ns", counted(first.world_size, "rank") if first else "run", lambda line: line.run_ns, duration),
+            Column("lost_ns", "lost", lambda line: line.lost_ns, duration),
+            Column("share", "of the loss", lambda line: line.share, percent),
+        ),
+        [line for budget in budgets for line in _lines(budget)],
+        footnotes=_scaling_budget_footnotes(budgets),
+    )  # fmt: skip
+
+
+def _lines(budget: ScalingBudget) -> Iterable[_Line]:
+    for reading in budget.readings:
+        kind = f", {reading.scaling}" if reading.scaling else ""
+        head = f"{budget.run} against {budget.base}{kind}"
+        for part in ranked(reading):
+            yield _Line(head, PARTS[part.key], part.base_ns, part.ideal_ns, part.run_ns, part.lost_ns, part.share)
+        total = None if reading.lost_ns <= 0 else 1.0
+        yield _Line(
+            head, budget.unit, budget.base_time.value, reading.ideal_ns, budget.time.value, reading.lost_ns, total
+        )
+
+
+def _scaling_budget_footnotes(budgets: Sequence[ScalingBudget]) -> tuple[str, ...]:
+    notes = [
+        "ideal: the baseline's time divided by the ranks (strong scaling), or unchanged (weak); lost: above the ideal time."
+    ]
+    signed = [
+        part for b in budgets for each in b.readings if each.lost_ns > 0 for part in each.parts if part.share is None
+    ]
+    if signed:
+        notes.append(
+            "of the loss: unknown of a part that gained (-), and of one that lost more than the whole, which others gained"
+            " back; the lost times sum to the loss."
+        )
+    if any(budget.traced for budget in budgets):
+        notes.append("traced jobs: means over ranks and steps; the last rank to finish a step decides its length.")
+    return tuple(notes)
+
+
+VIEWS = (
+    View(
+        key="scaling",
+        title="Scaling",
+        needs=("scaling", "runs"),
+        table=scaling_table,
+        charts=Charts(needs=("runs", "scaling"), prepare=scaling_charts, chart=scaling_chart, caption=scaling_caption),
+    ),
+    View(
+        key="speedup_efficiency",
+        title="Speed-up and efficiency",
+        charts=Charts(
+            needs=("runs", "scaling"),
+            prepare=speedup_efficiency_charts,
+            chart=speedup_efficiency_chart,
+            caption=speedup_efficiency_caption,
+            stem="KEY_speedup_efficiency",
+        ),
+    ),
+    View(
+        key="scaling_budget", title="Where the speed-up is lost", needs=("scaling_budgets",), table=scaling_budget_table
+    ),
 )

@@ -1,24 +1,43 @@
-"""What a step's time goes into: its phases, one bar a run."""
+"""What a step's time goes into: its phases, one bar a run.
+
+Where a step goes: computation against communication that nothing hides.
+
+The phases of a cell's step: mean, longest, and how much they vary from step to step and from rank to rank.
+
+Which rank takes longer than the others before it communicates, step by step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.records.samples import PHASE_NAMES
+from stepscope.records.samples import PHASE_NAMES, PHASES
 from stepscope.records.samples import PHASES as SAMPLED
 from stepscope.records.training import PhaseTimes, TrainingRun
-from stepscope.report.vega import color
-from stepscope.report.view import Figures, View
-from stepscope.report.views._runs import by_dataset, failure, time_unit
-from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.report.names import clean, file_part
+from stepscope.report.shared.runs import by_dataset, failure, time_unit
+from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.report.table import Column, Table, duration, percent, said, tabled
+from stepscope.report.vega import COLUMN, Spec, chart, color, layer, name_axis, number_axis, sig
+from stepscope.report.view import Charts, View
+from stepscope.results.evidence import CellEvidence
+from stepscope.results.figures import exposed_fraction
+from stepscope.results.slow_ranks import OwnTimes, own_times
+from stepscope.stats.measured import common_steps
 
 _HUES = ("k-wait", "k-forward", "k-compute", "k-exposed", "k-copies", "k-other")
-PHASES = tuple((f"{key}_ns", name, color(hue)) for key, name, hue in zip(SAMPLED, PHASE_NAMES, _HUES, strict=True))
+STEP_BUDGET_PHASES = tuple(
+    (f"{key}_ns", name, color(hue)) for key, name, hue in zip(SAMPLED, PHASE_NAMES, _HUES, strict=True)
+)
 
 
-def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
+def step_budget_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
     """One chart a data set (and model, where there are many): medians of the slowest rank's phases in ns."""
     shown = [run for run in runs if run.phases is not None or run.status != "ok"]
     charts = []
@@ -33,8 +52,8 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
                 key=part.key,
                 title=part.title,
                 kinds=PHASE_NAMES,
-                colors=tuple(color for _, _, color in PHASES),
-                rows=tuple(_row(run, name) for run, name in part.named),
+                colors=tuple(color for _, _, color in STEP_BUDGET_PHASES),
+                rows=tuple(_step_budget_row(run, name) for run, name in part.named),
                 axis=f"time per step ({unit})",
                 scale=scale,
             )
@@ -43,17 +62,17 @@ def prepare(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
 
 
 def _phases(phases: PhaseTimes) -> tuple[float, ...]:
-    return tuple(getattr(phases, field) for field, _, _ in PHASES)
+    return tuple(getattr(phases, field) for field, _, _ in STEP_BUDGET_PHASES)
 
 
-def _row(run: TrainingRun, name: str) -> StackRow:
+def _step_budget_row(run: TrainingRun, name: str) -> StackRow:
     if run.phases is None or run.status != "ok":
         return StackRow(name=name, failure=failure(run) or "not measured")
     parts = _phases(run.phases)
     return StackRow(name=name, parts=parts, text=format_duration(sum(parts)))
 
 
-def caption(data: Stacks) -> str:
+def step_budget_caption(data: Stacks) -> str:
     said = []
     for row in [row for row in data.rows if row.failure is None][:5]:
         share, kind = max(
@@ -67,8 +86,253 @@ def caption(data: Stacks) -> str:
     )
 
 
-VIEW = View(
-    key="step_budget",
-    title="Time budget of a step",
-    figures=Figures(needs=("runs",), prepare=prepare, chart=stacks_chart, caption=caption),
+def share_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
+    """Shares of the median step on several ranks, or of the epoch where only that was timed. The interval of the exposed
+    part lies around the end of the first."""
+    charts = []
+    several = [run for run in runs if run.world_size is not None and run.world_size > 1]
+    shown = [run for run in several if run.status != "ok" or exposed_fraction(run) is not None]
+    for part in by_dataset(shown, MAX_ROWS):
+        mine = part.runs
+        if sum(run.status == "ok" for run in mine) < 2:
+            continue
+        charts.append(
+            Stacks(
+                key=part.key,
+                title=part.title,
+                kinds=("computation and the rest", "exposed communication"),
+                colors=(color("k-compute"), color("k-exposed")),
+                rows=tuple(_share_row(run, name) for run, name in part.named),
+                axis="share of the step (%)",
+                scale=100.0,
+                whole=1.0,
+            )
+        )
+    return tuple(charts)
+
+
+def _share_row(run: TrainingRun, name: str) -> StackRow:
+    share = exposed_fraction(run)
+    if run.status != "ok" or share is None:
+        return StackRow(name=name, failure=failure(run))
+    low, high = _interval(run)
+    return StackRow(name=name, parts=(1.0 - share, share), low=low, high=high, text=format_percent(share, digits=0))
+
+
+def _interval(run: TrainingRun) -> tuple[float | None, float | None]:
+    """Where the computation ends by the interval of the exposed part; None without one."""
+    exposed, step = run.exposed_comm_ns, run.step_ns
+    if exposed is None or step is None or exposed.low is None or exposed.high is None:
+        return None, None
+    return max(0.0, 1.0 - exposed.high / step.value), max(0.0, 1.0 - exposed.low / step.value)
+
+
+def share_caption(data: Stacks) -> str:
+    done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -row.parts[1])
+    text = (
+        f"Computation against exposed communication in a step on {data.title},"
+        f" {counted(len(data.rows), 'run')} on several ranks. Most communication shows in {done[0].name}:"
+        f" {done[0].text} of the step"
+    )
+    text += f"; least in {done[-1].name}: {done[-1].text}." if len(done) > 1 else "."
+    if any(row.low is not None for row in done):
+        text += " Whiskers: 95% interval of the exposed part."
+    return text + failed_text(data.rows)
+
+
+NAMES = dict(zip(PHASES, PHASE_NAMES, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpread:
+    """One phase of one cell over its timed steps and ranks, ns. share: of the mean step.
+
+    over_steps: standard deviation of the ranks' mean from step to step; over_ranks: of the ranks' means over all steps;
+    None of a single step, or rank.
+    """
+
+    group: str
+    label: str
+    phase: str
+    mean: float
+    longest: float
+    share: float | None
+    over_steps: float | None
+    over_ranks: float | None
+
+
+def spreads(cells: Iterable[CellEvidence]) -> tuple[PhaseSpread, ...]:
+    """Of every cell with timed steps on all ranks: its phases, then the step."""
+    return tuple(row for cell in cells for row in _of(cell))
+
+
+def _of(cell: CellEvidence) -> list[PhaseSpread]:
+    steps = common_steps(cell.result.samples, cell.result.spec.world_size).full
+    samples = [each for each in steps.values() if each]
+    if not samples:
+        return []
+    whole = np.array([[float(s.step_ns) for s in ranks] for ranks in samples])
+    names = [name for name in PHASES if not (name == "exposed_comm" and cell.run.comm_source == "none")]
+    times = {name: np.array([[float(getattr(s, f"{name}_ns")) for s in ranks] for ranks in samples]) for name in names}
+    found = [_spread(cell, NAMES[name], of, float(whole.mean())) for name, of in times.items() if of.any()]
+    return [*found, _spread(cell, "step", whole, float(whole.mean()))]
+
+
+def _spread(cell: CellEvidence, phase: str, times: NDArray[np.float64], step: float) -> PhaseSpread:
+    """times: [steps, ranks]."""
+    by_step, by_rank = times.mean(axis=1), times.mean(axis=0)
+    return PhaseSpread(
+        group=cell.run.group,
+        label=cell.run.label,
+        phase=phase,
+        mean=float(times.mean()),
+        longest=float(times.max()),
+        share=float(times.mean()) / step if step > 0 else None,
+        over_steps=float(by_step.std(ddof=1)) if by_step.size > 1 else None,
+        over_ranks=float(by_rank.std(ddof=1)) if by_rank.size > 1 else None,
+    )
+
+
+def phase_spread_table(cells: Sequence[CellEvidence]) -> Table:
+    """One row a phase of a cell."""
+    return tabled(
+        "phase_times",
+        "Phases over steps and ranks",
+        (
+            Column("group", "runs", lambda row: row.group, role="group"),
+            Column("label", "run", lambda row: row.label, role="group"),
+            Column("phase", "phase", lambda row: said(row.phase), role="identity", lead=True),
+            Column("mean", "mean", lambda row: row.mean, duration),
+            Column("share", "of the step", lambda row: row.share, percent),
+            Column("longest", "longest", lambda row: row.longest, duration),
+            Column("over_steps", "sd over steps", lambda row: row.over_steps, duration),
+            Column("over_ranks", "sd over ranks", lambda row: row.over_ranks, duration),
+        ),
+        spreads(cells),
+        footnotes=(
+            "mean, longest: over all timed steps and ranks; sd (standard deviation, its square is the variance): of the"
+            " ranks' mean from step to step, and of each rank's mean over the steps.",
+        ),
+    )
+
+
+MIN_STEPS = 10
+MAX_STEPS = 120
+"""Columns of the map; more steps are drawn as medians of neighbours."""
+
+MAX_CELLS = 4
+"""Charts are drawn for the cells in which some rank stands out most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerChart:
+    """excess: [rank][column], own time - median of the other ranks' own times in the same step, ns. medians: each rank's
+    over all steps, as a share of the others' own time. width: steps in a column.
+    """
+
+    key: str
+    title: str
+    excess: tuple[tuple[float, ...], ...]
+    medians: tuple[float, ...]
+    median_own_ns: float
+    hosts: tuple[str, ...]
+    steps: int
+    width: int
+
+
+def stragglers_charts(cells: Sequence[CellEvidence]) -> tuple[StragglerChart, ...]:
+    """The cells in which some rank stands out most, by own time: a step without its exposed communication."""
+    found = []
+    for cell in cells:
+        times = own_times(cell.result) if cell.run.status == "ok" else None
+        if times is not None and times.steps >= MIN_STEPS and times.typical_ns > 0:
+            found.append((times.largest_excess_fraction, cell, times))
+    found.sort(key=lambda each: -each[0])
+    return tuple(_chart(cell, times) for _, cell, times in found[:MAX_CELLS])
+
+
+def _chart(cell: CellEvidence, times: OwnTimes) -> StragglerChart:
+    import numpy as np
+
+    width = -(-times.steps // MAX_STEPS)
+    starts = range(0, times.steps, width)
+    return StragglerChart(
+        key=file_part(cell.run.run_id),
+        title=clean(f"{cell.run.model or cell.run.group}, {cell.run.label}", 80),
+        excess=tuple(tuple(float(np.median(rank[at : at + width])) for at in starts) for rank in times.excess_ns),
+        medians=times.excess_fractions,
+        median_own_ns=times.typical_ns,
+        hosts=tuple(clean(host, 16) for host in times.hosts),
+        steps=times.steps,
+        width=width,
+    )
+
+
+def stragglers_chart(data: StragglerChart) -> Spec:
+    """A row for each rank, a column for each stretch of steps; colours from shorter (purple) to longer (orange)."""
+    scale, unit = time_unit(max(abs(value) for rank in data.excess for value in rank))
+    sizes = sorted(abs(value) * scale for rank in data.excess for value in rank)
+    reach = sig(sizes[min(len(sizes) - 1, int(0.98 * len(sizes)))] or 1.0)
+    called = [f"{rank}  {format_percent(share, signed=True)}" for rank, share in enumerate(data.medians)]
+    cells = [
+        {
+            "rank": called[rank],
+            "from": at * data.width,
+            "to": min(data.steps, (at + 1) * data.width),
+            "value": sig(value * scale),
+        }
+        for rank, values in enumerate(data.excess)
+        for at, value in enumerate(values)
+    ]
+    hue = {
+        "field": "value",
+        "type": "quantitative",
+        "scale": {"scheme": "purpleorange", "domain": [-reach, reach], "domainMid": 0, "clamp": True},
+        "legend": {
+            "title": f"longer than the others ({unit})",
+            "orient": "bottom",
+            "gradientLength": 140,
+            "gradientThickness": 6,
+            "tickCount": 4,
+            "format": "+~r",
+        },
+    }
+    span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}, "color": hue}
+    x = number_axis("from", "step after warm-up", low=0.0, top=data.steps, grid=False)
+    every = max(1, -(-len(called) // 16))
+    y = name_axis("rank", called, "rank, median excess (%)", values=called[::every])
+    y["scale"] = {"domain": called, "padding": 0}
+    height = min(220, 17 * max(6, len(called)))
+    return chart(data.title, [layer("rect", cells, span)], width=COLUMN, height=height, x=x, y=y)
+
+
+def stragglers_caption(data: StragglerChart) -> str:
+    worst = max(range(len(data.medians)), key=lambda rank: data.medians[rank])
+    where = f" on {data.hosts[worst]}" if len(data.hosts) == len(data.medians) else ""
+    columns = f" Each column: median of {data.width} steps." if data.width > 1 else ""
+    return (
+        f"Own time of each rank (a step without its exposed communication) minus the median of the other ranks' in the"
+        f" same step, {data.title}, {counted(data.steps, 'step')}. Rank {worst}{where} takes"
+        f" {format_percent(data.medians[worst], signed=True)} in the median, of {format_duration(data.median_own_ns)}."
+        f" Orange: longer, purple: shorter.{columns}"
+    )
+
+
+VIEWS = (
+    View(
+        key="step_budget",
+        title="Time budget of a step",
+        charts=Charts(needs=("runs",), prepare=step_budget_charts, chart=stacks_chart, caption=step_budget_caption),
+    ),
+    View(
+        key="comm_share",
+        title="Computation against communication",
+        charts=Charts(needs=("runs",), prepare=share_charts, chart=stacks_chart, caption=share_caption),
+    ),
+    View(key="phase_spread", title="Phases over steps and ranks", needs=("cells",), table=phase_spread_table),
+    View(
+        key="stragglers",
+        title="Own time of ranks",
+        charts=Charts(needs=("cells",), prepare=stragglers_charts, chart=stragglers_chart, caption=stragglers_caption),
+    ),
 )

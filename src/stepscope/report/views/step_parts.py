@@ -13,12 +13,12 @@ from stepscope.core.words import counted, listed
 from stepscope.diagnose.verdict import LEAVES, ROUNDING, parts_of, tree_of
 from stepscope.records.finding import VerdictPart
 from stepscope.report.names import file_part
+from stepscope.report.screen_lines import MOST_RANKS, tree_rows
+from stepscope.report.shared.curves import Numbers, bucketed, drawn_steps
+from stepscope.report.shared.runs import time_unit
 from stepscope.report.table import Column, Table, duration, percent, said, tabled
 from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, number_axis, sig, whole_axis
-from stepscope.report.verdict_lines import MOST_RANKS, rows
-from stepscope.report.view import Figures, View, distinct
-from stepscope.report.views._runs import time_unit
-from stepscope.report.views._step_axis import Numbers, bucketed, drawn_steps
+from stepscope.report.view import Charts, View, distinct
 from stepscope.results.diary import JobSteps
 from stepscope.results.profiled_job import ProfiledJob
 
@@ -169,7 +169,10 @@ def _rows(steps: JobSteps) -> list[tuple[int, VerdictPart]]:
     tree = tree_of(steps, cause="undecided", every_rank=True)
     ns = sum(part.ns for part in tree)
     by_rank = tuple((d.rank, float(each)) for d, each in zip(steps.diaries, steps.whole_ns.mean(axis=1), strict=True))
-    return [*rows(tree), (0, VerdictPart(key="a step", ns=ns, share=sum(part.share for part in tree), by_rank=by_rank))]
+    return [
+        *tree_rows(tree),
+        (0, VerdictPart(key="a step", ns=ns, share=sum(part.share for part in tree), by_rank=by_rank)),
+    ]
 
 
 def _of_ranks(ranks: Sequence[int]) -> tuple[Column, ...]:
@@ -188,10 +191,12 @@ def _of_ranks(ranks: Sequence[int]) -> tuple[Column, ...]:
     )
 
 
-VIEW = View(
-    key="step_parts",
-    title="Parts of a step",
-    needs=("profiled",),
-    table=build,
-    figures=Figures(needs=("profiled",), prepare=prepare, chart=area_chart, caption=caption),
+VIEWS = (
+    View(
+        key="step_parts",
+        title="Parts of a step",
+        needs=("profiled",),
+        table=build,
+        charts=Charts(needs=("profiled",), prepare=prepare, chart=area_chart, caption=caption),
+    ),
 )

@@ -1,21 +1,25 @@
-"""Throughput of all runs on a data set."""
+"""Throughput of all runs on a data set.
+
+How much of the devices' peak runs use.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core.units import format_number
+from stepscope.core.units import format_number, format_percent
 from stepscope.core.words import counted
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
+from stepscope.report.shared.runs import INTERVAL, by_dataset, failure, on_their_machines, rate_unit
+from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 from stepscope.report.vega import COLORS
-from stepscope.report.view import Figures, View
-from stepscope.report.views._runs import INTERVAL, by_dataset, failure, on_their_machines, rate_unit
-from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.report.view import Charts, View
 from stepscope.results.figures import epoch_time, per_second
+from stepscope.results.mfu import CONVENTION
 
 
-def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, ...]:
+def throughput_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[Stacks, ...]:
     """samples/s over all ranks; epochs per hour where nobody says how many samples an epoch has."""
     charts = []
     for part in by_dataset(on_their_machines(runs), MAX_ROWS):
@@ -68,7 +72,7 @@ def _passes(run: TrainingRun, drop_epochs: int, samples: int = 1) -> Measured | 
     return None if time is None or time.value <= 0 else per_second(time, samples)
 
 
-def caption(data: Stacks) -> str:
+def throughput_caption(data: Stacks) -> str:
     done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -sum(row.parts))
     best, worst = done[0], done[-1]
     unit = data.axis.partition("(")[2].rstrip(")")
@@ -83,15 +87,55 @@ def caption(data: Stacks) -> str:
     return text + failed_text(data.rows)
 
 
-VIEW = View(
-    key="throughput",
-    title="Throughput",
-    figures=Figures(
-        needs=("runs",),
-        wants=("drop_epochs",),
-        prepare=prepare,
-        chart=stacks_chart,
-        caption=caption,
-        stem="KEY_throughput",
+def mfu_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
+    """One chart a data set, where runs differ."""
+    charts = []
+    for part in by_dataset([run for run in runs if run.mfu is not None and run.status == "ok"], MAX_ROWS):
+        known = [run.mfu or 0.0 for run in part.runs]
+        if len({format_percent(value) for value in known}) < 2:
+            continue
+        rows = tuple(
+            StackRow(name=name, parts=(value,), text=format_percent(value))
+            for (_, name), value in zip(part.named, known, strict=True)
+        )
+        charts.append(
+            Stacks(
+                key=part.key,
+                title=part.title,
+                kinds=("MFU",),
+                colors=(COLORS[0],),
+                rows=rows,
+                axis="MFU: share of the devices' dense peak (%)",
+                scale=100.0,
+            )
+        )
+    return tuple(charts)
+
+
+def mfu_caption(data: Stacks) -> str:
+    rows = sorted(data.rows, key=lambda row: -row.parts[0])
+    return (
+        f"Share of the devices' peak that the model's FLOP use on {data.title}, {counted(len(rows), 'run')}; most: "
+        f"{rows[0].name} with {rows[0].text}, least: {rows[-1].name} with {rows[-1].text}. MFU: {CONVENTION}."
+    )
+
+
+VIEWS = (
+    View(
+        key="throughput",
+        title="Throughput",
+        charts=Charts(
+            needs=("runs",),
+            wants=("drop_epochs",),
+            prepare=throughput_charts,
+            chart=stacks_chart,
+            caption=throughput_caption,
+            stem="KEY_throughput",
+        ),
+    ),
+    View(
+        key="mfu",
+        title="Model FLOP utilisation",
+        charts=Charts(needs=("runs",), prepare=mfu_charts, chart=stacks_chart, caption=mfu_caption),
     ),
 )

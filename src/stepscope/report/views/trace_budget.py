@@ -1,24 +1,46 @@
-"""What the device of each rank did over a trace: computation, communication and copies that nothing hides, idle."""
+"""What the device of each rank did over a trace: computation, communication and copies that nothing hides, idle.
+
+The time budget of each recorded step, the slowest rank of each step shown.
+
+The parts of each rank's window by the phase that launched them.
+
+Idle time of each rank's device by cause.
+
+How much communication computation hid, per rank and step, and which computation it was.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.records.trace_budget import Parts, PhaseBudget
 from stepscope.records.trace_summary import RankPass, TraceSummary
+from stepscope.report.kernel_names import short_names
 from stepscope.report.names import clean, file_part
-from stepscope.report.table import Column, Table, Value, percent, tabled
+from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
+from stepscope.report.shared.traces import (
+    PARTIAL,
+    gaps,
+    many_note,
+    parts_columns,
+    rank_column,
+    shared,
+    standing_out,
+    timed,
+)
+from stepscope.report.table import Column, Table, Value, duration, judged, percent, said, tabled, whole
 from stepscope.report.vega import color
-from stepscope.report.view import Figures, View, distinct
-from stepscope.report.views._stacks import MAX_ROWS, StackRow, Stacks, stacks_chart
-from stepscope.report.views._trace import many_note, parts_columns, rank_column, standing_out
+from stepscope.report.view import Charts, View, distinct
 from stepscope.results.mfu import CONVENTION
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import TraceEvidence
+
 
 WAITING, COMMUNICATION = "waiting for other ranks", "exposed communication"
 KINDS = (
@@ -30,7 +52,7 @@ KINDS = (
 )
 
 
-def prepare(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
+def budget_charts(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
     """One chart a trace: shares of each rank's window; of many ranks those that compute least."""
     from stepscope.traces.waits import waits_of
 
@@ -68,7 +90,7 @@ def _row(each: RankPass, waiting_ns: int) -> StackRow | None:
     return StackRow(name=f"rank {each.facts.rank}", parts=shares, text=format_percent(shares[0], digits=0))
 
 
-def caption(data: Stacks) -> str:
+def budget_caption(data: Stacks) -> str:
     count = len(data.rows)
     means = [sum(row.parts[n] for row in data.rows) / count for n in range(len(KINDS))]
     said = ", ".join(f"{format_percent(mean)} {kind}" for mean, kind in zip(means, data.kinds, strict=True) if mean)
@@ -80,7 +102,7 @@ def caption(data: Stacks) -> str:
     )
 
 
-def build(summary: TraceSummary) -> Table:
+def budget_table(summary: TraceSummary) -> Table:
     """One row a rank."""
     known = [(p, p.budget) for p in summary.ranks if p.budget is not None]
     usual = statistics.median([budget.parts.exposed_comm_fraction for _, budget in known] or [0.0])
@@ -112,10 +134,199 @@ def _mfu(each: RankPass) -> float | None:
 _CPU_NOTE = "no device in this trace: compute = operators, communication = gloo's own spans"
 
 
-VIEW = View(
-    key="trace_budget",
-    title="Time budget of a trace",
-    needs=("trace",),
-    table=build,
-    figures=Figures(needs=("traces",), prepare=prepare, chart=stacks_chart, caption=caption),
+def steps_table(summary: TraceSummary) -> Table:
+    """One row per step and rank, steps together."""
+    steps = sorted((s for p in summary.ranks for s in p.steps), key=lambda s: (s.step, s.rank))
+    notes = []
+    if any(s.boundary == "host" for s in steps):
+        notes.append("no launches recorded: steps are cut at the host's annotations")
+    for each in summary.ranks:
+        out = each.outside
+        if out is not None and (out.before_first_step or out.after_last_step):
+            notes.append(
+                f"rank {each.facts.rank}: {counted(out.before_first_step, 'device event')} "
+                f"({format_duration(out.before_ns)}) before the first step's work and "
+                f"{counted(out.after_last_step, 'event')} after the last step's are in the rank's budget and in no step"
+            )
+    return tabled(
+        "steps",
+        "Steps",
+        (
+            Column("step", "step", lambda s: s.step, whole, role="identity", lead=True),
+            rank_column(lambda s: s.rank),
+            *parts_columns(lambda s: s.parts),
+            Column("host", "host", lambda s: s.host_ns, duration, drop=4),
+        ),
+        steps,
+        footnotes=(
+            "a step begins with the first device work it launched, on the main stream where earlier work still runs there; "
+            "host: its annotation on the host",
+        ),
+        notes=tuple(notes),
+    )
+
+
+def phases_table(summary: TraceSummary) -> Table:
+    """One row per rank and phase; phases without any time are left out."""
+    windows = {p.facts.rank: p.budget.parts.window_ns if p.budget else 0 for p in summary.ranks}
+
+    def part(of: Callable[[PhaseBudget], int]) -> Callable[[PhaseBudget], Value]:
+        return lambda p: timed(of(p), windows[p.rank])
+
+    return tabled(
+        "phases",
+        "Phases",
+        (
+            rank_column(lambda p: p.rank),
+            Column("phase", "phase", lambda p: p.phase, role="identity", lead=True),
+            Column("total", "total", part(_total), duration),
+            Column("compute", "compute", part(lambda p: p.compute_ns), duration),
+            Column("exposed_comm", "exposed comm", part(lambda p: p.exposed_comm_ns), duration, short_title="exp comm"),
+            Column(
+                "exposed_memory", "exposed copies", part(lambda p: p.exposed_memory_ns), duration,
+                short_title="exp copies", drop=1,
+            ),
+            Column("idle", "idle", part(lambda p: p.idle_ns), duration),
+            Column("comm", "all comm", lambda p: p.comm_ns, duration, drop=2),
+            Column("host", "host", lambda p: p.host_ns, duration, drop=3),
+        ),
+        (p for each in summary.ranks for p in each.phases if _total(p) or p.host_ns),
+        footnotes=("device work belongs to the phase that launched it, idle time to the phase that launches next",),
+    )  # fmt: skip
+
+
+def _total(p: PhaseBudget) -> int:
+    return p.compute_ns + p.exposed_comm_ns + p.exposed_memory_ns + p.idle_ns
+
+
+CAUSES = {
+    "sync": "the host waited for the device first",
+    "data": "the host was loading data",
+    "host_late": "the host had not launched yet",
+    "launch_latency": "launched, not yet started",
+    "kernel_gap": "gap of up to 10 us between queued kernels",
+    "dependency": "longer gap between queued kernels",
+    "outside_operators": "no operator ran: Python between operators, or waiting",
+    "long_gap": "single long gap, no part of the usual step",
+    "unknown": "launch not recorded",
+}
+
+
+def idle_table(summary: TraceSummary) -> Table:
+    """One row per rank and cause."""
+    windows = {p.facts.rank: p.budget.parts.window_ns if p.budget else 0 for p in summary.ranks}
+    return tabled(
+        "idle",
+        "Idle time by cause",
+        (
+            rank_column(lambda i: i.rank),
+            Column(
+                "cause", "why the device idled", lambda i: said(CAUSES[i.cause], i.cause), role="identity", lead=True
+            ),
+            Column("idle", "idle", lambda i: timed(i.idle_ns, windows[i.rank], worry=(0.1, 0.3)), duration),
+            Column("gaps", "gaps", lambda i: i.gap_count, whole),
+            Column("largest", "largest", lambda i: i.largest_ns, duration, drop=1),
+        ),
+        (i for each in summary.ranks for i in sorted(each.idle, key=lambda i: -i.idle_ns)),
+    )
+
+
+NAME = 25
+
+NO_COMMUNICATION = "no communication in this trace: nothing to overlap"
+
+
+def overlap_efficiency(parts: Parts) -> float | None:
+    """Overlap / the shorter of computation and communication: 1 where one hides wholly under the other.
+
+    None without communication; 0 without computation.
+    """
+    if not parts.comm_ns:
+        return None
+    least = min(parts.compute_ns, parts.comm_ns)
+    return parts.overlap_ns / least if least else 0.0
+
+
+def overlap_table(summary: TraceSummary) -> Table:
+    """One row per rank for the whole capture, then one per step and rank; ranks without communication in notes."""
+    ranks = [p for p in summary.ranks if p.budget is not None and p.budget.parts.comm_ns]
+    names = short_names(
+        (h.name for p in ranks if p.communication for c in p.communication.collectives for h in c.hidden_under),
+        limit=NAME,
+    )
+    items: list[tuple[RankPass, int | None, Parts]] = [
+        (p, None, p.budget.parts)
+        for p in standing_out(ranks, lambda p: p.budget.parts.exposed_comm_fraction if p.budget else 0)
+        if p.budget
+    ]
+    for step in sorted({s.step for p in ranks for s in p.steps}):
+        each = [(p, step, s.parts) for p in ranks for s in p.steps if s.step == step]
+        items += standing_out(each, lambda x: x[2].exposed_comm_fraction)
+
+    def of_time(parts: Parts) -> Value:
+        share = parts.exposed_comm_fraction
+        return percent(
+            share, tone=judged(parts.exposed_comm_ns / parts.window_ns if parts.window_ns else 0.0, 0.1, 0.25)
+        )
+
+    return tabled(
+        "overlap",
+        "Overlap of communication with computation",
+        (
+            rank_column(lambda i: i[0].facts.rank),
+            Column("step", "step", lambda i: "all" if i[1] is None else i[1], whole, role="identity", lead=True),
+            Column("comm", "comm", lambda i: i[2].comm_ns, duration),
+            Column("hidden", "hidden", lambda i: shared(i[2].overlap_ns, i[2].comm_ns), duration),
+            Column("exposed", "exposed", lambda i: shared(i[2].exposed_comm_ns, i[2].comm_ns), duration),
+            Column("exposed_fraction", "of time", lambda i: of_time(i[2]), percent, short_title="time"),
+            Column("overlap_efficiency", "efficiency", lambda i: overlap_efficiency(i[2]), percent, short_title="eff"),
+            Column("hidden_under", "hidden mostly under", lambda i: _under(i[0], i[1], i[2], names), drop=1),
+        ),
+        items,
+        footnotes=(
+            "hidden, exposed: communication under computation and not, share of communication; "
+            "of time: exposed / window or step",
+            "efficiency: hidden / the shorter of computation and communication, 100% the most there can be",
+            *(
+                (f"{PARTIAL}: --show overlap,steps adds the steps and what hid it",)
+                if any(p.partial for p in ranks)
+                else ()
+            ),
+            *many_note(len(ranks), "those with most exposed communication"),
+        ),
+        notes=gaps(
+            summary,
+            "overlap",
+            lambda p: p.budget is not None and p.budget.parts.comm_ns > 0,
+            otherwise=NO_COMMUNICATION,
+        ),
+    )
+
+
+def _under(each: RankPass, step: int | None, parts: Parts, names: dict[str, str]) -> Value | None:
+    """The kernel or operator that hid most, with its share of what was hidden."""
+    hidden: Counter[str] = Counter()
+    for c in each.communication.collectives if each.communication else ():
+        if step is None or c.step == step:
+            for h in c.hidden_under:
+                hidden[h.name] += h.hidden_ns
+    if not hidden or not parts.overlap_ns:
+        return None
+    name, ns = hidden.most_common(1)[0]
+    share = min(1.0, ns / parts.overlap_ns)
+    return Value(text=f"{names[name]} {format_percent(share)}", raw=name)
+
+
+VIEWS = (
+    View(
+        key="trace_budget",
+        title="Time budget of a trace",
+        needs=("trace",),
+        table=budget_table,
+        charts=Charts(needs=("traces",), prepare=budget_charts, chart=stacks_chart, caption=budget_caption),
+    ),
+    View(key="trace_steps", title="Steps", needs=("trace",), table=steps_table),
+    View(key="trace_phases", title="Phases", needs=("trace",), table=phases_table),
+    View(key="trace_idle", title="Idle time by cause", needs=("trace",), table=idle_table),
+    View(key="trace_overlap", title="Overlap", needs=("trace",), table=overlap_table),
 )

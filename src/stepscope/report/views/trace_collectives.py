@@ -1,18 +1,27 @@
-"""Collectives by operation, size and group: transfer apart from waiting where several ranks were seen."""
+"""Collectives by operation, size and group: transfer apart from waiting where several ranks were seen.
+
+Communication by process group: data, tensor and pipeline parallel traffic apart.
+
+The recorded communication against the plan that the job's strategy declared.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from stepscope.core.units import format_bandwidth, format_duration, format_percent
-from stepscope.core.words import counted, grouped
+from stepscope.core.words import counted, grouped, ranges
+from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import JobCollectives, MatchedCollective, RankCommunication
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report.kernel_names import elided
+from stepscope.report.shared.traces import gaps, shared, timed, who
 from stepscope.report.table import (
     Column,
+    Format,
     Table,
     Value,
     bandwidth,
@@ -24,10 +33,10 @@ from stepscope.report.table import (
     size,
     tabled,
     unknown,
+    whole,
     with_share,
 )
 from stepscope.report.view import View
-from stepscope.report.views._trace import gaps, shared, timed
 
 SURE = 0.9
 """Matches from this confidence on need no word."""
@@ -35,7 +44,7 @@ SURE = 0.9
 _NONE = "no collective was recorded"
 
 
-def build(summary: TraceSummary) -> Table:
+def collectives_table(summary: TraceSummary) -> Table:
     """One row per operation, size, type and group, most time first."""
     job = summary.collectives
     notes = gaps(
@@ -270,4 +279,126 @@ def _queue(instances: Sequence[MatchedCollective], own: RankCommunication | None
     return _median(own.collectives[r.position].queue_ns for m in instances for r in m.ranks)
 
 
-VIEW = View(key="trace_collectives", title="Collectives", needs=("trace",), table=build)
+def groups_table(summary: TraceSummary) -> Table:
+    """One row per group; median over the ranks that use it."""
+    windows = {p.facts.rank: p.budget.parts.window_ns for p in summary.ranks if p.budget is not None}
+
+    def exposed(mine: Sequence[GroupBudget]) -> Value:
+        window = int(median(windows[m.rank] for m in mine))
+        return timed(_median_of(mine, "exposed_ns"), window, worry=(0.1, 0.25))
+
+    rows = (row for each in summary.ranks for row in each.groups)
+    by_group = grouped(rows, lambda row: (row.group, row.description, row.size))
+    return tabled(
+        "groups",
+        "Communication by process group",
+        (
+            Column("group", "group", lambda mine: said(_name(mine[0]), mine[0].group), role="identity", lead=True),
+            Column("kind", "carries", lambda mine: _carries(mine[0]), role="identity"),
+            Column("size", "ranks in it", lambda mine: mine[0].size, whole),
+            Column("seen", "seen", lambda mine: said(ranges(m.rank for m in mine), len(mine))),
+            Column("collectives", "calls", lambda mine: median(m.collectives for m in mine), Format("{:g}".format)),
+            Column("bytes", "bytes", _sent, size),
+            Column("comm", "comm", lambda mine: _median_of(mine, "comm_ns"), duration),
+            Column("exposed", "exposed", exposed, duration),
+        ),
+        by_group.values(),
+        footnotes=(
+            "a rank, median over those seen; bytes: payload of all calls; exposed: under no computation",
+            "carries: data, tensor, pipeline, expert or context parallel traffic, by the group's description or operations",
+        ),
+        notes=() if by_group else ("no collectives in this trace",),
+    )
+
+
+def _median_of(mine: Sequence[GroupBudget], field: str) -> int:
+    return int(median(getattr(m, field) for m in mine))
+
+
+def _name(row: GroupBudget) -> str:
+    label = f"{row.group} {row.description}".strip() if row.description != row.group else row.group
+    return label or "not recorded"
+
+
+def _carries(row: GroupBudget) -> Value:
+    return said(
+        f"{row.kind} (by operations)" if row.kind_source == "operations" else row.kind or "unknown", row.kind or None
+    )
+
+
+def _sent(mine: Sequence[GroupBudget]) -> float | None:
+    known = [m.size_bytes for m in mine if m.size_bytes is not None]
+    return median(known) if len(known) == len(mine) else None
+
+
+MANY_DIFFERENCES = 12
+
+NO_PLAN = "no communication plan in this trace (`stepscope bench --profile` writes one)"
+
+
+def conformance_table(summary: TraceSummary) -> Table:
+    """One row per set of ranks with the same outcome."""
+    checks = [p.conformance for p in summary.ranks if p.conformance is not None]
+    alike = grouped(
+        checks,
+        lambda c: (
+            c.strategy,
+            c.steps,
+            c.planned_per_step,
+            c.launched_in_backward,
+            c.overlap_planned,
+            c.holds,
+            c.certain,
+        ),
+    )
+    texts: dict[str, list[int]] = defaultdict(list)
+    for c in checks:
+        for text in c.differences:
+            texts[text].append(c.rank)
+    told = [f"{who(ranks)}: {text}" for text, ranks in texts.items()]
+    more = len(told) - MANY_DIFFERENCES
+    outcomes = {
+        None: Value(text="no whole step", raw=None, tone="dim"),
+        True: Value(text="yes", raw=True, tone="good"),
+        False: Value(text="no", raw=False, tone="bad"),
+    }
+    rearranged = Value(text="other pieces", raw=False)
+    return tabled(
+        "conformance",
+        "Communication against the plan",
+        (
+            Column("ranks", "ranks", lambda same: ranges(c.rank for c in same), role="identity", lead=True),
+            Column("strategy", "strategy", lambda same: same[0].strategy or None, role="identity", lead=True),
+            Column("steps", "steps", lambda same: same[0].steps, number),
+            Column("planned", "planned a step", lambda same: same[0].planned_per_step, number),
+            Column("in_backward", "in backward", lambda same: same[0].launched_in_backward, number),
+            Column(
+                "overlap_planned",
+                "overlap planned",
+                lambda same: said("yes" if same[0].overlap_planned else "no", same[0].overlap_planned),
+            ),
+            Column("differences", "differences", lambda same: max(len(c.differences) for c in same), number),
+            Column(
+                "holds",
+                "as planned",
+                lambda same: rearranged if same[0].differences and not same[0].certain else outcomes[same[0].holds],
+            ),
+        ),
+        alike.values(),
+        footnotes=(
+            "planned a step: collectives in the strategy's plan; in backward: launched inside the backward pass, "
+            "in all steps",
+        ),
+        notes=(
+            *gaps(summary, "conformance", otherwise=NO_PLAN),
+            *told[:MANY_DIFFERENCES],
+            *((f"{more} more differences",) if more > 0 else ()),
+        ),
+    )
+
+
+VIEWS = (
+    View(key="trace_collectives", title="Collectives", needs=("trace",), table=collectives_table),
+    View(key="trace_groups", title="Communication by process group", needs=("trace",), table=groups_table),
+    View(key="trace_conformance", title="Communication against the plan", needs=("trace",), table=conformance_table),
+)

@@ -1,32 +1,50 @@
-"""Kernels by time."""
+"""Kernels by time.
+
+Kernels that run one after the other again and again: candidates for fusion.
+
+Memory copies and memsets by direction.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.records.trace_work import KernelRow, KernelTable
+from stepscope.records.trace_work import CopyRow, KernelRow, KernelTable, SequenceRow
 from stepscope.report.kernel_names import short_names
-from stepscope.report.table import Column, Table, Value, duration, number, said, tabled, unknown
+from stepscope.report.shared.traces import gaps, middle, most, over_ranks, over_ranks_note, time_over_ranks
+from stepscope.report.table import (
+    Column,
+    Table,
+    Value,
+    bandwidth,
+    duration,
+    number,
+    percent,
+    said,
+    size,
+    tabled,
+    unknown,
+)
 from stepscope.report.view import View
-from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_ranks_note, time_over_ranks
 
-NAME, NAME_OF_RANKS = 43, 35
+KERNELS_NAME, NAME_OF_RANKS = 43, 35
 """Characters for a name: of one rank, and beside the column that compares ranks."""
 
 NO_KERNELS = "no kernels in this trace: a CPU job, or the profiler did not record the device"
 
 
-def build(summary: TraceSummary) -> Table:
+def kernels_table(summary: TraceSummary) -> Table:
     """One row a kernel, over all ranks, most time first."""
     tables = [p.kernels for p in summary.ranks if p.kernels is not None and p.kernels.rows]
     ranks = [t.rank for t in tables]
     whole = sum(t.total_ns for t in tables)
     merged = over_ranks((r for t in tables for r in t.rows), lambda r: r.name, lambda r: r.total_ns)
     names = short_names(
-        dict.fromkeys(r.name for t in tables for r in t.rows), limit=NAME if len(ranks) == 1 else NAME_OF_RANKS
+        dict.fromkeys(r.name for t in tables for r in t.rows), limit=KERNELS_NAME if len(ranks) == 1 else NAME_OF_RANKS
     )
     tensor = {None: unknown(), True: Value(text="yes", raw=True, tone="good"), False: said("no", raw=False)}
 
@@ -94,4 +112,148 @@ def _left_out(tables: Sequence[KernelTable]) -> list[str]:
     return [f"{counted(names, 'more kernel')} left out on a rank: {format_percent(ns / whole)} of the time"]
 
 
-VIEW = View(key="trace_kernels", title="Kernels", needs=("trace",), table=build)
+SEQUENCES_NAME = 32
+
+ARROW = " → "
+
+
+def sequences_table(summary: TraceSummary) -> Table:
+    """One row a sequence, over all ranks, most time in and between its kernels first."""
+    passes = [p for p in summary.ranks if p.sequences]
+    ranks = [p.facts.rank for p in passes]
+    rows = (r for p in passes for r in p.sequences)
+    merged = _once_a_cycle(over_ranks(rows, lambda r: r.kernels, lambda r: r.total_ns + r.gap_ns))
+    names = short_names((k for rows in merged for k in rows[0].kernels), limit=SEQUENCES_NAME)
+    return tabled(
+        "sequences",
+        "Frequent kernel sequences",
+        (
+            Column(
+                "kernels",
+                "kernels, one after the other",
+                lambda rows: said(_joined(rows[0].kernels, names), ARROW.join(rows[0].kernels)),
+                role="identity",
+                lead=True,
+            ),
+            Column("count", "times", lambda rows: middle(rows, "count"), number),
+            Column("total", "in kernels", lambda rows: middle(rows, "total_ns"), duration),
+            Column("share", "share", lambda rows: sum(r.share for r in rows) / len(ranks), percent),
+            Column("gap", "between", lambda rows: middle(rows, "gap_ns"), duration),
+            Column(
+                "largest_rank", "most", lambda rows: most({r.rank: r.total_ns + r.gap_ns for r in rows}, ranks), drop=1
+            ),
+        ),
+        merged,
+        footnotes=(
+            "share: of the time of all kernels; between: gaps inside the sequence, which a fused kernel or a "
+            "CUDA graph would not have",
+            "sequences share kernels with each other: their times do not add up; a cycle is shown once, where it "
+            "takes most time",
+            *over_ranks_note(ranks),
+        ),
+        notes=gaps(summary, "sequences", otherwise="no sequence of compute kernels repeats at least three times"),
+    )
+
+
+def _once_a_cycle(ranked: Sequence[Sequence[SequenceRow]]) -> list[Sequence[SequenceRow]]:
+    """Without those that are the same cycle as one before, begun at another kernel or gone round more than once."""
+    seen: set[tuple[str, ...]] = set()
+    kept = []
+    for rows in ranked:
+        kernels = rows[0].kernels
+        length = len(kernels)
+        period = next(p for p in range(1, length + 1) if length % p == 0 and kernels == kernels[:p] * (length // p))
+        cycle = min(kernels[i:period] + kernels[:i] for i in range(period))
+        if cycle not in seen:
+            seen.add(cycle)
+            kept.append(rows)
+    return kept
+
+
+def _joined(kernels: Sequence[str], names: Mapping[str, str]) -> str:
+    """Short names; the same kernel several times in a row is said once with how often."""
+    # Without blanks inside, so that lines break at the arrows.
+    runs = [(names[name].replace(", ", ","), len(list(again))) for name, again in groupby(kernels)]
+    return ARROW.join(name if count == 1 else f"{name}\u00a0x{count}" for name, count in runs)
+
+
+KINDS = {
+    "HtoD": "host to device",
+    "DtoH": "device to host",
+    "DtoD": "within the device",
+    "PtoP": "device to device",
+    "HtoH": "host to host",
+    "memset": "memset",
+    "other": "other",
+}
+
+
+def copies_table(summary: TraceSummary) -> Table:
+    """One row per kind and host memory, over all ranks, most time first."""
+    passes = [p for p in summary.ranks if p.copies is not None and p.copies.rows]
+    ranks = [p.facts.rank for p in passes]
+    window = sum(p.budget.parts.window_ns for p in passes if p.budget)
+    rows = (row for each in passes for row in (each.copies.rows if each.copies else ()))
+    merged = over_ranks(rows, lambda r: (r.kind, r.memory), lambda r: r.busy_ns)
+    pageable = sum(r.busy_ns for rows in merged for r in rows if r.memory == "pageable")
+
+    def largest(field: str) -> Callable[[Sequence[CopyRow]], float | None]:
+        return lambda rows: max((getattr(r, field) for r in rows if getattr(r, field) is not None), default=None)
+
+    def exposed(rows: Sequence[CopyRow]) -> Value:
+        return time_over_ranks(rows, "exposed_ns", window, worry=(0.05, 0.15))
+
+    return tabled(
+        "copies",
+        "Memory copies",
+        (
+            Column(
+                "kind", "copy", lambda r: said(KINDS.get(r[0].kind, r[0].kind), r[0].kind), role="identity", lead=True
+            ),
+            Column("memory", "host memory", lambda rows: rows[0].memory),
+            Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
+            Column("busy", "time", lambda rows: time_over_ranks(rows, "busy_ns", window), duration),
+            Column("exposed", "exposed", exposed, duration),
+            Column("size", "moved", lambda rows: middle(rows, "size_bytes"), size),
+            Column("rate", "rate", _rate, bandwidth),
+            Column("median", "median", largest("median_bytes"), size, drop=2),
+            Column("largest", "largest", largest("largest_bytes"), size, drop=1),
+            Column("largest_rank", "most", lambda rows: most({r.rank: r.busy_ns for r in rows}, ranks)),
+        ),
+        merged,
+        footnotes=(
+            "time, exposed (under neither computation nor communication): share of the window; "
+            "rate: of the copies whose size is known, GB = 1e9 bytes",
+            *over_ranks_note(ranks),
+        ),
+        notes=(
+            *gaps(
+                summary,
+                "copies",
+                lambda p: p.copies is not None and bool(p.copies.rows),
+                otherwise="no copies on a device in this trace",
+            ),
+            *(
+                (
+                    f"{format_duration(pageable)} in copies of pageable memory: pinned memory (pin_memory=True, "
+                    "non_blocking=True) copies faster and beside computation",
+                )
+                if window and pageable >= 0.005 * window
+                else ()
+            ),
+        ),
+    )
+
+
+def _rate(rows: Sequence[CopyRow]) -> float | None:
+    """Bytes / time over all ranks: each rank's rate weighs as its bytes do."""
+    known = [(r.size_bytes, r.bytes_per_s) for r in rows if r.size_bytes and r.bytes_per_s]
+    seconds = sum(moved / rate for moved, rate in known)
+    return sum(moved for moved, _ in known) / seconds if seconds else None
+
+
+VIEWS = (
+    View(key="trace_kernels", title="Kernels", needs=("trace",), table=kernels_table),
+    View(key="trace_sequences", title="Frequent kernel sequences", needs=("trace",), table=sequences_table),
+    View(key="trace_copies", title="Memory copies", needs=("trace",), table=copies_table),
+)

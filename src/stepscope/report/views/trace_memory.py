@@ -8,9 +8,9 @@ from dataclasses import replace
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
 from stepscope.report.kernel_names import elided
+from stepscope.report.shared.traces import gaps, many_note, rank_column, standing_out
 from stepscope.report.table import Column, Raw, Table, Value, binary_size, number, tabled
 from stepscope.report.view import View
-from stepscope.report.views._trace import gaps, many_note, rank_column, standing_out
 
 
 def build(summary: TraceSummary) -> Table:
@@ -116,4 +116,4 @@ def _during(peak: MemoryPeak) -> str | None:
     return ", ".join(p for p in parts if p) or None
 
 
-VIEW = View(key="trace_memory", title="Memory", needs=("trace",), table=build)
+VIEWS = (View(key="trace_memory", title="Memory", needs=("trace",), table=build),)

@@ -1,4 +1,9 @@
-"""Operators by time on the device and the host."""
+"""Operators by time on the device and the host.
+
+Modules of the model with the time, communication and memory of each.
+
+User annotations (record_function, ProfilerStep) with the device work launched inside them.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,13 @@ from collections.abc import Callable, Sequence
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.records.trace_work import OperatorRow, OperatorTable
+from stepscope.records.trace_work import AnnotationRow, ModuleRow, OperatorRow, OperatorTable
 from stepscope.report.kernel_names import elided
-from stepscope.report.table import Column, Table, Value, duration, flops, number, said, tabled
+from stepscope.report.shared.traces import gaps, middle, most, over_ranks, over_ranks_note, time_over_ranks, who
+from stepscope.report.table import Column, Table, Value, binary_size, duration, flops, number, percent, said, tabled
 from stepscope.report.view import View
-from stepscope.report.views._trace import gaps, middle, most, over_ranks, over_ranks_note, time_over_ranks, who
 
-NAME = 52
+OPERATORS_NAME = 52
 SHAPES = 30
 
 _SORT_KEYS: tuple[Callable[[OperatorRow], float], ...] = (
@@ -26,7 +31,7 @@ _SORT_KEYS: tuple[Callable[[OperatorRow], float], ...] = (
 )
 
 
-def build(summary: TraceSummary) -> Table:
+def operators_table(summary: TraceSummary) -> Table:
     """One row per operator (and shape, when grouped so), over all ranks, in the order the ranks were sorted by."""
     tables = [p.operators for p in summary.ranks if p.operators is not None and p.operators.rows]
     ranks = [t.rank for t in tables]
@@ -45,15 +50,15 @@ def build(summary: TraceSummary) -> Table:
         "operators",
         "Operators",
         (
-            Column("operator", "operator", lambda rows: _elided(rows[0].name, NAME), role="identity", lead=True),
+            Column("operator", "operator", lambda rows: _elided(rows[0].name, OPERATORS_NAME), role="identity", lead=True),
             *((shapes,) if with_shapes else ()),
             Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
-            Column("device_self", "device self", lambda r: _time(r, "device_self_ns", device_ns), duration),
+            Column("device_self", "device self", lambda r: _operators_time(r, "device_self_ns", device_ns), duration),
             Column(
                 "device_total", "device total", lambda rows: middle(rows, "device_total_ns") if device_ns else None,
                 duration, drop=3,
             ),
-            Column("host_self", "host self", lambda r: _time(r, "host_self_ns", host_ns), duration),
+            Column("host_self", "host self", lambda r: _operators_time(r, "host_self_ns", host_ns), duration),
             Column("host_total", "host total", lambda rows: middle(rows, "host_total_ns"), duration, drop=2),
             Column("flops", "FLOP/s", lambda rows: _rate(rows, on_device=bool(device_ns)), flops, drop=1),
             Column("largest_rank", "most", largest),
@@ -85,7 +90,7 @@ def _order(tables: Sequence[OperatorTable]) -> Callable[[OperatorRow], float]:
     return lambda _: 0.0
 
 
-def _time(rows: Sequence[OperatorRow], field: str, whole: int) -> Value | None:
+def _operators_time(rows: Sequence[OperatorRow], field: str, whole: int) -> Value | None:
     return time_over_ranks(rows, field, whole) if whole else None
 
 
@@ -129,4 +134,101 @@ def _notes(tables: Sequence[OperatorTable]) -> list[str]:
     return notes
 
 
-VIEW = View(key="trace_operators", title="Operators", needs=("trace",), table=build)
+MOST = 40
+
+
+def modules_table(summary: TraceSummary) -> Table:
+    """One row a module, medians over ranks, most time first."""
+    passes = [p for p in summary.ranks if p.modules]
+    merged = over_ranks((r for p in passes for r in p.modules), lambda r: r.module, _modules_time)
+    whole = sum(_modules_time(r) for rows in merged for r in rows)
+    left = len(merged) - MOST
+    return tabled(
+        "modules",
+        "Modules",
+        (
+            Column("module", "module", lambda rows: rows[0].module, role="identity", lead=True),
+            Column("calls", "calls", lambda rows: middle(rows, "calls"), number, drop=1),
+            Column("forward", "forward", lambda rows: middle(rows, "forward_ns"), duration),
+            Column("backward", "backward", lambda rows: middle(rows, "backward_ns"), duration),
+            Column(
+                "share", "share", lambda rows: sum(_modules_time(r) for r in rows) / whole if whole else None, percent
+            ),
+            Column("comm", "comm", lambda rows: middle(rows, "comm_ns"), duration),
+            Column("kept", "kept", lambda rows: middle(rows, "kept_bytes"), binary_size),
+        ),
+        merged[:MOST],
+        footnotes=(
+            "each without the modules inside it; backward: what autograd ran for its operators; share: of both",
+            "kept: bytes allocated less bytes released while it ran; below 0 it released what others had allocated",
+            *((f"{left} more modules: --json lists them",) if left > 0 else ()),
+            *over_ranks_note([p.facts.rank for p in passes]),
+        )
+        if merged
+        else (),
+        notes=gaps(
+            summary,
+            "modules",
+            otherwise="no ranges of modules: `stepscope profile --modules` or with_stack=True record them",
+        ),
+    )
+
+
+def _modules_time(row: ModuleRow) -> int:
+    return row.forward_ns + row.backward_ns
+
+
+ANNOTATIONS_NAME = 44
+
+NONE = "no user annotations: torch.profiler.record_function and profiler.step() write them"
+
+
+def annotations_table(summary: TraceSummary) -> Table:
+    """One row an annotation, over all ranks, most host time first."""
+    passes = [p for p in summary.ranks if p.annotations]
+    ranks = [p.facts.rank for p in passes]
+    merged = over_ranks((r for p in passes for r in p.annotations), lambda r: r.name, lambda r: r.host_ns)
+    on_device = any(r.device_events for rows in merged for r in rows)
+    return tabled(
+        "annotations",
+        "Annotations",
+        (
+            Column("annotation", "annotation", lambda rows: said(_name(rows[0]), rows[0].name), role="identity", lead=True),
+            Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
+            Column("host", "host", lambda rows: middle(rows, "host_ns"), duration),
+            Column("device_busy", "device", lambda rows: middle(rows, "device_busy_ns") if on_device else None, duration),
+            Column(
+                "device_events", "events", lambda rows: middle(rows, "device_events") if on_device else None, number, drop=1
+            ),
+            Column(
+                "device_span", "device span", lambda rows: middle(rows, "device_span_ns"), duration,
+                short_title="span", drop=2,
+            ),
+            Column("largest_rank", "most", lambda rows: most({r.rank: r.host_ns for r in rows}, ranks)),
+        ),
+        merged,
+        footnotes=(
+            "host: an annotation inside one of the same name counts once; annotations overlap and do not add up",
+            *(
+                (
+                    "device: busy with work launched inside, overlapping streams once, also after the host has left; "
+                    "span: from the first to the last of it, where the profiler says so",
+                )
+                if on_device
+                else ()
+            ),
+            *over_ranks_note(ranks),
+        ),
+        notes=gaps(summary, "annotations", otherwise=NONE),
+    )  # fmt: skip
+
+
+def _name(row: AnnotationRow) -> str:
+    return elided(row.name.removesuffix("#") if row.name == "ProfilerStep#" else row.name, ANNOTATIONS_NAME)
+
+
+VIEWS = (
+    View(key="trace_operators", title="Operators", needs=("trace",), table=operators_table),
+    View(key="trace_modules", title="Modules", needs=("trace",), table=modules_table),
+    View(key="trace_annotations", title="Annotations", needs=("trace",), table=annotations_table),
+)

@@ -1,24 +1,49 @@
-"""Sharded training (FSDP, ZeRO) unit by unit: what each gathers and reduces, and how much of it nothing hid."""
+"""Sharded training (FSDP, ZeRO) unit by unit: what each gathers and reduces, and how much of it nothing hid.
+
+Tensor parallelism layer by layer: collectives, bytes, time, and how much of it nothing hid.
+
+Gradient buckets: when each was ready, launched and reduced, and how much of it nothing hid.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from stepscope.records.trace_rules import ShardedUnits, UnitCall
+from stepscope.core.units import format_percent
+from stepscope.core.words import counted, grouped
+from stepscope.records.trace_collectives import BucketRow
+from stepscope.records.trace_rules import DividedLayers, LayerCall, ShardedUnits, UnitCall
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.report.table import Column, Format, Table, Value, binary_size, duration, said, tabled, unknown
+from stepscope.report.shared.traces import exposed_a_step, gaps, median_a_step, step_counts, step_length
+from stepscope.report.table import (
+    Column,
+    Format,
+    Table,
+    Value,
+    binary_size,
+    duration,
+    judged,
+    number,
+    said,
+    tabled,
+    unknown,
+    whole,
+    with_share,
+)
 from stepscope.report.view import View
-from stepscope.report.views._trace import exposed_a_step, gaps, median_a_step, step_counts, step_length
 
-NONE = "no sharded parameters: no group gathers in the forward pass and reduces and scatters in the backward pass alone"
+UNITS_NONE = (
+    "no sharded parameters: no group gathers in the forward pass and reduces and scatters in the backward pass alone"
+)
 
 _ON_CPU = ("on CPUs FSDP waits for a gather where it calls it: whether it was prefetched is not judged",)
 
 _WRAPPERS = {"fsdp1": "FullyShardedDataParallel (FSDP1)", "fsdp2": "fully_shard (FSDP2)", "deepspeed": "DeepSpeed ZeRO"}
 
 
-def build(summary: TraceSummary) -> Table:
+def units_table(summary: TraceSummary) -> Table:
     """One row per unit in order of the forward pass; times per step, medians over ranks and steps."""
     sharded = [p.units for p in summary.ranks if p.units is not None]
     by_unit: dict[str, list[tuple[int, UnitCall]]] = defaultdict(list)
@@ -58,7 +83,7 @@ def build(summary: TraceSummary) -> Table:
         )
         if sharded
         else (),
-        notes=gaps(summary, "units", otherwise=NONE),
+        notes=gaps(summary, "units", otherwise=UNITS_NONE),
     )
 
 
@@ -78,4 +103,153 @@ def _early(mine: Sequence[tuple[int, UnitCall]]) -> Value:
     return said(f"{sum(judged)} of {len(judged)}", sum(judged) / len(judged)) if judged else unknown()
 
 
-VIEW = View(key="trace_units", title="Sharded units", needs=("trace",), table=build)
+LAYERS_NONE = "no tensor parallelism: no group reduces or gathers activations in the forward pass"
+
+Called = Sequence[tuple[int, LayerCall]]
+"""Rank and call."""
+
+
+def layers_table(summary: TraceSummary) -> Table:
+    """One row per layer in order of the forward pass; figures per step, medians over ranks and steps."""
+    divided = [p.layers for p in summary.ranks if p.layers is not None]
+    window = step_length(summary, step_counts(divided))
+    by_layer: dict[str, list[tuple[int, LayerCall]]] = defaultdict(list)
+    for each in divided:
+        for call in sorted(each.calls, key=lambda c: c.phase != "forward"):
+            by_layer[call.layer or "unknown"].append((each.rank, call))
+
+    def a_step(of: Callable[[LayerCall], int | None]) -> Callable[[Called], float | None]:
+        return lambda mine: median_a_step(mine, of)
+
+    def spent(phase: str) -> Callable[[Called], float | None]:
+        return a_step(lambda c: c.end_ns - c.start_ns if c.phase == phase else None)
+
+    return tabled(
+        "layers",
+        "Tensor-parallel layers",
+        (
+            Column("layer", "layer", lambda mine: mine[0][1].layer or "unknown", role="identity", lead=True),
+            Column("calls", "collectives", a_step(lambda _: 1), Format("{:g}".format)),
+            Column("bytes", "bytes", a_step(lambda c: c.size_bytes), binary_size),
+            Column("forward", "forward", spent("forward"), duration),
+            Column("backward", "backward", spent("backward"), duration),
+            Column("exposed", "exposed", lambda mine: exposed_a_step(mine, window), duration),
+        ),
+        by_layer.values(),
+        footnotes=_layers_footnotes(divided, [c for mine in by_layer.values() for c in mine], window)
+        if divided
+        else (),
+        notes=gaps(summary, "layers", otherwise=LAYERS_NONE),
+    )
+
+
+def _layers_footnotes(divided: Sequence[DividedLayers], calls: Called, window: int) -> tuple[str, ...]:
+    sizes = sorted({d.group_size for d in divided if d.group_size})
+    of = f"groups of {', '.join(map(str, sizes))} ranks" if sizes else "tensor-parallel groups"
+    named = "" if all(d.named_by == "plan" for d in divided) else "; calls are numbered in order of the forward pass"
+    whole = (median_a_step(calls, lambda c: c.exposed_ns) or 0) / max(window, 1)
+    return (
+        f"{of}{named}; figures per step, medians over ranks and steps, with waiting",
+        f"exposed: under no computation, share of the step; all layers together {format_percent(whole)}",
+    )
+
+
+BUCKETS_NONE = (
+    "no collective was launched while a gradient was being accumulated: no buckets of "
+    "DistributedDataParallel or of gradient hooks"
+)
+
+
+def buckets_table(summary: TraceSummary) -> Table:
+    """One row per bucket (place in the step, size), medians over ranks and steps."""
+    rows = [b for p in summary.ranks for b in _chosen(p.buckets, {s.step for s in p.steps})]
+    first = _first_ready(rows)
+    found = grouped(rows, lambda b: (b.index, b.op, b.size_bytes, b.dtype))
+    ranks = {b.rank for b in rows}
+    steps = {b.step for b in rows}
+    wrappers = sorted({b.wrapper for b in rows})
+
+    def since(time: Callable[[BucketRow], int | None]) -> Callable[[Sequence[BucketRow]], float | None]:
+        def median(buckets: Sequence[BucketRow]) -> float | None:
+            known = [at - first[b.rank, b.step] for b in buckets if (at := time(b)) is not None]
+            return statistics.median(known) if known else None
+
+        return median
+
+    return tabled(
+        "buckets",
+        "Gradient buckets",
+        (
+            Column("bucket", "bucket", lambda of: of[0].index, whole, role="identity", lead=True),
+            Column("op", "operation", lambda of: of[0].op, role="identity"),
+            Column("dtype", "type", lambda of: of[0].dtype, role="identity"),
+            Column("size", "size", lambda of: of[0].size_bytes, binary_size, role="identity", lead=True),
+            Column("seen", "seen", len, number, drop=2),
+            Column("members", "gradients", _members, number, short_title="grads"),
+            Column("ready", "ready", since(lambda b: b.ready_ns), duration),
+            Column("launch", "launch", since(lambda b: b.launch_ns), duration),
+            Column("waited", "queued", lambda of: statistics.median(b.waited_ns for b in of), duration),
+            Column("duration", "took", lambda of: statistics.median(b.end_ns - b.start_ns for b in of), duration),
+            Column("end", "end", since(lambda b: b.end_ns), duration, drop=1),
+            Column("exposed", "exposed", _exposed, duration),
+        ),
+        (each for _, each in sorted(found.items(), key=lambda item: (item[0][0], -(item[0][2] or 0)))),
+        footnotes=_buckets_footnotes(len(ranks), len(steps), wrappers),
+        notes=(*gaps(summary, "buckets", otherwise=BUCKETS_NONE), *_notes(rows)),
+    )
+
+
+def _chosen(buckets: Sequence[BucketRow], steps: set[int]) -> Sequence[BucketRow]:
+    """Those of the steps that are shown; all where none of them belongs to one."""
+    inside = [b for b in buckets if b.step in steps]
+    return inside or buckets
+
+
+def _first_ready(rows: Sequence[BucketRow]) -> dict[tuple[int, int | None], int]:
+    """When the first bucket of each rank and step was ready: where its times count from."""
+    first: dict[tuple[int, int | None], int] = {}
+    for b in rows:
+        at = b.launch_ns if b.ready_ns is None else min(b.ready_ns, b.launch_ns)
+        key = (b.rank, b.step)
+        first[key] = min(first.get(key, at), at)
+    return first
+
+
+def _exposed(buckets: Sequence[BucketRow]) -> Value:
+    exposed = statistics.median(b.exposed_ns for b in buckets)
+    share = sum(b.exposed_ns for b in buckets) / max(1, sum(b.end_ns - b.start_ns for b in buckets))
+    return with_share(exposed, share, judged(share, 0.5, 0.9))
+
+
+def _members(buckets: Sequence[BucketRow]) -> int | None:
+    counts = Counter(len(b.members) for b in buckets if b.members is not None)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _buckets_footnotes(ranks: int, steps: int, wrappers: Sequence[str]) -> tuple[str, ...]:
+    known = {"ddp": "DistributedDataParallel", "hooks": "gradient hooks"}
+    of = ", ".join(known.get(w, w) for w in wrappers)
+    over = f"medians over {counted(steps, 'step')} and {counted(ranks, 'rank')}"
+    return (
+        f"buckets of {of} in order of launch; {over}; MiB = 2^20 bytes",
+        "ready, launch, end: since the step's first bucket was ready or launched; queued: from ready and "
+        "launched to its start; exposed: under no computation, share of its time",
+    )
+
+
+def _notes(rows: Sequence[BucketRow]) -> list[str]:
+    reasons = Counter(b.members_unavailable for b in rows if b.members_unavailable)
+    notes = [f"gradients of {n} of {len(rows)} buckets unknown: {why}" for why, n in reasons.most_common()]
+    by_index: dict[int, set[int | None]] = defaultdict(set)
+    for b in rows:
+        by_index[b.index].add(b.size_bytes)
+    if any(len(sizes) > 1 for sizes in by_index.values()):
+        notes.append("the partition into buckets is not the same in all steps and ranks")
+    return notes
+
+
+VIEWS = (
+    View(key="trace_units", title="Sharded units", needs=("trace",), table=units_table),
+    View(key="trace_layers", title="Tensor-parallel layers", needs=("trace",), table=layers_table),
+    View(key="trace_buckets", title="Gradient buckets", needs=("trace",), table=buckets_table),
+)

@@ -17,7 +17,7 @@ from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.diagnose.rules.straggler import RULE
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.records.trace_path import StragglerReport
-from stepscope.report.views import stragglers
+from stepscope.report.views import step_budget
 from stepscope.results.evidence import Evidence
 from stepscope.results.slow_ranks import OwnTimes, median_of_others, own_times, slow_ranks
 from stepscope.traces.job import analyse_job
@@ -325,7 +325,7 @@ def test_the_chart_shows_the_excess_of_the_finding() -> None:
         phases["forward"] += 40.0 if rank == 1 else 0.0
 
     case = bench(made("c", world_size=2, steps=40, jitter=0, own=own))
-    (chart,) = stragglers.prepare(case.cells)
+    (chart,) = step_budget.stragglers_charts(case.cells)
     (finding,) = RULE.check(case)
     assert f"{1 + max(chart.medians):.2f}x" in finding.title
 

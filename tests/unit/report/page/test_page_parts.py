@@ -10,7 +10,7 @@ from tests import pages
 from tests.evidence import run
 
 from stepscope.records.finding import Diagnosis
-from stepscope.report.page import facts, merged_files, page_text, tables, timeline
+from stepscope.report.page import build, merged_files, page_text, tables, timeline
 from stepscope.report.page.overview import headline, key_figures, shown_findings
 from stepscope.results.evidence import Evidence
 from stepscope.results.labels import failure_label
@@ -126,14 +126,14 @@ def test_embedded_data_cannot_leave_its_script() -> None:
 
 
 def test_configurations_are_the_resolved_matrix_as_yaml() -> None:
-    ((name, commands, matrix),) = facts.configurations(pages.evidence())
+    ((name, commands, matrix),) = build.configurations(pages.evidence())
     assert (name, commands) == ("hand-made", "stepscope bench base.yaml")
     assert "world_size:\n  - 1\n  - 2\n  - 4" in matrix
 
 
 def test_notes_are_said_once() -> None:
     given = pages.evidence(notes=("torn", "torn", "other"))
-    assert facts.notes(given) == ("torn", "other")
+    assert build.notes(given) == ("torn", "other")
 
 
 def test_a_failed_run_is_told_without_its_path() -> None:

@@ -12,7 +12,7 @@ from tests.evidence import evidence
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
-from stepscope.report.views import comm_share
+from stepscope.report.views import step_budget
 from stepscope.results.figures import exposed_fraction
 from stepscope.results.joining import require_stated
 from stepscope.results.scaling import baseline_of
@@ -111,7 +111,7 @@ def test_communication_by_epoch_is_drawn_as_chart_4_of_the_document(tmp_path: Pa
         for n, seconds in ((2, 4.5), (4, 2.5))
         for precision in ("fp32", "amp")
     }
-    (chart,) = comm_share.prepare(runs)
+    (chart,) = step_budget.share_charts(runs)
     assert sorted(row.text for row in chart.rows) == ["11%", "11%", "20%", "20%"]
 
 

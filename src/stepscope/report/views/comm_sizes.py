@@ -1,12 +1,18 @@
-"""Sweeps over message size, one line each, with what calls scatter, a fitted curve and the link's peak."""
+"""Sweeps over message size, one line each, with what calls scatter, a fitted curve and the link's peak.
+
+Bus bandwidth of a collective against message size, with the peak of the link where it is known.
+
+Time of a collective against message size.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from stepscope.core.units import format_number
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_bandwidth, format_duration, format_number, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.predict.curve_shape import curve_time_ns
 from stepscope.records.calibration import Calibration, CollectiveFit
@@ -29,7 +35,7 @@ from stepscope.report.vega import (
     size_axis,
     size_tick,
 )
-from stepscope.report.view import Figures, View
+from stepscope.report.view import Charts, View
 from stepscope.results.comm_facts import above_peak, best_size
 from stepscope.results.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
 
@@ -102,8 +108,8 @@ def size_view(
     def caption(data: SizeChart) -> str:
         return lines_caption(data, what) + more(data)
 
-    figures = Figures(needs=("rows",), wants=("calibration",), prepare=prepare, chart=drawn, caption=caption)
-    return View(key=key, title=title, figures=figures)
+    charts = Charts(needs=("rows",), wants=("calibration",), prepare=prepare, chart=drawn, caption=caption)
+    return View(key=key, title=title, charts=charts)
 
 
 def size_charts(
@@ -265,3 +271,59 @@ def lines_caption(chart: SizeChart, what: str) -> str:
     if any(line.fitted for line in chart.lines):
         parts.append("Dashed: the calibrated curve.")
     return " ".join(parts)
+
+
+def _busbw(row: CommRow, time_ns: float) -> float | None:
+    """Of a fast call's time it is high, so ``fast`` lies above ``slow``."""
+    if row.busbw_bytes_per_s is None or row.time_ns is None or not time_ns:
+        return None
+    return row.busbw_bytes_per_s * row.time_ns / time_ns
+
+
+def _best(data: SizeChart) -> str:
+    best = []
+    for line in data.lines[:4]:
+        rate = f"{line.name}: {format_bandwidth(line.best.value)} at {size_tick(line.best.size_bytes)}"
+        share = "" if data.peak is None else f", {_of_link(line, data.peak)}"
+        best.append(f"{rate}{share}")
+    peak = "" if data.peak is None else f" Grey: peak of the link in one direction, {format_bandwidth(data.peak)}."
+    return (
+        f"{peak} Best: {'; '.join(best)}. busbw is size / time times the"
+        " operation's factor, so that operations and numbers of ranks compare with one link."
+    )
+
+
+def _of_link(line: SizeLine, peak: float) -> str:
+    share = f"{format_percent(line.best.value / peak)} of the link"
+    return share if line.above is None else f"faster than the link ({line.above})"
+
+
+def _ends(data: SizeChart) -> str:
+    ends = [
+        f"{line.name}: {format_duration(line.points[0].value)} to {format_duration(line.points[-1].value)}"
+        for line in data.lines[:4]
+    ]
+    return f" From the smallest to the largest size: {'; '.join(ends)}."
+
+
+VIEWS = (
+    size_view(
+        "comm_busbw",
+        "Bus bandwidth against size",
+        _busbw,
+        what="Bus bandwidth",
+        label="busbw (GB/s)",
+        scale=1e-9,
+        more=_best,
+        with_peak=True,
+    ),
+    size_view(
+        "comm_time",
+        "Time against size",
+        lambda _, time_ns: time_ns,
+        what="Time per call",
+        label="time per call (µs)",
+        scale=1e-3,
+        more=_ends,
+    ),
+)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, unknown
 from stepscope.report.names import clean
 from stepscope.report.render import picture
 from stepscope.report.render.markdown import plain_text
 from stepscope.report.vega import COLUMN, Spec, resolved
-from stepscope.report.views import REGISTRY
+from stepscope.report.views import views
 from stepscope.results.history import history
 from stepscope.store.writer import write_bytes
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 CAPTIONS = "charts.md"
 
-MAX_FIGURES = 36
-"""Figures of one report: nobody looks at more."""
+MAX_CHARTS = 36
+"""Charts of one report: nobody looks at more."""
 
-MANY_RUNS, FEW_FIGURES = 100, 14
-"""From so many runs on, so many figures: the first of each chart say most."""
+MANY_RUNS, FEW_CHARTS = 100, 14
+"""From so many runs on, so many charts: the first of each chart say most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One figure, described. view: its key. about: the view's title. stem: of its files, unique among all."""
+class Chart:
+    """One chart, described. view: its key. about: the view's title. stem: of its files, unique among all."""
 
     view: str
     about: str
@@ -64,20 +64,20 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """Figures to show, those beyond the limit, and their pictures as they become ready: the SVG with the page's colours
+    """Charts to show, those beyond the limit, and their pictures as they become ready: the SVG with the page's colours
     first, then a file for each of ``formats``.
     """
 
-    figures: tuple[Figure, ...]
-    left_out: tuple[Figure, ...]
+    charts: tuple[Chart, ...]
+    left_out: tuple[Chart, ...]
     formats: tuple[picture.Format, ...]
     pictures: Callable[[], tuple[tuple[bytes, ...], ...]]
 
-    def for_page(self) -> tuple[tuple[Figure, str], ...]:
-        """Each figure with its SVG, whose colours the page gives; names inside one SVG are its own."""
+    def for_page(self) -> tuple[tuple[Chart, str], ...]:
+        """Each chart with its SVG, whose colours the page gives; names inside one SVG are its own."""
         return tuple(
-            (figure, picture.inside(found[0].decode(), f"f{number}", figure.full_title))
-            for number, (figure, found) in enumerate(zip(self.figures, self.pictures(), strict=True))
+            (chart, picture.inside(found[0].decode(), f"f{number}", chart.full_title))
+            for number, (chart, found) in enumerate(zip(self.charts, self.pictures(), strict=True))
         )
 
 
@@ -101,13 +101,13 @@ def records_of(evidence: Evidence, *, drop_epochs: int = 1) -> dict[str, Any]:
     }
 
 
-def figures(records: Mapping[str, Any], limit: int | None = None) -> tuple[tuple[Figure, ...], tuple[Figure, ...]]:
+def charts_of(records: Mapping[str, Any], limit: int | None = None) -> tuple[tuple[Chart, ...], tuple[Chart, ...]]:
     """(to be drawn, left out): charts in the order of their names; of too many, every chart's first ones are kept."""
     found: list[list[tuple[str, Any]]] = []
     stems: dict[str, int] = {}
-    keys = REGISTRY.names()
+    keys = list(views())
     for key in keys:
-        shown = REGISTRY.load(key).figures
+        shown = views()[key].charts
         mine = []
         for datum in () if shown is None else shown.data(records):
             stem = (shown.stem if shown and shown.stem else f"{key}-KEY").replace("KEY", datum.key)
@@ -117,20 +117,20 @@ def figures(records: Mapping[str, Any], limit: int | None = None) -> tuple[tuple
     every = [(number, place) for number, mine in enumerate(found) for place in range(len(mine))]
     turns = sorted(every, key=lambda at: (at[1], at[0]))
     kept = set(turns[:limit])
-    made = {at: _figure(keys[at[0]], *found[at[0]][at[1]], drawn=at in kept) for at in every}
+    made = {at: _described(keys[at[0]], *found[at[0]][at[1]], drawn=at in kept) for at in every}
     return tuple(made[at] for at in every if at in kept), tuple(made[at] for at in every if at not in kept)
 
 
-def _figure(key: str, stem: str, datum: Any, *, drawn: bool) -> Figure:
-    view = REGISTRY.load(key)
-    assert view.figures is not None
-    return Figure(
+def _described(key: str, stem: str, datum: Any, *, drawn: bool) -> Chart:
+    view = views()[key]
+    assert view.charts is not None
+    return Chart(
         view=key,
         about=view.title,
         stem=stem,
         title=datum.title,
-        caption=view.figures.caption(datum) if drawn else "",
-        spec=view.figures.chart(datum) if drawn else {},
+        caption=view.charts.caption(datum) if drawn else "",
+        spec=view.charts.chart(datum) if drawn else {},
     )
 
 
@@ -144,16 +144,16 @@ def begin(
     """Describe what ``records`` allow and begin to draw it, in the processes of ``executor`` where one is given.
 
     records: as of :func:`records_of`; None or absent: there is none. formats: png, svg, pdf; none: the page alone.
-    limit: most figures, of every chart the first ones; None: all; -1: as many as a report should have. Raises
+    limit: most charts, of every chart the first ones; None: all; -1: as many as a report should have. Raises
     UsageError for an unknown format.
     """
     for name in formats:
         if name not in picture.FORMATS:
             raise UsageError(unknown("chart format", name, picture.FORMATS))
     if limit == -1:
-        limit = MAX_FIGURES if len(records.get("runs") or ()) < MANY_RUNS else FEW_FIGURES
+        limit = MAX_CHARTS if len(records.get("runs") or ()) < MANY_RUNS else FEW_CHARTS
     wanted = tuple(name for name in picture.FORMATS if name in formats)
-    drawn, left_out = figures(records, limit)
+    drawn, left_out = charts_of(records, limit)
     work = [(json.dumps(f.spec), clean(f.full_title, 400), clean(f.caption, 4000), wanted) for f in drawn]
     coming = map(picture.pictures, work) if executor is None else executor.map(picture.pictures, work)
     ready: list[tuple[bytes, ...]] = []
@@ -162,26 +162,26 @@ def begin(
         ready.extend(coming)
         return tuple(ready)
 
-    return Drawing(figures=drawn, left_out=left_out, formats=wanted, pictures=pictures)
+    return Drawing(charts=drawn, left_out=left_out, formats=wanted, pictures=pictures)
 
 
 def write(drawing: Drawing, folder: Path) -> tuple[Path, ...]:
-    """Write each figure in its formats and as ``*.vl.json``, then ``charts.md``; the files written, it last.
+    """Write each chart in its formats and as ``*.vl.json``, then ``charts.md``; the files written, it last.
 
-    Nothing where there is no figure. Raises WriteError where files cannot be written.
+    Nothing where there is no chart. Raises WriteError where files cannot be written.
     """
     written: list[Path] = []
     page = ["# Charts", ""]
-    for figure, found in zip(drawing.figures, drawing.pictures(), strict=True):
-        paths = [folder / f"{figure.stem}.{name}" for name in drawing.formats]
+    for chart, found in zip(drawing.charts, drawing.pictures(), strict=True):
+        paths = [folder / f"{chart.stem}.{name}" for name in drawing.formats]
         for path, data in zip(paths, found[1:], strict=True):
             write_bytes(path, data)
-        described = folder / f"{figure.stem}.vl.json"
-        write_bytes(described, resolved(described_json(figure.spec)).encode(errors="replace"))
+        described = folder / f"{chart.stem}.vl.json"
+        write_bytes(described, resolved(described_json(chart.spec)).encode(errors="replace"))
         written += [*paths, described]
-        title = plain_text(figure.full_title)
+        title = plain_text(chart.full_title)
         shown = [f"![{title}]({paths[0].name})", ""] if paths else []
-        page += [f"## {title}", "", *shown, plain_text(figure.caption), ""]
+        page += [f"## {title}", "", *shown, plain_text(chart.caption), ""]
     page += _left_out(drawing)
     if written:
         write_bytes(folder / CAPTIONS, "\n".join(page).encode(errors="replace"))
@@ -198,11 +198,11 @@ def _left_out(drawing: Drawing) -> Iterable[str]:
     if not drawing.left_out:
         return ()
     return (
-        f"## Left out: {counted(len(drawing.left_out), 'more figure')}",
+        f"## Left out: {counted(len(drawing.left_out), 'more chart')}",
         "",
-        f"Reports hold {len(drawing.figures)} figures; `--cell`, `--datasets` or a smaller matrix show others. Not drawn:",
+        f"Reports hold {len(drawing.charts)} charts; `--cell`, `--datasets` or a smaller matrix show others. Not drawn:",
         "",
-        *(f"- {plain_text(figure.full_title)}" for figure in drawing.left_out),
+        *(f"- {plain_text(chart.full_title)}" for chart in drawing.left_out),
         "",
     )
 

@@ -1,12 +1,16 @@
-"""What the first screen, the page and the text report say of a verdict alike: what it rests on, and its tree row by row."""
+"""What the first screen, the page and the text report say of a verdict alike: what it rests on, and its tree row by row.
+
+A folder's files in words: a line for each kind, read or left out and why.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_bytes, format_duration
 from stepscope.core.words import counted
 from stepscope.records.finding import JobVerdict, VerdictPart
+from stepscope.results.evidence import Evidence
 
 MOST_RANKS = 8
 """Ranks of a part that are named one by one."""
@@ -37,11 +41,11 @@ def also(verdict: JobVerdict) -> tuple[str, ...]:
     return tuple(cost.line for cost in verdict.costs if cost.line and cost.line != verdict.headline)
 
 
-def rows(parts: Sequence[VerdictPart], depth: int = 0) -> Iterator[tuple[int, VerdictPart]]:
+def tree_rows(parts: Sequence[VerdictPart], depth: int = 0) -> Iterator[tuple[int, VerdictPart]]:
     """The parts of a tree, each with its depth, each above those that it consists of."""
     for each in parts:
         yield depth, each
-        yield from rows(each.parts, depth + 1)
+        yield from tree_rows(each.parts, depth + 1)
 
 
 def by_rank(part: VerdictPart, *, most: int = MOST_RANKS) -> str:
@@ -50,3 +54,23 @@ def by_rank(part: VerdictPart, *, most: int = MOST_RANKS) -> str:
         low, high = (pick(part.by_rank, key=lambda each: each[1]) for pick in (min, max))
         return f"rank {low[0]} {format_duration(low[1])} .. rank {high[0]} {format_duration(high[1])}"
     return ", ".join(f"rank {rank} {format_duration(ns)}" for rank, ns in part.by_rank)
+
+
+def files_found(evidence: Evidence) -> tuple[tuple[str, str], ...]:
+    """(``read`` or ``left out``, ``run2: 8 files of profiler traces, 512 MB``); what was read first.
+
+    Empty where everything in the folder was of one kind and read.
+    """
+    found = evidence.files_found
+    if len({each.kind for each in found}) < 2 and not evidence.unread:
+        return ()
+    read = [each for each in found if each.left_out is None]
+    return tuple(
+        (
+            "read" if each.left_out is None else "left out",
+            (f"{each.job}: " if each.job else "")
+            + f"{counted(each.files, 'file')}, {format_bytes(each.bytes)}: {each.kind}"
+            + ("" if each.left_out is None else f" ({each.left_out})"),
+        )
+        for each in (*read, *(each for each in found if each.left_out is not None))
+    )

@@ -1,15 +1,31 @@
-"""Bars side by side: runs that differ in one thing only, in groups of what else they have in common."""
+"""Bars side by side: runs that differ in one thing only, in groups of what else they have in common.
+
+Strategies against each other on the same model and ranks: how much faster each is than naive synchronisation.
+
+Precisions against each other: the same model on the same ranks, with the speed-up over fp32 on each bar.
+
+What accumulating gradients over more micro-steps before each reduction changes.
+
+Steps of more micro-steps hold more samples, so a step's time is not compared: an epoch's, or the throughput.
+
+The same runs on different machines.
+
+Runs of one device that come from several sources are told apart by their source: two nodes, two days, two drivers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePath
 from typing import Any
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_number, format_percent
 from stepscope.core.words import counted, grouped, in_words, listed
 from stepscope.records.training import TrainingRun
-from stepscope.report.names import file_part, lines
+from stepscope.report.names import clean, file_part, lines
+from stepscope.report.shared.runs import FACETS, Quantity, facets, failure, on_their_machines, parts, quantity
 from stepscope.report.table import Column, Table, Value, duration, figure, rate, said, tabled, unknown
 from stepscope.report.vega import (
     BESIDE,
@@ -29,8 +45,7 @@ from stepscope.report.vega import (
     whiskers,
     words,
 )
-from stepscope.report.view import Figures, View
-from stepscope.report.views._runs import FACETS, Quantity, facets, failure, on_their_machines, parts, quantity
+from stepscope.report.view import Charts, View
 
 MAX_SERIES = 7
 MAX_BARS = 28
@@ -108,29 +123,6 @@ class BarComparison:
     def value(self, run: TrainingRun) -> str:
         """Text of the facet that varies; empty: not compared."""
         return facets(run)[self.along] if self.own is None else self.own(run)
-
-
-def compared(
-    key: str, title: str, heading: str, how: BarComparison | Callable[[Sequence[TrainingRun]], BarComparison]
-) -> View:
-    """The view of runs that differ in one thing. heading: of captions. how: what is compared, or what makes it of runs."""
-
-    def prepare(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroups, ...]:
-        return compare(runs, how if isinstance(how, BarComparison) else how(runs), drop_epochs=drop_epochs)
-
-    def caption(data: BarGroups) -> str:
-        return groups_caption(data, heading)
-
-    def build(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> Table:
-        return groups_table(prepare(runs, drop_epochs), key, heading)
-
-    return View(
-        key=key,
-        title=title,
-        needs=("runs",),
-        table=build,
-        figures=Figures(needs=("runs",), wants=("drop_epochs",), prepare=prepare, chart=groups_chart, caption=caption),
-    )
 
 
 def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
@@ -412,3 +404,93 @@ def groups_caption(data: BarGroups, what: str) -> str:
 
 def named(cluster: BarCluster, series: str) -> str:
     return ", ".join(text for text in (series, cluster.name) if text)
+
+
+NAIVE = "naive"
+
+
+PLAIN = "fp32"
+
+
+def _on_machines(runs: Sequence[TrainingRun]) -> BarComparison:
+    sources = grouped(runs, lambda run: facets(run)["hardware"])
+    several = {name for name, mine in sources.items() if len({_file(run) for run in mine}) > 1}
+
+    def machine(run: TrainingRun) -> str:
+        name = facets(run)["hardware"]
+        return f"{name}, {clean(_file(run), 24)}" if name and name in several else name
+
+    return BarComparison(along="hardware", own=machine, label=faster)
+
+
+def _file(run: TrainingRun) -> str:
+    """Name of the run's source, without the line (``results.md:52``) that some importers add."""
+    name, colon, line = PurePath(run.source).name.rpartition(":")
+    return name if colon and line.isdigit() else PurePath(run.source).name
+
+
+COMPARED: dict[str, tuple[str, str, BarComparison | Callable[[Sequence[TrainingRun]], BarComparison]]] = {
+    "strategies": (
+        "Strategies",
+        "Strategies compared",
+        BarComparison(
+            along="strategy",
+            label=faster,
+            reference=lambda series: next((name for name in series if NAIVE in name.casefold()), series[0]),
+        ),
+    ),
+    "precision": (
+        "Precision",
+        "Precisions compared",
+        BarComparison(
+            along="precision",
+            label=times,
+            reference=lambda series: PLAIN if PLAIN in series else series[0],
+            gain="speed-up at equal ranks",
+        ),
+    ),
+    # Steps of more micro-steps hold more samples, so a step's time is not compared: an epoch's, or the throughput.
+    "accumulation": (
+        "Gradient accumulation",
+        "Gradient accumulation",
+        BarComparison(
+            along="accumulation",
+            label=faster,
+            ignore=("batch",),
+            steps_alike=False,
+            order=lambda name: (float(name.removeprefix("GA ")), name),
+            note=" GA n: gradients are reduced once every n micro-steps, so an epoch has n times fewer reductions.",
+        ),
+    ),
+    "hardware": ("Hardware", "Machines compared", _on_machines),
+}
+"""Key of a view: its title, the heading of its captions, and what it compares (or what makes that of the runs)."""
+
+
+def compared_charts(key: str, runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tuple[BarGroups, ...]:
+    """The charts of ``runs`` under a key of :data:`COMPARED`."""
+    how = COMPARED[key][2]
+    return compare(runs, how if isinstance(how, BarComparison) else how(runs), drop_epochs=drop_epochs)
+
+
+def compared_table(key: str, runs: Sequence[TrainingRun], drop_epochs: int = 1) -> Table:
+    """The same as a table."""
+    return groups_table(compared_charts(key, runs, drop_epochs), key, COMPARED[key][1])
+
+
+VIEWS = tuple(
+    View(
+        key=key,
+        title=title,
+        needs=("runs",),
+        table=partial(compared_table, key),
+        charts=Charts(
+            needs=("runs",),
+            wants=("drop_epochs",),
+            prepare=partial(compared_charts, key),
+            chart=groups_chart,
+            caption=partial(groups_caption, what=heading),
+        ),
+    )
+    for key, (title, heading, _) in COMPARED.items()
+)

@@ -1,0 +1,264 @@
+"""The JSON document of ``trace --json`` (schema stepscope.trace/1) and the numbers that ``--fail-if`` knows.
+
+The JSON document of ``diagnose --json`` (schema stepscope.diagnose/1) and the numbers that ``--fail-if`` knows.
+
+The JSON document of ``compare --json`` (schema stepscope.compare/1) and its ``--fail-if`` conditions.
+
+The JSON document of ``trace --diff --json`` (schema stepscope.trace_diff/1) and its ``--fail-if`` conditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stepscope.diagnose.engine import page_of
+from stepscope.diagnose.rule import Rule
+from stepscope.records.codec import headed, plain
+from stepscope.records.comparison import Comparison
+from stepscope.records.finding import Diagnosis, JobVerdict
+from stepscope.records.trace_collectives import MatchedCollective
+from stepscope.records.trace_summary import DiffRow, RankPass, TraceDiff, TraceSummary
+from stepscope.report.conditions import Changed, Condition
+from stepscope.results.comparing import lacking
+from stepscope.results.differences import Conditions
+from stepscope.results.evidence import Evidence
+from stepscope.stats.compare import SIGNIFICANT
+from stepscope.traces.diff import PARTS, STEP
+
+TRACE_FIGURES = (
+    "window_ns",
+    "compute_fraction",
+    "exposed_comm_fraction",
+    "exposed_memory_fraction",
+    "idle_fraction",
+    "hidden_fraction",
+    "comm_ns",
+    "straggler_count",
+)
+
+
+def trace_figures(summary: TraceSummary) -> dict[str, float | None]:
+    """Job-wide numbers: sums over ranks before any ratio; None where nothing was measured.
+
+    ``window_ns`` is the longest rank's; ``hidden_fraction`` the share of all communication under computation.
+    """
+    parts = [p.budget.parts for p in summary.ranks if p.budget is not None]
+    window = sum(p.window_ns for p in parts)
+    comm = sum(p.comm_ns for p in parts)
+
+    def share(total: int, of: int) -> float | None:
+        return total / of if of else None
+
+    return {
+        "window_ns": max((p.window_ns for p in parts), default=None),
+        "compute_fraction": share(sum(p.compute_ns for p in parts), window),
+        "exposed_comm_fraction": share(sum(p.exposed_comm_ns for p in parts), window),
+        "exposed_memory_fraction": share(sum(p.exposed_memory_ns for p in parts), window),
+        "idle_fraction": share(sum(p.idle_ns for p in parts), window),
+        "hidden_fraction": share(sum(p.overlap_ns for p in parts), comm),
+        "comm_ns": comm,
+        "straggler_count": None if summary.stragglers is None else len(summary.stragglers.stragglers),
+    }
+
+
+def trace_document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain dicts and lists; unknown is null. Sections that were not computed are empty or null."""
+    ranks, job, late = summary.ranks, summary.collectives, summary.stragglers
+    return {
+        **headed("trace/1"),
+        "world_size": summary.world_size,
+        "metrics": trace_figures(summary),
+        "findings": plain(diagnosis.findings),
+        "skipped": plain(diagnosis.skipped),
+        "verdicts": [{"rank": v.rank, **plain(v.verdict)} for v in summary.verdicts],
+        "ranks": [_rank(p) for p in ranks],
+        "steps": [_step(plain(s)) for p in ranks for s in p.steps],
+        **{key: [row for p in ranks for row in plain(getattr(p, key))] for key in TRACE_LISTS},
+        "collectives": [_collective(i) for i in job.instances] if job else [],
+        "clocks": plain(job.clocks) if job else None,
+        "stragglers": plain(late.stragglers) if late else [],
+        "straggler_report": late.text if late else None,
+        **{key: [plain(getattr(p, key)) for p in ranks if getattr(p, key) is not None] for key in TRACE_TABLES},
+        "job_path": plain(summary.path) if summary.path else None,
+        "unavailable": [{"rank": p.facts.rank, **plain(m)} for p in ranks for m in p.unavailable],
+        "notes": [
+            *plain(summary.notes),
+            *(plain(note) for p in ranks for note in p.notes),
+            *({"rank": None, "kind": "collectives", "text": t} for t in (job.notes if job else ())),
+        ],
+    }
+
+
+TRACE_LISTS = ("phases", "idle", "long_gaps", "groups", "annotations", "modules", "sequences", "buckets", "memory")
+"""Fields of RankPass that are lists of rows, each with its rank."""
+
+TRACE_TABLES = ("operators", "kernels", "launches", "copies", "units", "layers", "utilisation", "path", "conformance")
+"""Fields of RankPass that are one record a rank."""
+
+
+def _collective(instance: MatchedCollective) -> dict[str, Any]:
+    raw: dict[str, Any] = plain(instance)
+    return {**raw, "group": instance.group.name if instance.group else None}
+
+
+def _rank(each: RankPass) -> dict[str, Any]:
+    facts: dict[str, Any] = plain(each.facts)
+    if each.budget is None:
+        return {**facts, "source": None}
+    return {
+        **facts,
+        **plain(each.budget.parts),
+        "source": each.budget.source,
+        "start_ns": each.budget.start_ns,
+        "outside": plain(each.outside),
+    }
+
+
+def _step(raw: dict[str, Any]) -> dict[str, Any]:
+    return {**{k: v for k, v in raw.items() if k != "parts"}, **raw["parts"]}
+
+
+DIAGNOSE_FIGURES = (
+    "problem_count",
+    "warning_count",
+    "finding_count",
+    "largest_stake_fraction",
+    "lowest_speedup",
+    "lowest_efficiency",
+)
+
+
+def diagnose_figures(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, float | None]:
+    """Counts of findings, the largest stake (share of the step), and the worst scaling; None where there is none."""
+    severities = [finding.severity for finding in diagnosis.findings]
+    stakes = [f.stake_fraction for f in diagnosis.findings if f.stake_fraction is not None]
+    scaled = [row for row in evidence.scaling if not row.is_baseline]
+    return {
+        "problem_count": severities.count("problem"),
+        "warning_count": severities.count("warning"),
+        "finding_count": len(severities),
+        "largest_stake_fraction": max(stakes, default=None),
+        "lowest_speedup": min((row.speedup for row in scaled), default=None),
+        "lowest_efficiency": min((row.efficiency for row in scaled), default=None),
+    }
+
+
+def diagnose_document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None = None) -> dict[str, Any]:
+    """Plain dicts and lists; unknown is null."""
+    return {
+        **headed("diagnose/1"),
+        "sources": [
+            {"path": str(source.path), "kind": source.kind, "format": source.format} for source in evidence.sources
+        ],
+        "files_found": plain(evidence.files_found),
+        "metrics": diagnose_figures(evidence, diagnosis),
+        "verdict": plain(verdict),
+        "findings": plain(diagnosis.findings),
+        "skipped": plain(diagnosis.skipped),
+        "quiet": plain(diagnosis.quiet),
+        "scaling": plain(evidence.scaling),
+        "notes": list(evidence.said),
+    }
+
+
+def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
+    """Rules as `diagnose --rules list --json` and `--explain RULE --json` print them."""
+    return {
+        **headed("rules/1"),
+        "rules": [
+            {
+                "name": rule.name,
+                "symptom": rule.symptom,
+                "needs": list(rule.needs),
+                "any_of": list(rule.any_of),
+                "protocol": rule.protocol,
+                "good_news": rule.good_news,
+                "thresholds": {name: plain(each) for name, each in rule.thresholds.items()},
+                "page": page_of(rule),
+            }
+            for rule in rules
+        ],
+    }
+
+
+def compare_document(comparison: Comparison) -> dict[str, Any]:
+    """Plain dicts and lists; unknown is null. ``change`` is relative to the first side."""
+    return {
+        **headed("compare/1"),
+        "sides": list(comparison.sides),
+        "scaling": plain(comparison.scaling),
+        "differences": plain(comparison.differences),
+        "same": plain(comparison.same),
+        "unknown": plain(comparison.unknown),
+        "figures": [
+            {**plain(figure), "change": figure.change, "lacking": lacking(figure)} for figure in comparison.figures
+        ],
+        "unmatched": list(comparison.unmatched),
+        "notes": list(comparison.notes),
+    }
+
+
+UNCHANGED = ("no significant difference", "not clear")
+"""Verdicts of a change that may be none."""
+
+
+def compare_changes(comparison: Comparison) -> tuple[Changed, ...]:
+    """What conditions are about; a change that may be none is none."""
+    return tuple(
+        Changed(
+            key=each.metric,
+            what=each.what,
+            value=each.second.value,
+            change=None if each.verdict in UNCHANGED else each.change * 100,
+        )
+        for each in comparison.figures
+    )
+
+
+def compare_unchecked(conditions: Iterable[Condition], comparison: Comparison) -> tuple[Condition, ...]:
+    """Conditions on a figure that the comparison does not have: they can never hold."""
+    there = {figure.metric for figure in comparison.figures}
+    return tuple(each for each in conditions if each.key not in there)
+
+
+_ROWS = {"step_ns" if part == STEP else f"{part}_ns": part for part in PARTS}
+DIFF_FIGURES = tuple(_ROWS)
+"""Parts of a step: median over the steps of each rank."""
+
+
+def diff_document(
+    diffs: Iterable[TraceDiff], conditions: Conditions | None, *, notes: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Plain dicts and lists; values of differences: before, after. conditions None: one and the same job."""
+    return {
+        **headed("trace_diff/1"),
+        "differences": plain(conditions.differ if conditions else ()),
+        "same": plain(conditions.same if conditions else ()),
+        "unknown": plain(conditions.unknown if conditions else ()),
+        "diffs": [plain(each) for each in diffs],
+        "notes": list(notes),
+    }
+
+
+def diff_changes(diffs: Sequence[TraceDiff]) -> tuple[Changed, ...]:
+    """What conditions are about, of every rank; a change that its test calls no significant difference is none."""
+    return tuple(
+        Changed(key=key, what=f"rank {diff.rank_after}", value=row.after_ns, change=_diff_change(row))
+        for diff in diffs
+        for key, part in _ROWS.items()
+        for row in diff.parts
+        if row.name == part
+    )
+
+
+def diff_unchecked(conditions: Sequence[Condition], diffs: Sequence[TraceDiff]) -> tuple[Condition, ...]:
+    """Changes against nothing: the older trace has no time in that part, on any rank."""
+    known = {row.name for diff in diffs for row in diff.parts if row.ratio is not None}
+    return tuple(each for each in conditions if each.percent and _ROWS[each.key] not in known)
+
+
+def _diff_change(row: DiffRow) -> float | None:
+    if row.ratio is None or (row.p_value is not None and row.p_value >= SIGNIFICANT):
+        return None
+    return (row.ratio - 1) * 100
