@@ -54,7 +54,7 @@ def test_refused_datasets_start_no_drawing(
 
 @pytest.mark.parametrize(
     ("stopped", "says"),
-    [("figures.write", "files of the report in"), ("paper_files.write_tables", "nothing is written in")],
+    [("charts.write", "files of the report in"), ("files.write_tables", "nothing is written in")],
 )
 def test_an_interrupt_says_what_is_written(
     stopped: str,
@@ -74,7 +74,7 @@ def test_an_interrupt_says_what_is_written(
     said = capsys.readouterr().err
     assert ended.value.code == 130
     assert says in said
-    assert ("report.html is one of them" in said) is (stopped == "figures.write")
+    assert ("report.html is one of them" in said) is (stopped == "charts.write")
 
 
 def test_a_former_reports_files_go_and_this_is_said(
