@@ -87,7 +87,7 @@ class Cli:
     def under_torchrun(self, *arguments: str, ranks: int = 2) -> Done:
         """``torchrun -m stepscope.cli ...``: the command joins a world that exists."""
         line = ["--standalone", "--nproc-per-node", str(ranks), "-m", "stepscope.cli", *arguments]
-        return self._done(self._start("torch.distributed.run", line, {"OMP_NUM_THREADS": "1"}))
+        return self.finished(self._start("torch.distributed.run", line, {"OMP_NUM_THREADS": "1"}))
 
     def _start(
         self, module: str, arguments: Sequence[str], extra: Mapping[str, str], stdout: int = subprocess.PIPE
@@ -103,9 +103,9 @@ class Cli:
         return process
 
     def __call__(self, *arguments: str, **extra: str) -> Done:
-        return self._done(self.start(*arguments, **extra))
+        return self.finished(self.start(*arguments, **extra))
 
-    def _done(self, process: subprocess.Popen[str]) -> Done:
+    def finished(self, process: subprocess.Popen[str]) -> Done:
         out, err = process.communicate(timeout=TIMEOUT_S)
         return Done(process.returncode, out, err)
 

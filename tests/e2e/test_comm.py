@@ -13,12 +13,14 @@ from tests.e2e.runs import Cli, Done, results, wait_for
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(280)]
 
 QUICK = ("--warmup", "2", "--iters", "8")
+ALL = ("comm", "--ops", "all", "--sizes", "1K:256K:16", "--ranks", "2", *QUICK, "-o", "run")
+LONG = ("comm", "--ops", "all_reduce", "--sizes", "1K:64M:4", "--ranks", "2", "--iters", "400", "-o", "run")
 
 
 @pytest.fixture(scope="module")
 def swept(shared_cli: Cli) -> tuple[Done, Path]:
     """Every collective at three sizes, on two ranks."""
-    done = shared_cli("comm", "--ops", "all", "--sizes", "1K:256K:16", "--ranks", "2", *QUICK, "-o", "run", "--json")
+    done = shared_cli(*ALL, "--json")
     return done, shared_cli.folder / "run"
 
 
@@ -55,18 +57,17 @@ def test_rates_follow_from_time_and_size(swept: tuple[Done, Path]) -> None:
 
 def test_the_same_command_measures_nothing_twice(shared_cli: Cli, swept: tuple[Done, Path]) -> None:
     assert swept[0].code == 0
-    again = shared_cli("comm", "--ops", "all", "--sizes", "1K:256K:16", "--ranks", "2", *QUICK, "-o", "run")
+    again = shared_cli(*ALL)
     assert again.code == 0
     assert "0 cells to run, 11 kept from before" in again.err
     assert "busbw (GB/s)" in again.out
 
 
 def test_the_same_run_as_csv_and_in_the_documents_shape(shared_cli: Cli, swept: tuple[Done, Path]) -> None:
-    common = ("comm", "--ops", "all", "--sizes", "1K:256K:16", "--ranks", "2", *QUICK, "-o", "run")
-    table = shared_cli(*common, "--format", "csv")
+    table = shared_cli(*ALL, "--format", "csv")
     assert table.out.splitlines()[0].startswith("cell_id,status,")
     assert len(table.out.splitlines()) == 1 + len(swept[0].json()["rows"])
-    document = shared_cli(*common, "--format", "document-001").json()
+    document = shared_cli(*ALL, "--format", "document-001").json()
     assert document["world_size"] == 2
     assert "allreduce" in document["results"]["communication"]
 
@@ -79,18 +80,8 @@ def test_calibrate_and_predict_follow_from_it(shared_cli: Cli) -> None:
     fitted = shared_cli("calibrate", "sweep", "-o", "calib.json")
     assert fitted.code == 0, fitted.err
     assert "all_reduce" in fitted.out
-    said = shared_cli(
-        "predict",
-        "--collective",
-        "all_reduce",
-        "--size",
-        "256KiB",
-        "--gpus",
-        "2",
-        "--calib",
-        "calib.json",
-        "--json",
-    )
+    asked = ("--collective", "all_reduce", "--size", "256KiB", "--gpus", "2", "--calib", "calib.json", "--json")
+    said = shared_cli("predict", *asked)
     assert said.code == 0, said.err
 
 
@@ -119,20 +110,7 @@ def test_one_rank_alone_is_measured_too(cli: Cli) -> None:
 
 
 def test_ctrl_c_keeps_every_size_that_was_finished(cli: Cli) -> None:
-    arguments = (
-        "comm",
-        "--ops",
-        "all_reduce",
-        "--sizes",
-        "1K:64M:4",
-        "--ranks",
-        "2",
-        "--iters",
-        "400",
-        "-o",
-        "run",
-    )
-    process = cli.start(*arguments)
+    process = cli.start(*LONG)
     run = cli.folder / "run"
 
     def some_sizes() -> bool:
@@ -143,16 +121,19 @@ def test_ctrl_c_keeps_every_size_that_was_finished(cli: Cli) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     rows = results(run)
-    assert rows[0]["status"] == "ok"
-    assert rows[-1]["status"] == "interrupted"
+    assert (rows[0]["status"], rows[-1]["status"]) == ("ok", "interrupted")
     assert "interrupted" in out
     assert "Traceback" not in err
 
 
-def test_a_rank_that_is_killed_is_named_and_its_sizes_stand(cli: Cli) -> None:
-    process = cli.start(
-        "comm", "--ops", "all_reduce", "--sizes", "1K:64M:4", "--ranks", "2", "--iters", "400", "-o", "run"
-    )
+@pytest.mark.parametrize(
+    ("signum", "status", "words"),
+    [(signal.SIGKILL, "killed", "rank 1 was killed by SIGKILL"), (signal.SIGSTOP, "timeout", "rank 1")],
+)
+def test_a_rank_that_is_killed_or_hangs_is_named_and_its_sizes_stand(
+    cli: Cli, signum: int, status: str, words: str
+) -> None:
+    process = cli.start(*LONG, "--timeout", "3s")
     run = cli.folder / "run"
 
     def pid_of_rank_1() -> int | None:
@@ -160,34 +141,12 @@ def test_a_rank_that_is_killed_is_named_and_its_sizes_stand(cli: Cli) -> None:
         beat = json.loads(path.read_text())
         return beat["pid"] if (beat["size_bytes"] or 0) > 4096 else None
 
-    os.kill(wait_for(pid_of_rank_1, process), signal.SIGKILL)
+    os.kill(wait_for(pid_of_rank_1, process), signum)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 4, err
-    end = results(run)[-1]
-    assert end["status"] == "killed"
-    assert "rank 1 was killed by SIGKILL" in end["error"]
-    assert results(run)[0]["status"] == "ok"
-
-
-def test_a_rank_that_hangs_is_named_with_the_collective(cli: Cli) -> None:
-    process = cli.start(
-        "comm", "--ops", "all_reduce", "--sizes", "1K:64M:4", "--ranks", "2", "--iters", "400", "--timeout", "4s",
-        "-o", "run",
-    )  # fmt: skip
-    run = cli.folder / "run"
-
-    def pid_of_rank_1() -> int | None:
-        (path,) = run.glob("cells/*/heartbeat-00001")
-        beat = json.loads(path.read_text())
-        return beat["pid"] if (beat["size_bytes"] or 0) > 4096 else None
-
-    pid = wait_for(pid_of_rank_1, process)
-    os.kill(pid, signal.SIGSTOP)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 4, err
-    end = results(run)[-1]
-    assert end["status"] == "timeout"
-    assert "rank 1" in end["error"]
+    rows = results(run)
+    assert (rows[0]["status"], rows[-1]["status"]) == ("ok", status)
+    assert words in rows[-1]["error"]
 
 
 def test_inside_a_torchrun_world_the_command_joins_it(cli: Cli) -> None:

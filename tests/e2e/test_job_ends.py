@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import signal
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.e2e.profiled import JOB, PYTHON, Profiled, end_of
 from tests.e2e.runs import Cli, wait_for
-from tests.e2e.test_profile import FAKE_TORCH, JOB, PYTHON
 
-from stepscope.records.profile import JobEnd
-from stepscope.results.profiled_job import end_sentence, read_job_end
+from stepscope.results.profiled_job import end_sentence
 from stepscope.store.layout import ProfileLayout
 
 pytestmark = pytest.mark.e2e
 
 TRAIN = Path(__file__).parent / "ending_job.py"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
-    return {"PYTHONPATH": str(FAKE_TORCH)}
-
-
-def end_of(folder: Path) -> JobEnd:
-    found = read_job_end(ProfileLayout(folder))
-    assert found is not None
-    return found
+def profile(cli: Cli, tmp_path: Path) -> Profiled:
+    return Profiled(cli, tmp_path / "p")
 
 
 @pytest.mark.parametrize(
@@ -77,79 +68,63 @@ def test_a_rank_that_hangs_is_named_while_the_job_hangs_and_at_its_end(cli: Cli,
     assert end.place.endswith("in go_wrong: time.sleep(1000)")
 
 
-def test_a_job_that_ends_before_its_window_keeps_its_steps(
-    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
-) -> None:
-    out = tmp_path / "p"
-    done = stepscope("profile", "-o", str(out), "--", PYTHON, str(JOB), "plain", **environment, STEPS="3")
-    end = end_of(out)
-    assert (done.code, end.kind, end.steps_timed, end.steps_profiled) == (0, "short", 3, 0)
-    again = stepscope("profile", "-o", str(out), "--", PYTHON, str(JOB), "plain", **environment)
-    assert (again.code, "not an empty folder" in again.err) == (2, True), "a diary with steps is a result"
+def test_a_job_that_ends_before_its_window_keeps_its_steps(profile: Profiled) -> None:
+    profile("plain", STEPS="3")
+    end = end_of(profile.out)
+    assert (end.kind, end.steps_timed, end.steps_profiled) == ("short", 3, 0)
+    assert "not an empty folder" in profile("plain", code=2).err, "a diary with steps is a result"
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "error"),
     [
-        ("import nothing_of_this_name", "Crash: the command raised ModuleNotFoundError"),
-        ("import torch; open('/nothing/of/this/name')", "Crash: the command raised FileNotFoundError"),
-        ("this is no Python", "Crash: the command raised SyntaxError"),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("import torch; open('/nothing/of/this/name')", "FileNotFoundError"),
+        ("this is no Python", "SyntaxError"),
     ],
 )
 def test_a_command_that_fails_before_it_trains_is_told_as_such(
-    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str], command: str, said: str
+    profile: Profiled, tmp_path: Path, command: str, error: str
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(command)
-    done = stepscope("profile", "-o", str(tmp_path / "p"), "--", PYTHON, str(script), **environment)
-    assert done.code == 1
-    assert said in " ".join(done.out.split())
+    done = profile.around(PYTHON, str(script), code=1)
+    assert f"Crash: the command raised {error}" in " ".join(done.out.split())
     assert "train.py:1" in done.out
     assert "optimizer" not in done.out + done.err
     assert "--wait" not in done.err
 
 
-def test_a_script_that_is_not_there_is_told_by_its_exit_code(stepscope: Cli, tmp_path: Path) -> None:
-    done = stepscope("profile", "-o", str(tmp_path / "p"), "--", PYTHON, str(tmp_path / "missing.py"))
-    assert done.code == 2
-    assert "the command exited with code 2" in done.out
+def test_a_script_that_is_not_there_is_told_by_its_exit_code(profile: Profiled, tmp_path: Path) -> None:
+    assert "the command exited with code 2" in profile.around(PYTHON, str(tmp_path / "missing.py"), code=2).out
 
 
-def test_two_processes_without_a_group_are_counted(
-    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
-) -> None:
-    out = tmp_path / "p"
-    both = f"{PYTHON} {JOB} plain & {PYTHON} {JOB} plain; wait"
-    done = stepscope("profile", "-o", str(out), "--", "sh", "-c", both, **environment, STEPS="200")
-    assert (done.code, end_of(out).kind, end_of(out).independent) == (0, "ok", 2)
+def test_two_processes_without_a_group_are_counted(profile: Profiled) -> None:
+    one = f"{' '.join(JOB)} plain"
+    done = profile.around("sh", "-c", f"{one} & {one}; wait", STEPS="200")
+    assert (end_of(profile.out).kind, end_of(profile.out).independent) == ("ok", 2)
     assert "2 processes train" in done.out
 
 
+@pytest.mark.parametrize("place", ["verdict.txt", "stderr"])
 def test_the_verdict_goes_where_it_is_wanted_and_the_jobs_output_is_its_own(
-    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
+    profile: Profiled, tmp_path: Path, place: str
 ) -> None:
-    def profiled(place: str, name: str) -> tuple[str, str]:
-        line = ["profile", "--steps", "2", "--wait", "5", "--verdict", place, "-o", str(tmp_path / name)]
-        done = stepscope(*line, "--", PYTHON, str(JOB), "plain", **environment)
-        assert done.code == 0, done.err
-        return done.out, done.err
+    file = tmp_path / place
+    where = place if place == "stderr" else str(file)
+    done = profile("plain", options=("--steps", "2", "--wait", "5", "--verdict", where))
+    assert done.out == "trained 40 steps\n"
+    assert ("profiled: steps" in done.err) == (place == "stderr")
+    assert place == "stderr" or "profiled: steps" in file.read_text()
 
-    file = tmp_path / "verdict.txt"
-    out, err = profiled(str(file), "a")
-    assert out == "trained 40 steps\n"
-    assert "profiled: steps" in file.read_text()
-    assert "profiled: steps" not in err
-    out, err = profiled("stderr", "b")
-    assert out == "trained 40 steps\n"
-    assert "profiled: steps" in err
-    refused = stepscope("profile", "--verdict", str(tmp_path / "no" / "file"), "--", "true")
+
+def test_a_verdict_needs_a_folder_that_is_there(cli: Cli, tmp_path: Path) -> None:
+    refused = cli("profile", "--verdict", str(tmp_path / "no" / "file"), "--", "true")
     assert (refused.code, "there is no folder" in refused.err) == (2, True)
 
 
-def test_a_sleeping_job_that_fails_is_told_as_well(
-    stepscope: Cli, tmp_path: Path, environment: Mapping[str, str]
-) -> None:
-    out = tmp_path / "p"
-    done = stepscope("run", "-o", str(out), "--", PYTHON, str(JOB), "raises", **environment)
-    assert (done.code, end_of(out).kind, end_of(out).step) == (1, "crash", 12)
+def test_a_sleeping_job_that_fails_is_told_as_well(profile: Profiled) -> None:
+    done = profile("raises", command="run", code=1)
+    end = end_of(profile.out)
+    assert (end.kind, end.step) == ("crash", 12)
     assert "Crash: rank 0 raised RuntimeError: the job's own failure in step 12" in done.err
