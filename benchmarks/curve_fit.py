@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks._report import heading
 from stepscope.collectives import REGISTRY
-from stepscope.predict import curve_families
-from stepscope.predict.curve_fit import BLEND, SHAPES, fit_curve
+from stepscope.predict.curve_fit import FAMILIES, fit_curve
 from stepscope.predict.curve_shape import curve_interval_ns, curve_time_ns
 
 Floats = NDArray[np.float64]
@@ -111,15 +110,15 @@ def designs(sizes: Floats) -> Iterator[tuple[str, NDArray[np.int64]]]:
 def errors(curves: Sequence[Published], model: Model) -> dict[str, dict[str, list[float]]]:
     """design -> source -> larger / smaller of predicted and measured - 1, at the middle sizes that were not given."""
     found: dict[str, dict[str, list[float]]] = {}
-    for curve in curves:
-        for design, given in designs(curve.sizes):
+    for one in curves:
+        for design, given in designs(one.sizes):
             if given.size != 5:
                 continue
-            asked = (curve.sizes >= MIDDLE[0]) & (curve.sizes <= MIDDLE[1])
+            asked = (one.sizes >= MIDDLE[0]) & (one.sizes <= MIDDLE[1])
             asked[given] = False
-            predicted = model(curve.sizes[given], curve.times[given], curve.sizes[asked])
-            off = np.expm1(np.abs(np.log(predicted / curve.times[asked])))
-            found.setdefault(design, {}).setdefault(curve.source, []).extend(off)
+            predicted = model(one.sizes[given], one.times[given], one.sizes[asked])
+            off = np.expm1(np.abs(np.log(predicted / one.times[asked])))
+            found.setdefault(design, {}).setdefault(one.source, []).extend(off)
     return found
 
 
@@ -134,26 +133,55 @@ def five_knots(sizes: Floats, times: Floats, asked: Floats) -> Floats:
     return np.exp(np.interp(np.log(asked), np.log(sizes), np.log(times)))
 
 
-def shaped(shape: str | None) -> Model:
-    def model(sizes: Floats, times: Floats, asked: Floats) -> Floats:
-        curve = fit_curve(sizes, times, shape=shape)
-        return np.array([curve_time_ns(curve, size) for size in asked])
+def curve(sizes: Floats, times: Floats, asked: Floats) -> Floats:
+    """What ``stepscope calibrate`` fits."""
+    fitted = fit_curve(sizes, times)
+    return np.array([curve_time_ns(fitted, size) for size in asked])
 
-    return model
+
+def every_nth(curves: Sequence[Published], model: Model, n: int) -> Floats:
+    """Errors, as of ``errors``, at all sizes between every ``n``-th one, which are given; each size is given once."""
+    off: list[float] = []
+    for one in curves:
+        for first in range(n):
+            given = np.arange(first, one.sizes.size, n)
+            asked = np.setdiff1d(np.arange(given[0], given[-1]), given)
+            predicted = model(one.sizes[given], one.times[given], one.sizes[asked])
+            off += list(np.expm1(np.abs(np.log(predicted / one.times[asked]))))
+    return np.array(off)
+
+
+def beyond(curves: Sequence[Published]) -> tuple[Floats, float]:
+    """Errors up to 64 times above the largest or below the smallest of 8 given sizes or more; share inside 80% intervals."""
+    off: list[float] = []
+    held: list[bool] = []
+    for one in curves:
+        places = np.arange(one.sizes.size)
+        for count in range(8, one.sizes.size - 3):
+            for given in (places[:count], places[-count:]):
+                fitted = fit_curve(one.sizes[given], one.times[given])
+                for index in np.setdiff1d(places, given):
+                    size = one.sizes[index]
+                    if not one.sizes[given[0]] / 64 <= size <= 64 * one.sizes[given[-1]]:
+                        continue
+                    off.append(float(np.expm1(abs(np.log(curve_time_ns(fitted, size) / one.times[index])))))
+                    low, high = curve_interval_ns(fitted, size) or (0, 0)
+                    held.append(bool(low <= one.times[index] <= high))
+    return np.array(off), float(np.mean(held))
 
 
 def coverage(curves: Sequence[Published]) -> float:
     """Share of the middle sizes not given that lie within the 80% interval."""
     held = []
-    for curve in curves:
-        for _, given in designs(curve.sizes):
+    for one in curves:
+        for _, given in designs(one.sizes):
             if given.size != 5:
                 continue
-            fitted = fit_curve(curve.sizes[given], curve.times[given])
-            for index in np.setdiff1d(np.arange(curve.sizes.size), given):
-                if MIDDLE[0] <= curve.sizes[index] <= MIDDLE[1]:
-                    low, high = curve_interval_ns(fitted, curve.sizes[index]) or (0, 0)
-                    held.append(low <= curve.times[index] <= high)
+            fitted = fit_curve(one.sizes[given], one.times[given])
+            for index in np.setdiff1d(np.arange(one.sizes.size), given):
+                if MIDDLE[0] <= one.sizes[index] <= MIDDLE[1]:
+                    low, high = curve_interval_ns(fitted, one.sizes[index]) or (0, 0)
+                    held.append(low <= one.times[index] <= high)
     return float(np.mean(held))
 
 
@@ -164,30 +192,38 @@ def main() -> None:
         print("skipped: DATA=DIR with DIR/published/collectives_*.csv is needed", flush=True)
         return
     curves = published(folder)
-    models = {"two-point line": two_points, "five knots": five_knots}
-    models |= {key: shaped(key) for key in SHAPES}
-    table = {name: errors(curves, model) for name, model in models.items()}
+    table = {name: errors(curves, model) for name, model in MODELS.items()}
     print(
         f"error: larger / smaller of predicted and measured - 1; {len(curves)} curves; median and mean over all sizes"
     )
-    names = list(dict.fromkeys(design for design in table[BLEND]))
+    names = list(table[OURS])
     print(f"{'':<22}" + "".join(f"{name:>18}" for name in names))
     for name, by_design in table.items():
         print(f"{name:<22}" + "".join(f"{_figures(by_design[design]):>18}" for design in names))
-    print(f"per source, {BLEND}, {names[1]}, mean:")
-    for source, off in table[BLEND][names[1]].items():
-        print(f"  {source:<32} {np.mean(off):6.1%}   {names[0]}: {np.mean(table[BLEND][names[0]][source]):6.1%}")
-    for design in names[:2]:
-        print(f"shape chosen on all other sources, {design}: {_left_out(table, design)}")
+    print(f"per source, {names[1]}, mean:")
+    for source, own in table[OURS][names[1]].items():
+        print(f"  {source:<32} {np.mean(own):6.1%}   {names[0]}: {np.mean(table[OURS][names[0]][source]):6.1%}")
+    for n in (2, 3):
+        for name in ("straight knots", OURS):
+            every = every_nth(curves, MODELS[name], n)
+            print(f"one size of {n} given, {name}: median {np.median(every):.1%}, mean {every.mean():.1%}")
+    off, inside = beyond(curves)
+    print(
+        f"up to 64 times beyond 8 sizes or more: median {np.median(off):.1%}, mean {off.mean():.1%}; interval holds {inside:.0%}"
+    )
     print(f"priors moved by one standard deviation either way, {names[0]}: {_moved(curves, names[0])}")
     print(f"80% interval, five sizes given: holds {coverage(curves):.0%}")
     for design in names[:2]:
-        off = np.concatenate([np.array(v) for v in table[BLEND][design].values()])
-        reached = "reached" if np.median(off) <= BAR else "NOT REACHED"
+        five = np.concatenate([np.array(v) for v in table[OURS][design].values()])
+        reached = "reached" if np.median(five) <= BAR else "NOT REACHED"
         print(
-            f"{design}: median {np.median(off):.1%}, mean {off.mean():.1%}; bar: median {BAR:.0%}: {reached}",
+            f"{design}: median {np.median(five):.1%}, mean {five.mean():.1%}; bar: median {BAR:.0%}: {reached}",
             flush=True,
         )
+
+
+OURS = "curve"
+MODELS: dict[str, Model] = {"two-point line": two_points, "straight knots": five_knots, OURS: curve}
 
 
 def _figures(by_source: dict[str, list[float]]) -> str:
@@ -195,28 +231,9 @@ def _figures(by_source: dict[str, list[float]]) -> str:
     return f"{np.median(off):.1%} {off.mean():.1%}"
 
 
-def _left_out(table: dict[str, dict[str, dict[str, list[float]]]], design: str) -> str:
-    """Median and mean error when each source's shape is the one with the least median error on all other sources."""
-    machines: dict[str, list[str]] = {}
-    for source in table[BLEND][design]:
-        machines.setdefault(source.split("-")[0], []).append(source)
-    off: list[float] = []
-    picked = []
-    for own in machines.values():
-
-        def elsewhere(key: str, own: list[str] = own) -> float:
-            return float(np.median(np.concatenate([v for s, v in table[key][design].items() if s not in own])))
-
-        best = min(SHAPES, key=elsewhere)
-        picked.append(best)
-        for source in own:
-            off += table[best][design][source]
-    return f"median {np.median(off):.1%}, mean {np.mean(off):.1%} (chosen: {', '.join(dict.fromkeys(picked))})"
-
-
 def _moved(curves: Sequence[Published], design: str) -> str:
     medians = []
-    for family in (curve_families.PIPELINED, curve_families.PROTOCOLS):
+    for family in FAMILIES:
         for index, (mean, sd) in enumerate(family.prior):
             for sign in (-1, 1):
                 prior = list(family.prior)
@@ -224,7 +241,7 @@ def _moved(curves: Sequence[Published], design: str) -> str:
                 before = family.prior
                 object.__setattr__(family, "prior", tuple(prior))  # for this measurement only
                 try:
-                    off = errors(curves, shaped(BLEND))[design]
+                    off = errors(curves, curve)[design]
                 finally:
                     object.__setattr__(family, "prior", before)
                 medians.append(float(np.median(np.concatenate([np.array(v) for v in off.values()]))))

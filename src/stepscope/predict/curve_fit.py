@@ -1,23 +1,23 @@
 """The curve of a collective: time against size where no straight line holds, with an 80% interval.
 
-A few-parameter shape (:mod:`stepscope.predict.curve_families`) is fitted to log(size) and log(time); what it leaves over
-is followed by a Gaussian process of short memory that dies out away from the measured sizes. Where many sizes were
-measured the measurements rule, between few of them the shape does. Which shape: by cross-validation.
+Two shapes of few parameters are fitted to log(size) and log(time) and averaged; what each leaves over is followed by a
+Gaussian process of short memory that dies out away from the measured sizes. Where many sizes were measured the
+measurements rule, between few of them the shapes do. x is log(bytes), y is log(ns). Both shapes rise, with slopes from 0
+(latency) to 1 (bandwidth), and know nothing of a machine's speed: only how latency and bandwidth meet, as a prior on the
+remaining parameters, which matters only where few sizes were measured. ``python -m benchmarks curve_fit`` has what they buy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.core.errors import UsageError
-from stepscope.core.words import unknown
 from stepscope.predict.collectives.costs import Z80
-from stepscope.predict.curve_families import FAMILIES, LINE, PIPELINED, PROTOCOLS, CurveFamily, gradient, most_probable
 from stepscope.predict.curve_shape import as_knots, curve_time_ns, isolated, knots_between, monotone
 from stepscope.predict.line_fit import checked, noise_per_size
 from stepscope.records.calibration import Curve
@@ -26,19 +26,13 @@ Floats = NDArray[np.float64]
 Prediction = tuple[Floats, Floats]  # mean and standard deviation of log(time) at the sizes asked for
 Predictor = Callable[[Floats], Prediction]
 
-BLEND = "pipelined+protocols"
-KNOTS = "knots"
-SHAPES: dict[str, tuple[CurveFamily, ...]] = {
-    **{family.key: (family,) for family in FAMILIES},
-    BLEND: (PIPELINED, PROTOCOLS),
-}
-"""Candidates: a family, or the geometric mean of two, whose slips go in opposite directions."""
+FAMILY = "pipelined+protocols"
+"""Key of the curve in a calibration."""
 
-MIN_SIZES_TO_CHOOSE = 8
-"""With fewer sizes cross-validation is a lottery: the blend is taken, whose priors stand in for measurements."""
+MIN_SIZES_TO_JUDGE = 8
+"""With fewer sizes cross-validation is a lottery: the priors stand in for measurements."""
 
 _FOLDS = 6
-_BETTER = 0.9  # a shape with more parameters must bring the cross-validated error down to this share
 
 _DECIMALS = 7
 """Of log(time / first time), which the search sees: the same digits in every unit of time. A search among several minima
@@ -74,38 +68,31 @@ def fit_curve(
     times_ns: Sequence[float] | Floats,
     *,
     noise: Sequence[float] | Floats | None = None,
-    shape: str | None = None,
 ) -> Curve:
     """The curve through ``times_ns`` at ``sizes_bytes``: monotone, latency-like below and bandwidth-like above.
 
-    noise: standard deviation of log(time) per size, as for ``fit_line``. shape: one of SHAPES or ``knots`` (straight
-    lines between the measured sizes); None: cross-validation chooses from 8 sizes on, below it is pipelined+protocols.
-    A size that is at least 1.5 times slower or faster than its neighbours allow counts as mismeasured. Sizes beyond the
+    noise: standard deviation of log(time) per size, as for ``fit_line``. From 8 sizes on cross-validation says how sure it
+    is. A size that is at least 1.5 times slower or faster than its neighbours allow counts as mismeasured. Sizes beyond the
     measured ones follow the shape, with slope 0 towards small and 1 towards large ones at the end. Raises UsageError
     below 4 sizes or a factor of 16 between them.
     """
     sizes, times = checked(sizes_bytes, times_ns)
-    if shape is not None and shape not in (*SHAPES, KNOTS):
-        raise UsageError(unknown("shape", shape, (*SHAPES, KNOTS)))
     known = noise_per_size(sizes_bytes, noise)
     x, y = np.log(sizes), np.round(np.log(times / times[0]), _DECIMALS)
     off = isolated(x, y)
     points = _Points(x=x, y=y, known=np.hypot(known, off), trusted=off == 0)
-    chosen, held_out = (shape, None) if shape is not None else _choose(points)
-    if held_out is None and sizes.size >= MIN_SIZES_TO_CHOOSE:
-        held_out = _held_out((chosen,), points)[chosen]
-    predictors = _fitted((chosen,), [points])[0]
+    held_out = _held_out(points) if sizes.size >= MIN_SIZES_TO_JUDGE else None
+    (predict,) = _fitted([points])
     grid = knots_between(points.x)
-    mean, sd = _joined(chosen, {name: predict(grid) for name, predict in predictors.items()})
+    mean, sd = predict(grid)
     if held_out is not None:
         sd = sd * _stretch(held_out)
-    at_sizes, _ = _joined(chosen, {name: predict(points.x) for name, predict in predictors.items()})
-    rising = monotone(grid, mean, points.x, at_sizes)
+    rising = monotone(grid, mean, points.x, predict(points.x)[0])
     curve = as_knots(grid, rising, np.minimum(sd, _MOST_SD) * Z80, unit_ns=float(times[0]))
     fitted = np.array([curve_time_ns(curve, size) for size in sizes])
     error = np.abs(fitted / times - 1)
     return Curve(
-        family=chosen,
+        family=FAMILY,
         knots=curve,
         mean_relative_error=float(error.mean()),
         max_relative_error=float(error.max()),
@@ -121,42 +108,22 @@ class _HeldOut:
     scores: Floats
 
 
-def _choose(points: _Points) -> tuple[str, _HeldOut | None]:
-    if points.x.size < MIN_SIZES_TO_CHOOSE:
-        return BLEND, None
-    results = _held_out((*SHAPES, KNOTS), points)
-    best = LINE.key
-    least = results[best].error
-    if least is None:
-        return BLEND, None
-    for key, result in results.items():
-        if result.error is not None and result.error < _BETTER * least:
-            best, least = key, result.error
-    return best, results[best]
-
-
-def _held_out(keys: Sequence[str], points: _Points) -> dict[str, _HeldOut]:
-    """By shape. Inner sizes are left out in interleaved folds; the ends stay: a calibration is not asked beyond them."""
+def _held_out(points: _Points) -> _HeldOut:
+    """Inner sizes are left out in interleaved folds; the ends stay: a calibration is not asked beyond them."""
     inner = np.arange(1, points.x.size - 1)
     folds = min(_FOLDS, inner.size)
     left_out = np.zeros((folds, points.x.size), dtype=bool)
     for fold in range(folds):
         left_out[fold, inner[fold::folds]] = True
-    fitted = _fitted(keys, [points.without(out) for out in left_out])
-    errors: dict[str, list[float]] = {key: [] for key in keys}
-    scores: dict[str, list[float]] = {key: [] for key in keys}
-    for out, predictors in zip(left_out, fitted, strict=True):
+    errors: list[float] = []
+    scores: list[float] = []
+    for out, predict in zip(left_out, _fitted([points.without(out) for out in left_out]), strict=True):
+        mean, sd = predict(points.x[out])
         counts = points.trusted[out]
-        predictions = {name: predict(points.x[out]) for name, predict in predictors.items()}
-        for key in keys:
-            mean, sd = _joined(key, predictions)
-            difference = np.abs(mean - points.y[out])
-            errors[key] += list(np.expm1(difference[counts]))
-            scores[key] += list(difference[counts] / np.maximum(sd[counts], 1e-3))
-    return {
-        key: _HeldOut(error=float(np.mean(errors[key])) if errors[key] else None, scores=np.array(scores[key]))
-        for key in keys
-    }
+        difference = np.abs(mean - points.y[out])[counts]
+        errors += list(np.expm1(difference))
+        scores += list(difference / np.maximum(sd[counts], 1e-3))
+    return _HeldOut(error=float(np.mean(errors)) if errors else None, scores=np.array(scores))
 
 
 def _stretch(held_out: _HeldOut) -> float:
@@ -165,43 +132,21 @@ def _stretch(held_out: _HeldOut) -> float:
     The 0.8 (n + 1)-th smallest score of n (split conformal prediction), which holds as often for one more size.
     """
     n = held_out.scores.size
-    if n < MIN_SIZES_TO_CHOOSE - 2:
+    if n < MIN_SIZES_TO_JUDGE - 2:
         return 1.0
     ordered = np.sort(held_out.scores)
     return max(0.5, float(ordered[min(n, math.ceil(0.8 * (n + 1))) - 1]) / Z80)
 
 
-def _fitted(keys: Sequence[str], each: Sequence[_Points]) -> list[dict[str, Predictor]]:
-    """For each of ``each``: what the shapes ``keys`` are made of, fitted to it, by key of the family (or ``knots``)."""
-    fitted: list[dict[str, Predictor]] = [{} for _ in each]
-    for family in dict.fromkeys(family for key in keys if key != KNOTS for family in SHAPES[key]):
-        for done, predict in zip(fitted, _fit_family(family, each), strict=True):
-            done[family.key] = predict
-    if KNOTS in keys:
-        for done, points in zip(fitted, each, strict=True):
-            done[KNOTS] = _straight_between(points)
-    return fitted
+def _fitted(each: Sequence[_Points]) -> list[Predictor]:
+    """For each of ``each``: the mean of the families fitted to it, and the standard deviation that holds their distance."""
 
+    def joined(x: Floats, predictors: Sequence[Predictor]) -> Prediction:
+        means, deviations = (np.array(part) for part in zip(*(predict(x) for predict in predictors), strict=True))
+        return means.mean(axis=0), np.sqrt((deviations**2).mean(axis=0) + means.var(axis=0))
 
-def _joined(key: str, predictions: Mapping[str, Prediction]) -> Prediction:
-    """The prediction of shape ``key`` from those of its families."""
-    if key == KNOTS:
-        return predictions[KNOTS]
-    parts = [predictions[family.key] for family in SHAPES[key]]
-    means, deviations = (np.array(part) for part in zip(*parts, strict=True))
-    return means.mean(axis=0), np.sqrt((deviations**2).mean(axis=0) + means.var(axis=0))
-
-
-def _straight_between(points: _Points) -> Predictor:
-    knots_x, knots_y = points.x[points.trusted], points.y[points.trusted]
-
-    def predict(x: Floats) -> Prediction:
-        beyond = np.maximum(x - knots_x[-1], 0)
-        gap = np.abs(x[:, None] - knots_x[None]).min(axis=1)
-        sd = _FEW[0] * np.sqrt(1 - np.exp(-2 * gap / _MEMORY)) + _FEW[1]
-        return np.interp(x, knots_x, knots_y) + beyond, sd
-
-    return predict
+    families = zip(*(_fit_family(family, each) for family in FAMILIES), strict=True)
+    return [partial(joined, predictors=predictors) for predictors in families]
 
 
 def _fit_family(family: CurveFamily, each: Sequence[_Points]) -> list[Predictor]:
@@ -237,7 +182,7 @@ def _predictor(family: CurveFamily, points: _Points, parameters: Floats, covaria
 
 def _hyperparameters(points: _Points, left: Floats, correlation: Floats) -> tuple[float, float]:
     """Amplitude of the Gaussian process and noise of one size, both standard deviations of log(time): the most likely."""
-    if points.x.size < MIN_SIZES_TO_CHOOSE - 1:
+    if points.x.size < MIN_SIZES_TO_JUDGE - 1:
         return _FEW
     pairs = [(amplitude, noise) for amplitude in _AMPLITUDES for noise in _NOISES]
     grams = np.array([amplitude**2 for amplitude, _ in pairs])[:, None, None] * correlation
@@ -251,3 +196,179 @@ def _hyperparameters(points: _Points, left: Floats, correlation: Floats) -> tupl
 
 def _correlation(a: Floats, b: Floats) -> Floats:
     return np.asarray(np.exp(-np.abs(a[:, None] - b[None]) / _MEMORY))
+
+
+_SHARPNESS = 6.0
+"""Of the switch between protocols: their times at the crossing are undercut by log(2) / 6, 11%, at the most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveFamily:
+    """One shape. parameters: log(latency), log(rate at large sizes), then those with a prior.
+
+    model(parameters [..., count], x [..., sizes]): y [..., sizes]. prior: (mean, standard deviation) of each parameter
+    after the first two. starts: of these, where the search begins. count: of free parameters.
+    """
+
+    model: Callable[[Floats, Floats], Floats]
+    prior: tuple[tuple[float, float], ...]
+    starts: tuple[tuple[float, ...], ...]
+
+    @property
+    def count(self) -> int:
+        return 2 + len(self.prior)
+
+
+def _pipelined(p: Floats, x: Floats) -> Floats:
+    """latency + S / rate + 2 k sqrt(latency x S / rate): k = 1 is (sqrt(latency) + sqrt(S / rate))^2."""
+    latency, wire = p[..., 0, None], x - p[..., 1, None]
+    middle = np.log(2) + p[..., 2, None] + (latency + wire) / 2
+    return np.asarray(np.logaddexp(np.logaddexp(latency, wire), middle))
+
+
+def _protocols(p: Floats, x: Floats) -> Floats:
+    """The smooth minimum of three lines: from lowest latency and lowest rate to highest latency and highest rate."""
+    latency, wire = p[..., 0, None], x - p[..., 1, None]
+    slower, costlier = np.exp(p[..., 2, None]), np.exp(p[..., 3, None])
+    low = np.logaddexp(latency, wire + costlier)
+    middle = np.logaddexp(latency + slower / 2, wire + costlier / 2)
+    high = np.logaddexp(latency + slower, wire)
+    least = np.minimum(np.minimum(low, middle), high)
+    share = np.exp(-_SHARPNESS * (low - least)) + np.exp(-_SHARPNESS * (middle - least))
+    share += np.exp(-_SHARPNESS * (high - least))
+    return np.asarray(least - np.log(share) / _SHARPNESS)
+
+
+# A message cut into the best number of pieces for a pipeline of s steps costs s alpha + S / beta + 2 sqrt(s alpha S / beta)
+# (R. Rabenseifner, J. L. Traeff; E. Chan et al., "Collective communication", 2007): k = 1. Libraries cut at fixed sizes and
+# ramp channels up with the size, which lies on either side of it: k from 0.4 to 1.1.
+PIPELINED = CurveFamily(model=_pipelined, prior=((-0.4, 0.5),), starts=((-0.4,),))
+
+# log of log: latency of the last protocol over that of the first e^0.7 to e^2 = 2 to 7, rate over rate e^0.8 to e^2.2 =
+# 2.3 to 9: NCCL's own tables put Simple against LL at 2 to 5 times the latency and 2 to 8 times the rate
+# (src/graph/tuning.cc, NCCL 2.20 to 2.27).
+PROTOCOLS = CurveFamily(
+    model=_protocols,
+    prior=((0.2, 0.5), (0.3, 0.5)),
+    starts=((0.2, 0.5), (0.5, 0.7)),
+)
+
+FAMILIES = (PIPELINED, PROTOCOLS)
+"""The curve is their geometric mean: their slips go in opposite directions."""
+
+_MOVE = 1e-5  # of a parameter, for a derivative
+_STEPS = 60
+_ENOUGH = 1e-7  # relative decrease of the cost below which the search ends
+_OUTLYING = 2.0  # standard deviations from which on a size counts less than its square
+
+
+def most_probable(family: CurveFamily, x: Floats, y: Floats, *, sd: Floats) -> tuple[Floats, Floats]:
+    """Parameters [fits, count] that make ``y`` and the prior most likely, and their covariance [fits, count, count].
+
+    x, y, sd: [fits, sizes], each row a fit of its own. sd: standard deviation of ``y`` around the family; sizes far off
+    count less (soft L1). Levenberg-Marquardt from each of the family's starts. All searches take their steps together:
+    on arrays as small as one fit's, calling numpy costs far more than what it computes.
+    """
+    starts = len(family.starts)
+    first = np.stack([y.min(axis=1) - 0.05, x[:, -1] - y[:, -1] + 0.1], axis=1)
+    from_each = [
+        np.concatenate([first, np.broadcast_to(start, (len(x), len(start)))], axis=1) for start in family.starts
+    ]
+    every = _Data(family=family, x=np.tile(x, (starts, 1)), y=np.tile(y, (starts, 1)), sd=np.tile(sd, (starts, 1)))
+    costs, ends = _descend(every, np.concatenate(from_each))
+    best = costs.reshape(starts, len(x)).argmin(axis=0)
+    parameters = ends.reshape(starts, len(x), family.count)[best, np.arange(len(x))]
+    normal, _ = _normal_equations(*_linearised(_Data(family=family, x=x, y=y, sd=sd), parameters), x.shape[1])
+    return parameters, np.asarray(np.linalg.inv(normal + 1e-3 * np.eye(family.count)), dtype=np.float64)
+
+
+def gradient(family: CurveFamily, parameters: Floats, x: Floats) -> Floats:
+    """d y / d parameter [sizes, parameters]."""
+    # in memory by size, as BLAS gets it: another order of its sums would change last digits
+    return np.ascontiguousarray(_values_and_gradient(family, parameters, x)[1].T)
+
+
+def _values_and_gradient(family: CurveFamily, parameters: Floats, x: Floats) -> tuple[Floats, Floats]:
+    """y [..., sizes], and its forward differences [..., parameters, sizes]; the model is asked once for both."""
+    values = family.model(parameters[..., None, :] + _moves(family.count), x[..., None, :])
+    here = values[..., :1, :]
+    return here[..., 0, :], (values[..., 1:, :] - here) / _MOVE
+
+
+@cache
+def _moves(count: int) -> Floats:
+    """[1 + count, count]: stay, then move one parameter each."""
+    return np.concatenate([np.zeros((1, count)), _MOVE * np.eye(count)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Data:
+    """What the searches of one family fit: each row of ``x``, ``y`` and ``sd`` [searches, sizes] is one search's."""
+
+    family: CurveFamily
+    x: Floats
+    y: Floats
+    sd: Floats
+
+    def of(self, some: NDArray[np.bool_]) -> _Data:
+        return _Data(family=self.family, x=self.x[some], y=self.y[some], sd=self.sd[some])
+
+
+def _descend(data: _Data, start: Floats) -> tuple[Floats, Floats]:
+    """Cost [searches] and parameters [searches, count] at the end of each search; those at their end leave the others."""
+    sizes, searching = data.x.shape[1], np.arange(len(start))
+    end_cost, end = np.empty(len(start)), np.empty_like(start)
+    parameters, damping = start, np.full(len(start), 1e-2)
+    residual, jacobian = _linearised(data, parameters)
+    cost = _cost(residual, sizes)
+    diagonal = np.arange(data.family.count)
+    for _ in range(_STEPS):
+        normal, pull = _normal_equations(residual, jacobian, sizes)
+        on_diagonal = normal[:, diagonal, diagonal]
+        normal[:, diagonal, diagonal] = on_diagonal + damping[:, None] * (on_diagonal + 1e-6)
+        tried = parameters - np.clip(np.linalg.solve(normal, pull)[..., 0], -2, 2)
+        residual_there, jacobian_there = _linearised(data, tried)
+        new = _cost(residual_there, sizes)
+        worse = new >= cost
+        damping = np.where(worse, damping * 4, damping / 3)
+        at_end = np.where(worse, damping > 1e8, cost - new < _ENOUGH * new)
+        cost, parameters = np.where(worse, cost, new), np.where(worse[:, None], parameters, tried)
+        residual = np.where(worse[:, None], residual, residual_there)
+        jacobian = np.where(worse[:, None, None], jacobian, jacobian_there)
+        if at_end.any():
+            end_cost[searching[at_end]], end[searching[at_end]] = cost[at_end], parameters[at_end]
+            on = ~at_end
+            searching, data, cost, parameters = searching[on], data.of(on), cost[on], parameters[on]
+            damping, residual, jacobian = damping[on], residual[on], jacobian[on]
+            if not searching.size:
+                break
+    end_cost[searching], end[searching] = cost, parameters
+    return end_cost, end
+
+
+def _linearised(data: _Data, parameters: Floats) -> tuple[Floats, Floats]:
+    """Residuals of the sizes, then of the prior, in standard deviations, and d residual / d parameter."""
+    family, sizes = data.family, data.x.shape[1]
+    values, slopes = _values_and_gradient(family, parameters, data.x)
+    residual = np.empty((len(parameters), sizes + len(family.prior)))
+    jacobian = np.zeros((*residual.shape, family.count))
+    residual[:, :sizes] = (values - data.y) / data.sd
+    np.divide(np.swapaxes(slopes, 1, 2), data.sd[..., None], out=jacobian[:, :sizes])
+    for index, (mean, width) in enumerate(family.prior):
+        residual[:, sizes + index] = (parameters[:, 2 + index] - mean) / width
+        jacobian[:, sizes + index, 2 + index] = 1 / width
+    return residual, jacobian
+
+
+def _normal_equations(residual: Floats, jacobian: Floats, sizes: int) -> tuple[Floats, Floats]:
+    """Matrix [searches, count, count] and right side [searches, count, 1] of the weighted least squares."""
+    weights = 1 / np.sqrt(1 + (residual / _OUTLYING) ** 2)
+    weights[:, sizes:] = 1.0
+    weighted = np.swapaxes(jacobian * weights[..., None], -1, -2)
+    return weighted @ jacobian, weighted @ residual[..., None]
+
+
+def _cost(residual: Floats, sizes: int) -> Floats:
+    square = (residual[:, :sizes] / _OUTLYING) ** 2
+    outer = 2 * _OUTLYING**2 * (np.sqrt(1 + square) - 1).sum(axis=1)
+    return np.asarray(outer + (residual[:, sizes:] ** 2).sum(axis=1))

@@ -167,7 +167,7 @@ def test_a_measured_world_is_read_from_its_curve() -> None:
     line = calibration.fits[1].line
     assert found.time_ns == pytest.approx(line_time_ns(line, 3 * 2**20), rel=0.03)
     assert found.low_ns < found.time_ns < found.high_ns
-    assert found.why == "curve measured on 4 ranks (line)"
+    assert found.why == "curve measured on 4 ranks (pipelined+protocols)"
     assert found.notes == ()
 
 
@@ -197,7 +197,9 @@ def test_what_was_asked_for_is_found_or_named() -> None:
 def test_sizes_outside_the_measured_ones_are_noted() -> None:
     calibration = made(sweep())
     assert any("outside the measured 1 KiB to 64 MiB" in n for n in time_of(calibration, "all_reduce", 2**30, 2).notes)
-    assert time_of(calibration, "all_reduce", 0, 2).time_ns == pytest.approx(100_000, rel=0.05)
+    least = time_of(calibration, "all_reduce", 0, 2)
+    assert least.time_ns == pytest.approx(100_000, rel=0.07)
+    assert least.low_ns <= 100_000 <= least.high_ns
     assert time_of(calibration, "all_reduce", 2**20, 1).time_ns == 0
 
 
