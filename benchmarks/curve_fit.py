@@ -209,7 +209,7 @@ def main() -> None:
             print(f"one size of {n} given, {name}: median {np.median(every):.1%}, mean {every.mean():.1%}")
     off, inside = beyond(curves)
     print(
-        f"up to 64 times beyond 8 sizes or more: median {np.median(off):.1%}, mean {off.mean():.1%}; interval holds {inside:.0%}"
+        f"up to 64 times beyond 8 sizes or more: median {np.median(off):.1%}, mean {off.mean():.1%}; interval {inside:.0%}"
     )
     print(f"priors moved by one standard deviation either way, {names[0]}: {_moved(curves, names[0])}")
     print(f"80% interval, five sizes given: holds {coverage(curves):.0%}")
