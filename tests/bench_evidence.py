@@ -16,7 +16,8 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.prediction import BackwardProfile, ReadyGradient
 from stepscope.records.samples import CellResult, RankSamples, SamplesHeader, StepSample
 from stepscope.records.training import TrainingRun
-from stepscope.results.evidence import CellEvidence, Evidence, Source, derived
+from stepscope.results.evidence import CellEvidence, Evidence, Source
+from stepscope.results.joining import derived
 from stepscope.results.runs import labelled, run_of
 
 MS = 1_000_000

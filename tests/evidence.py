@@ -7,7 +7,8 @@ from typing import Any
 
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch, TrainingRun
-from stepscope.results.evidence import Evidence, Source, derived
+from stepscope.results.evidence import Evidence, Source
+from stepscope.results.joining import derived
 
 MS = 1_000_000.0
 

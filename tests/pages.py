@@ -16,7 +16,8 @@ from stepscope.records.samples import CellResult, RankSamples, SamplesHeader
 from stepscope.records.trace_budget import KINDS, KindSpans, NamedSpan, RankBudget, RankSpans
 from stepscope.records.trace_summary import RankFacts, RankPass, TraceSummary
 from stepscope.records.training import PhaseTimes, TrainingRun
-from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
+from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
+from stepscope.results.joining import derived
 from stepscope.results.open import load_evidence
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, union

@@ -23,7 +23,8 @@ from stepscope.records.trace_budget import IdleCause
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import Evidence, Source, TraceEvidence
 from stepscope.traces.job import analyse_job, combine
-from stepscope.traces.rank_pass import Wanted, analyse
+from stepscope.traces.load import Wanted
+from stepscope.traces.rank_pass import analyse
 
 US = 1_000
 BEGIN = 1_000_000

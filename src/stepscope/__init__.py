@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from stepscope.diagnose.engine import diagnose_traces
-    from stepscope.rank.instruments.annotate import annotate
-    from stepscope.report.trace_sections import table as trace_table
-    from stepscope.traces.job import analyse_job
-    from stepscope.traces.load import load_traces
+from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "analyse_job", "annotate", "diagnose_traces", "load_traces", "trace_table"]
 
 _HOMES = {
     "analyse_job": ("stepscope.traces.job", "analyse_job"),
@@ -21,6 +13,9 @@ _HOMES = {
     "load_traces": ("stepscope.traces.load", "load_traces"),
     "trace_table": ("stepscope.report.trace_sections", "table"),
 }
+"""The public functions; ``__init__.pyi`` has their types."""
+
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

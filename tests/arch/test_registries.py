@@ -107,3 +107,11 @@ def test_help_does_not_ask_importlib_for_plugins_that_nobody_registers() -> None
         "assert before or 'importlib.metadata' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_type_checkers_know_every_public_function() -> None:
+    """``__init__.pyi`` stands in for ``__init__.py``, which imports each on first use."""
+    stub = (Path(stepscope.__file__).parent / "__init__.pyi").read_text()
+    found = re.findall(r"^from (\S+) import (\w+) as (\w+)$", stub, re.MULTILINE)
+    assert {name: (module, attribute) for module, attribute, name in found} == stepscope._HOMES
+    assert all(callable(getattr(stepscope, name)) for name in stepscope._HOMES if name != "annotate")

@@ -18,7 +18,7 @@ from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules import REGISTRY
 from stepscope.examples.training_job import SimulatedJob
 from stepscope.traces.job import analyse_job
-from stepscope.traces.rank_pass import FOR_FINDINGS, Wanted
+from stepscope.traces.load import FOR_FINDINGS, Wanted
 
 RULES = [
     REGISTRY.load(key)

@@ -12,7 +12,7 @@ from tests.trace_builder import Clock, Job, build, write_job
 
 from stepscope.records.trace_summary import RankPass
 from stepscope.traces.job import analyse_job
-from stepscope.traces.rank_pass import Wanted
+from stepscope.traces.load import Wanted
 
 EVERYTHING = Wanted(sections=frozenset({"budget", "steps", "phases", "idle"}))
 SUMMARY = Wanted(sections=frozenset({"budget"}))

@@ -71,7 +71,7 @@ def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
     from stepscope.cli.evidence import traces_of
     from stepscope.results.comm_costs import OF_A_JOB, SECTIONS, machine_of_traces, rows_of_traces
     from stepscope.traces.job import analyse_job
-    from stepscope.traces.rank_pass import Wanted
+    from stepscope.traces.load import Wanted
 
     (folder,) = traces_of(str(run), None)
     summary = analyse_job(Path(folder), wanted=Wanted(sections=SECTIONS))

@@ -97,7 +97,7 @@ def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
         from stepscope.results.job_from_traces import SECTIONS, job_of_traces, unprofiled
         from stepscope.store.diary import read_diaries
         from stepscope.traces.job import analyse_job
-        from stepscope.traces.rank_pass import Wanted
+        from stepscope.traces.load import Wanted
 
         (traces,) = traces_of(str(path), cell_id)
         traced = job_of_traces(analyse_job(Path(traces), wanted=Wanted(sections=SECTIONS)), name=str(path))

@@ -361,7 +361,7 @@ def _captures(
     """What the window's traces say; nothing where there are none, or none that is read."""
     if state is None or options.nsys:
         return {}
-    from stepscope.traces.rank_pass import Wanted
+    from stepscope.traces.load import Wanted
 
     try:
         return (reading or WindowReading(layout.traces(number), beside=False)).result(Wanted())

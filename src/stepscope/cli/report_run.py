@@ -50,7 +50,7 @@ def run(options: Report) -> int:
         get_ready(DRAWING_MODULES)
     evidence = read_evidence(options, spans="html" in formats)
     if datasets:
-        from stepscope.results.evidence import on_datasets
+        from stepscope.results.joining import on_datasets
 
         evidence = on_datasets(evidence, datasets, drop_epochs=options.drop_epochs)
         if drawers > 1:  # only now: a refused name starts no process

@@ -43,7 +43,7 @@ def run(
     """Analyse and show; returns the exit code. also: sections beside the usual ones. read: the captures, where they are
     analysed already; told: the findings, where somebody judged them already. Raises StepscopeError."""
     import_numpy_alone()
-    from stepscope.traces.rank_pass import DEVICE_ONLY, Wanted
+    from stepscope.traces.load import DEVICE_ONLY, Wanted
 
     stated = _stated_ranks(options.rank_of)
     paths = [found for path in options.paths for found in traces_of(path, options.cell)]
@@ -272,7 +272,7 @@ def _wanted(sections: Sequence[str], options: Trace) -> frozenset[str]:
         return frozenset({*sections, *(("steps",) if in_full else ())})
     if options.json or options.csv is not None:
         return frozenset(trace_sections.SECTIONS)
-    from stepscope.traces.rank_pass import FOR_FINDINGS
+    from stepscope.traces.load import FOR_FINDINGS
 
     return frozenset({*sections, "idle", *FOR_FINDINGS})
 

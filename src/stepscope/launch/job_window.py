@@ -26,7 +26,7 @@ from stepscope.store.reader import read_record
 
 if TYPE_CHECKING:
     from stepscope.records.trace_summary import RankPass, TraceSummary
-    from stepscope.traces.rank_pass import Wanted
+    from stepscope.traces.load import Wanted
 
 
 POLL_S = 0.05
@@ -190,7 +190,8 @@ class WindowReading:
 
 
 def _pass_of(*, alone: bool) -> partial[RankPass]:
-    from stepscope.traces.rank_pass import Wanted, pass_file
+    from stepscope.traces.load import Wanted
+    from stepscope.traces.rank_pass import pass_file
 
     return partial(pass_file, wanted=Wanted(), stated={}, alone=alone)
 

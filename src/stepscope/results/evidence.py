@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.errors import UsageError
-from stepscope.core.words import unknown
 
 if TYPE_CHECKING:
     from stepscope.machine.topology import Topology
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
     from stepscope.records.environment import EnvironmentRecord
     from stepscope.records.imported import MemorySnapshot
     from stepscope.records.nccl import FlightFinding, NcclDebug, WatchdogTimeout
-    from stepscope.records.nouns import Scaling
     from stepscope.records.samples import CellResult
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.records.training import ScalingRow, TrainingRun
@@ -173,35 +169,3 @@ NEEDS: Mapping[str, tuple[str, str | None]] = {
     "topology": ("no link matrix was recorded", "nvidia-smi topo -m"),
 }
 """Attribute of :class:`Evidence` -> (why a rule that needs it is skipped, what gets it)."""
-
-
-def derived(
-    evidence: Evidence, *, drop_epochs: int = 1, targets: Sequence[float] = (), stated: Scaling | None = None
-) -> Evidence:
-    """``evidence`` with ``scaling`` worked out from its runs, and ``scaling_budgets``. stated: the scaling of its traces."""
-    from stepscope.results.scaling import scaling_rows
-    from stepscope.results.scaling_budget import scaling_budgets
-
-    scaled = replace(evidence, scaling=scaling_rows(evidence.runs, drop_epochs=drop_epochs, targets=targets))
-    budgets, notes = scaling_budgets(scaled, stated=stated, drop_epochs=drop_epochs)
-    return replace(scaled, scaling_budgets=budgets, remarks=tuple(dict.fromkeys((*scaled.remarks, *notes))))
-
-
-def on_datasets(evidence: Evidence, names: Sequence[str], *, drop_epochs: int = 1) -> Evidence:
-    """Runs on the data sets named, however they are written: ``AGNews`` is ``AG News``. Raises UsageError."""
-    there = {_plain(run.dataset): run.dataset for run in evidence.runs if run.dataset}
-    for name in names:
-        if _plain(name) not in there:
-            if not there:
-                raise UsageError(
-                    f"--datasets {name}: no run in these results names its data set", fix="remove --datasets"
-                )
-            raise UsageError(unknown("data set", name, sorted(there.values())))
-    wanted = {_plain(name) for name in names}
-    runs = tuple(run for run in evidence.runs if _plain(run.dataset or "") in wanted)
-    cells = tuple(cell for cell in evidence.cells if _plain(cell.run.dataset or "") in wanted)
-    return derived(replace(evidence, runs=runs, cells=cells), drop_epochs=drop_epochs)
-
-
-def _plain(name: str) -> str:
-    return "".join(c for c in name.casefold() if c.isalnum())

@@ -1,4 +1,6 @@
-"""Evidence of several sources as one, and the facts that no file tells: asked for, never guessed."""
+"""Evidence of several sources as one, what is worked out from all of its runs, and the facts
+that no file tells: asked for, never guessed.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,15 @@ from typing import Any
 
 from stepscope.core.errors import UsageError
 from stepscope.core.places import telling_names
-from stepscope.core.words import counted, grouped
+from stepscope.core.words import counted, grouped, unknown
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.imported import Stated
 from stepscope.records.nouns import Scaling
 from stepscope.records.training import TrainingRun
 from stepscope.results.comm_labels import ORIGIN_MARK
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
+from stepscope.results.scaling import scaling_rows
+from stepscope.results.scaling_budget import scaling_budgets
 from stepscope.store.stated import require_known
 from stepscope.store.stated_columns import absent_columns, no_such_column
 
@@ -226,3 +230,32 @@ def _option(fact: str, lacking: Sequence[TrainingRun]) -> str:
 
 
 _WORDS: Mapping[str, str] = {"world_size": "the number of ranks is", "scaling": "the kind of scaling is"}
+
+
+def derived(
+    evidence: Evidence, *, drop_epochs: int = 1, targets: Sequence[float] = (), stated: Scaling | None = None
+) -> Evidence:
+    """``evidence`` with ``scaling`` worked out from its runs, and ``scaling_budgets``. stated: the scaling of its traces."""
+    scaled = replace(evidence, scaling=scaling_rows(evidence.runs, drop_epochs=drop_epochs, targets=targets))
+    budgets, notes = scaling_budgets(scaled, stated=stated, drop_epochs=drop_epochs)
+    return replace(scaled, scaling_budgets=budgets, remarks=tuple(dict.fromkeys((*scaled.remarks, *notes))))
+
+
+def on_datasets(evidence: Evidence, names: Sequence[str], *, drop_epochs: int = 1) -> Evidence:
+    """Runs on the data sets named, however they are written: ``AGNews`` is ``AG News``. Raises UsageError."""
+    there = {_plain(run.dataset): run.dataset for run in evidence.runs if run.dataset}
+    for name in names:
+        if _plain(name) not in there:
+            if not there:
+                raise UsageError(
+                    f"--datasets {name}: no run in these results names its data set", fix="remove --datasets"
+                )
+            raise UsageError(unknown("data set", name, sorted(there.values())))
+    wanted = {_plain(name) for name in names}
+    runs = tuple(run for run in evidence.runs if _plain(run.dataset or "") in wanted)
+    cells = tuple(cell for cell in evidence.cells if _plain(cell.run.dataset or "") in wanted)
+    return derived(replace(evidence, runs=runs, cells=cells), drop_epochs=drop_epochs)
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.casefold() if c.isalnum())

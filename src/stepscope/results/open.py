@@ -27,9 +27,9 @@ from stepscope.records.nccl import MISMATCHES, FlightFinding, NcclDebug
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
 from stepscope.results.comm_rows import read_comm_rows
-from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, derived
+from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
 from stepscope.results.job_folder import Readers, read_folder
-from stepscope.results.joining import as_given, join
+from stepscope.results.joining import as_given, derived, join
 from stepscope.results.profiled_job import read_profiled_job
 from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.calibration import read_calibration
@@ -39,7 +39,7 @@ from stepscope.store.reader import read_bytes, read_cell, read_created, read_if_
 from stepscope.store.stated import stated_of_source
 
 if TYPE_CHECKING:
-    from stepscope.traces.rank_pass import Wanted
+    from stepscope.traces.load import Wanted
 
 OnTrace = Callable[[Path], None]
 Row = TypeVar("Row")
@@ -95,7 +95,7 @@ class Reading:
     @property
     def wanted(self) -> Wanted:
         """What is worked out of traces."""
-        from stepscope.traces.rank_pass import EVERYTHING, Wanted
+        from stepscope.traces.load import EVERYTHING, Wanted
 
         return Wanted(sections=EVERYTHING | {"spans"} if self.spans else EVERYTHING)
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.traces import parts
@@ -243,3 +244,40 @@ def rank_of(trace: RankTrace, stated: Mapping[str, int], *, alone: bool) -> tupl
         why="neither the file (distributedInfo) nor its name states it",
         fix=f"state it: --rank-of {trace.path.name}=N, or rename the file to rank-N...json",
     )
+
+
+DEVICE_ONLY = frozenset({"budget", "overlap"})
+"""Sections that the device scan alone can answer, the overlap without its steps."""
+
+EVERYTHING = frozenset({
+    "budget", "operators", "kernels", "launches", "copies", "annotations", "modules", "sequences", "buckets", "units",
+    "layers", "memory", "utilisation", "path",
+})  # fmt: skip
+"""What costs extra beyond the budget; steps, phases, idle causes and collectives come with any full reading."""
+
+
+FOR_FINDINGS = frozenset({"copies", "buckets", "units", "mfu"})
+"""What the rules read beyond the budget, steps, idle causes and collectives of any full reading; the rest of the sections
+only adds to their evidence. mfu: the utilisation, where the trace has what it takes (FLOP or shapes, a known device)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which sections to compute, and how. FLOP are per step and rank; None: what the trace recorded.
+
+    limit: rows of the lists that can be long (operators, kernels, annotations); None: all.
+    scan: device events alone for now, whatever is wanted; a trace without any is read in full.
+    regions: (how the name of a range begins, phase) as the user states them.
+    """
+
+    sections: frozenset[str] = EVERYTHING
+    sort: str = "device_self"
+    limit: int | None = None
+    model_flop: float | None = None
+    hardware_flop: float | None = None
+    scan: bool = False
+    regions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def device_only(self) -> bool:
+        return self.scan or self.sections <= DEVICE_ONLY

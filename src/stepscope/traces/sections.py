@@ -24,7 +24,7 @@ from stepscope.traces.steps import StepWindows, outside_work, step_budgets, step
 
 if TYPE_CHECKING:
     from stepscope.records.trace_collectives import RankCommunication
-    from stepscope.traces.rank_pass import Wanted
+    from stepscope.traces.load import Wanted
 
 T = TypeVar("T")
 

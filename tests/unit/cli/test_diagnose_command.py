@@ -14,7 +14,7 @@ from stepscope.cli.findings import print_figures, print_finding
 from stepscope.cli.main import main
 from stepscope.diagnose.engine import diagnose
 from stepscope.records.finding import Advice, Finding
-from stepscope.results.evidence import derived
+from stepscope.results.joining import derived
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
 

@@ -34,7 +34,7 @@ from stepscope.report.shared.traces import MANY, NOTHING, PARTIAL, most
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.views.trace_budget import overlap_efficiency
 from stepscope.traces.job import analyse_job
-from stepscope.traces.rank_pass import Wanted
+from stepscope.traces.load import Wanted
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
 MINE = (

@@ -18,7 +18,7 @@ from stepscope.report.views.comparison import metric_name
 from stepscope.results.comparing import Side, compare, figure, lacking
 from stepscope.traces.diff import diff_profiles
 from stepscope.traces.job import analyse_job
-from stepscope.traces.rank_pass import Wanted
+from stepscope.traces.load import Wanted
 
 
 def side(name: str, *rounds_of_steps: float, **known: object) -> Side:

@@ -10,7 +10,7 @@ from tests.trace_builder import build, write_job
 from stepscope.core.errors import DataError
 from stepscope.results.comm_costs import SECTIONS, machine_of_traces, rows_of_traces
 from stepscope.traces.job import analyse_job
-from stepscope.traces.rank_pass import Wanted
+from stepscope.traces.load import Wanted
 
 
 def test_a_row_a_size_with_the_median_transfer(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.job import MeasuredJob, replayed
 from stepscope.results.job_from_traces import SECTIONS, job_of_traces
 from stepscope.traces.job import analyse_job
-from stepscope.traces.rank_pass import Wanted
+from stepscope.traces.load import Wanted
 
 TIMES: dict[str, Any] = {"world": 2, "steps": 1, "forward_ns": 1_000_000, "backward_ns": 2_000_000}
 

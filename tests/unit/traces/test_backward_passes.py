@@ -10,7 +10,8 @@ from tests.hand_events import Row, mark, op, trace
 from stepscope.records.trace_rules import BackwardPasses
 from stepscope.records.trace_summary import RankPass
 from stepscope.traces.job import combine
-from stepscope.traces.rank_pass import Wanted, analyse
+from stepscope.traces.load import Wanted
+from stepscope.traces.rank_pass import analyse
 
 
 def micro_step(at: int, first: int, *, reduced: int) -> list[Row]:

@@ -10,7 +10,8 @@ from stepscope.records.trace_path import CrossRankPath
 from stepscope.records.trace_summary import RankPass
 from stepscope.traces.events import ProcessGroup
 from stepscope.traces.job import combine
-from stepscope.traces.rank_pass import Wanted, analyse
+from stepscope.traces.load import Wanted
+from stepscope.traces.rank_pass import analyse
 
 US = 1000
 

@@ -7,7 +7,8 @@ from tests.hand_events import Row, mark, op, trace
 
 from stepscope.traces.activity import activity_of, parts_within
 from stepscope.traces.job import combine
-from stepscope.traces.rank_pass import Wanted, analyse
+from stepscope.traces.load import Wanted
+from stepscope.traces.rank_pass import analyse
 
 
 def reduced_in_backward(*, node: str = "RegisterPostBackwardFunctionBackward") -> list[Row]:

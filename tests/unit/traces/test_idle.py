@@ -11,7 +11,8 @@ from tests.trace_builder import build, write_job
 from stepscope.report.views import trace_budget
 from stepscope.traces.idle import REFILL_NS
 from stepscope.traces.job import analyse_job
-from stepscope.traces.rank_pass import Wanted, analyse
+from stepscope.traces.load import Wanted
+from stepscope.traces.rank_pass import analyse
 from stepscope.traces.verdict import verdict_of
 
 OURS = {

@@ -16,7 +16,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.report import trace_sections
 from stepscope.traces.job import analyse_job
 from stepscope.traces.layers import layer_of
-from stepscope.traces.rank_pass import Wanted
+from stepscope.traces.load import Wanted
 
 
 def layers(job: SimulatedJob, folder: Path) -> DividedLayers:

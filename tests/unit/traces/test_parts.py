@@ -15,8 +15,7 @@ from stepscope.core.errors import DataError
 from stepscope.traces import parts
 from stepscope.traces.events import RankTrace
 from stepscope.traces.job import analyse_job
-from stepscope.traces.load import load_file
-from stepscope.traces.rank_pass import DEVICE_ONLY, Wanted
+from stepscope.traces.load import DEVICE_ONLY, Wanted, load_file
 
 pytestmark = [
     pytest.mark.shared_data,

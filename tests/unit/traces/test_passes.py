@@ -6,7 +6,8 @@ import pytest
 from tests.hand_events import Row, mark, op, trace
 
 from stepscope.traces.job import combine
-from stepscope.traces.rank_pass import Wanted, analyse
+from stepscope.traces.load import Wanted
+from stepscope.traces.rank_pass import analyse
 
 MODEL = 4
 

@@ -9,7 +9,8 @@ from tests.hand_events import kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
 from stepscope.traces.job import analyse_job
-from stepscope.traces.rank_pass import Wanted, analyse
+from stepscope.traces.load import Wanted
+from stepscope.traces.rank_pass import analyse
 from stepscope.traces.rule_facts import kernel_mix
 
 

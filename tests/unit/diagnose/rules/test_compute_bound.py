@@ -14,7 +14,7 @@ from stepscope.diagnose.rules.exposed_communication import RULE as EXPOSED
 from stepscope.records.finding import Quiet, Skipped
 from stepscope.records.nouns import Measured
 from stepscope.traces.job import analyse_job
-from stepscope.traces.rank_pass import Wanted
+from stepscope.traces.load import Wanted
 
 
 def test_a_device_that_computes_is_good_news(tmp_path: Path) -> None:

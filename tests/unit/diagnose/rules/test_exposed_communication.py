@@ -10,7 +10,7 @@ from tests.trace_evidence import found, generated, quiet, traced, with_parts
 
 from stepscope.diagnose.rules.exposed_communication import RULE
 from stepscope.traces.job import analyse_job, combine
-from stepscope.traces.rank_pass import Wanted
+from stepscope.traces.load import Wanted
 
 
 def test_transfers_that_are_waited_for_fire_with_their_share(tmp_path: Path) -> None:

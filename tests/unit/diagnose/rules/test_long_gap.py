@@ -12,7 +12,8 @@ from stepscope.diagnose.rules.long_gap import RULE
 from stepscope.records.finding import Finding
 from stepscope.results.evidence import Evidence
 from stepscope.traces.job import combine
-from stepscope.traces.rank_pass import Wanted, analyse
+from stepscope.traces.load import Wanted
+from stepscope.traces.rank_pass import analyse
 
 MS = 1_000_000
 

@@ -9,7 +9,8 @@ from tests.evidence import evidence, rate, run
 
 from stepscope.diagnose.rules.settings_differ import RULE
 from stepscope.records.finding import Quiet
-from stepscope.results.evidence import Evidence, derived
+from stepscope.results.evidence import Evidence
+from stepscope.results.joining import derived
 
 SETTINGS = {
     "training.gradient_clip": 1.0,

@@ -1,0 +1,72 @@
+"""How large each room may be: one in, one out.
+
+A larger number in ``MOST`` needs a note in docs/decisions that names the user and the input that wanted it; a smaller one
+is welcome at any time. ``python -m tests.arch.test_size`` prints the table as the checkout is now.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from math import ceil
+from pathlib import Path
+
+import stepscope
+
+SOURCE = Path(stepscope.__file__).parent
+
+MOST = {
+    "": (100, 3),
+    "cli": (7300, 44),
+    "collectives": (400, 2),
+    "core": (1100, 11),
+    "datasets": (1200, 9),
+    "diagnose": (15000, 100),
+    "examples": (1100, 5),
+    "hook": (3200, 22),
+    "launch": (3500, 20),
+    "machine": (3500, 35),
+    "matrix": (4400, 20),
+    "predict": (10000, 55),
+    "presets": (100, 1),
+    "rank": (7500, 62),
+    "records": (6000, 55),
+    "report": (15500, 135),
+    "results": (12000, 75),
+    "stats": (1500, 14),
+    "store": (11500, 70),
+    "strategies": (1400, 13),
+    "traces": (14000, 90),
+    "workloads": (800, 7),
+}
+"""Room -> lines of its Python files, and their number."""
+
+
+def sizes() -> dict[str, tuple[int, int]]:
+    """Room -> (lines, files); the room of the files beside the rooms is ``""``."""
+    lines: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    for path in SOURCE.rglob("*.py"):
+        parts = path.relative_to(SOURCE).parts
+        room = parts[0] if len(parts) > 1 else ""
+        lines[room] += path.read_text().count("\n")
+        files[room] += 1
+    return {room: (lines[room], files[room]) for room in sorted(files)}
+
+
+def test_no_room_grows() -> None:
+    grown = []
+    for room, (lines, files) in sizes().items():
+        most_lines, most_files = MOST.get(room, (0, 0))
+        if lines > most_lines or files > most_files:
+            grown.append(f"{room or 'stepscope'}: {lines} lines in {files} files, at most {most_lines} in {most_files}")
+    assert not grown, (
+        "; ".join(grown)
+        + ". One in, one out: find what the new lines replace. A higher number in tests/arch/test_size.py "
+        "needs a note in docs/decisions that names the user and the input that wanted it"
+    )
+
+
+if __name__ == "__main__":
+    for name, (lines, files) in sizes().items():
+        sys.stdout.write(f'    "{name}": ({ceil(lines / 100) * 100}, {files}),\n')
