@@ -18,7 +18,7 @@ from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.headlines import headline
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_document import document_001, rows_csv
-from stepscope.report.comm_tables import build_all
+from stepscope.report.contents import comm_tables
 from stepscope.report.render import markdown, terminal
 from stepscope.results.evidence import Evidence
 
@@ -76,7 +76,7 @@ def _check(name: str, text: str) -> None:
 
 
 def _shown(shown: list[CommRow], width: int) -> str:
-    tables = [f"== {table.title}\n\n{terminal.render(table, width=width).plain}" for table in build_all(shown)]
+    tables = [f"== {table.title}\n\n{terminal.render(table, width=width).plain}" for table in comm_tables(shown)]
     found = [headline(finding) for finding in diagnose(Evidence(sources=(), comm=tuple(shown))).findings]
     return "\n\n".join([*tables, *found]) + "\n"
 
@@ -91,7 +91,7 @@ def test_a_sweep_of_settings_reads_as_agreed() -> None:
 
 
 def test_the_markdown_reads_as_agreed() -> None:
-    _check("tables.md", "\n".join(markdown.render(table) for table in build_all(rows())))
+    _check("tables.md", "\n".join(markdown.render(table) for table in comm_tables(rows())))
 
 
 def test_the_csv_reads_as_agreed() -> None:

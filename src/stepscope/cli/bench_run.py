@@ -32,7 +32,7 @@ from stepscope.matrix.session import ReadyMatrix, derive_results, make_plan
 from stepscope.matrix.work import RunRequest
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
-from stepscope.report.page.tables import experiment_tables
+from stepscope.report.contents import experiment_tables
 from stepscope.report.summary import write_summary
 from stepscope.report.views import bars, findings, overlap_gain
 from stepscope.report.views.buckets import bucket_sweep_table as buckets_table

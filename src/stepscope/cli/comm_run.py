@@ -294,14 +294,14 @@ def _print(layout: RunLayout, options: Comm, rows: tuple[CommRow, ...]) -> None:
 def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
     from stepscope.cli.findings import print_figures, print_headlines
     from stepscope.diagnose.engine import diagnose
-    from stepscope.report.comm_tables import build_all
+    from stepscope.report.contents import comm_tables
     from stepscope.results.open import load_evidence
 
     console = out()
     evidence = load_evidence([layout.root])
     diagnosis = diagnose(evidence)
     print_figures(evidence, diagnosis)
-    tables = build_all(rows)
+    tables = comm_tables(rows)
     for table in tables:
         show_table(table, titled=len(tables) > 1)
         console.print()

@@ -8,6 +8,7 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Statement
 from stepscope.predict.run_buckets import same_work
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.plan import CommOp
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, others, timed_cells
 from stepscope.results.evidence import Evidence
@@ -75,7 +76,7 @@ def _of_cells(
     size = "gradient by gradient" if len(plan) > 1 else "in one piece"
     return Finding(
         severity="problem" if most > 0.2 else "warning",
-        title=f"gradients are reduced after backward: {format_percent(share)} of the step is exposed communication",
+        title=f"gradients are reduced after backward: {format_percent(share)} of the step is {EXPOSED_COMM}",
         evidence=(
             said,
             f"{counted(len(plan), 'blocking collective')} a step, {size}",

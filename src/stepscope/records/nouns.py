@@ -11,6 +11,10 @@ Status = Literal["ok", "oom", "host_oom", "timeout", "error", "killed", "unsuppo
 Scaling = Literal["strong", "weak"]
 
 
+EXPOSED_COMM, EXPOSED_COMM_SHORT = "exposed communication", "exposed comm"
+"""A step's communication under no computation: its name in every title, legend and sentence; in a narrow column."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """A figure and its 95% interval in base units; low, high None: too few samples, or the source gives none.

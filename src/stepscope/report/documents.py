@@ -1,11 +1,4 @@
-"""The JSON document of ``trace --json`` (schema stepscope.trace/1) and the numbers that ``--fail-if`` knows.
-
-The JSON document of ``diagnose --json`` (schema stepscope.diagnose/1) and the numbers that ``--fail-if`` knows.
-
-The JSON document of ``compare --json`` (schema stepscope.compare/1) and its ``--fail-if`` conditions.
-
-The JSON document of ``trace --diff --json`` (schema stepscope.trace_diff/1) and its ``--fail-if`` conditions.
-"""
+"""JSON documents of ``trace``, ``diagnose``, ``compare``, ``trace --diff``, and the numbers that ``--fail-if`` knows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tables of a report as files: CSV for programs, LaTeX and Markdown for papers and pages, one text to read.
-
-A report takes the place of the former one in its folder: what `report` wrote there goes, and no other file.
-"""
+"""Tables of a report as files; of the former report in their folder what `report` wrote there goes, and no other file."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from stepscope.records.cell import ReportFiles
 from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.charts import CAPTIONS
-from stepscope.report.page.tables import experiment_tables, memory_tables, run_tables, step_tables
+from stepscope.report.contents import experiment_tables, memory_tables, run_tables, step_tables
 from stepscope.report.performance_report import performance_report
 from stepscope.report.render import csv, latex, markdown
 from stepscope.report.table import Table

@@ -9,7 +9,7 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import grouped
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped
 from stepscope.report import screen_lines
-from stepscope.report.page.tables import experiment_tables, machine_tables, run_tables, step_tables
+from stepscope.report.contents import experiment_tables, machine_tables, run_tables, step_tables
 from stepscope.report.page.verdict import findings_title, profiled_machine, worth_saying
 from stepscope.report.render.terminal import ascii_text, paragraph, render_ascii
 from stepscope.report.screen_lines import also, coverage_line

@@ -1,7 +1,4 @@
-"""What the first screen, the page and the text report say of a verdict alike: what it rests on, and its tree row by row.
-
-A folder's files in words: a line for each kind, read or left out and why.
-"""
+"""Lines that first screen, page and text report share: a verdict and its tree, the files of a folder."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_percent
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_budget import BudgetVerdict, IdleCause, Parts, RankBudget
 from stepscope.records.trace_collectives import RankWaitTotal
 
@@ -13,7 +14,7 @@ BALANCED_RATIO = 1.2
 
 _TEXTS = {
     "compute": "compute-bound: the device computes {share} of the time, as it should",
-    "communication": "communication-bound: {share} of the time is exposed communication",
+    "communication": f"communication-bound: {{share}} of the time is {EXPOSED_COMM}",
     "waiting": "waiting for a peer: {share} of the time this rank waits in collectives for another rank",
     "input": "input-bound: the device idles {share} of the time while the host loads data",
     "launch": "launch-bound: the device idles {share} of the time because the host launches work too late",

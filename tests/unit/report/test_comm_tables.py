@@ -9,7 +9,7 @@ import pytest
 from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
 
 from stepscope.core.units import format_size
-from stepscope.report.comm_tables import build_all
+from stepscope.report.contents import comm_tables
 from stepscope.report.render import csv, terminal
 from stepscope.report.table import decimal, microseconds
 from stepscope.report.views import comm, views
@@ -143,7 +143,7 @@ def test_wrong_results_count_in_no_average() -> None:
 
 def test_many_sweeps_have_an_overview() -> None:
     rows = [r for n in (2, 3, 4, 5, 6) for r in sweep(world_size=n, sizes=SIZES[:3])]
-    assert [t.key for t in build_all(rows)] == ["comm", "comm_overview"]
+    assert [t.key for t in comm_tables(rows)] == ["comm", "comm_overview"]
     assert not any("Avg bus" in note for note in comm.comm_table(rows).footnotes)
     table = comm.overview_table([*rows, row(op="gather", world_size=2, status="unsupported", error="not there")])
     assert column(table, "sizes")[:1] == ["3"]
@@ -151,11 +151,11 @@ def test_many_sweeps_have_an_overview() -> None:
 
 
 def test_only_tables_with_something_to_show_are_shown() -> None:
-    assert build_all([]) == ()
-    assert [t.key for t in build_all(sweep())] == ["comm"]
-    assert [t.key for t in build_all(pairs(4))] == ["comm_pairs"]
-    assert [t.key for t in build_all(pairs(4, slow_egress={0: 5.0}))] == ["comm_pairs", "comm_slow_pairs"]
-    assert [t.key for t in build_all(pairs(2))] == ["comm_pairs"]
+    assert comm_tables([]) == ()
+    assert [t.key for t in comm_tables(sweep())] == ["comm"]
+    assert [t.key for t in comm_tables(pairs(4))] == ["comm_pairs"]
+    assert [t.key for t in comm_tables(pairs(4, slow_egress={0: 5.0}))] == ["comm_pairs", "comm_slow_pairs"]
+    assert [t.key for t in comm_tables(pairs(2))] == ["comm_pairs"]
 
 
 def test_the_matrix_marks_slow_pairs_and_leaves_the_diagonal_empty() -> None:

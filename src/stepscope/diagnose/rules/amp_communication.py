@@ -31,6 +31,7 @@ from stepscope.core.units import format_bytes, format_duration, format_percent, 
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.results.evidence import CellEvidence, Evidence
 
@@ -105,7 +106,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
             if twin is not None
             else ": 4 bytes per parameter, as in fp32"
         ),
-        f"{format_percent(share)} of the step is exposed communication",
+        f"{format_percent(share)} of the step is {EXPOSED_COMM}",
     ]
     if twin is not None and twin.run.step_ns is not None:
         said.append(

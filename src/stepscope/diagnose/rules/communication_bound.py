@@ -43,6 +43,7 @@ from stepscope.diagnose.job_facts import AdviceFor, facts_of_run
 from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.predict.calibrated import time_of
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import exposed
 from stepscope.results.comm_costs import CommCosts, comm_costs
@@ -129,7 +130,7 @@ def check(evidence: Evidence) -> Statement:
     ]
     if not found:
         return Skipped(
-            reason="no run on several ranks records its exposed communication, or its speed-up and batch",
+            reason=f"no run on several ranks records its {EXPOSED_COMM}, or its speed-up and batch",
             command="stepscope bench MATRIX.yaml",
         )
     explained = {pair.run.run_id for pair in known.pairs if pair.copies}
@@ -181,7 +182,7 @@ def _measured(known: _Known, run: TrainingRun) -> _Cost | None:
     share = cost / step
     said.insert(
         0,
-        f"exposed communication {format_duration(cost)} of a step of {format_duration(step)}: {format_percent(share)}",
+        f"{EXPOSED_COMM} {format_duration(cost)} of a step of {format_duration(step)}: {format_percent(share)}",
     )
     fixed = 0.0
     if run.phases is not None:
@@ -326,7 +327,7 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
     causes = worst.causes
     named = ", ".join(cause for cause, _ in causes) or "nothing says that model, batch or sequence is too small"
     rest = [f"{c.run.label}: {format_percent(c.share)}" for c in costs[1:4]]
-    lost = "exposed communication" if worst.measured else "lost, most likely to communication"
+    lost = EXPOSED_COMM if worst.measured else "lost, most likely to communication"
     lost += " without waiting" if worst.waiting_apart else ""
     return Finding(
         severity="problem",
@@ -340,7 +341,7 @@ def _finding(evidence: Evidence, costs: list[_Cost]) -> Finding:
             *((f"also {', '.join(rest)}",) if rest else ()),
         ),
         stake_fraction=worst.share,
-        confidence=f"measured: exposed communication of the fastest run on that many ranks{_WAITING.get(worst.per, '')}"
+        confidence=f"measured: {EXPOSED_COMM} of the fastest run on that many ranks{_WAITING.get(worst.per, '')}"
         if worst.measured
         else "likely: inferred from the speed-up and the sizes; communication was not timed",
         advice=_advice(evidence, worst),
@@ -432,7 +433,7 @@ def _fewer_bytes(run: TrainingRun) -> Advice:
 
 
 RULE = Rule(
-    symptom="exposed communication takes too much of the step: model, batch or sequence too small for so many ranks",
+    symptom=f"{EXPOSED_COMM} takes too much of the step: model, batch or sequence too small for so many ranks",
     needs=("runs",),
     look=check,
     folded=True,

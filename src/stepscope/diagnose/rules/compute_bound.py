@@ -35,6 +35,7 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
@@ -70,7 +71,7 @@ def check(evidence: Evidence) -> Statement:
         return (
             f"{best.name}: {format_percent(_of_step(best))} of the step is computation, limit "
             f"{format_percent(MIN_COMPUTE.value)}; "
-            f"exposed communication {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}"
+            f"{EXPOSED_COMM} {format_percent(best.share('exposed_comm'))}, limit {format_percent(MAX_OTHER.value)}"
         )
     groups = by_model(good)
     return tuple(_of_cell(evidence, max(group, key=lambda e: (e.world_size, _of_step(e)))) for group in groups)
@@ -99,7 +100,7 @@ def _of_cell(evidence: Evidence, cell: TimedCell) -> Finding:
         f"{run.label}: forward {format_duration(phases.forward_ns)}, backward "
         f"{format_duration(phases.backward_compute_ns)}, optimizer {format_duration(phases.optimizer_ns)} of "
         f"{format_duration(cell.step_ns)}",
-        f"exposed communication {format_percent(cell.share('exposed_comm'))}, waiting for data "
+        f"{EXPOSED_COMM} {format_percent(cell.share('exposed_comm'))}, waiting for data "
         f"{format_percent(cell.share('data_wait'))}",
     ]
     row = next((each for each in evidence.scaling if each.run_id == run.run_id), None)
@@ -163,7 +164,7 @@ def _share(each: RankPass) -> float:
 def _rest(ranks: list[RankPass]) -> str:
     parts = [p.budget.parts for p in ranks if p.budget is not None and p.budget.parts.window_ns]
     shares = {
-        "exposed communication": median(p.exposed_comm_ns / p.window_ns for p in parts),
+        EXPOSED_COMM: median(p.exposed_comm_ns / p.window_ns for p in parts),
         "exposed copies": median(p.exposed_memory_ns / p.window_ns for p in parts),
         "idle": median(p.idle_ns / p.window_ns for p in parts),
     }

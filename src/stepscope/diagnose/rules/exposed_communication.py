@@ -45,6 +45,7 @@ from stepscope.diagnose.trace_facts import (
     waiting_share,
 )
 from stepscope.records.finding import Advice, Finding
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -73,7 +74,7 @@ def _look(job: TraceEvidence) -> Statement:
         return "no communication"
     share = median(p.exposed_comm_fraction for p in parts)
     if share < WORTH:
-        return f"{format_percent(share)} of the time is exposed communication, limit {format_percent(WORTH)}"
+        return f"{format_percent(share)} of the time is {EXPOSED_COMM}, limit {format_percent(WORTH)}"
     most = max(
         (p for p in job.summary.ranks if p.budget is not None),
         key=lambda p: p.budget.parts.exposed_comm_ns if p.budget else 0,
@@ -84,7 +85,7 @@ def _look(job: TraceEvidence) -> Statement:
     if transfer < WORTH:
         named = job.summary.stragglers is not None and job.summary.stragglers.stragglers
         return (
-            f"{format_percent(share)} of the time is exposed communication, most of it waiting for "
+            f"{format_percent(share)} of the time is {EXPOSED_COMM}, most of it waiting for "
             f"{'a straggler' if named else 'other ranks'}: {format_percent(transfer)} is transfer, limit "
             f"{format_percent(WORTH)}"
         )
@@ -97,8 +98,7 @@ def _look(job: TraceEvidence) -> Statement:
         evidence.append(_waiting(job.summary, waiting))
     return Finding(
         severity=severity_of(transfer),
-        title=f"exposed communication: {format_percent(transfer)} of the time"
-        + (" (median rank)" if len(parts) > 1 else ""),
+        title=f"{EXPOSED_COMM}: {format_percent(transfer)} of the time" + (" (median rank)" if len(parts) > 1 else ""),
         evidence=tuple(evidence),
         stake_fraction=transfer,
         ranks=(most.facts.rank,),
@@ -123,7 +123,7 @@ def _hidden(parts: list[Parts]) -> str:
 
 
 def _waiting(summary: TraceSummary, waiting: float) -> str:
-    text = f"{format_percent(waiting)} of the exposed communication is waiting for the last rank"
+    text = f"{format_percent(waiting)} of the {EXPOSED_COMM} is waiting for the last rank"
     ahead = ahead_share(summary)
     if ahead >= UNKNOWN:
         text += f", {format_percent(ahead)} transfer during which that rank still computes"
@@ -277,7 +277,7 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
 
 
 RULE = Rule(
-    symptom="exposed communication: no computation runs beside it",
+    symptom=f"{EXPOSED_COMM}: no computation runs beside it",
     look_at_job=_look,
     protocol=2,
     thresholds={"small": SMALL, **SHARES},

@@ -37,6 +37,7 @@ from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import severity_of, steps_ns, trace_command, unread
 from stepscope.diagnose.unit_facts import fitted
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -152,7 +153,7 @@ def _exposed(rows: list[BucketRow]) -> int:
 
 
 RULE = Rule(
-    symptom="the last gradient bucket is most of the exposed communication",
+    symptom=f"the last gradient bucket is most of the {EXPOSED_COMM}",
     look_at_job=_look,
     protocol=3,
     thresholds={"of exposed": _HALF, "of the step": _WORTH},

@@ -25,6 +25,7 @@ from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.unit_facts import WORTH, Units, on_units
 from stepscope.records.finding import Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_rules import ROOT
 
 _MOST = Threshold(
@@ -51,7 +52,7 @@ def _look(units: Units) -> Statement:
     return units.finding(
         mine,
         share,
-        f"{what}: {format_percent(share)} of the step is its exposed communication",
+        f"{what}: {format_percent(share)} of the step is its {EXPOSED_COMM}",
         (f"{format_bytes_binary(known[ROOT])} in the root, {len(known) - 1} other units",),
         limit="inner units still expose their first gather and their last reduction",
         advice=units.advice("wrap blocks" if alone else "split root"),

@@ -32,6 +32,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
 from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.finding import Advice, Finding
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import setting
@@ -168,10 +169,10 @@ def _of_run(run: TrainingRun) -> Iterator[Finding]:
         yield _finding(
             "exposed",
             name_of(run),
-            f"{format_duration(exposed.value)} of exposed communication in a step of {format_duration(step.value)}",
+            f"{format_duration(exposed.value)} of {EXPOSED_COMM} in a step of {format_duration(step.value)}",
             ["usual error: communication summed over ranks or micro-steps, step time of one rank"],
             "measure both per rank and optimizer step, on one clock",
-            "certain: a step contains its exposed communication",
+            f"certain: a step contains its {EXPOSED_COMM}",
             runs=(run.run_id,),
         )
     contradiction = _contradiction(run)

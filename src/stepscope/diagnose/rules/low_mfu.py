@@ -45,6 +45,7 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.machine.peaks.lookup import find
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_budget import Utilisation
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -144,7 +145,7 @@ def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: 
     waiting = comm * (waiting_share(summary) or 0.0)
     copies = fmean(each.exposed_memory_ns / max(each.window_ns, 1) for each in parts)
     points = [
-        _Point(comm - waiting, "exposed communication", "overlap communication with computation"),
+        _Point(comm - waiting, EXPOSED_COMM, "overlap communication with computation"),
         _Point(waiting, "waiting for other ranks", "find the late rank: the straggler finding names it"),
         _Point(copies, "exposed copies", "copy from pinned memory without waiting (non_blocking=True)"),
     ]

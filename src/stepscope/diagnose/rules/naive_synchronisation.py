@@ -45,6 +45,7 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.diagnose.unit_facts import message_cost
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_rules import GradientSync, SyncPlace
 from stepscope.records.trace_summary import RankPass
@@ -132,7 +133,7 @@ def _of_trace(
     look = trace_command(job, "--show overlap,phases,collectives")
     return Finding(
         severity=severity_of(exposed),
-        title=f"{where}: {format_percent(exposed)} of the time is exposed communication",
+        title=f"{where}: {format_percent(exposed)} of the time is {EXPOSED_COMM}",
         evidence=(
             f"{calls / steps:,.0f} reductions a step, {format_duration(each)} of it exposed, in {counted(steps, 'step')} "
             f"of {counted(len(ranks), 'rank')}",

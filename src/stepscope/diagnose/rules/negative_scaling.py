@@ -27,6 +27,7 @@ from stepscope.diagnose.commands import profiled, remeasured
 from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import exposed_fraction
 from stepscope.results.pairs import Pair, by_group, cell_of, pairs
@@ -60,7 +61,7 @@ def _finding(evidence: Evidence, group: list[Pair]) -> Finding:
             "explained by duplicated-data: the ranks do not share the work; no evidence of a communication problem"
         )
     elif (exposed := exposed_fraction(run)) is not None:
-        said.append(f"{format_percent(exposed)} of the step is exposed communication")
+        said.append(f"{format_percent(exposed)} of the step is {EXPOSED_COMM}")
     unsure = row.high is not None and row.high >= MIN_SPEEDUP.value
     how = "not clearly faster" if unsure else "slower"
     others = _other_work(worst)

@@ -35,6 +35,7 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.evidence import CellEvidence, Evidence
 
 CORES = Threshold(value=1.0, unit="threads per usable core", source="one thread runs on a core at a time")
@@ -192,7 +193,7 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
         "with SCHED_BATCH small messages take a tenth to a half of that time and vary less",
     ]
     if worst.cell.run.exposed_comm_ns is not None:
-        said.append(f"exposed communication: {format_duration(worst.cell.run.exposed_comm_ns.value)} a step")
+        said.append(f"{EXPOSED_COMM}: {format_duration(worst.cell.run.exposed_comm_ns.value)} a step")
     return Finding(
         severity="warning",
         title=f"gloo's threads preempt each other: {threads} on {counted(cores, 'core')} with the default scheduler",

@@ -37,6 +37,7 @@ from stepscope.diagnose.trace_facts import severity_of, trace_command
 from stepscope.diagnose.traced_pipeline import SLOW, TracedPipeline, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.mesh import PipelineLayout
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.pairs import name_of
 
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 MOST = Threshold(
     value=0.10,
     unit="share of the step",
-    source="as for exposed communication: removing less gains at most a factor of 1.11",
+    source=f"as for {EXPOSED_COMM}: removing less gains at most a factor of 1.11",
 )
 
 

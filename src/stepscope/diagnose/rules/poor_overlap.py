@@ -34,6 +34,7 @@ from stepscope.diagnose.rule import Rule, Statement, Threshold
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, measured, others, timed_cells
 from stepscope.results.comm_costs import CommCosts, comm_costs, command_for
 from stepscope.results.evidence import Evidence
@@ -138,7 +139,7 @@ def _findings(evidence: Evidence, firing: list[_Judged]) -> list[Finding]:
 def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Finding:
     cell = worst.cell
     said = [
-        f"exposed communication: {format_duration(worst.exposed_ns)} of a step of {format_duration(cell.step_ns)}"
+        f"{EXPOSED_COMM}: {format_duration(worst.exposed_ns)} of a step of {format_duration(cell.step_ns)}"
         f" ({format_percent(worst.share)})"
     ]
     if worst.bound_ns is not None and worst.comm_ns:
@@ -155,7 +156,7 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
     if worst.waiting_ns > 0.02 * cell.step_ns:
         said.append(f"waiting for the last rank takes another {format_duration(worst.waiting_ns)}")
     known = worst.bound_ns is not None
-    title = f"{format_percent(worst.share)} of the step is exposed communication"
+    title = f"{format_percent(worst.share)} of the step is {EXPOSED_COMM}"
     if known:
         title += f"; better overlap could recover {format_percent(worst.avoidable)}"
     advice = [
@@ -215,7 +216,7 @@ def _confidence(worst: _Judged) -> str:
 
 
 def _quiet(worst: _Judged) -> str:
-    text = f"{worst.cell.name}: {format_percent(worst.share)} of the step is exposed communication"
+    text = f"{worst.cell.name}: {format_percent(worst.share)} of the step is {EXPOSED_COMM}"
     if worst.share <= MIN_EXPOSED.value:
         return f"{text}, limit {format_percent(MIN_EXPOSED.value)}"
     return f"{text}, of which overlap could recover {format_percent(worst.avoidable)} ({worst.basis})"

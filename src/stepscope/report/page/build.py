@@ -1,7 +1,4 @@
-"""Evidence and diagnosis -> the page's text. One file: style and scripts inside, nothing fetched, nothing run but ours.
-
-What it ran on, what was asked for, and where everything comes from.
-"""
+"""Evidence and diagnosis -> the page's text. One file: style and scripts inside, nothing fetched, nothing run but ours."""
 
 from __future__ import annotations
 
@@ -86,8 +83,6 @@ def notes(evidence: Evidence) -> tuple[str, ...]:
 
 _PACKAGE = "stepscope.report"
 _FOLDER = "templates"
-_STYLES = ("page.css", "tables.css", "charts.css", "print.css")
-_SCRIPTS = ("page.js", "tables.js", "charts.js", "spans.js", "timeline.js")
 _SCALING = ("scaling", "speedup_efficiency")
 """Views whose charts stand beside the table of scaling."""
 _STEPS = ("diary", "step_parts", "overlap_gain")
@@ -132,7 +127,7 @@ def page_text(
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    styles, scripts = _sources(_STYLES), _sources(_SCRIPTS)
+    styles, scripts = _sources("page.css"), _sources("page.js", "timeline.js")
     environment = Environment(
         loader=PackageLoader(_PACKAGE, _FOLDER),
         autoescape=True,
@@ -194,7 +189,7 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
     }
 
 
-def _sources(names: tuple[str, ...]) -> str:
+def _sources(*names: str) -> str:
     """Files of the templates' folder, one after the other."""
     folder = resources.files(_PACKAGE).joinpath(_FOLDER)
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)

@@ -18,6 +18,7 @@ from stepscope.core.words import counted, plural
 from stepscope.diagnose.engine import believable
 from stepscope.diagnose.headlines import all_clear
 from stepscope.records.finding import Diagnosis, Finding
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.report.page.timeline import TimelinePlace, place
 from stepscope.report.table import rate
 from stepscope.results.comm_facts import best_size
@@ -184,7 +185,7 @@ def _exposed(evidence: Evidence) -> KeyFigure | None:
     if share < LEAST_EXPOSED:
         return None
     return KeyFigure(
-        label="most exposed communication",
+        label=f"most {EXPOSED_COMM}",
         value=format_percent(share),
         note=f"of the step, {run.group}, {run.label}",
     )
@@ -203,7 +204,7 @@ def _traces(evidence: Evidence) -> KeyFigure | None:
         "" if waits is None else f"; {format_percent(waits.exposed_ns / worst.parts.exposed_comm_ns)} of it waiting"
     )
     return KeyFigure(
-        label="most exposed communication in a trace",
+        label=f"most {EXPOSED_COMM} in a trace",
         value=format_percent(share),
         note=f"{job.name}, rank {worst.rank}, of {format_duration(worst.parts.window_ns)}{waiting}",
     )

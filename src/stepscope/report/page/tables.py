@@ -7,29 +7,18 @@ from dataclasses import replace
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
-from stepscope.report.comm_tables import build_all
+from stepscope.report.contents import comm_tables, experiment_tables, machine_tables, run_tables, step_tables
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.trace_sections import table as trace_table
 from stepscope.report.views import (
-    bars,
-    buckets,
-    diary,
     epochs,
-    findings,
-    links,
     memory,
-    nccl_debug,
-    overlap_gain,
     pipeline,
     runs,
     scaling,
-    step_budget,
-    step_parts,
 )
 from stepscope.report.views import history as history_view
-from stepscope.results.comm_facts import topology_of
 from stepscope.results.evidence import Evidence, TraceEvidence
-from stepscope.results.experiments import checks_of
 from stepscope.results.history import history
 
 MAX_NOTES = 50
@@ -108,57 +97,12 @@ def all_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Shown, ...]
     if (lost := scaling.scaling_budget_table(evidence.scaling_budgets)).rows:
         found.append(shown(lost))
     found += [shown(table, fold=len(table.rows) > FOLD) for table in run_tables(evidence, drop_epochs=drop_epochs)]
-    found += [shown(table, fold=len(table.rows) > 200) for table in build_all(evidence.comm)]
+    found += [shown(table, fold=len(table.rows) > 200) for table in comm_tables(evidence.comm)]
     found += [shown(table) for table in (*memory.held_table(evidence.cells), *pipeline.pipeline_table(evidence.cells))]
     found += [shown(table) for table in machine_tables(evidence)]
     if any(run.epochs for run in evidence.runs):
         found.append(shown(epochs.epochs_table(evidence.runs), fold=True))
     return tuple(found)
-
-
-def experiment_tables(evidence: Evidence) -> tuple[Table, ...]:
-    """What experiments expected and found; none without one."""
-    table = findings.experiment_table(checks_of(evidence))
-    return (table,) if table.rows else ()
-
-
-def run_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]:
-    """Of training runs: precisions against FP32, machines against each other, bucket sizes, phases over steps and ranks,
-    what overlap gains, memory by batch, and what the links under them carry."""
-    made = (
-        *(bars.compared_table(key, evidence.runs, drop_epochs) for key in ("precision", "hardware")),
-        buckets.bucket_sweep_table(evidence.cells),
-        step_budget.phase_spread_table(evidence.cells),
-        overlap_gain.build(evidence.cells, evidence.traces),
-        memory.memory_batches_table(evidence.runs, evidence.cells),
-        links.links_table(evidence.comm, evidence.environment, topology_of(evidence)),
-    )
-    return tuple(table for table in made if table.rows)
-
-
-def step_tables(evidence: Evidence) -> tuple[Table, ...]:
-    """Of profiled jobs: the parts of all their steps, and what happened between them."""
-    made = (step_parts.build(evidence.profiled), diary.build(evidence.profiled))
-    return tuple(table for table in made if table.rows)
-
-
-def machine_tables(evidence: Evidence) -> tuple[Table, ...]:
-    """What NCCL's logs, the link matrix and memory snapshots hold."""
-    matrix = topology_of(evidence)
-    found = [table for debug in evidence.nccl for table in nccl_debug.build_all(debug)]
-    found += [links.topology_table(matrix)] if matrix is not None and len(matrix.devices) > 1 else []
-    return (*found, *memory_tables(evidence))
-
-
-def memory_tables(evidence: Evidence) -> tuple[Table, ...]:
-    """Memory snapshots: the devices, then what held their memory by kind, by line and by module."""
-    found = evidence.memory
-    made = (
-        memory.memory_snapshots_table(found),
-        memory.memory_kinds_table(found),
-        *memory.memory_holders_tables(found),
-    )
-    return tuple(table for table in made if table.rows)
 
 
 def trace_tables(evidence: Evidence, *, first: Sequence[str] = ()) -> tuple[tuple[str, tuple[Shown, ...]], ...]:

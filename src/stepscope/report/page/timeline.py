@@ -1,7 +1,4 @@
-"""What the page's timeline draws: traced jobs as spans, cells without a trace as the phases of their median step.
-
-The traces of a job in one file beside the page, for a trace viewer; or the command that writes it.
-"""
+"""The page's timeline: traced jobs as spans, cells without a trace as phases of their median step; the merged trace."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Finding
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.samples import PHASE_NAMES, PHASES, StepSample
 from stepscope.records.trace_budget import KindSpans, NamedSpan, RankSpans
 from stepscope.records.trace_collectives import ClockFit
@@ -85,7 +83,7 @@ _GAPS_SHARE = 0.1
 KIND_NAMES = {
     "compute": "compute",
     "exposed_wait": "waiting for other ranks",
-    "exposed_comm": "exposed communication",
+    "exposed_comm": EXPOSED_COMM,
     "copies": "exposed copies",
     "hidden_wait": "hidden waiting",
     "hidden_comm": "hidden communication",

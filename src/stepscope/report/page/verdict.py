@@ -8,12 +8,13 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped, plural
 from stepscope.records.finding import Advice, Diagnosis, JobVerdict, Skipped, VerdictPart
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.report.screen_lines import also, by_rank, coverage, tree_rows
 from stepscope.report.views.step_parts import PARTS
 from stepscope.results.evidence import NEEDS
 from stepscope.results.profiled_job import ProfiledJob
 
-_GROUPS = {"computation": "computation", "communication": "exposed communication"}
+_GROUPS = {"computation": "computation", "communication": EXPOSED_COMM}
 """Parts that consist of others, which the bar shows."""
 
 

@@ -1,7 +1,4 @@
-"""A table for a terminal of a given width, as rich text.
-
-Tables and sentences as plain text that any terminal, mail or printer shows: ASCII only.
-"""
+"""A table as lines of a given width: rich text for a terminal, ASCII for texts that any mail or printer shows."""
 
 from __future__ import annotations
 

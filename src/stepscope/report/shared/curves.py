@@ -1,7 +1,4 @@
-"""Lines over epochs, steps or ranks.
-
-Steps of a long job in a picture: which ones are drawn, so that no long or short one is lost.
-"""
+"""Lines over epochs, steps or ranks, and which steps of a long job are drawn, so that no long or short one is lost."""
 
 from __future__ import annotations
 

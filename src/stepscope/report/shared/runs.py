@@ -1,7 +1,4 @@
-"""Training runs in charts: what each is called among the others, which figure is compared, how many fit one chart.
-
-Times, rates, speed-up and efficiency of training runs as tables show them.
-"""
+"""Training runs in tables and charts: names that tell them apart, the figure compared, columns of their figures."""
 
 from __future__ import annotations
 

@@ -1,17 +1,4 @@
-"""Bars side by side: runs that differ in one thing only, in groups of what else they have in common.
-
-Strategies against each other on the same model and ranks: how much faster each is than naive synchronisation.
-
-Precisions against each other: the same model on the same ranks, with the speed-up over fp32 on each bar.
-
-What accumulating gradients over more micro-steps before each reduction changes.
-
-Steps of more micro-steps hold more samples, so a step's time is not compared: an epoch's, or the throughput.
-
-The same runs on different machines.
-
-Runs of one device that come from several sources are told apart by their source: two nodes, two days, two drivers.
-"""
+"""Runs that differ in one thing, side by side: strategies, precisions, gradient accumulation, machines."""
 
 from __future__ import annotations
 

@@ -1,15 +1,4 @@
-"""The table of collectives, with nccl-tests' columns: one line a size, grouped by what a sweep was measured with.
-
-What the tables of collectives share: figures as nccl-tests prints them, and rows by what they have in common.
-
-One line a sweep: latency of its smallest size, best busbw and where, share of the link, average.
-
-A sweep of settings: the fastest at each size.
-
-A collective beside matrix products: how much each slows the other.
-
-Square matrix products: the rate that computation reaches at each size and type.
-"""
+"""Tables of collectives as nccl-tests has them: sweeps, overview, fastest settings, beside computation, matmul."""
 
 from __future__ import annotations
 

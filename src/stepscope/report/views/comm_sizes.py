@@ -1,9 +1,4 @@
-"""Sweeps over message size, one line each, with what calls scatter, a fitted curve and the link's peak.
-
-Bus bandwidth of a collective against message size, with the peak of the link where it is known.
-
-Time of a collective against message size.
-"""
+"""Bus bandwidth and time of collectives over message size, one line a sweep, with fitted curve and the link's peak."""
 
 from __future__ import annotations
 

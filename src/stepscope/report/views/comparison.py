@@ -1,7 +1,4 @@
-"""A/B: figures of every side against the first, and what differs in how they were made.
-
-Two traces side by side: parts of the step, kernels and operators that changed, by how much.
-"""
+"""A/B: figures of every side against the first, what differs in how they were made, parts of two traces' steps."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_number
 from stepscope.core.words import grouped
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
-from stepscope.records.nouns import Measured
+from stepscope.records.nouns import EXPOSED_COMM, Measured
 from stepscope.records.trace_summary import DiffRow, TraceDiff
 from stepscope.report.kernel_names import short_names
 from stepscope.report.table import (
@@ -39,14 +36,14 @@ METRIC_NAMES = {
     "samples_per_s": "samples/s",
     "step_ns": "step",
     "epoch_ns": "epoch",
-    "exposed_comm_ns": "exposed communication",
-    "epoch_exposed_comm_ns": "exposed communication of an epoch",
+    "exposed_comm_ns": EXPOSED_COMM,
+    "epoch_exposed_comm_ns": f"{EXPOSED_COMM} of an epoch",
     "peak_memory_bytes": "peak memory",
     "train_loss": "training loss",
     "test_accuracy": "test accuracy",
     "comm_time_ns": "time",
     "trace_step_ns": "step",
-    "trace_exposed_comm_ns": "exposed communication",
+    "trace_exposed_comm_ns": EXPOSED_COMM,
     "trace_idle_ns": "idle",
     "diary_step_ns": "step",
     "diary_data_ns": "waiting for data",

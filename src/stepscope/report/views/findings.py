@@ -1,7 +1,4 @@
-"""Findings as a table: what is wrong, how much it costs, what to do.
-
-An experiment: what was expected, what was measured, and whether the two agree.
-"""
+"""Findings (what is wrong, its cost, what to do), and experiments: expected against measured."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Links: what each should carry, and what it carries.
-
-The slow pairs of ranks, worst first.
-
-The link matrix of a machine: how each GPU and network card reaches each GPU.
-
-Messages between every two ranks as a heat map: who sends to whom how fast, slow pairs framed.
-"""
+"""Links: expected and measured bandwidth, pairs of ranks and the slow ones, the link matrix of the machine."""
 
 from __future__ import annotations
 

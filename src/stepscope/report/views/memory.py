@@ -1,15 +1,4 @@
-"""Peak memory of a rank by what holds it, over batch size and ranks.
-
-Peak memory of a rank over the batch: what each further sample takes.
-
-What a rank holds under each strategy, measured beside planned, and what that costs in time.
-
-What memory snapshots hold: a device's pool at the snapshot and at its recorded peak.
-
-What held a device's memory at its recorded peak, by kind, and how that came to be over time.
-
-Which lines and which modules held a device's memory at its recorded peak.
-"""
+"""Memory of a rank: peaks over batches and strategies; of memory snapshots kinds, lines and modules."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_summary import RankPass
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import exposed_value, measured, time_unit
@@ -25,7 +26,7 @@ MAX_RANKS = 4
 MAX_BARS = 160
 """Bars of one rank."""
 
-COMPUTE, HIDDEN, EXPOSED = "computation", "hidden communication", "exposed communication"
+COMPUTE, HIDDEN, EXPOSED = "computation", "hidden communication", EXPOSED_COMM
 _COLORS = (color("k-compute"), color("k-hidden"), color("k-exposed"))
 _OF_KIND = {"compute": COMPUTE, "hidden_comm": HIDDEN, "exposed_comm": EXPOSED}
 

@@ -1,7 +1,4 @@
-"""A pipeline's schedule as it ran: who computes which micro-batch when, and what every stage's time goes into.
-
-How the bubble of a pipeline shrinks with more micro-batches, measured beside the formula.
-"""
+"""Pipelines: the schedule as it ran, what every stage's time goes into, the bubble over micro-batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Predicted times of collectives: one row a size, the ways to do one call, and errors against measured tables.
-
-Calibrated models against what they were fitted to: predicted over measured time, and their ratio.
-"""
+"""Predicted times of collectives, and the calibration that they come from: predicted over measured time."""
 
 from __future__ import annotations
 

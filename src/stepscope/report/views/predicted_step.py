@@ -1,13 +1,4 @@
-"""Predicted training steps: one row a number of GPUs, the parts of one step, its memory, and ways to make it fit.
-
-What tables of predicted steps share.
-
-Layouts that a search found: the best ones with what they pay, and the obvious ones with why they lose.
-
-A measured job on other numbers of GPUs, as predicted: one row for each.
-
-Predicted speed over the number of GPUs: the curve with its 80% band, measured points, and where it bends.
-"""
+"""Predicted steps: speed, parts and memory of a layout, layouts that a search found, a measured job on more GPUs."""
 
 from __future__ import annotations
 
@@ -21,6 +12,7 @@ from stepscope.predict.step.calibration import MEMORY_LIMIT
 from stepscope.predict.step.layout import layout_text
 from stepscope.predict.step.plan import LayoutSearch, UsualLayout, slower_because
 from stepscope.predict.step.step import StepPrediction
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.prediction import ScaledStep, ScalePrediction
 from stepscope.report.table import (
     Column,
@@ -283,7 +275,7 @@ def scaled_steps_table(prediction: ScalePrediction) -> Table:
             *([Column("samples_per_s", "samples/s", lambda step: step.samples_per_s, figure)] if samples else []),
             Column("efficiency", "efficiency", lambda step: step.efficiency, percent),
             Column(
-                "exposed_comm_ns", "exposed communication",
+                "exposed_comm_ns", EXPOSED_COMM,
                 lambda step: with_share(step.exposed_ns, step.exposed_ns / step.step_ns), short_title="exposed", unit="ns",
             ),
             Column("straggling_ns", "slowest rank", lambda step: step.straggling_ns, duration, drop=1),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_count
 from stepscope.core.words import grouped, listed
+from stepscope.records.nouns import EXPOSED_COMM_SHORT
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.shared.runs import (
     NONE,
@@ -126,8 +127,8 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
         Column("epochs", "epochs", lambda run: len(run.epochs) or None, whole, drop=1),
         Column("epoch_ns", "epoch est." if estimated and not mixed else "epoch", epoch, duration, drop=8),
         Column("step_ns", "step", lambda run: measured(run.step_ns, duration, tight=True), duration),
-        Column("exposed_comm_ns", "exposed comm/step", exposed_value, duration, short_title="comm"),
-        Column("exposed_fraction", "exposed comm", exposed_share, percent, short_title="comm", drop=6),
+        Column("exposed_comm_ns", f"{EXPOSED_COMM_SHORT}/step", exposed_value, duration, short_title="comm"),
+        Column("exposed_fraction", EXPOSED_COMM_SHORT, exposed_share, percent, short_title="comm", drop=6),
         Column("comm_bytes", "bytes/step", moved, size, drop=2),
         rate_column(runs, lambda run: run.samples_per_s),
         Column("speedup", "speed-up", lambda run: speedup_value(scaling.get(run.run_id)), times, short_title="speed"),
@@ -184,7 +185,7 @@ def _footnotes(
         notes.append("±: 95% interval of the median, its larger side; of fewer than 6 epochs their range.")
     if "exposed_comm_ns" in show and any(run.exposed_comm_ns is not None and run.exposed_comm_ns.value for run in done):
         notes.append(
-            "exposed comm/step (comm): from the last local gradient ready to all gradients usable, slowest rank"
+            f"{EXPOSED_COMM_SHORT}/step (comm): from the last local gradient ready to all gradients usable, slowest rank"
             " (share of the step)."
         )
     if "comm_bytes" in show and any(run.comm_bytes_per_step for run in done):

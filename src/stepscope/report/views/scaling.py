@@ -1,9 +1,4 @@
-"""Speed-up over ranks, strong and weak scaling apart, with the line that nothing beats.
-
-Speed-up and efficiency of runs against their baselines, side by side.
-
-1 rank against n: the parts of a step on both, what each would ideally take, and its share of the loss.
-"""
+"""Speed-up and efficiency over ranks, strong and weak scaling apart, and the parts in which speed-up is lost."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""What a step's time goes into: its phases, one bar a run.
-
-Where a step goes: computation against communication that nothing hides.
-
-The phases of a cell's step: mean, longest, and how much they vary from step to step and from rank to rank.
-
-Which rank takes longer than the others before it communicates, step by step.
-"""
+"""A bench step's time: phases, computation against communication, spread over steps and ranks, own time of ranks."""
 
 from __future__ import annotations
 
@@ -17,6 +10,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.samples import PHASE_NAMES, PHASES
 from stepscope.records.samples import PHASES as SAMPLED
 from stepscope.records.training import PhaseTimes, TrainingRun
@@ -100,7 +94,7 @@ def share_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
             Stacks(
                 key=part.key,
                 title=part.title,
-                kinds=("computation and the rest", "exposed communication"),
+                kinds=("computation and the rest", EXPOSED_COMM),
                 colors=(color("k-compute"), color("k-exposed")),
                 rows=tuple(_share_row(run, name) for run, name in part.named),
                 axis="share of the step (%)",
@@ -130,7 +124,7 @@ def _interval(run: TrainingRun) -> tuple[float | None, float | None]:
 def share_caption(data: Stacks) -> str:
     done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -row.parts[1])
     text = (
-        f"Computation against exposed communication in a step on {data.title},"
+        f"Computation against {EXPOSED_COMM} in a step on {data.title},"
         f" {counted(len(data.rows), 'run')} on several ranks. Most communication shows in {done[0].name}:"
         f" {done[0].text} of the step"
     )
@@ -311,7 +305,7 @@ def stragglers_caption(data: StragglerChart) -> str:
     where = f" on {data.hosts[worst]}" if len(data.hosts) == len(data.medians) else ""
     columns = f" Each column: median of {data.width} steps." if data.width > 1 else ""
     return (
-        f"Own time of each rank (a step without its exposed communication) minus the median of the other ranks' in the"
+        f"Own time of each rank (a step without its {EXPOSED_COMM}) minus the median of the other ranks' in the"
         f" same step, {data.title}, {counted(data.steps, 'step')}. Rank {worst}{where} takes"
         f" {format_percent(data.medians[worst], signed=True)} in the median, of {format_duration(data.median_own_ns)}."
         f" Orange: longer, purple: shorter.{columns}"

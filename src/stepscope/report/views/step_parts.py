@@ -12,6 +12,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.verdict import LEAVES, ROUNDING, parts_of, tree_of
 from stepscope.records.finding import VerdictPart
+from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.report.names import file_part
 from stepscope.report.screen_lines import MOST_RANKS, tree_rows
 from stepscope.report.shared.curves import Numbers, bucketed, drawn_steps
@@ -158,7 +159,7 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         ),
         found,
         footnotes=(
-            ("mean of all ranks and timed steps; waiting: exposed communication beyond that of the last rank",)
+            (f"mean of all ranks and timed steps; waiting: {EXPOSED_COMM} beyond that of the last rank",)
             if ranks[1:]
             else ("mean of the timed steps",)
         ),

@@ -1,7 +1,4 @@
-"""Throughput of all runs on a data set.
-
-How much of the devices' peak runs use.
-"""
+"""Throughput of runs, and how much of the devices' peak they use."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""What the device of each rank did over a trace: computation, communication and copies that nothing hides, idle.
-
-The time budget of each recorded step, the slowest rank of each step shown.
-
-The parts of each rank's window by the phase that launched them.
-
-Idle time of each rank's device by cause.
-
-How much communication computation hid, per rank and step, and which computation it was.
-"""
+"""Time budget of a trace: by rank, step and phase, idle time by cause, overlap of communication with computation."""
 
 from __future__ import annotations
 
@@ -18,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
+from stepscope.records.nouns import EXPOSED_COMM, EXPOSED_COMM_SHORT
 from stepscope.records.trace_budget import Parts, PhaseBudget
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import short_names
@@ -42,7 +34,7 @@ if TYPE_CHECKING:
     from stepscope.results.evidence import TraceEvidence
 
 
-WAITING, COMMUNICATION = "waiting for other ranks", "exposed communication"
+WAITING, COMMUNICATION = "waiting for other ranks", EXPOSED_COMM
 KINDS = (
     ("computation", color("k-compute")),
     (WAITING, color("k-late")),
@@ -119,8 +111,8 @@ def budget_table(summary: TraceSummary) -> Table:
         ),
         standing_out(known, lambda each: abs(each[1].parts.exposed_comm_fraction - usual)),
         footnotes=(
-            "compute + exposed comm + exposed copies + idle = window; exposed: under no computation",
-            *many_note(len(known), "those farthest from the median share of exposed communication"),
+            f"compute + {EXPOSED_COMM_SHORT} + exposed copies + idle = window; exposed: under no computation",
+            *many_note(len(known), f"those farthest from the median share of {EXPOSED_COMM}"),
             *((f"MFU: {CONVENTION}",) if any(_mfu(p) is not None for p, _ in known) else ()),
             *(_CPU_NOTE for source in sources if source == "cpu_spans"),
         ),
@@ -181,7 +173,7 @@ def phases_table(summary: TraceSummary) -> Table:
             Column("phase", "phase", lambda p: p.phase, role="identity", lead=True),
             Column("total", "total", part(_total), duration),
             Column("compute", "compute", part(lambda p: p.compute_ns), duration),
-            Column("exposed_comm", "exposed comm", part(lambda p: p.exposed_comm_ns), duration, short_title="exp comm"),
+            Column("exposed_comm", EXPOSED_COMM_SHORT, part(lambda p: p.exposed_comm_ns), duration, short_title="exp comm"),
             Column(
                 "exposed_memory", "exposed copies", part(lambda p: p.exposed_memory_ns), duration,
                 short_title="exp copies", drop=1,
@@ -292,7 +284,7 @@ def overlap_table(summary: TraceSummary) -> Table:
                 if any(p.partial for p in ranks)
                 else ()
             ),
-            *many_note(len(ranks), "those with most exposed communication"),
+            *many_note(len(ranks), f"those with most {EXPOSED_COMM}"),
         ),
         notes=gaps(
             summary,

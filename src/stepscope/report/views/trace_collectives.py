@@ -1,9 +1,4 @@
-"""Collectives by operation, size and group: transfer apart from waiting where several ranks were seen.
-
-Communication by process group: data, tensor and pipeline parallel traffic apart.
-
-The recorded communication against the plan that the job's strategy declared.
-"""
+"""Communication of a trace: collectives (transfer apart from waiting), process groups, the strategy's plan."""
 
 from __future__ import annotations
 

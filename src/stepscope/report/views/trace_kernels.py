@@ -1,9 +1,4 @@
-"""Kernels by time.
-
-Kernels that run one after the other again and again: candidates for fusion.
-
-Memory copies and memsets by direction.
-"""
+"""Device work of a trace: kernels, sequences of kernels that repeat, memory copies."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Operators by time on the device and the host.
-
-Modules of the model with the time, communication and memory of each.
-
-User annotations (record_function, ProfilerStep) with the device work launched inside them.
-"""
+"""Host names in a trace: operators, modules of the model, annotations, each with the device work inside."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The critical path: what the time would have to be shortened on.
-
-Ranks that the others wait for, how sure that is, why, and what it would bring to make them faster.
-"""
+"""What decides a step's length: the critical path, and the ranks that the others wait for."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Sharded training (FSDP, ZeRO) unit by unit: what each gathers and reduces, and how much of it nothing hid.
-
-Tensor parallelism layer by layer: collectives, bytes, time, and how much of it nothing hid.
-
-Gradient buckets: when each was ready, launched and reduced, and how much of it nothing hid.
-"""
+"""Communication by part of the model: FSDP units, tensor-parallel layers, gradient buckets."""
 
 from __future__ import annotations
 

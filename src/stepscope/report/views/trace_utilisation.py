@@ -1,7 +1,4 @@
-"""How much of the device's peak each rank used: MFU and HFU, for the median step and step by step.
-
-How each rank's host kept its device supplied with work.
-"""
+"""How busy the device was kept: MFU and HFU of each rank, launches and the queue before the device."""
 
 from __future__ import annotations
 

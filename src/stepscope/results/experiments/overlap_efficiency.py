@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.predict.run_buckets import same_work
-from stepscope.records.nouns import Measured
+from stepscope.records.nouns import EXPOSED_COMM, Measured
 from stepscope.records.prediction import Timeline
 from stepscope.results.comm_costs import comm_costs
 from stepscope.results.evidence import CellEvidence, Evidence
@@ -54,7 +54,7 @@ def _cell(evidence: Evidence, cell: CellEvidence, cells: list[CellEvidence]) -> 
     exposed = None if line is None else Measured(value=float(line.exposed_ns + line.waits_ns))
     checks = [
         Expectation(
-            subject=cell.run.label, quantity="exposed communication", unit="time", expected=exposed,
+            subject=cell.run.label, quantity=EXPOSED_COMM, unit="time", expected=exposed,
             measured=cell.run.exposed_comm_ns, model="the buckets' timeline", tolerance=error,
             missing=missing or "not measured", hint=HINT,
         )

@@ -12,7 +12,7 @@ from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules.nccl_connections import RULE
 from stepscope.machine.topology import parse_topology
 from stepscope.records.finding import Finding, Quiet
-from stepscope.report.page.tables import machine_tables
+from stepscope.report.contents import machine_tables
 from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 

@@ -197,7 +197,7 @@ def test_shipped_scripts_and_styles_cannot_end_their_element() -> None:
             assert "</" not in item.read_text(encoding="utf-8").replace("</svg>", "").replace("</span>", "")
 
 
-@pytest.mark.parametrize("name", ["page.html.j2", "macros.html.j2", "page.css", "timeline.js", "print.css"])
+@pytest.mark.parametrize("name", ["page.html.j2", "macros.html.j2", "page.css", "timeline.js"])
 def test_templates_are_package_data(name: str) -> None:
     import tomllib
 
