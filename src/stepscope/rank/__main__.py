@@ -26,7 +26,7 @@ def main() -> int:
     # Before torch is imported, which takes seconds: a launcher that is killed meanwhile takes its ranks with it, too.
     die_with_parent(signal.SIGKILL)
     if measuring:
-        from stepscope.rank.own.measure import main as measure
+        from stepscope.rank.own_model import main as measure
 
         return measure(Path(arguments[1]), Path(arguments[2]))
     from stepscope.rank.worker import main as work

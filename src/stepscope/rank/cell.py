@@ -26,7 +26,7 @@ from stepscope.rank.instruments.timer import GradientReadiness, step_timer
 from stepscope.rank.loading import Batch, Loader, MadeBatches, Seen, maker
 from stepscope.rank.mesh import reset
 from stepscope.rank.pace import Pace
-from stepscope.rank.planted import PlantedFaults, planted_in
+from stepscope.rank.planted import PlantedFaults
 from stepscope.rank.precision import Numerics
 from stepscope.rank.recorder import Recorder, StepFacts
 from stepscope.rank.sampling import Sampling, StepSamples
@@ -37,7 +37,6 @@ from stepscope.rank.training import Training, correct_answers, parameter_checksu
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.rank.workloads import Task
 from stepscope.records.cell import CellSpec
-from stepscope.records.plan import ModelFacts
 from stepscope.records.samples import EpochResult, RankSummary, SamplesHeader
 from stepscope.store.layout import CellLayout
 from stepscope.store.writer import write_record
@@ -118,7 +117,9 @@ def _build(cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepare
     task = MODULES.load(cell.workload)(specs.model, specs.needs, cell.loss)
     numerics = Numerics(cell.precision, device)
     module = numerics.prepare(task.module)
-    _assert_as_specified(module, specs.facts)
+    found = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
+    planned = [(p.name, p.numel) for p in specs.facts.parameters]
+    assert found == planned, f"the module's parameters differ from the workload's spec: {found} != {planned}"
     if cell.facts and mesh.world_size > 1:
         _same_on_all_ranks(module)  # whatever the user's function drew its first values from
     recomputed = None
@@ -131,7 +132,7 @@ def _build(cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepare
     session = IMPLEMENTATIONS.load(cell.strategy)(module, mesh, specs.strategy_options, specs.facts)
     # From here on ranks may draw different numbers (dropout); until here they must not.
     torch.manual_seed(cell.seed + 1 + mesh.data_rank)
-    planted = planted_in(cell, rank=mesh.rank, device=device)
+    planted = None if cell.inject is None else PlantedFaults(cell, rank=mesh.rank, device=device)
     training = Training(cell, task, session, numerics, timer, readiness, planted=planted)
     sampling = Sampling(
         num_samples=len(prepared.train) or cell.global_batch,
@@ -169,12 +170,6 @@ def _build(cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepare
         numerics=numerics,
         recomputed=recomputed,
     )
-
-
-def _assert_as_specified(module: nn.Module, facts: ModelFacts) -> None:
-    found = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
-    planned = [(p.name, p.numel) for p in facts.parameters]
-    assert found == planned, f"the module's parameters differ from the workload's spec: {found} != {planned}"
 
 
 @torch.no_grad()
@@ -260,7 +255,9 @@ def _finish_epoch(
 ) -> EpochResult:
     phase = context.pulse.phase
     context.pulse.enter("evaluate", step=context.pulse.step)
-    train_loss = math.fsum(_finite(context.control.all_gather(_portable(recorder.epoch_loss[epoch]))))
+    mine = recorder.epoch_loss[epoch]
+    losses = context.control.all_gather(mine if math.isfinite(mine) else None)  # as JSON, which knows no NaN
+    train_loss = math.fsum(math.nan if loss is None else loss for loss in losses)
     subject.tracker.pause()
     accuracy = _accuracy(cell, context, subject)
     subject.tracker.start()
@@ -285,14 +282,6 @@ def _accuracy(cell: CellSpec, context: RankContext, subject: _Subject) -> float 
         return None
     right = correct_answers(subject.task, subject.numerics, test, context.mesh, micro_batch=cell.micro_batch)
     return float(math.fsum(context.control.all_gather(right)) / len(test))
-
-
-def _portable(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _finite(values: list[float | None]) -> list[float]:
-    return [math.nan if value is None else value for value in values]
 
 
 def _summary(

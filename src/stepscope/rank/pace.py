@@ -79,6 +79,24 @@ class Control:
         return f"{self._count}/{kind}"
 
 
+class SlowestRanks:
+    """Rank 0's memory of the steps or calls of a round: what the slowest rank took for each."""
+
+    def __init__(self, ci_fraction: float) -> None:
+        self.times_ns: list[int] = []
+        self._ci_fraction = ci_fraction
+        self._was_tight = False
+
+    def add(self, per_rank: list[list[int]]) -> bool:
+        """Further times of each rank; whether the interval of the median was tight at this look and the one before.
+
+        One tight look comes by luck too often on times that depend on each other.
+        """
+        self.times_ns.extend(np.max(np.asarray(per_rank, dtype=np.int64), axis=0).tolist())
+        before, self._was_tight = self._was_tight, precise_enough(self.times_ns, ci_fraction=self._ci_fraction)
+        return before and self._was_tight
+
+
 WARMUP_CHECKS = (3, 5, 7, 10, 15, 22, 33, 49, 60)
 WARMUP_CHECK_EVERY = 30  # after the last of them
 WARMUP_SHARE_OF_BUDGET = 0.25
@@ -116,8 +134,7 @@ class Pace:
         self._steps = 0
         self._asked_at = 0
         self._most_steps: int | None = None
-        self._slowest: list[int] = []
-        self._was_tight = False
+        self._slowest = SlowestRanks(measure.ci_fraction)
         self.warmup_steps = 0
         self.timed_steps = 0
         self._write_every = 1
@@ -188,17 +205,14 @@ class Pace:
         return reason
 
     def _verdict(self, per_rank: list[list[int]]) -> dict[str, object]:
-        self._slowest.extend(np.max(np.asarray(per_rank, dtype=np.int64), axis=0).tolist())
+        tight = self._slowest.add(per_rank)
         left_ns = self._measure.budget_ns - self._elapsed()
-        most = self.timed_steps + max(0, int(left_ns / max(1.0, float(np.median(self._slowest)))))
-        tight = precise_enough(self._slowest, ci_fraction=self._measure.ci_fraction)
+        most = self.timed_steps + max(0, int(left_ns / max(1.0, float(np.median(self._slowest.times_ns)))))
         reason = None
-        # One tight checkpoint comes by luck too often on steps that depend on each other: two in a row.
-        if tight and self._was_tight:
+        if tight:
             reason = "interval tight enough"
         elif most <= self.timed_steps:
             reason = "budget used up"
-        self._was_tight = tight
         return {"most_steps": most, "reason": reason}
 
     def _elapsed(self) -> int:

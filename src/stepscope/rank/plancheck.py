@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -116,23 +117,20 @@ def check(
 
     messages: sends and receives as the strategy saw them; they come first, and a schedule may choose their order.
     """
-    recorded = sorted((_as_recorded(op, backend) for op in plan if op.op not in _MESSAGES), key=_group)
+    recorded = [op for op in plan if op.op not in _MESSAGES]
+    if backend == "gloo":  # it runs a reduce_scatter as an all_reduce of its whole input
+        recorded = [replace(op, op="all_reduce") if op.op == "reduce_scatter" else op for op in recorded]
+    recorded.sort(key=attrgetter("group"))
     planned = sorted(_text(op) for op in plan if op.op in _MESSAGES)
     phased = not isinstance(observed, Unavailable) and any(op.phase for op in observed)
     expected = (*planned, *(_text(op, phased=phased) for op in recorded))
     if isinstance(observed, Unavailable):
         return PlanCheck(matches=False, expected=expected, observed=(), source=SOURCE, unavailable=observed.reason)
-    seen = (*sorted(_text(op) for op in messages), *(_text(op, phased=phased) for op in sorted(observed, key=_group)))
+    seen = (
+        *sorted(_text(op) for op in messages),
+        *(_text(op, phased=phased) for op in sorted(observed, key=attrgetter("group"))),
+    )
     return PlanCheck(matches=seen == expected, expected=expected, observed=seen, source=SOURCE)
-
-
-def _as_recorded(op: CommOp, backend: str) -> CommOp:
-    """gloo runs a reduce_scatter as an all_reduce of its whole input."""
-    return replace(op, op="all_reduce") if backend == "gloo" and op.op == "reduce_scatter" else op
-
-
-def _group(op: CommOp | ObservedOp) -> str:
-    return op.group
 
 
 def _text(op: CommOp | ObservedOp, *, phased: bool = False) -> str:

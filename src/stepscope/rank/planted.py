@@ -80,8 +80,3 @@ class PlantedFaults:
         lost = time.perf_counter_ns() - began
         self._lost.setdefault(kind, []).append(lost)
         return lost
-
-
-def planted_in(cell: CellSpec, *, rank: int, device: torch.device) -> PlantedFaults | None:
-    """None for a cell without a fault: its steps are those of one that knows nothing of faults."""
-    return None if cell.inject is None else PlantedFaults(cell, rank=rank, device=device)

@@ -8,7 +8,7 @@ from tests.unit.cells import cell_spec
 
 from stepscope.rank import planted
 from stepscope.rank.instruments.timer import StepTimes
-from stepscope.rank.planted import REMEMBERED, PlantedFaults, planted_in
+from stepscope.rank.planted import REMEMBERED, PlantedFaults
 
 CPU = torch.device("cpu")
 MS = 1_000_000
@@ -91,7 +91,3 @@ def test_a_slow_loader_waits_before_the_batch_and_not_in_the_computation(clock: 
     slow = PlantedFaults(cell_spec(inject="loader=7ms"), rank=0, device=CPU)
     assert run(slow, clock, steps=3) == [0, 0, 0]
     assert clock.slept == [0.007] * 3
-
-
-def test_a_cell_without_a_fault_has_none() -> None:
-    assert planted_in(cell_spec(), rank=0, device=CPU) is None

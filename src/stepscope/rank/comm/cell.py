@@ -92,14 +92,8 @@ def _summary(cell: CommSpec, context: RankContext, unsupported: str | None) -> C
     return CommSummary(
         cell_id=cell.cell_id,
         **context.facts(),
-        backend_version=_backend_version(),
+        # gloo has no version of its own in torch
+        backend_version=".".join(map(str, torch.cuda.nccl.version())) if dist.get_backend() == "nccl" else None,  # type: ignore[no-untyped-call]
         unsupported=unsupported,
         notes=(COPY_NOTE,) if copies and not cell.in_place else (),
     )
-
-
-def _backend_version() -> str | None:
-    """NCCL's; gloo has none of its own in torch."""
-    if dist.get_backend() != "nccl":
-        return None
-    return ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]

@@ -10,7 +10,6 @@ from itertools import chain, pairwise
 from time import perf_counter_ns
 from typing import Literal, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -18,9 +17,9 @@ from torch.distributed import distributed_c10d as c10d
 from stepscope.rank.collectives import Exchange, Issue, Waitable
 from stepscope.rank.instruments.timer import ClockName, between_ns, cuda_event
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.pace import Control
+from stepscope.rank.pace import Control, SlowestRanks
 from stepscope.records.comm import CommMeasure, Mode
-from stepscope.stats.warmup import checkpoints, precise_enough, warmup_end
+from stepscope.stats.warmup import checkpoints, warmup_end
 
 Call = Callable[[], object]
 
@@ -249,31 +248,27 @@ def _until_tight(
 
 
 class _Judge:
-    """Rank 0's memory of one size: all calls so far, and whether the last look found the interval tight."""
+    """Rank 0's memory of one size."""
 
     def __init__(self, settings: CommMeasure, started: int) -> None:
-        self._settings = settings
+        self._budget_ns = settings.budget_ns
         self._started = started
         self._timed_from = time.monotonic_ns()
-        self._slowest: list[int] = []
-        self._was_tight = False
+        self._slowest = SlowestRanks(settings.ci_fraction)
         self._checks = chain(FIRST_CHECKS, checkpoints())
 
     def after(self, per_rank: list[list[int]]) -> dict[str, object]:
         """What to do after these further calls: {"more": calls to make next, "reason": why to stop or None}."""
-        self._slowest.extend(np.max(np.asarray(per_rank, dtype=np.int64), axis=0).tolist())
-        done, now = len(self._slowest), time.monotonic_ns()
-        tight = precise_enough(self._slowest, ci_fraction=self._settings.ci_fraction)
-        left_ns = self._settings.budget_ns - (now - self._started)
+        tight = self._slowest.add(per_rank)
+        done, now = len(self._slowest.times_ns), time.monotonic_ns()
+        left_ns = self._budget_ns - (now - self._started)
         affordable = int(left_ns * done / max(1, now - self._timed_from))
         reason: StopReason | None = None
-        # One tight look comes by luck too often on calls that depend on each other: two in a row.
-        if tight and self._was_tight:
+        if tight:
             reason = "interval tight enough"
         elif affordable < 1:
             reason = "budget used up"
         elif done >= MOST_CALLS:
             reason = "most calls"
-        self._was_tight = tight
         following = next(check for check in self._checks if check > done)
         return {"more": min(following - done, affordable, MOST_CALLS - done), "reason": reason}

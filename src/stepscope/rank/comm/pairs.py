@@ -120,9 +120,12 @@ class _Pairing:
         warmup_ns += run(warmup - len(warmup_ns))
         wanted = settings.iterations
         if wanted is None:
-            wanted = self._agree(_affordable(budget_ns, (times_ns or warmup_ns)[-1]))
+            affordable = budget_ns // max(1, (times_ns or warmup_ns)[-1])
+            wanted = self._agree(max(MIN_CALLS, min(MOST_CALLS, affordable)))
         times_ns += run(wanted - len(times_ns))
-        reason = _stop_reason(settings.iterations, len(times_ns))
+        reason: StopReason = "most calls" if len(times_ns) >= MOST_CALLS else "budget used up"
+        if settings.iterations is not None:
+            reason = "fixed number of calls"
         timed = Timed(warmup_ns=tuple(warmup_ns), times_ns=tuple(times_ns), stop_reason=reason)
         return sample(size, timed, correct=correct, wrong=wrong, peer=self._pair, bidirectional=self._bidirectional)
 
@@ -132,13 +135,3 @@ class _Pairing:
         self._meet()
         theirs = int(self._meeting.outputs[0].tensor)
         return count if self._job.mesh.rank < self._peer else theirs
-
-
-def _stop_reason(asked: int | None, done: int) -> StopReason:
-    if asked is not None:
-        return "fixed number of calls"
-    return "most calls" if done >= MOST_CALLS else "budget used up"
-
-
-def _affordable(budget_ns: int, one_ns: int) -> int:
-    return max(MIN_CALLS, min(MOST_CALLS, budget_ns // max(1, one_ns)))

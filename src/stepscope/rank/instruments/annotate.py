@@ -16,6 +16,7 @@ from torch.profiler import record_function
 from torch.utils.hooks import RemovableHandle
 
 from stepscope.core.errors import UsageError
+from stepscope.rank.nest import tensors_of
 
 FORWARD, BACKWARD = "module: ", "backward: "
 """How names of ranges begin; `stepscope trace --show modules` reads the first."""
@@ -58,7 +59,7 @@ class Annotated(AbstractContextManager["Annotated"]):
             tensor.register_hook(lambda _: self._leave_backward(call))  # type: ignore[no-untyped-call]
         span = record_function(FORWARD + name)
         span.__enter__()  # type: ignore[no-untyped-call]
-        self._forward.append((module, call, span, _start(FORWARD + name) if self._nvtx else None))
+        self._forward.append((module, call, span, torch.cuda.nvtx.range_start(FORWARD + name) if self._nvtx else None))
 
     def _leave(self, name: str, module: nn.Module, _: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
@@ -73,7 +74,7 @@ class Annotated(AbstractContextManager["Annotated"]):
     def _close(self) -> tuple[nn.Module, int]:
         module, call, span, mark = self._forward.pop()
         if mark is not None:
-            _end(mark)
+            torch.cuda.nvtx.range_end(mark)
         span.__exit__(None, None, None)
         return module, call
 
@@ -81,22 +82,22 @@ class Annotated(AbstractContextManager["Annotated"]):
         # Only NVTX has ranges of the backward pass. They do not nest: a gradient is there while the node that made it still
         # runs, and a range of torch's profiler that ends within another event cuts that event short.
         if self._nvtx and torch.is_grad_enabled():
-            yield from (tensor for tensor in _tensors(nested) if tensor.requires_grad)
+            yield from (tensor for tensor in tensors_of(nested) if tensor.requires_grad)
 
     def _enter_backward(self, call: int, name: str) -> None:
         if not self._handles or call in self._backward:
             return
         if not self._backward:  # a module whose input needs no gradient ends with the pass
             Variable._execution_engine.queue_callback(self._end_backward)
-        self._backward[call] = _start(BACKWARD + name)
+        self._backward[call] = torch.cuda.nvtx.range_start(BACKWARD + name)
 
     def _leave_backward(self, call: int) -> None:
         if call in self._backward:
-            _end(self._backward.pop(call))
+            torch.cuda.nvtx.range_end(self._backward.pop(call))
 
     def _end_backward(self) -> None:
         while self._backward:
-            _end(self._backward.popitem()[1])
+            torch.cuda.nvtx.range_end(self._backward.popitem()[1])
 
 
 def annotate(model: nn.Module, *, nvtx: bool | None = None) -> Annotated:
@@ -126,21 +127,3 @@ def _compiled(module: nn.Module) -> bool:
     dynamo = sys.modules.get("torch._dynamo")  # takes seconds to import, and who has compiled has it
     wrapped = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
     return wrapped or module._compiled_call_impl is not None or isinstance(module, torch.jit.ScriptModule)
-
-
-def _start(name: str) -> int:
-    return int(torch.cuda.nvtx.range_start(name))
-
-
-def _end(mark: int) -> None:
-    torch.cuda.nvtx.range_end(mark)
-
-
-def _tensors(nested: Any) -> Iterator[Tensor]:
-    if isinstance(nested, Tensor):
-        yield nested
-    elif isinstance(nested, (list, tuple)):
-        for each in nested:
-            yield from _tensors(each)
-    elif isinstance(nested, dict):
-        yield from _tensors(tuple(nested.values()))

@@ -1,1 +1,0 @@
-"""A user's own model: fed and measured."""
