@@ -23,11 +23,19 @@ from stepscope.core.forks import usable_cores
 from stepscope.core.words import counted
 from stepscope.launch import hooked_job
 from stepscope.launch.hang_watch import HangWatch
-from stepscope.launch.job_end import EndFacts, diary_facts, failures, judge_end, processes, windows
+from stepscope.launch.job_end import EndFacts, diary_facts, judge_end, readable_records
 from stepscope.launch.job_window import POLL_S, WindowReading, WindowState, WindowWait, is_gone, wait_for_window
 from stepscope.launch.rank_watch import RankWatch
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
-from stepscope.records.profile import Hang, JobEnd, ProfileRecord, WindowOfRank, WindowRequest
+from stepscope.records.profile import (
+    FailedProcess,
+    Hang,
+    HookedProcess,
+    JobEnd,
+    ProfileRecord,
+    WindowOfRank,
+    WindowRequest,
+)
 from stepscope.results.profiled_job import end_sentence, hang_words
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
@@ -178,9 +186,9 @@ def _ended(
             child=child.pid,
             signals=signals,
             diaries=diary_facts(layout),
-            processes=processes(layout),
-            failures=failures(layout),
-            windows=windows(layout, 1),
+            processes=readable_records(layout.processes(), HookedProcess),
+            failures=readable_records(layout.failures(), FailedProcess),
+            windows=readable_records(layout.window_ranks(1), WindowOfRank),
             gone_ns=watch.gone_ns,
             oom_kills=watch.oom_kills,
             memory_low=watch.memory_low,

@@ -91,7 +91,7 @@ class Unavailable:
     reason: str
 
 
-DEVICE_OUT_OF_MEMORY = (
+_DEVICE_OUT_OF_MEMORY = (
     "CUDA error: out of memory",
     "CUDA out of memory",
     "HIP out of memory",
@@ -103,9 +103,9 @@ DEVICE_OUT_OF_MEMORY = (
 )
 """Of device memory outside torch's own allocator: CUDA itself, library handles, NCCL's buffers."""
 
-HOST_OUT_OF_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
+_HOST_OUT_OF_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
 
-PEER_GONE = (
+_PEER_GONE = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Connection refused",
@@ -118,4 +118,15 @@ PEER_GONE = (
     "NCCL communicator was aborted",
     "failed to recv, got 0 bytes",
 )
+
+
+def failure_sign(message: str) -> str | None:
+    """``oom`` (the device), ``host_oom``, ``victim`` (a peer is gone), as an exception's message says; None: nothing."""
+    if any(sign in message for sign in _DEVICE_OUT_OF_MEMORY):
+        return "oom"
+    if any(sign in message for sign in _HOST_OUT_OF_MEMORY):
+        return "host_oom"
+    return "victim" if any(sign in message for sign in _PEER_GONE) else None
+
+
 """Of a rank whose peer is gone or silent."""

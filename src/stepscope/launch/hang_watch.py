@@ -163,7 +163,7 @@ class HangWatch:
         """Whether a rank is through with the training: the others may do what they do without steps."""
         last = {rank_of(path): path for path in self._layout.diaries()}  # in order of attempt
         ends = [ProfileLayout.end_of(path) for path in last.values()]
-        return any(_document(path).get("kind") == "exit" for path in ends if path.exists())
+        return any(_head(path).get("kind") == "exit" for path in ends if path.exists())
 
     def _ask(self, now: float) -> None:
         self._asked = now
@@ -206,17 +206,10 @@ class HangWatch:
 
 
 def _head(path: Path) -> dict[str, object]:
-    with path.open("rb") as file:
-        return _plain(file.readline())
-
-
-def _document(path: Path) -> dict[str, object]:
-    return _plain(path.read_bytes())
-
-
-def _plain(text: bytes) -> dict[str, object]:
+    """The JSON object of its first line; empty where there is none."""
     try:
-        found = json.loads(text)
+        with path.open("rb") as file:
+            found = json.loads(file.readline())
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -3,7 +3,7 @@
 An out-of-memory error of any rank wins; ranks that were sent SIGTERM or SIGINT are collateral; ranks that only noticed the
 end of another are victims; of the rest the oldest failed first. torchrun's own "root cause" is only the first one *seen*.
 
-``diary_facts``, ``failures``, ``processes`` and ``windows`` read what they left in the job's folder.
+``diary_facts`` and ``readable_records`` read what they left in the job's folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from stepscope.core.errors import DEVICE_OUT_OF_MEMORY, HOST_OUT_OF_MEMORY, PEER_GONE, DataError
+from stepscope.core.errors import DataError, failure_sign
 from stepscope.records.profile import EndKind, FailedProcess, Hang, HookedProcess, JobEnd, RankEnd, WindowOfRank
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
@@ -27,6 +27,7 @@ Process = tuple[str, int]
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that launchers, schedulers and users stop a job with."""
 
+_SIGNALS = {int(each): each.name for each in signal.Signals}
 _STOPPED = ("KeyboardInterrupt", "SignalException")
 _SIGNAL_NUMBER = re.compile(r"got signal: (\d{1,2})\b")
 """In the message of torch's SignalException."""
@@ -119,10 +120,12 @@ def judge_end(facts: EndFacts) -> JobEnd:
         }
     )
     timed, profiled = _steps(facts)
+    stated = [int(p.world_size) for p in facts.processes if p.world_size is not None and p.world_size.isdigit()]
+    written = any(report.status == "written" for report in facts.windows)
     return JobEnd(
         kind=kind,
         code=facts.code,
-        world_size=max((d.world_size for d in facts.diaries), default=None) or _world(facts),
+        world_size=max((d.world_size for d in facts.diaries), default=None) or max(stated, default=None),
         ranks=blamed,
         victims=tuple(sorted(victims - set(blamed))) if kind not in ("ok", "short", "no-steps", "interrupted") else (),
         host=hang.host if hang is not None else first.process[0] or None if first is not None else None,
@@ -132,14 +135,14 @@ def judge_end(facts: EndFacts) -> JobEnd:
         step=hang.step if hang is not None else _step(first, facts),
         phase=None if first is None else first.phase,
         rank_code=None if first is None else first.code,
-        signal=None if number is None else _signal_name(number),
+        signal=None if number is None else _SIGNALS.get(number, f"signal {number}"),
         likely=kind == "out-of-memory" and first is not None and first.sort != "memory" and not facts.oom_kills,
         hang=hang,
         steps_timed=timed,
         steps_profiled=profiled,
         restarts=_restarts(facts),
         independent=independent(facts.diaries),
-        no_window=_no_window(facts.windows),
+        no_window=None if written else next((report.reason for report in facts.windows if report.reason), None),
     )
 
 
@@ -298,20 +301,17 @@ def _name(exception: str) -> str:
 
 
 def _classified(fate: _Fate) -> _Fate:
-    text = fate.message or ""
     if fate.exception is None:
         number = _signal_of(fate.code)
         if number is not None:
             return replace(fate, sort="stopped" if number in STOPPING else "own")
         return replace(fate, sort="own" if fate.code else "fine")
-    name = _name(fate.exception)
+    name, sign = _name(fate.exception), failure_sign(fate.message or "")
     if name in _STOPPED:
         return replace(fate, sort="stopped")
-    if name in _OUT_OF_MEMORY or any(sign in text for sign in (*DEVICE_OUT_OF_MEMORY, *HOST_OUT_OF_MEMORY)):
+    if name in _OUT_OF_MEMORY or sign in ("oom", "host_oom"):
         return replace(fate, sort="memory")
-    if name in _PEER_GONE or any(sign in text for sign in PEER_GONE):
-        return replace(fate, sort="victim")
-    return replace(fate, sort="own")
+    return replace(fate, sort="victim" if name in _PEER_GONE or sign == "victim" else "own")
 
 
 def _restarts(facts: EndFacts) -> int:
@@ -378,18 +378,6 @@ def _steps(facts: EndFacts) -> tuple[int | None, int]:
     return max(d.steps - d.profiled for d in diaries), max(profiled, *(d.profiled for d in diaries))
 
 
-def _world(facts: EndFacts) -> int | None:
-    stated = [int(p.world_size) for p in facts.processes if p.world_size is not None and p.world_size.isdigit()]
-    return max(stated, default=None)
-
-
-def _no_window(windows: Sequence[WindowOfRank]) -> str | None:
-    """The first reason, where no rank wrote a trace."""
-    if any(report.status == "written" for report in windows):
-        return None
-    return next((report.reason for report in windows if report.reason), None)
-
-
 def _below(place: str | None, folder: str) -> str | None:
     """A place with its file by the path from the job's folder."""
     return place.removeprefix(f"{folder}/") if place and folder else place
@@ -398,11 +386,7 @@ def _below(place: str | None, folder: str) -> str | None:
 def _signal_of(code: int | None) -> int | None:
     """The signal that a code stands for, negative as Python gives it, or 128 more as a shell does; None: for none."""
     number = 0 if code is None else -code if code < 0 else code - 128
-    return number if number in {int(each) for each in signal.Signals} else None
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in {int(each) for each in signal.Signals} else f"signal {number}"
+    return number if number in _SIGNALS else None
 
 
 T = TypeVar("T")
@@ -438,19 +422,7 @@ def _diary_facts(path: Path) -> DiaryFacts | None:
     )
 
 
-def failures(layout: ProfileLayout) -> tuple[FailedProcess, ...]:
-    return _records(layout.failures(), FailedProcess)
-
-
-def processes(layout: ProfileLayout) -> tuple[HookedProcess, ...]:
-    return _records(layout.processes(), HookedProcess)
-
-
-def windows(layout: ProfileLayout, number: int) -> tuple[WindowOfRank, ...]:
-    return _records(layout.window_ranks(number), WindowOfRank)
-
-
-def _records(paths: Sequence[Path], kind: type[T]) -> tuple[T, ...]:
+def readable_records(paths: Sequence[Path], kind: type[T]) -> tuple[T, ...]:
     return tuple(_readable(paths, lambda path: read_record(path, kind)))
 
 

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from stepscope.core.errors import DEVICE_OUT_OF_MEMORY, HOST_OUT_OF_MEMORY, PEER_GONE, StepscopeError
+from stepscope.core.errors import StepscopeError, failure_sign
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.instruments.timer import PendingStep
 from stepscope.records.samples import RankError, SamplesHeader, StepSample
@@ -126,19 +126,17 @@ class Terminated(BaseException):
 
 def classify(error: BaseException) -> Kind:
     """What happened. ``victim``: this rank only noticed that a peer was gone, which only messages tell."""
-    text = str(error)
+    sign = failure_sign(str(error))
     if isinstance(error, Terminated):
         return "terminated"
-    if isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in DEVICE_OUT_OF_MEMORY):
+    if isinstance(error, torch.OutOfMemoryError) or sign == "oom":
         return "oom"
-    if isinstance(error, MemoryError) or any(sign in text for sign in HOST_OUT_OF_MEMORY):
+    if isinstance(error, MemoryError) or sign == "host_oom":
         return "host_oom"
     if isinstance(error, StepscopeError):
         return "usage"
     store_errors = (torch.distributed.DistNetworkError, torch.distributed.DistStoreError)
-    if isinstance(error, store_errors) or any(sign in text for sign in PEER_GONE):
-        return "victim"
-    return "error"
+    return "victim" if isinstance(error, store_errors) or sign == "victim" else "error"
 
 
 def describe(error: BaseException, pulse: Pulse, kind: Kind | None = None) -> RankError:
