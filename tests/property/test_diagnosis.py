@@ -34,10 +34,9 @@ def rules_of(found: list[Finding], causes: dict[str, list[str]]) -> list[Rule]:
     for name in NAMES:
         mine = [f for f in found if f.rule == name]
         if mine:
-            explained_by = tuple(each for each in causes[name] if each < name)
-            rules.append(
-                Rule(name=name, symptom="-", protocol=1, explained_by=explained_by, look=lambda _, mine=mine: mine)
-            )
+            symptoms = [each for each in NAMES if name in causes[each] and name < each]
+            claims = (f"step/{name}", *(f"step/{each}/{name}" for each in symptoms))
+            rules.append(Rule(name=name, symptom="-", protocol=1, claims=claims, look=lambda _, mine=mine: mine))
     return rules
 
 
@@ -55,10 +54,9 @@ def test_stakes_of_a_job_sum_to_at_most_its_step_and_no_symptom_leads(
         sums[finding.job] += finding.stake_fraction or 0.0
         assert 0 <= (finding.stake_fraction or 0.0) <= largest[finding.rule, finding.job] + 1e-9
     assert all(total <= 1 + 1e-9 for total in sums.values())
-    explained_by = {rule.name: rule.explained_by for rule in rules}
     for place, symptom in enumerate(told):
         later = [f for f in told[place + 1 :] if f.job == symptom.job and f.priority == symptom.priority]
-        assert not any(f.rule in explained_by[symptom.rule] and f.severity != "info" for f in later)
+        assert not any(f.rule in causes[symptom.rule] and f.rule < symptom.rule and f.severity != "info" for f in later)
 
 
 @given(st.lists(findings, max_size=8))

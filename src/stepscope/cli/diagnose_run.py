@@ -38,16 +38,15 @@ ROWS = 12
 
 def run(options: Diagnose) -> int:
     """Diagnose and show; the exit code. Raises StepscopeError."""
-    from stepscope.diagnose.engine import all_rules, diagnose
+    from stepscope.diagnose.engine import all_rules, diagnose, rule_names
     from stepscope.diagnose.verdict import judge
     from stepscope.report.conditions import parse_condition, refuse_failed
     from stepscope.report.documents import DIAGNOSE_FIGURES, diagnose_document, diagnose_figures, rules_document
 
     require_only(options, *_mode(options))
-    rules = all_rules()
-    asked: Sequence[Rule] | None = rules if options.rules == "list" else None
+    asked: Sequence[Rule] | None = all_rules() if options.rules == "list" else None
     if options.explain is not None:
-        asked = _chosen(rules, options.explain, option="--explain")
+        asked = _chosen(options.explain, option="--explain")
     if asked is not None:
         if options.json:
             print_document(rules_document(asked))
@@ -61,10 +60,11 @@ def run(options: Diagnose) -> int:
             "diagnose needs a path",
             fix="stepscope diagnose RUN, a folder of traces, or results of another tool",
         )
-    chosen = _chosen(rules, options.rules)
-    names = [rule.name for rule in rules]
+    chosen = None if options.rules is None else _chosen(options.rules)
+    names = sorted(rule_names())
     conditions = [parse_condition(c, metrics=DIAGNOSE_FIGURES, rules=names) for c in options.fail_if]
-    _require_asked(conditions, chosen)
+    if chosen is not None:
+        _require_asked(conditions, chosen)
     evidence = read_evidence(options)
     diagnosis = diagnose(evidence, rules=chosen)
     judged = judge(evidence, diagnosis) if options.rules is None else None
@@ -105,17 +105,18 @@ def _require_asked(conditions: Iterable[Condition], chosen: Sequence[Rule]) -> N
             )
 
 
-def _chosen(rules: Sequence[Rule], asked: str | None, *, option: str = "--rules") -> Sequence[Rule]:
-    if asked is None:
-        return rules
-    by_name = {rule.name: rule for rule in rules}
+def _chosen(asked: str, *, option: str = "--rules") -> Sequence[Rule]:
+    from stepscope.diagnose.engine import rule_names
+    from stepscope.diagnose.rules import REGISTRY
+
+    keys = rule_names()
     wanted = [part.strip() for part in asked.split(",") if part.strip()]
     for name in wanted:
-        if name not in by_name:
-            raise UsageError(unknown("rule", name, sorted(by_name)), fix="`--rules list` names all of them")
+        if name not in keys:
+            raise UsageError(unknown("rule", name, sorted(keys)), fix="`--rules list` names all of them")
     if not wanted:
         raise UsageError(f"{option} is empty", fix="`--rules list` names all of them")
-    return [by_name[name] for name in dict.fromkeys(wanted)]
+    return [REGISTRY.load(keys[name]) for name in dict.fromkeys(wanted)]
 
 
 def _list(rules: Sequence[Rule]) -> None:

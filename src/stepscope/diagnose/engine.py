@@ -6,18 +6,16 @@ A trace may be cut: a killed profiler or a full disk leaves the first part of a 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 from stepscope.core.words import listed, plural
-from stepscope.diagnose import rules
-from stepscope.diagnose.commands import concrete
+from stepscope.diagnose.commands import concrete, own_command
 from stepscope.diagnose.job_facts import applicable
 from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.diagnose.rules import REGISTRY
+from stepscope.diagnose.rules import REGISTRY, Declared, declared
 from stepscope.diagnose.trace_facts import reads_traces
 from stepscope.records.finding import Diagnosis, Doubt, Finding, Priority, Quiet, Skipped
 from stepscope.records.trace_summary import RankPass, TraceSummary
@@ -32,6 +30,9 @@ SAME_TIME = 0.5
 TOLD_APART = 0.005
 """Of the step: what is left of a stake below it, after larger ones of the same job, is not told as a stake."""
 
+Claims = Mapping[str, tuple[str, ...]]
+"""Name of a rule -> the parts of the step that its findings want."""
+
 _PRIORITY = get_args(Priority)
 _SEVERITY = {"problem": 0, "warning": 1, "info": 2}
 
@@ -39,6 +40,11 @@ _SEVERITY = {"problem": 0, "warning": 1, "info": 2}
 def all_rules() -> tuple[Rule, ...]:
     """Every registered rule, by name."""
     return tuple(REGISTRY.load(key) for key in REGISTRY.names())
+
+
+def rule_names() -> dict[str, str]:
+    """Name of every registered rule -> its key; imports none that this package ships."""
+    return {declared(key).name: key for key in REGISTRY.names()}
 
 
 def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diagnosis:
@@ -49,13 +55,17 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
     findings: list[Finding] = []
     skipped: list[Skipped] = []
     quiet: list[Quiet] = []
-    causes: dict[str, tuple[str, ...]] = {}
+    claims: dict[str, tuple[str, ...]] = {}
     rating: set[str] = set()
-    for rule in sorted(all_rules() if rules is None else rules, key=lambda rule: rule.rates):
-        causes[rule.name] = rule.explained_by
-        rating |= {rule.name} if rule.rates else set()
-        trusted = believable(evidence, findings) if rule.rates else evidence
-        outcome = check(rule, trusted)
+    asked = {rule.name: rule for rule in rules} if rules is not None else {k: declared(k) for k in REGISTRY.names()}
+    for key, asks in sorted(asked.items(), key=lambda item: item[1].rates):
+        trusted = believable(evidence, findings) if asks.rates else evidence
+        outcome: Outcome | None = lacking(asks, trusted)
+        if outcome is None:
+            rule = asks if isinstance(asks, Rule) else REGISTRY.load(key)
+            claims[rule.name] = rule.claims
+            rating |= {rule.name} if rule.rates else set()
+            outcome = check(rule, trusted)
         if isinstance(outcome, Skipped) and trusted is not evidence:
             outcome = replace(
                 outcome, reason="another finding says that these runs are wrong or doubtful", command=None
@@ -66,9 +76,9 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
             quiet.append(outcome)
         else:
             findings += _doubted(outcome, evidence)
-    told, folded = _folded(_doubtful(findings, rating), causes)
+    told, folded = _folded(_doubtful(findings, rating), claims)
     return Diagnosis(
-        findings=_capped(_causes_first(sorted(told, key=_order), causes)),
+        findings=_capped(_causes_first(sorted(told, key=_order), claims)),
         skipped=tuple(sorted(skipped, key=lambda each: each.rule)),
         quiet=tuple(sorted((*quiet, *folded), key=lambda each: each.rule)),
     )
@@ -98,13 +108,14 @@ def _reaches(doubt: Doubt, finding: Finding) -> bool:
     return doubt.reach is None or finding.stake_fraction is None or finding.stake_fraction <= doubt.reach
 
 
-def _folded(findings: Iterable[Finding], causes: Mapping[str, tuple[str, ...]]) -> tuple[list[Finding], list[Quiet]]:
+def _folded(findings: Iterable[Finding], claims: Claims) -> tuple[list[Finding], list[Quiet]]:
     """``findings`` without symptoms that their causes explain, and praise of time that another finding wants; the stake of
     the others less what causes have of it."""
     told, folded = [], []
     for finding in findings:
-        known = [f for f in findings if _explains(f, finding, causes)]
-        explained = sum(f.stake_fraction or 0.0 for f in known)
+        known = [f for f in findings if _explains(f, finding, claims)]
+        wholes = [f for f in known if not any(_explains(f, other, claims) for other in known)]
+        explained = sum(f.stake_fraction or 0.0 for f in wholes)
         praised = finding.severity == "info" and bool(known)
         if not praised and (not explained or (finding.stake_fraction is None and explained < SAME_TIME)):
             told.append(finding)
@@ -116,8 +127,22 @@ def _folded(findings: Iterable[Finding], causes: Mapping[str, tuple[str, ...]]) 
     return told, folded
 
 
-def _explains(cause: Finding, symptom: Finding, causes: Mapping[str, tuple[str, ...]]) -> bool:
-    return cause.rule in causes.get(symptom.rule, ()) and _of_one_job(cause, symptom) and cause.severity != "info"
+def _explains(cause: Finding, symptom: Finding, claims: Claims) -> bool:
+    """Whether ``cause`` wants a part of the time that ``symptom`` is about; of the same time, the larger one explains."""
+    if cause is symptom or cause.severity == "info" or not _of_one_job(cause, symptom):
+        return False
+    praised = symptom.severity == "info"
+    for part in claims.get(cause.rule, ()):
+        for whole in claims.get(symptom.rule, ()):
+            if part.startswith(f"{whole}/") or (praised and f"{whole}/".startswith(f"{part}/")):
+                return True
+            if part == whole and cause.rule != symptom.rule and _size(cause) > _size(symptom):
+                return True
+    return False
+
+
+def _size(finding: Finding) -> tuple[float, str]:
+    return finding.stake_fraction or 0.0, finding.rule
 
 
 def _of_one_job(a: Finding, b: Finding) -> bool:
@@ -134,12 +159,12 @@ def _less(finding: Finding, stake: float) -> Finding:
     return replace(finding, stake_fraction=stake, share=share)
 
 
-def _causes_first(ranked: Sequence[Finding], causes: Mapping[str, tuple[str, ...]]) -> list[Finding]:
+def _causes_first(ranked: Sequence[Finding], claims: Claims) -> list[Finding]:
     """``ranked`` with every symptom directly after those of its causes that stood behind it."""
     left, told = list(ranked), list[Finding]()
     while left:
         first = left.pop(0)
-        ahead = [f for f in left if f.priority == first.priority and _explains(f, first, causes)]
+        ahead = [f for f in left if f.priority == first.priority and _explains(f, first, claims)]
         told += [*ahead, first]
         left = [f for f in left if f not in ahead]
     return told
@@ -178,17 +203,25 @@ def believable(evidence: Evidence, findings: Iterable[Finding]) -> Evidence:
 
 def check(rule: Rule, evidence: Evidence) -> Outcome:
     """One rule; Skipped with the reason where what it needs is not there."""
-    given = evidence
+    skipped = lacking(rule, evidence)
+    if skipped is not None:
+        return skipped
+    whole, _ = _whole(evidence)
+    return concrete(applicable(rule.check(whole), whole), evidence)
+
+
+def lacking(rule: Rule | Declared, given: Evidence) -> Skipped | None:
+    """Why a rule cannot look at this evidence; None where all that it needs is there."""
     evidence, cut = _whole(given)
-    lacking = [need for need in rule.needs if not getattr(evidence, need)]
+    missing = [need for need in rule.needs if not getattr(evidence, need)]
     if rule.any_of and not any(getattr(evidence, name) for name in rule.any_of):
-        lacking.append("traces" if "traces" in rule.any_of and given.traces else rule.any_of[0])
-    if lacking:
-        reason, command = NEEDS[lacking[0]]
-        if lacking[0] == "traces" and cut is not None:
-            reason, command = cut, None
-        return concrete(Skipped(rule=rule.name, reason=reason, command=command), given)
-    return concrete(applicable(rule.check(evidence), evidence), given)
+        missing.append("traces" if "traces" in rule.any_of and given.traces else rule.any_of[0])
+    if not missing:
+        return None
+    reason, command = NEEDS[missing[0]]
+    if missing[0] == "traces" and cut is not None:
+        reason, command = cut, None
+    return Skipped(rule=rule.name, reason=reason, command=own_command(command, given))
 
 
 def _whole(evidence: Evidence) -> tuple[Evidence, str | None]:
@@ -267,23 +300,9 @@ def _ranks(ranks: Iterable[int]) -> str:
     return f"{plural(len(numbers), 'rank')} {listed([str(rank) for rank in numbers], at_most=5)}"
 
 
-OWN = (
-    "clock_skew", "compute_bound", "data_loading", "expert_skew", "exposed_communication", "exposed_memcpy",
-    "exposed_tail_bucket", "fp32_matmul", "fsdp_no_prefetch", "fsdp_regathers", "fsdp_root_unit", "fsdp_small_units",
-    "fsdp_wait_on_copy", "gradient_sync_each_micro_step", "host_sync", "impossible_figures", "launch_bound", "long_gap",
-    "low_mfu", "memory_bandwidth_bound", "naive_synchronisation", "no_communication", "no_tensor_cores",
-    "pipeline_bubble", "pipeline_imbalance", "plan_broken", "profiler_overhead", "python_overhead", "queued_idle",
-    "small_kernels", "straggler", "tensor_parallel_slow_link",
-)  # fmt: skip
-"""The rules shipped that read traces: `trace` does without importing the others, which takes as long as a small trace. A
-test holds the list against the rules themselves."""
-
-
 def trace_rules() -> tuple[Rule, ...]:
     """Rules that can say something where there is nothing but traces, by name; those of third parties among them."""
-    shipped = {module.name for module in pkgutil.iter_modules(rules.__path__)}
-    keys = [key for key in rules.REGISTRY.names() if key in OWN or key not in shipped]
-    return tuple(rule for key in keys if reads_traces(rule := rules.REGISTRY.load(key)))
+    return tuple(REGISTRY.load(key) for key in REGISTRY.names() if reads_traces(declared(key)))
 
 
 def diagnose_traces(summary: TraceSummary, *, name: str = "trace") -> Diagnosis:

@@ -177,8 +177,9 @@ class Rule:
     that decided where there is nothing to say, or Skipped for data that ``needs`` cannot name. A symptom that shows in
     traces and elsewhere has both: ``look`` is asked where something of ``any_of`` beside traces is there, and a traced job
     that its findings name (``Finding.job``) is not asked again.
-    explained_by: rules that name the cause of this symptom: where one of them finds as much at stake in the same job, the
-    symptom is not told again; good news is not told where one of them finds anything. folded: from the fifth finding on a
+    claims: the parts of the step that its findings want, each as a path (``step/communication/stages``). A finding on a part
+    explains one on the whole that holds it: where it has as much at stake in the same job, that one is not told again; good
+    news of a part is not told where a finding wants any of it. folded: from the fifth finding on a
     line each. good_news: it fires for what is well, so that its silence is no praise.
     """
 
@@ -192,7 +193,7 @@ class Rule:
     any_of: tuple[str, ...] = ()
     good_news: bool = False
     folded: bool = False
-    explained_by: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.module.rpartition(".")[2].replace("_", "-"))

@@ -11,6 +11,7 @@ from statistics import fmean, median
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rules import Declared
 from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_collectives import RankWaitTotal
@@ -34,7 +35,7 @@ SHARES = {
 """From which share of the window on a part of the time is worth a finding, and a grave one."""
 
 
-def reads_traces(rule: Rule) -> bool:
+def reads_traces(rule: Rule | Declared) -> bool:
     """Whether a rule can say something where there is nothing but traces."""
     return set(rule.needs) <= {"traces"} and "traces" in (*rule.needs, *rule.any_of)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from tests.trace_evidence import by_hand, kernels
 from stepscope.diagnose.engine import all_rules, believable, diagnose
 from stepscope.diagnose.headlines import all_clear, remainder, shown
 from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rules import REGISTRY, declared
 from stepscope.records.finding import Diagnosis, Finding, Priority, Quiet, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence, TraceEvidence
@@ -42,17 +45,44 @@ def test_wrong_results_come_first_then_failures_then_stakes() -> None:
 
 @pytest.mark.parametrize(("at_stake", "shown"), [(0.3, ["cause"]), (0.15, ["cause"]), (0.1, ["cause", "symptom"])])
 def test_a_symptom_is_not_told_again_where_its_cause_has_as_much_at_stake(at_stake: float, shown: list[str]) -> None:
-    symptom = replace(rule("symptom", stake=0.3, priority="performance"), explained_by=("cause",))
-    said = diagnose(evidence(), rules=(symptom, rule("cause", stake=at_stake, priority="performance")))
+    symptom = replace(rule("symptom", stake=0.3, priority="performance"), claims=("step/idle",))
+    cause = replace(rule("cause", stake=at_stake, priority="performance"), claims=("step/idle/late",))
+    said = diagnose(evidence(), rules=(symptom, cause))
     assert [f.rule for f in said.findings] == shown
     assert [q.rule for q in said.quiet] == [name for name in ("symptom",) if name not in shown]
 
 
 def test_time_that_a_finding_wants_is_not_praised() -> None:
-    praise = replace(rule("praise", stake=None, priority="performance", severity="info"), explained_by=("cause",))
-    for cause, told in (("cause", ["cause"]), ("other", ["other", "praise"])):
-        said = diagnose(evidence(), rules=(praise, rule(cause, stake=0.1, priority="performance")))
+    praise = replace(rule("praise", stake=None, priority="performance", severity="info"), claims=("step/computation",))
+    for part, told in (("step/computation/x", ["cause"]), ("step", ["cause"]), ("step/idle", ["cause", "praise"])):
+        cause = replace(rule("cause", stake=0.1, priority="performance"), claims=(part,))
+        said = diagnose(evidence(), rules=(praise, cause))
         assert [f.rule for f in said.findings] == told
+
+
+def test_two_rules_on_one_part_tell_it_once() -> None:
+    """A second rule on the optimizer's time needs no name of another: the larger finding is told."""
+    parts = ("step/computation/memory/optimizer", "step/computation/memory/optimizer", "step/computation/memory")
+    rules = [
+        replace(rule(name, stake=stake, priority="performance"), claims=(part,))
+        for name, stake, part in zip("abc", (0.5, 0.52, 0.52), parts, strict=True)
+    ]
+    said = diagnose(evidence(), rules=rules)
+    assert [f.rule for f in said.findings] == ["b"]
+
+
+def test_a_rule_loads_only_where_its_evidence_is() -> None:
+    script = (
+        "from pathlib import Path; import sys\n"
+        "from stepscope.diagnose.engine import diagnose\n"
+        "from stepscope.results.evidence import Evidence\n"
+        "said = diagnose(Evidence(sources=()))\n"
+        "assert len(said.skipped) > 60\n"
+        "print(*[name for name in sys.modules if name.startswith('stepscope.diagnose.rules.')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    loaded = {name.rpartition(".")[2] for name in done.stdout.split()}
+    assert loaded == {key for key in REGISTRY.names() if not (declared(key).needs or declared(key).any_of)}
 
 
 def _cell_with_a_trace(*, optimizer_ms: float) -> Evidence:
@@ -75,8 +105,11 @@ def test_one_part_of_the_time_leads_one_finding(optimizer_ms: float, shown: list
 
 
 def test_of_several_causes_the_largest_is_named() -> None:
-    symptom = replace(rule("symptom", stake=0.3, priority="performance"), explained_by=("a", "b", "c"))
-    causes = [rule(name, stake=stake, priority="performance") for name, stake in (("a", 0.3), ("b", 0.5), ("c", 0.4))]
+    symptom = replace(rule("symptom", stake=0.3, priority="performance"), claims=("step/idle",))
+    causes = [
+        replace(rule(name, stake=stake, priority="performance"), claims=(f"step/idle/{name}",))
+        for name, stake in (("a", 0.3), ("b", 0.5), ("c", 0.4))
+    ]
     assert diagnose(evidence(), rules=(symptom, *causes)).quiet[0].looked_at == "symptom: b names the cause"
 
 

@@ -186,7 +186,7 @@ RULE = Rule(
     look=check,
     look_at_job=_look,
     good_news=True,
-    explained_by=("optimizer-heavy", "memory-bandwidth-bound", "no-tensor-cores", "fp32-matmul", "low-mfu"),
+    claims=("step/computation",),
     protocol=2,
     thresholds={"compute": MIN_COMPUTE, "other": MAX_OTHER, "in a trace": MOSTLY},
 )

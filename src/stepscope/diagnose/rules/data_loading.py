@@ -189,6 +189,7 @@ RULE = Rule(
     any_of=("cells", "traces"),
     look=check,
     look_at_job=_look,
+    claims=("step/idle/data",),
     protocol=2,
     thresholds={"step": MIN_SHARE, "problem of a step": PROBLEM, **SHARES},
 )

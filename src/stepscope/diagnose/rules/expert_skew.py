@@ -121,6 +121,7 @@ def _hot(instance: MatchedCollective, sizes: dict[int, int]) -> bool:
 RULE = Rule(
     symptom="ranks wait in all-to-all for the one with the hot expert",
     look_at_job=_look,
+    claims=("step/waiting/experts",),
     protocol=2,
     thresholds={"hot": _HOT, "of the waiting": _HALF, "of the window": _WORTH},
 )

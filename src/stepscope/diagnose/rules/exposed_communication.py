@@ -279,18 +279,7 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
 RULE = Rule(
     symptom=f"{EXPOSED_COMM}: no computation runs beside it",
     look_at_job=_look,
+    claims=("step/communication",),
     protocol=2,
     thresholds={"small": SMALL, **SHARES},
-    explained_by=(
-        "exposed-tail-bucket",
-        "fsdp-no-prefetch",
-        "fsdp-regathers",
-        "fsdp-root-unit",
-        "fsdp-small-units",
-        "gradient-sync-each-micro-step",
-        "naive-synchronisation",
-        "pipeline-bubble",
-        "pipeline-imbalance",
-        "tensor-parallel-slow-link",
-    ),
 )

@@ -119,7 +119,7 @@ def _advice(kind: str, memory: str | None) -> Advice:
 RULE = Rule(
     symptom="exposed copies: nothing runs beside them",
     look_at_job=_look,
+    claims=("step/copies",),
     protocol=4,
-    explained_by=("fsdp-wait-on-copy",),
     thresholds={"warning": _WORTH, "problem": Threshold(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE)},
 )

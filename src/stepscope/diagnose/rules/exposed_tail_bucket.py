@@ -155,6 +155,7 @@ def _exposed(rows: list[BucketRow]) -> int:
 RULE = Rule(
     symptom=f"the last gradient bucket is most of the {EXPOSED_COMM}",
     look_at_job=_look,
+    claims=("step/communication/tail bucket",),
     protocol=3,
     thresholds={"of exposed": _HALF, "of the step": _WORTH},
 )

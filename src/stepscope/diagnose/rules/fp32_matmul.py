@@ -95,6 +95,7 @@ def _mostly_half(mixes: Sequence[KernelMix]) -> bool:
 RULE = Rule(
     symptom="FP32 matrix products without TF32 on a GPU that has it",
     look_at_job=_look,
+    claims=("step/computation/precision",),
     protocol=4,
     thresholds=SHARES,
 )

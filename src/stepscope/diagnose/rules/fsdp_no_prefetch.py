@@ -87,6 +87,7 @@ def _hideable(mine: Call) -> int:
 RULE = Rule(
     symptom="sharded units are gathered after the computation that could hide it",
     look_at_job=_look,
+    claims=("step/communication/prefetch",),
     protocol=3,
     thresholds={"late": _HALF, "of the step": WORTH},
 )

@@ -83,6 +83,7 @@ def _on_cpus(units: Units, again: list[Call], share: float, kept: int) -> Findin
 RULE = Rule(
     symptom="sharded units are gathered twice although memory has room",
     look_at_job=_look,
+    claims=("step/communication/regathers",),
     protocol=3,
     thresholds={"of the step": WORTH, "room": ROOM},
 )

@@ -62,6 +62,7 @@ def _look(units: Units) -> Statement:
 RULE = Rule(
     symptom="the root unit of a sharded model is too large",
     look_at_job=_look,
+    claims=("step/communication/root unit",),
     protocol=3,
     thresholds={"of the bytes": _MOST, "of the step": WORTH},
 )

@@ -104,6 +104,7 @@ def _merged(calls: Sequence[Call], limit_bytes: float, cost: MessageCost) -> tup
 RULE = Rule(
     symptom="sharded units are too small for the network",
     look_at_job=_look,
+    claims=("step/communication/small units",),
     protocol=3,
     thresholds={
         "small": _SMALL,

@@ -84,6 +84,7 @@ def _said(kind: str, rows: list[UnitCopies], ranks: int) -> str:
 RULE = Rule(
     symptom="sharded units wait for copies around their collectives",
     look_at_job=_look,
+    claims=("step/copies/units",),
     protocol=3,
     thresholds={"of the step": WORTH, "room": ROOM},
 )

@@ -100,6 +100,7 @@ def _reductions(each: RankPass) -> Iterable[tuple[tuple[int | None, int], int]]:
 RULE = Rule(
     symptom="gradients are reduced in every micro-step",
     look_at_job=_look,
+    claims=("step/communication/micro-steps",),
     protocol=3,
     thresholds={"of the step": WORTH},
 )

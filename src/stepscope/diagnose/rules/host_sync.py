@@ -98,6 +98,7 @@ def _advice(job: TraceEvidence, call: str | None) -> tuple[Advice, ...]:
 RULE = Rule(
     symptom="the device idles after the host waited for it",
     look_at_job=_look,
+    claims=("step/idle/sync",),
     protocol=4,
     thresholds=SHARES,
 )

@@ -95,6 +95,7 @@ def _advice(job: TraceEvidence, ranks: Sequence[RankPass]) -> tuple[Advice, ...]
 RULE = Rule(
     symptom="the device idles because the host launches work too late",
     look_at_job=_look,
+    claims=("step/idle/launch",),
     protocol=2,
     thresholds=SHARES,
 )

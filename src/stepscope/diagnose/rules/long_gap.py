@@ -130,6 +130,7 @@ def _host(gap: LongGap) -> str:
 RULE = Rule(
     symptom="the device idles for one long gap: a checkpoint, an evaluation, a stall",
     look_at_job=_look,
+    claims=("step/idle/long gap",),
     protocol=2,
     thresholds=SHARES,
 )

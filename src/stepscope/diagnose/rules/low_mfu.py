@@ -208,10 +208,7 @@ def _products_advice(each: RankPass, u: Utilisation) -> str:
 RULE = Rule(
     symptom="the model uses little of the devices' peak",
     look_at_job=_look,
+    claims=("step",),
     protocol=2,
     thresholds={"low": _LOW, "listed": _WORTH},
-    explained_by=(
-        "data-loading", "exposed-communication", "exposed-memcpy", "fp32-matmul", "host-sync", "launch-bound", "long-gap",
-        "memory-bandwidth-bound", "no-tensor-cores", "python-overhead", "queued-idle", "small-kernels", "straggler",
-    ),
-)  # fmt: skip
+)

@@ -115,7 +115,7 @@ def _look(job: TraceEvidence) -> Statement:
 RULE = Rule(
     symptom="kernels that only move memory dominate the computation",
     look_at_job=_look,
+    claims=("step/computation/memory",),
     protocol=4,
     thresholds={"kernels": _DOMINATES, **SHARES},
-    explained_by=("optimizer-heavy",),
 )

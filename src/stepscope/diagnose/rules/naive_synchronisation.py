@@ -204,6 +204,7 @@ RULE = Rule(
     symptom="gradients are reduced after the backward pass instead of during it",
     any_of=("cells", "traces"),
     look=check,
+    claims=("step/communication/after backward",),
     protocol=3,
     thresholds={
         "share": MIN_SHARE,

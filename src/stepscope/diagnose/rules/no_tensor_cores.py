@@ -108,6 +108,7 @@ def _double(mixes: Sequence[KernelMix]) -> str | None:
 RULE = Rule(
     symptom="no matrix product uses the tensor cores",
     look_at_job=_look,
+    claims=("step/computation/tensor cores",),
     protocol=4,
     thresholds={"tensor cores": _NONE, **SHARES},
 )

@@ -107,6 +107,7 @@ RULE = Rule(
     symptom="the optimizer takes a large share of the step",
     needs=("cells",),
     look=check,
+    claims=("step/computation/memory/optimizer",),
     protocol=2,
     thresholds={"share": MIN_SHARE},
 )

@@ -215,8 +215,8 @@ RULE = Rule(
     any_of=("runs", "traces"),
     look=check,
     look_at_job=_look,
-    explained_by=("pipeline-imbalance",),
     folded=True,
+    claims=("step/communication/stages",),
     protocol=2,
     thresholds={"bubble": MOST},
 )

@@ -168,6 +168,7 @@ RULE = Rule(
     look=_check,
     look_at_job=_look,
     folded=True,
+    claims=("step/communication/stages/imbalance", "step/waiting/stages"),
     protocol=2,
     thresholds={"slow": _SLOW, "of the window": _WORTH},
 )

@@ -131,6 +131,7 @@ def _split(ranks: list[RankPass]) -> tuple[str, ...]:
 RULE = Rule(
     symptom="nothing runs while the host executes Python between operators",
     look_at_job=_look,
+    claims=("step/idle/python",),
     protocol=4,
     thresholds={"of late": PYTHON_OWNS, "sure on CPUs": SURE_ON_CPU, **SHARES},
 )

@@ -131,6 +131,7 @@ def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Find
 RULE = Rule(
     symptom="the device idles although work is queued, or the trace does not show the cause",
     look_at_job=_look,
+    claims=("step/idle/queued",),
     protocol=4,
     thresholds=SHARES,
 )

@@ -95,6 +95,7 @@ def _per_step(ranks: list[tuple[RankPass, KernelMix]]) -> tuple[str, ...]:
 RULE = Rule(
     symptom="most kernels are shorter than their launch",
     look_at_job=_look,
+    claims=("step/idle/small kernels",),
     protocol=4,
     thresholds={"number": MOSTLY_SHORT, **SHARES},
 )

@@ -482,8 +482,8 @@ RULE = Rule(
     any_of=("cells", "traces"),
     look=check,
     look_at_job=_look,
+    claims=("step/waiting",),
     protocol=2,
-    explained_by=("expert-skew", "pipeline-imbalance"),
     thresholds={
         "steps": STEPS,
         "excess": EXCESS,

@@ -177,6 +177,7 @@ def _reference(
 RULE = Rule(
     symptom="tensor parallelism crosses a slow link",
     look_at_job=_look,
+    claims=("step/communication/slow link",),
     protocol=3,
     thresholds={"slow": _SLOW, "of the links": _OF_LINKS, "of the step": WORTH},
 )
