@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks._commands import stepscope
 from benchmarks._report import heading
 from stepscope.core.errors import Unavailable
-from stepscope.launch.netns.probe import probe_emulation
+from stepscope.launch.netns.start import probe_emulation
 
 RUNS = 20
 SHORT = ("--set", "measure.budget_s=1", "--set", "measure.timeout_s=120")

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks._commands import comm, stepscope
 from benchmarks._report import heading
 from stepscope.core.errors import Unavailable
-from stepscope.launch.netns.probe import probe_emulation
+from stepscope.launch.netns.start import probe_emulation
 from stepscope.predict.calibrated import time_of
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration

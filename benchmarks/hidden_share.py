@@ -30,7 +30,7 @@ from benchmarks._commands import stepscope
 from benchmarks._report import heading
 from stepscope.core.errors import Unavailable
 from stepscope.launch.netns import world
-from stepscope.launch.netns.probe import probe_emulation
+from stepscope.launch.netns.start import probe_emulation
 from stepscope.records.network import EmulatedNetwork, parse_network
 from stepscope.stats import spans
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks._report import heading
 from stepscope.core.errors import Unavailable
 from stepscope.launch.netns import world
-from stepscope.launch.netns.probe import probe_emulation
+from stepscope.launch.netns.start import probe_emulation
 from stepscope.store.layout import ProfileLayout
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

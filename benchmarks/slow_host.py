@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks._commands import comm
 from benchmarks._report import heading
 from stepscope.core.errors import Unavailable
-from stepscope.launch.netns.probe import probe_emulation
+from stepscope.launch.netns.start import probe_emulation
 from stepscope.records.cell import CellStatus
 from stepscope.records.comm import CommRow
 from stepscope.results.slow_pairs import slow_pairs

@@ -147,6 +147,6 @@ def slowest_bits_per_s(text: str | None) -> float | None:
 @cache
 def _emulation(delayed: bool) -> Unavailable | None:
     """Asked once: it starts a process."""
-    from stepscope.launch.netns.probe import probe_emulation
+    from stepscope.launch.netns.start import probe_emulation
 
     return probe_emulation(delayed=delayed)
