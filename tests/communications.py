@@ -20,7 +20,7 @@ from stepscope.records.trace_collectives import (
     RankCommunication,
 )
 from stepscope.stats.spans import union
-from stepscope.traces.packed_spans import exact
+from stepscope.traces.waits import exact
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from stepscope.records.trace_budget import KindSpans, Parts, RankBudget, RankSpa
 from stepscope.records.trace_summary import RankFacts, RankPass, TraceSummary
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.stats.spans import Spans, union
-from stepscope.traces.packed_spans import pack
+from stepscope.traces.waits import pack
 
 MS = 1_000_000
 

@@ -22,8 +22,8 @@ from stepscope.results.open import load_evidence
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, union
 from stepscope.traces.activity import Activity, parts_within
-from stepscope.traces.packed_spans import pack
 from stepscope.traces.timeline_spans import MAX_SPANS, fewer
+from stepscope.traces.waits import pack
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

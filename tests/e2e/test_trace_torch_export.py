@@ -10,11 +10,11 @@ from tests.torch_forks import ForkedPopen, shared_server
 from stepscope.core.errors import Unavailable
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import RankTrace
-from stepscope.traces.links import launches_of
 from stepscope.traces.load import load_traces
 from stepscope.traces.memory import memory_timeline
+from stepscope.traces.nesting import launches_of
 from stepscope.traces.operators import operator_table
-from stepscope.traces.phases import phase_spans
+from stepscope.traces.steps import phase_spans
 
 pytestmark = pytest.mark.e2e
 

@@ -325,8 +325,8 @@ def _model_of_job(path: Path) -> TracedModel:
     from stepscope.cli.evidence import traces_of
     from stepscope.results.job_from_traces import model_of_calls, recorded_parameters
     from stepscope.store.files import require_there
-    from stepscope.traces.layer_calls import layer_calls
     from stepscope.traces.load import load_file, trace_files
+    from stepscope.traces.operators import layer_calls
 
     require_there(path)
     (folder,) = traces_of(str(path), None)

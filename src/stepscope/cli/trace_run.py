@@ -294,7 +294,7 @@ def _regions(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """(name, phase) of every --region."""
     if not given:
         return ()
-    from stepscope.traces.phases import OTHER, PHASES
+    from stepscope.traces.steps import OTHER, PHASES
 
     stated = []
     for text in given:

@@ -25,7 +25,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import setting
 from stepscope.results.scaling import shards
-from stepscope.traces.collective_names import DTYPE_BYTES
+from stepscope.traces.collective_calls import DTYPE_BYTES
 from stepscope.traces.kernel_names import FUSED
 
 _SPLIT = ("tp", "pp", "ep", "cp")

@@ -9,7 +9,7 @@ from statistics import median_low
 
 from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.traces.collective_names import DTYPE_BYTES
+from stepscope.traces.collective_calls import DTYPE_BYTES
 
 _FORWARD = "DistributedDataParallel.forward"
 _WHOLE = 0.02

@@ -95,7 +95,7 @@ class RankCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactSpans:
-    """Times of one rank, on its own clock; traces/packed_spans.py reads and writes them."""
+    """Times of one rank, on its own clock; traces/waits.py reads and writes them."""
 
     start_ns: int
     packed: str

@@ -29,7 +29,7 @@ from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.diary import JobSteps
 from stepscope.stats.order import deviation_within, median
 from stepscope.traces.kernel_names import MATRIX, kernel_dtype
-from stepscope.traces.layer_calls import LayerCalls
+from stepscope.traces.operators import LayerCalls
 
 SECTIONS = frozenset({"replay"})
 """What of a trace is needed beside what any reading gives."""

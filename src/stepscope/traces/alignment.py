@@ -22,9 +22,9 @@ from stepscope.records.trace_collectives import (
     RankCommunication,
 )
 from stepscope.stats.spans import distinct, median
-from stepscope.traces.collective_names import TOGETHER
+from stepscope.traces.collective_calls import TOGETHER
+from stepscope.traces.events import Ints
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 AGREE_NS = 20_000

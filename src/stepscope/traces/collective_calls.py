@@ -1,29 +1,235 @@
-"""Who called a communication kernel: its arguments, the launching c10d operator, the backend's own span."""
+"""Who called a communication kernel: its arguments, the launching c10d operator, the backend's own span.
+
+What a collective is called: arguments, launching operators and kernel names of all generations -> op, dtype, S.
+
+Recorded inputs of a communication call (``Input Dims``, ``Input type``) -> dtype and bytes of its buffers.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.traces.collective_names import (
-    Identity,
-    direction_of,
-    dtype_named,
-    dtype_of_kernel,
-    elements_of,
-    op_named,
-    op_of_kernel,
-    ranks_by_shapes,
-)
-from stepscope.traces.events import NONE, Category, CollectiveArgs, Events
+from stepscope.records.trace_collectives import CollectiveGroup
+from stepscope.traces.events import NONE, Category, CollectiveArgs, Events, Ints, Shapes
 from stepscope.traces.groups import Groups
 from stepscope.traces.nesting import Nest, nest
-from stepscope.traces.recorded_inputs import Inputs, inputs_of, sized, whole_of_launch, whole_of_span
 
-Ints = NDArray[np.int64]
+_WHOLE_IS_INPUT_TIMES_RANKS = ("all_gather", "gather")
+_WHOLE_IS_OUTPUT_TIMES_RANKS = ("reduce_scatter", "scatter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Elements of the first two inputs (a list counts as the sum of its tensors); None where there is no tensor."""
+
+    first: int | None
+    second: int | None
+    dtype: str | None
+
+
+@lru_cache(maxsize=4096)
+def inputs_of(shapes: Shapes) -> Inputs:
+    """Read one operator's recorded inputs; text that is no list of shapes tells nothing."""
+    try:
+        dims, types = msgspec.json.decode(shapes.dims), msgspec.json.decode(shapes.types or "[]")
+    except msgspec.DecodeError:
+        return Inputs(first=None, second=None, dtype=None)
+    if not isinstance(dims, list) or not isinstance(types, list):
+        return Inputs(first=None, second=None, dtype=None)
+    types += [""] * (len(dims) - len(types))
+    counts = [_elements(d, t) for d, t in zip(dims, types, strict=False)][:2]
+    dtype = next((known for t in types[:2] if (known := dtype_named(str(t)))), None)
+    return Inputs(first=counts[0] if counts else None, second=counts[1] if len(counts) > 1 else None, dtype=dtype)
+
+
+def _elements(dims: Any, kind: Any) -> int | None:
+    """A 0-dimensional tensor and a missing one are both ``[]``: the type tells them apart."""
+    if not isinstance(dims, list):
+        return None
+    if not dims:
+        return 1 if dtype_named(str(kind)) else None
+    if isinstance(dims[0], list):
+        return sum(math.prod(d) for d in dims if _is_shape(d))
+    return math.prod(dims) if _is_shape(dims) else None
+
+
+def _is_shape(dims: Any) -> bool:
+    return isinstance(dims, list) and all(isinstance(n, int) for n in dims)
+
+
+def whole_of_launch(op: str, inputs: Inputs, ranks: int | None) -> int | None:
+    """Elements of S from the inputs of a ``c10d::`` operator, whose outputs come first; None when not recorded.
+
+    Lists of lists are not recorded: there the whole is a part times the group's size.
+    """
+    first, second = inputs.first, inputs.second
+    if op in _WHOLE_IS_INPUT_TIMES_RANKS:
+        return first if first is not None else _times(second, ranks)
+    if op in _WHOLE_IS_OUTPUT_TIMES_RANKS:
+        return second if second is not None else _times(first, ranks)
+    if op in ("all_to_all", "all_to_all_v"):
+        return max((n for n in (first, second) if n is not None), default=None)
+    return first
+
+
+def whole_of_span(op: str, inputs: Inputs, ranks: int | None) -> int | None:
+    """Elements of S from a backend's own span (``nccl:*``, ``gloo:*``), which records its inputs alone."""
+    if op in _WHOLE_IS_INPUT_TIMES_RANKS:
+        return _times(inputs.first, ranks)
+    return inputs.first if op != "scatter" else None
+
+
+def sized(elements: int | None, dtype: str | None) -> int | None:
+    """Bytes; None when either is unknown."""
+    return None if elements is None or dtype is None else elements * DTYPE_BYTES[dtype]
+
+
+def _times(elements: int | None, ranks: int | None) -> int | None:
+    return None if elements is None or ranks is None else elements * ranks
+
+
+TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "barrier"})
+"""Collectives that all ranks leave together: the only ones to split into transfer and waiting."""
+
+SYNONYMS: dict[str, str] = {
+    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allreduce_sparse": "all_reduce",
+    "allgather": "all_gather", "allgather_base": "all_gather", "all_gather_base": "all_gather",
+    "allgather_coalesced": "all_gather", "allgather_into_tensor_coalesced": "all_gather",
+    "all_gather_into_tensor": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_base": "reduce_scatter", "reducescatter": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "alltoall": "all_to_all", "alltoall_base": "all_to_all", "all_to_all_single": "all_to_all",
+    "all_to_allv": "all_to_all_v", "alltoallv": "all_to_all_v", "all_to_all_v": "all_to_all_v",
+    "broadcast_oop": "broadcast", "reduce_oop": "reduce", "monitored_barrier": "barrier",
+    "send": "send_recv", "recv": "send_recv", "recv_any_source": "send_recv", "sendrecv": "send_recv",
+}  # fmt: skip
+"""Spelling without outer underscores -> op; c10d, ProcessGroupNCCL and gloo use all of them."""
+
+OPS = frozenset(SYNONYMS.values()) | {"broadcast", "reduce", "gather", "scatter"}
+
+_KERNELS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), op)
+    for pattern, op in (
+        (r"reduce_?scatter", "reduce_scatter"),
+        (r"all_?reduce|cross_device_reduce", "all_reduce"),
+        (r"all_?gather", "all_gather"),
+        (r"all_?to_?all", "all_to_all"),
+        (r"send_?recv", "send_recv"),
+        (r"broadcast", "broadcast"),
+        (r"deep_ep::.*(dispatch|combine)", "all_to_all_v"),
+        (r"^(nccl|rccl|msccl)\w*Kernel_Reduce_", "reduce"),
+    )
+)
+_KERNEL_DTYPE = re.compile(
+    r"_(?:Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv|Avg)_(\w+?)(?:_(?:RING|TREE|COLLNET|NVLS|PAT|LL)\w*)?$"
+)
+
+_DTYPES: dict[str, tuple[str, int]] = {}
+for _name, _size, _spellings in (
+    ("float64", 8, "double f64 float64"),
+    ("float32", 4, "float f32 float32"),
+    ("float16", 2, "half f16 c10::half float16"),
+    ("bfloat16", 2, "bfloat16 bf16 c10::bfloat16 __nv_bfloat16 rccl_bfloat16 hip_bfloat16"),
+    ("int64", 8, "long long_int i64 int64 int64_t"),
+    ("uint64", 8, "u64 uint64_t uint64 unsigned_long unsigned_long_int"),
+    ("int32", 4, "int i32 int32 int32_t"),
+    ("uint32", 4, "u32 uint32_t uint32 unsigned_int"),
+    ("int16", 2, "short short_int int16"),
+    ("int8", 1, "char i8 int8 int8_t signed_char"),
+    ("uint8", 1, "byte u8 uint8 uint8_t unsigned_char"),
+    ("bool", 1, "bool"),
+    ("float8_e4m3", 1, "float8_e4m3fn float8_e4m3fnuz f8e4m3 c10::float8_e4m3fn c10::float8_e4m3fnuz"),
+    ("float8_e5m2", 1, "float8_e5m2 float8_e5m2fnuz f8e5m2 c10::float8_e5m2 c10::float8_e5m2fnuz"),
+    ("complex64", 8, "complexfloat c10::complex<float>"),
+    ("complex128", 16, "complexdouble c10::complex<double>"),
+):
+    for _spelling in _spellings.split():
+        _DTYPES[_spelling] = (_name, _size)
+
+DTYPE_BYTES = dict(_DTYPES.values())
+"""torch's name of a dtype without the prefix -> bytes per element."""
+
+
+def op_named(name: str) -> str | None:
+    """The op of one spelling (``_allgather_base``, ``c10d::allreduce_``, ``gloo:send``); None if it is none."""
+    bare = name.rsplit(":", 1)[-1].strip("_ ").lower()
+    op = SYNONYMS.get(bare, bare)
+    if op in OPS:
+        return op
+    first = bare.split(" ", 1)[0]  # NCCL's point-to-point: "send 0->1", "nccl:recv 1<-0"
+    return SYNONYMS.get(first) if first in ("send", "recv") else None
+
+
+def direction_of(name: str) -> str | None:
+    """send or recv, for the two halves of a point-to-point message."""
+    first = name.rsplit(":", 1)[-1].strip("_ ").lower().split(" ", 1)[0]
+    return first if first in ("send", "recv") else "recv" if first == "recv_any_source" else None
+
+
+def op_of_kernel(name: str) -> str:
+    """The op that a kernel's name tells; ``unknown`` for generic kernels (RCCL's ncclDevKernel_Generic)."""
+    bare = name.split("(", 1)[0]
+    return next((op for pattern, op in _KERNELS if pattern.search(bare)), "unknown")
+
+
+def dtype_of_kernel(name: str) -> str | None:
+    """dtype in a reducing kernel's name. Copying kernels always say int8_t and so tell nothing."""
+    bare = name.split("(", 1)[0]
+    if op_of_kernel(name) not in ("all_reduce", "reduce_scatter", "reduce"):
+        return None
+    found = _KERNEL_DTYPE.search(bare)
+    return dtype_named(found[1]) if found else None
+
+
+def dtype_named(name: str) -> str | None:
+    """torch's name for a spelling of c10d (Float), of recorded inputs (c10::BFloat16) or of NCCL (bf16)."""
+    known = _DTYPES.get(name.strip().lower().replace(" ", "_"))
+    return known[0] if known else None
+
+
+def elements_of(op: str, args: CollectiveArgs) -> int | None:
+    """Elements of S: of the whole buffer where ranks hold parts of it, else of the tensor."""
+    known = [n for n in (args.in_elements, args.out_elements) if n is not None]
+    if not known:
+        return None
+    return known[0] if op in ("all_reduce", "broadcast", "reduce") else max(known)
+
+
+def ranks_by_shapes(op: str, part_and_whole: tuple[int | None, int | None]) -> int | None:
+    """Size of the group that the elements of a call's two buffers (in any order) imply: whole / part where ranks hold equal
+    parts of one buffer. None for other ops, and where the two do not divide or are alike.
+    """
+    if op not in ("all_gather", "reduce_scatter") or None in part_and_whole:
+        return None
+    part, whole = sorted(n for n in part_and_whole if n is not None)
+    return whole // part if 0 < part < whole and whole % part == 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What one collective is, as one rank's trace tells it; fields as in ``RankCollective``."""
+
+    op: str
+    op_source: str
+    kernel: str
+    dtype: str | None
+    size_bytes: int | None
+    group: CollectiveGroup | None
+    group_size: int | None = None
+    sequence: int | None = None
+    comms_id: int | None = None
+    direction: str | None = None
+    peers: tuple[int, int] | None = None
+    stream: int | None = None
+
 
 _HOST_CALLS = ("c10d::", "record_param_comms", "nccl:", "rccl:", "xccl:", "ucc:")
 

@@ -17,7 +17,7 @@ from stepscope.records.trace_collectives import ConformanceCheck, RankCollective
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import Category, Events, RankTrace
-from stepscope.traces.host_marks import step_marks
+from stepscope.traces.passes import step_marks
 
 _MESSAGES = ("send", "recv")
 """A trace calls both ends ``send_recv``, and a schedule decides when they are called."""

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.records.trace_work import CopyRow, CopyTable
 from stepscope.stats import spans
 from stepscope.stats.spans import distinct
-from stepscope.traces.classify import Work, work_of
-from stepscope.traces.events import Category, Events, RankTrace
-
-Ints = NDArray[np.int64]
+from stepscope.traces.activity import Work, work_of
+from stepscope.traces.events import Category, Events, Ints, RankTrace
 
 _DIRECTION = re.compile(r"\b(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|AtoA|AtoD|DtoA)\b")
 _WORDS = re.compile(r"Copy(Host|Device)To(Host|Device)")

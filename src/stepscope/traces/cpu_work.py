@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
-from stepscope.traces.classify import Work
-from stepscope.traces.events import Category, Events
-from stepscope.traces.host_marks import COMM_LAUNCHES, comm_calls, loading_marks, step_marks
-
-Ints = NDArray[np.int64]
+from stepscope.traces.activity import Work
+from stepscope.traces.cpu_legs import Ints
+from stepscope.traces.events import Category, Events, Ints
+from stepscope.traces.passes import COMM_LAUNCHES, comm_calls, loading_marks, step_marks
 
 _COMPILED = ("CompiledFunction", "Torch-Compiled", "## Call CompiledFx", "TorchDynamo", "Pregraph")
 """How operators of compiled code begin: its kernels are not recorded, so that their own time is computation."""

@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError
-from stepscope.traces.columns import INT32_MAX, GrowingColumn, as_number, narrow, snug, wide
-from stepscope.traces.decimals import FLOAT_LIMIT_US, RANGE_US, from_floats, from_texts
-from stepscope.traces.device_scan import Row
 from stepscope.traces.events import (
     CATEGORIES,
     NONE,
@@ -29,19 +26,30 @@ from stepscope.traces.events import (
     Note,
     Shapes,
 )
-from stepscope.traces.repair import repaired, why_invalid
+from stepscope.traces.source import repaired, why_invalid
 from stepscope.traces.wire import (
     DECODER,
     EXACT_DECODER,
+    FLOAT_LIMIT_US,
+    INT32_MAX,
     NO_TEXT,
     ONE_EXACT,
     ONE_LOOSE,
+    RANGE_US,
     RAW_LIST,
     UNREADABLE,
     Args,
     Event,
     ExactEvent,
+    GrowingColumn,
+    Row,
+    as_number,
+    from_floats,
+    from_texts,
     loosely,
+    narrow,
+    snug,
+    wide,
 )
 
 _FRACTION = re.compile(rb'"ts"\s*:\s*-?\d+\.')

@@ -14,11 +14,9 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.records.trace_summary import DiffRow, StepSeries, TraceDiff, WorkProfile
 from stepscope.stats.compare import MOST_BLOCKS, SIGNIFICANT, Change, block_medians, change, row_p_values, step_blocks
 from stepscope.traces.activity import Activity, parts_within
-from stepscope.traces.events import Category, Events, RankTrace
+from stepscope.traces.events import Category, Events, Ints, RankTrace
 from stepscope.traces.nesting import nest
 from stepscope.traces.steps import StepWindows
-
-Ints = NDArray[np.int64]
 
 OTHERS = "all others"
 NAMES = 300

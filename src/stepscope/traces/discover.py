@@ -69,7 +69,7 @@ def _readable(path: Path) -> Path:
     """The path itself; for a report of Nsight Systems its export."""
     if path.suffix not in REPORTS:
         return path
-    from stepscope.traces.nsys_report import exported
+    from stepscope.traces.nsys import exported
 
     return exported(path)
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from stepscope.core.words import counted
 from stepscope.records.nccl import Called, FlightEntry, FlightFinding
-from stepscope.traces.flight_calls import SYNCHRONISING, call_text, ranks_text, signature
-from stepscope.traces.flight_groups import GroupOnRank, GroupView
+from stepscope.traces.flight_calls import SYNCHRONISING, GroupOnRank, GroupView, call_text, ranks_text, signature
 
 
 def missing_calls(group: GroupView) -> list[FlightFinding]:

@@ -6,16 +6,22 @@ from collections import defaultdict, deque
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_collectives import CollectiveGroup
-from stepscope.traces.collective_names import Identity, direction_of, op_named, ranks_by_shapes
-from stepscope.traces.events import NONE, Category, Events
+from stepscope.traces.collective_calls import (
+    Identity,
+    Inputs,
+    direction_of,
+    inputs_of,
+    op_named,
+    ranks_by_shapes,
+    sized,
+    whole_of_launch,
+    whole_of_span,
+)
+from stepscope.traces.events import NONE, Category, Events, Ints
 from stepscope.traces.groups import Groups
-from stepscope.traces.recorded_inputs import Inputs, inputs_of, sized, whole_of_launch, whole_of_span
-
-Ints = NDArray[np.int64]
 
 _ALIKE = {"all_to_all_v": "all_to_all"}
 _ANY, _UNSIZED = "any size", "size not recorded"

@@ -1,7 +1,11 @@
-"""All ranks of a job: the per-rank passes mapped over processes, then what the ranks say together."""
+"""All ranks of a job: the per-rank passes mapped over processes, then what the ranks say together.
+
+Traces of several captures in one folder: told apart by what their files are called, or by when they were taken.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,12 +18,16 @@ from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps
 from stepscope.traces.load import Advanced, Wanted, one_per_rank, trace_files
 from stepscope.traces.rank_pass import pass_file
+from stepscope.traces.envelope import RANK_IN_NAME
+from stepscope.traces.load import Advanced, one_per_rank, trace_files
+from stepscope.traces.rank_pass import Wanted, pass_file
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from stepscope.records.trace_collectives import JobCollectives
     from stepscope.records.trace_path import CrossRankPath
+
 
 LeaveOut = Callable[[Path, DataError], None]
 
@@ -67,8 +75,6 @@ def analyse_captures(
     notes = tuple(FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped)
     found = {"": passes}
     if len({p.facts.rank for p in passes}) < len(passes):
-        from stepscope.traces.captures import captures
-
         # One that cannot be told apart is refused below.
         found = captures(passes) or found
     return {
@@ -134,7 +140,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     path = _job_path(passes, collectives)
     bubble = None
     if any(p.stage_waits is not None for p in passes):
-        from stepscope.traces.stage_waits import measured_bubble
+        from stepscope.traces.waiting import measured_bubble
 
         bubble = measured_bubble(passes)
     waits = waits_of(collectives)
@@ -205,7 +211,7 @@ def _job_path(passes: Sequence[RankPass], job: JobCollectives | None) -> CrossRa
                 return Unavailable(
                     f"rank {p.facts.rank} shows {shown} communication events and {counted_as} collectives"
                 )
-    from stepscope.traces.cross_path import cross_rank_path
+    from stepscope.traces.critical_path import cross_rank_path
 
     return cross_rank_path(legs, job.instances)
 
@@ -335,3 +341,65 @@ def _submit(
         done(futures[future])
     by_file = {file: future for future, file in futures.items()}
     return _readable(files, lambda file: by_file[file].result(), left_out)
+
+
+_ENDING = re.compile(r"(\.pt)?(\.trace)?(\.json|\.sqlite)(\.gz|\.zst)?$")
+
+_NUMBER = re.compile(r"\d{5,}")
+"""Process ids and times, of which each file has its own."""
+
+
+def captures(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
+    """The captures by name, each with every rank once: by file names without the rank, or by time, whichever makes fewer.
+    None where ranks are there twice and neither tells them apart, or one file is a copy of another: the same rank, taken
+    at the same time.
+    """
+    times = [(each.facts.rank, each.facts.unix_ns) for each in passes if each.facts.unix_ns is not None]
+    if len(set(times)) < len(times):
+        return None
+    told = [
+        groups
+        for groups in (_by_name(passes), _by_time(passes))
+        if len(groups) > 1 and all(_once_each(group) for group in groups.values())
+    ]
+    return min(told, key=len, default=None)
+
+
+def _once_each(passes: Iterable[RankPass]) -> bool:
+    return max(Counter(p.facts.rank for p in passes).values(), default=0) <= 1
+
+
+def _by_name(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
+    keys = [_place_and_stem(Path(each.facts.file)) for each in passes]
+    one_place = len({place for place, _ in keys}) == 1
+    groups: dict[str, list[RankPass]] = {}
+    for each, (place, stem) in zip(passes, keys, strict=True):
+        name = stem if one_place and stem else f"{place.name}/{stem}".rstrip("/")
+        groups.setdefault(name, []).append(each)
+    return groups
+
+
+def _place_and_stem(path: Path) -> tuple[Path, str]:
+    """What the files of one capture have in common: folder and name without rank, ending, process ids and times."""
+    place = path.parent
+    if any(pattern.search(place.name) for pattern in RANK_IN_NAME):
+        place = place.parent
+    name = _ENDING.sub("", path.name)
+    for pattern in (*RANK_IN_NAME, _NUMBER):
+        name = pattern.sub("", name)
+    return place, name.strip("-_. ")
+
+
+def _by_time(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
+    """Traces whose stretches of time overlap are of one capture; none where a time is unknown."""
+    known = [(each.facts.unix_ns, each) for each in passes if each.facts.unix_ns is not None]
+    if len(known) < len(passes):
+        return {}
+    groups: list[list[RankPass]] = []
+    end = 0
+    for (start, stop), each in sorted(known, key=lambda item: item[0]):
+        if not groups or start >= end:
+            groups.append([])
+        groups[-1].append(each)
+        end = max(end, stop)
+    return {f"capture {i + 1}": group for i, group in enumerate(groups)}

@@ -1,16 +1,17 @@
-"""Kernels by name: how often, how long, what kind, and whether they use the matrix units."""
+"""Kernels by name: how often, how long, what kind, and whether they use the matrix units.
+
+Runs of kernels that follow each other again and again on a stream: what a fused kernel could replace.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.records.trace_work import KernelRow, KernelTable
-from stepscope.traces.classify import Work, work_of
-from stepscope.traces.events import Category, RankTrace
+from stepscope.records.trace_work import KernelRow, KernelTable, SequenceRow
+from stepscope.traces.activity import Work, work_of
+from stepscope.traces.events import Category, Ints, RankTrace
 from stepscope.traces.kernel_names import uses_tensor_cores
-
-Ints = NDArray[np.int64]
 
 _WORK = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication"}
 
@@ -82,3 +83,130 @@ def _tensor_shares(
         return float(totals[mine].sum() / compute_ns)
 
     return share(True), share(False), share(None)
+
+
+LENGTHS = (2, 3, 4, 5, 6, 8)
+MIN_COUNT = 3
+
+CANDIDATES = 500
+"""Sequences of each length that are looked at closely: those with most time."""
+
+
+def sequence_rows(
+    trace: RankTrace,
+    *,
+    lengths: tuple[int, ...] = LENGTHS,
+    min_count: int = MIN_COUNT,
+    limit: int = 20,
+    max_gap_ns: int | None = None,
+) -> tuple[SequenceRow, ...]:
+    """The sequences of compute kernels by the time between and in them, longest first.
+
+    A sequence ends where other work (a copy, a collective) stands between on the stream, or the gap exceeds
+    ``max_gap_ns``. One that only ever occurs inside a longer one listed with as many occurrences is left out.
+    Exact: sequences are told apart by their kernels, never by a hash.
+    """
+    events = trace.events
+    device = np.flatnonzero(events.is_device)
+    place = events.device[device].astype(np.int64) * (2**31) + events.stream[device]
+    order = np.lexsort((events.ts_ns[device], place))
+    device, place = device[order], place[order]
+    compute = work_of(events)[device] == Work.COMPUTE
+    if not compute.any():
+        return ()
+    starts, ends = events.ts_ns[device], events.end_ns[device]
+    joined = (place[1:] == place[:-1]) & compute[1:] & compute[:-1]
+    if max_gap_ns is not None:
+        joined &= starts[1:] - ends[:-1] <= max_gap_ns
+    base = np.unique(events.name[device], return_inverse=True)[1].astype(np.int64)
+    kernels_ns = int(events.dur_ns[device[compute]].sum())
+    before = np.concatenate([[0], np.cumsum(events.dur_ns[device])])
+    gaps = np.concatenate([[0], np.cumsum(np.maximum(starts[1:] - ends[:-1], 0))])
+    found: list[tuple[int, Ints, int]] = []  # length, places of non-overlapping occurrences, all occurrences
+    wanted = sorted(set(lengths))
+    code, valid = base, compute
+    for length in range(2, max(wanted) + 1):
+        code, valid = _extended(code, valid, base, joined, length)
+        if not valid.any():
+            break
+        if length in wanted:
+            found += _frequent(code, valid, length, min_count, before)
+    rows = []
+    for length, places, _ in _closed(found, device, events.name):
+        total = int((before[places + length] - before[places]).sum())
+        gap = int((gaps[places + length - 1] - gaps[places]).sum())
+        first = int(places[0])
+        rows.append(
+            SequenceRow(
+                rank=trace.rank,
+                kernels=tuple(events.name_of(int(i)) for i in device[first : first + length]),
+                count=len(places),
+                total_ns=total,
+                gap_ns=gap,
+                mean_ns=(total + gap) / len(places),
+                share=total / kernels_ns if kernels_ns else 0.0,
+            )
+        )
+    rows.sort(key=lambda r: (-(r.total_ns + r.gap_ns), r.kernels))
+    return tuple(rows[:limit])
+
+
+def _extended(
+    code: Ints, valid: NDArray[np.bool_], base: Ints, joined: NDArray[np.bool_], length: int
+) -> tuple[Ints, NDArray[np.bool_]]:
+    """Codes of the sequences of ``length`` from those one shorter: place i stands for the kernels i .. i+length-1."""
+    n = len(base)
+    longer = np.zeros(n, dtype=bool)
+    longer[: n - length + 1] = valid[: n - length + 1] & joined[length - 2 :]
+    places = np.flatnonzero(longer)
+    result = np.zeros(n, dtype=np.int64)
+    pairs = code[places] * (int(base.max()) + 1) + base[places + length - 1]
+    result[places] = np.unique(pairs, return_inverse=True)[1]
+    return result, longer
+
+
+def _frequent(
+    code: Ints, valid: NDArray[np.bool_], length: int, min_count: int, before: Ints
+) -> list[tuple[int, Ints, int]]:
+    """The sequences of this length with at least ``min_count`` occurrences apart, those with most time only."""
+    places = np.flatnonzero(valid)
+    places = places[np.argsort(code[places], kind="stable")]
+    codes = code[places]
+    first = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    last = np.append(first[1:], len(codes))
+    spent = np.add.reduceat(before[places + length] - before[places], first)
+    often = np.flatnonzero(last - first >= min_count)
+    often = often[np.argsort(-spent[often], kind="stable")][:CANDIDATES]
+    found = []
+    for low, high in zip(first[often].tolist(), last[often].tolist(), strict=True):
+        apart = _apart(places[low:high], length)
+        if len(apart) >= min_count:
+            found.append((length, apart, high - low))
+    return found
+
+
+def _apart(places: Ints, length: int) -> Ints:
+    """The places, first come first served, whose sequences do not overlap. ``places`` ascend."""
+    if len(places) < 2 or int(np.diff(places).min()) >= length:
+        return places
+    kept, free = [], -1
+    for place in places.tolist():
+        if place >= free:
+            kept.append(place)
+            free = place + length
+    return np.array(kept, dtype=np.int64)
+
+
+def _closed(found: list[tuple[int, Ints, int]], device: Ints, name: NDArray[np.int32]) -> list[tuple[int, Ints, int]]:
+    """Those that some longer one with the same number of occurrences does not contain."""
+    kept: list[tuple[int, Ints, int]] = []
+    inside: set[tuple[int, bytes]] = set()
+    for length, places, count in sorted(found, key=lambda f: -f[0]):
+        kernels = name[device[int(places[0]) : int(places[0]) + length]]
+        if (len(places), kernels.tobytes()) in inside:
+            continue
+        kept.append((length, places, count))
+        for shorter in range(2, length):
+            for start in range(length - shorter + 1):
+                inside.add((len(places), kernels[start : start + shorter].tobytes()))
+    return kept

@@ -1,16 +1,17 @@
-"""How the host kept the device supplied: delays, short work, late launches, and the queue between the two."""
+"""How the host kept the device supplied: delays, short work, late launches, and the queue between the two.
+
+Time inside a CPU rank's operators that is their calling: operators as short as their call, and Python's own dispatch.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.records.trace_work import DelaySummary, LaunchStatistics, QueueLength
 from stepscope.stats.spans import distinct
-from stepscope.traces.events import RankTrace
-from stepscope.traces.links import Launches
-
-Ints = NDArray[np.int64]
+from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
+from stepscope.traces.nesting import Launches, nest
+from stepscope.traces.passes import COMM_LAUNCHES, step_marks
 
 SLICES = 200
 """Slices of the queue's time line."""
@@ -123,3 +124,32 @@ def _summary(values: Ints) -> DelaySummary:
         p99_ns=float(p99),
         max_ns=int(values.max()),
     )
+
+
+DISPATCH_NS = 5_000
+"""An operator on the CPU that takes no longer has computed next to nothing: the dispatcher alone takes 1 to 4 us."""
+
+_IN_PYTHON = ("PythonSubclass", "Redistribute", "_ToTorchTensor", "_FromTorchTensor")
+"""How operators begin that run Python inside: subclasses of tensors, DTensor's conversions."""
+
+
+def host_dispatch(events: Events) -> tuple[int, int, int]:
+    """Of the thread of the training loop, within the steps where they are marked: how many operators are as short as their
+    call; their time with that of Python's dispatch, ns; and how many operators are in no other."""
+    operators = events.where(Category.CPU_OP)
+    operators = operators[~events.named(lambda n: n.startswith("gloo:"))[operators]]
+    if not len(operators):
+        return 0, 0, 0
+    main = np.bincount(events.thread[operators], weights=events.dur_ns[operators]).argmax()
+    operators = operators[events.thread[operators] == main]
+    marks = step_marks(events)
+    if len(marks):
+        starts = events.ts_ns[operators]
+        operators = operators[(starts >= marks.starts[0]) & (starts < marks.ends.max())]
+    lane = np.zeros(len(operators), dtype=np.int8)
+    tree = nest(operators, lane, events.ts_ns[operators], events.end_ns[operators])
+    top = (tree.parent == NONE) & ~events.named(lambda n: n.startswith(COMM_LAUNCHES))[tree.index]
+    short = top & (tree.ends - tree.starts <= DISPATCH_NS)
+    python = events.named(lambda n: n.startswith(_IN_PYTHON))[tree.index] & ~short
+    spent = int((tree.ends - tree.starts)[short].sum() + tree.self_ns[python].sum())
+    return int(short.sum()), spent, int(top.sum())

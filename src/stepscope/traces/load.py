@@ -14,12 +14,11 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.traces import parts
 from stepscope.traces.decode import ColumnBuilder
-from stepscope.traces.device_scan import device_rows
 from stepscope.traces.discover import REPORTS, candidates
-from stepscope.traces.envelope import EventStream, NotATrace
+from stepscope.traces.envelope import EventStream, NotATrace, meta_from, rank_from_name, unread_categories
 from stepscope.traces.events import Note, RankTrace, TraceSet
-from stepscope.traces.header import meta_from, rank_from_name, unread_categories
 from stepscope.traces.source import SQLITE_MAGIC, ByteSource
+from stepscope.traces.wire import device_rows
 
 if TYPE_CHECKING:  # 10 ms of every start
     from concurrent.futures import Executor

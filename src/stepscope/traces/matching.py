@@ -16,11 +16,11 @@ from stepscope.records.trace_collectives import (
     RankCommunication,
 )
 from stepscope.traces.alignment import base_shifts
-from stepscope.traces.collective_names import TOGETHER
+from stepscope.traces.collective_calls import TOGETHER
 from stepscope.traces.order_matching import RankOrder, pair
 
 if TYPE_CHECKING:
-    from stepscope.traces.step_matching import Place
+    from stepscope.traces.order_matching import Place
 
 Key = tuple[object, ...]
 
@@ -141,7 +141,7 @@ def _in_order(
     methods: dict[object, str] = {}
     place_of: dict[Place, int] = {}
     leftover: list[Instance] = []
-    from stepscope.traces.step_matching import places, step_shift  # a trace of one rank does not need it
+    from stepscope.traces.order_matching import places, step_shift  # a trace of one rank does not need it
 
     for rank in sorted(set(by_rank) - {leader}):
         line = codes.line(look[rank], by_rank[rank], shifts[rank], first=rank == min(by_rank))

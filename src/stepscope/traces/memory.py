@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.trace_work import DeviceMemory, MemoryPeak, PhaseMemory, StepMemory
 from stepscope.stats.spans import Spans, distinct
-from stepscope.traces.events import Category, Events, MemoryInstants, RankTrace
-from stepscope.traces.host_marks import Marks, step_marks
-
-Ints = NDArray[np.int64]
+from stepscope.traces.events import Category, Events, Ints, MemoryInstants, RankTrace
+from stepscope.traces.passes import Marks, step_marks
 
 SLICES = 400
 

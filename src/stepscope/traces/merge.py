@@ -16,10 +16,9 @@ from stepscope.records.trace_collectives import ClockAlignment, ClockFit
 from stepscope.records.trace_summary import MergedRank, MergedTrace
 from stepscope.store.writer import make_dir, write_error
 from stepscope.traces.alignment import corrected
-from stepscope.traces.decimals import from_texts
 from stepscope.traces.envelope import MERGED_KEY, EventStream, NotATrace
-from stepscope.traces.repair import repaired
-from stepscope.traces.source import ByteSource
+from stepscope.traces.source import ByteSource, repaired
+from stepscope.traces.wire import from_texts
 
 PIDS_PER_RANK = 10_000
 """Processes of rank r are numbered from r * 10,000 on."""

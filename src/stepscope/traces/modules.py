@@ -3,25 +3,37 @@
 Ranges: ``module: layers.3.mlp`` (`stepscope profile --modules`), else torch's own ``nn.Module: Linear_3`` (with_stack=True).
 What runs in a module's forward pass belongs to the innermost module; what autograd runs belongs to the module of the
 operator that it differentiates, by the sequence number that both carry.
+
+Tensor parallelism layer by layer: what each layer's collectives carry, and how much of it nothing hid.
+
+User annotations (record_function, ProfilerStep): time on the host and the device work launched inside them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable
-from stepscope.records.trace_work import ModuleRow
-from stepscope.traces.activity import Activity
-from stepscope.traces.classify import Work, work_of
-from stepscope.traces.events import NONE, Category, Events, RankTrace
-from stepscope.traces.links import Launches
-from stepscope.traces.nesting import Nest, nest, sums
+from stepscope.records.plan import DTYPE_BYTES
+from stepscope.records.trace_budget import GroupBudget
+from stepscope.records.trace_collectives import RankCollective
+from stepscope.records.trace_rules import DividedLayers, LayerCall
+from stepscope.records.trace_work import AnnotationRow, ModuleRow
+from stepscope.stats.spans import Spans, distinct
+from stepscope.traces.activity import Activity, Work, work_of
+from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
+from stepscope.traces.groups import UNNAMED
+from stepscope.traces.nesting import Launches, Nest, nest, sums, union_by_group
 from stepscope.traces.passes import AUTOGRAD
-
-Ints = NDArray[np.int64]
+from stepscope.traces.steps import BACKWARD, pass_at
+from stepscope.traces.units import by_order
 
 MARKS = ((Category.USER_ANNOTATION, "module: "), (Category.PYTHON, "nn.Module: "))
 
@@ -126,3 +138,212 @@ def _kept(events: Events, tree: Nest, code: NDArray[np.integer[Any]], count: int
     main = int(np.argmax(np.bincount(tree.thread)))
     owner = tree.innermost(np.full(len(memory), main, dtype=np.int64), memory.ts_ns)
     return sums(code[owner[owner != NONE]], memory.size_bytes[owner != NONE], count)
+
+
+_LAYER = re.compile(r".*?\.\d+(?=\.|$)")
+
+
+def divided_layers(
+    trace: RankTrace,
+    activity: Activity,
+    phases: dict[str, Spans],
+    collectives: Sequence[RankCollective],
+    groups: Sequence[GroupBudget],
+) -> DividedLayers | None:
+    """The collectives of the rank's tensor-parallel groups; None where there is no such group.
+
+    A step whose calls are those of the plan that ``bench --profile`` leaves in the trace has the plan's names. Others are
+    numbered by the forward pass; the backward pass visits them in reverse.
+    """
+    plan = _plan(trace)
+    tensor = {g.group for g in groups if g.kind == "tp"} | ({UNNAMED} if plan else set())
+    calls = [c for c in collectives if c.launch_ns is not None and (c.group.name if c.group else "") in tensor]
+    if not calls:
+        return None
+    calls.sort(key=lambda c: c.launch_ns or 0)
+    rows: list[LayerCall] = []
+    named = False
+    for _, same_step in groupby(calls, key=lambda c: c.step):
+        mine = list(same_step)
+        back = (pass_at(phases, np.array([c.launch_ns for c in mine], dtype=np.int64)) == BACKWARD).tolist()
+        found = _planned(mine, [p for p in plan if p.group == "tp"]) or _planned(mine, plan)
+        if found:
+            named = True
+            rows += [
+                _row(c, layer_of(p.module), back=b)
+                for c, p, b in zip(mine, found, back, strict=True)
+                if p.group == "tp"
+            ]
+        else:
+            layers = by_order(mine, back, word="call")
+            rows += [_row(c, layer, back=b) for c, layer, b in zip(mine, layers, back, strict=True)]
+    return DividedLayers(
+        rank=trace.rank,
+        named_by="plan" if named else "order",
+        source=activity.source,
+        group_size=next((c.group_size for c in calls if c.group_size), None),
+        calls=tuple(rows),
+    )
+
+
+def layer_of(module: str) -> str:
+    """``blocks.3`` for ``blocks.3.attention_out``; a module outside a list stands for itself."""
+    found = _LAYER.match(module)
+    return found[0] if found else module
+
+
+class _Op(NamedTuple):
+    op: str
+    size_bytes: int
+    group: str
+    module: str
+
+
+def _plan(trace: RankTrace) -> list[_Op]:
+    """The planned calls of a step; nothing where none is of a tensor-parallel group."""
+    plan: Any = trace.meta.stepscope.get("communication_plan")
+    ops = [
+        _Op(
+            op=str(op["op"]),
+            size_bytes=int(op["numel"]) * DTYPE_BYTES[str(op["dtype"])],
+            group=str(op.get("group", "")),
+            module=str(op.get("module", "")),
+        )
+        for op in (plan if isinstance(plan, list) else ())
+    ]
+    return ops if any(op.group == "tp" for op in ops) else []
+
+
+def _planned(calls: Sequence[RankCollective], plan: Sequence[_Op]) -> list[_Op]:
+    """Each call's place in the plan, whose groups take turns as they like; nothing where they are not the same calls."""
+    waiting: dict[tuple[str, int | None], deque[_Op]] = defaultdict(deque)
+    for op in plan:
+        waiting[op.op, op.size_bytes].append(op)
+    if len(calls) != len(plan) or Counter((c.op, c.size_bytes) for c in calls) != {
+        k: len(v) for k, v in waiting.items()
+    }:
+        return []
+    return [waiting[c.op, c.size_bytes].popleft() for c in calls]
+
+
+def _row(call: RankCollective, layer: str | None, *, back: bool) -> LayerCall:
+    return LayerCall(
+        step=call.step,
+        layer=layer,
+        op=call.op,
+        phase="backward" if back else "forward",
+        size_bytes=call.size_bytes,
+        start_ns=call.start_ns,
+        end_ns=call.end_ns,
+        exposed_ns=call.exposed_ns,
+    )
+
+
+_STEP = re.compile(r"ProfilerStep#\d+$")
+
+
+def annotation_rows(trace: RankTrace, launches: Launches, *, limit: int | None = None) -> tuple[AnnotationRow, ...]:
+    """The rank's annotations by host time, longest first; empty without any. All ``ProfilerStep#N`` are one row.
+
+    Work launched inside nested annotations counts for each of them, for one name once.
+    """
+    events = trace.events
+    chosen = events.where(Category.USER_ANNOTATION)
+    if not len(chosen):
+        return ()
+    label_of, labels = _labels(events, chosen)
+    tree = nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
+    label = label_of[events.name[tree.index]]
+    count = len(labels)
+    outer = tree.outermost_of(label)
+    host = sums(label[outer], (tree.ends - tree.starts)[outer], count)
+
+    work, owner = _launched_inside(events, launches, tree)
+    pair_label, pair_work = _labels_around(tree, label, work, owner)
+    spent = sums(pair_label, events.dur_ns[pair_work], count)
+    busy = union_by_group(pair_label, events.ts_ns[pair_work], events.end_ns[pair_work], count=count)
+    launched = np.bincount(pair_label, minlength=count)
+    spans_ns, has_span = _device_spans(events, label_of, count)
+    calls = np.bincount(label, minlength=count)
+    ranked = np.lexsort((np.arange(count), -host))
+    return tuple(
+        AnnotationRow(
+            rank=trace.rank,
+            name=labels[i],
+            calls=int(calls[i]),
+            host_ns=int(host[i]),
+            device_ns=int(spent[i]),
+            device_busy_ns=int(busy[i]),
+            device_events=int(launched[i]),
+            device_span_ns=int(spans_ns[i]) if has_span[i] else None,
+        )
+        for i in ranked[:limit].tolist()
+    )
+
+
+def _labels(events: Events, chosen: Ints) -> tuple[Ints, list[str]]:
+    """Row of every name code (NONE: no annotation), and the text of every row."""
+    rows: dict[str, int] = {}
+    table = np.full(len(events.names), NONE, dtype=np.int64)
+    for code in distinct(events.name[chosen]).tolist():
+        text = events.names[code]
+        text = "ProfilerStep#" if _STEP.match(text) else text
+        table[code] = rows.setdefault(text, len(rows))
+    return table, list(rows)
+
+
+def _launched_inside(events: Events, launches: Launches, tree: Nest) -> tuple[Ints, Ints]:
+    """Device events launched inside an annotation, and the position of the innermost one.
+
+    What a thread of the autograd engine launches also counts for what is open on the thread that annotates most: it
+    waits there for the backward pass. Such an event may stand twice.
+    """
+    known = launches.known & events.is_device[launches.of]
+    work, call = launches.of[known], launches.launch[known]
+    threads, times = events.thread[call].astype(np.int64), events.ts_ns[call]
+    engine = _engine_threads(events)
+    roots = tree.parent == NONE
+    by_thread = np.bincount(tree.thread[roots], weights=(tree.ends - tree.starts)[roots])
+    by_thread[engine[engine < len(by_thread)]] = 0
+    main = int(np.argmax(by_thread))
+    behalf = np.isin(threads, engine[engine != main])
+    owner = np.concatenate(
+        [tree.innermost(threads, times), tree.innermost(np.full(int(behalf.sum()), main), times[behalf])]
+    )
+    work = np.concatenate([work, work[behalf]])
+    inside = owner != NONE
+    return work[inside], owner[inside]
+
+
+def _engine_threads(events: Events) -> Ints:
+    codes = [c for c, n in enumerate(events.names) if n.startswith("autograd::engine::evaluate_function")]
+    chosen = (events.category == Category.CPU_OP) & np.isin(events.name, codes)
+    return distinct(events.thread[chosen]).astype(np.int64)
+
+
+def _labels_around(tree: Nest, label: Ints, work: Ints, owner: Ints) -> tuple[Ints, Ints]:
+    """Every (label, work) such that an annotation of that label is around the work; each pair once."""
+    found_labels, found_work = [], []
+    while len(work):
+        found_labels.append(label[owner])
+        found_work.append(work)
+        above = tree.parent[owner]
+        more = above != NONE
+        work, owner = work[more], above[more]
+    if not found_labels:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    labels, works = np.concatenate(found_labels), np.concatenate(found_work)
+    width = int(works.max()) + 1
+    pairs = distinct(labels * width + works)
+    return pairs // width, pairs % width
+
+
+def _device_spans(events: Events, label_of: Ints, count: int) -> tuple[Ints, NDArray[np.bool_]]:
+    """Time covered by the profiler's own device-side annotations of each label; and whether there are any."""
+    chosen = events.where(Category.GPU_ANNOTATION)
+    table = label_of[events.name[chosen]]
+    known = table != NONE
+    chosen, table = chosen[known], table[known]
+    has = np.zeros(count, dtype=bool)
+    has[table] = True
+    return union_by_group(table, events.ts_ns[chosen], events.end_ns[chosen], count=count), has

@@ -1,12 +1,17 @@
 """Nsight Systems' SQLite exports (``nsys export --type sqlite``) through the same columns as a profiler's JSON.
 
 Which tables and columns an export has depends on the version and on what was traced; what is absent is told.
+
+Nsight Systems' own reports (.nsys-rep): only nsys reads them; its SQLite export is what stepscope reads.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 import sqlite3
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, MissingError
 from stepscope.traces.events import NONE, Category, Events, Ints, Note, RankTrace, TraceMeta
 from stepscope.traces.source import SQLITE_MAGIC
 
@@ -387,3 +392,33 @@ def _sync_name(label: Any) -> str:
 
 def _of(table: Sequence[str], code: Any, otherwise: str) -> str:
     return table[code] if isinstance(code, int) and 0 <= code < len(table) else otherwise
+
+
+def exported(report: Path) -> Path:
+    """The SQLite export beside ``report``: the one that is there and as new, else the one that the installed nsys makes.
+
+    Raises MissingError with the command to run where nsys is not installed, DataError where it fails.
+    """
+    export = report.with_suffix(".sqlite")
+    try:
+        if export.stat().st_mtime >= report.stat().st_mtime:
+            return export
+    except FileNotFoundError:
+        pass
+    line = ["nsys", "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(export), str(report)]
+    if shutil.which("nsys") is None:
+        raise MissingError(
+            f"{report}: only nsys reads this file",
+            why="nsys is not installed, or not on PATH",
+            fix="run this where nsys is installed, and pass the result: "
+            f"{shlex.join(['nsys', *line[1:4], '--output', *line[-2:]])}",
+        )
+    done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    if done.returncode != 0 or not export.is_file():
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise DataError(
+            f"{report}: nsys could not export it",
+            why=said[-1] if said else f"exit code {done.returncode}",
+            fix=f"run it by hand: {shlex.join(line)}",
+        )
+    return export

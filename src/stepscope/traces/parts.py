@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stepscope.traces.decode import ColumnBuilder, DecodedPart
-from stepscope.traces.device_scan import device_rows
 from stepscope.traces.envelope import EventStream, NotATrace
-from stepscope.traces.repair import KINETO_CUT
-from stepscope.traces.source import CHUNK_BYTES, ByteSource, is_packed
-from stepscope.traces.wire import UNREADABLE
+from stepscope.traces.source import CHUNK_BYTES, KINETO_CUT, ByteSource, is_packed
+from stepscope.traces.wire import UNREADABLE, device_rows
 
 PART_BYTES = 32 << 20
 """Text of one stretch: its columns, about a tenth of that, are what waits to be merged."""

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.records.trace_collectives import (
     IDLE_CAUSES,
@@ -19,9 +18,8 @@ from stepscope.records.trace_collectives import (
 from stepscope.records.trace_path import CauseShare
 from stepscope.stats import spans
 from stepscope.stats.spans import median
-from stepscope.traces.packed_spans import spans_of
-
-Ints = NDArray[np.int64]
+from stepscope.traces.events import Ints
+from stepscope.traces.waits import spans_of
 
 _KINDS = ("compute", "memory", *IDLE_CAUSES)
 _MOSTLY = 0.5

@@ -7,20 +7,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.records.prediction import RankStep, StepCall
 from stepscope.records.trace_budget import StepBudget
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity
-from stepscope.traces.classify import Work
-from stepscope.traces.events import NONE, Events, RankTrace
-from stepscope.traces.links import Launches, computed_before
-from stepscope.traces.phases import BACKWARD, pass_at
-
-Ints = NDArray[np.int64]
+from stepscope.traces.activity import Activity, Work
+from stepscope.traces.events import NONE, Events, Ints, RankTrace
+from stepscope.traces.nesting import Launches, computed_before
+from stepscope.traces.steps import BACKWARD, pass_at
 
 WAITED_NS = {"device": 20_000, "cpu_spans": 200_000}
 """A shorter pause of computation is a launch, or the interpreter between two operators, whatever ends in it."""

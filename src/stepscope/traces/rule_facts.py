@@ -6,20 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_rules import GradientSync, HostLateness, KernelKind, KernelMix, SyncPlace
 from stepscope.stats import spans
-from stepscope.traces.classify import Work, work_of
-from stepscope.traces.events import Category, Events, RankTrace
-from stepscope.traces.host_marks import Marks, step_marks
+from stepscope.traces.activity import Work, work_of
+from stepscope.traces.events import Category, Events, Ints, RankTrace
 from stepscope.traces.idle import IdleGaps
 from stepscope.traces.kernel_names import kernel_kind
 from stepscope.traces.nesting import sums
-from stepscope.traces.passes import AUTOGRAD
-
-Ints = NDArray[np.int64]
+from stepscope.traces.passes import AUTOGRAD, Marks, step_marks
 
 SHORT_NS = 10_000
 """A kernel of at most this takes no longer than launching it: 5 to 10 us a launch in eager PyTorch (the V100, A100 and
@@ -81,7 +77,7 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
     found = HostLateness(rank=trace.rank, late_ns=total, operator_ns=inside, python_ns=total - inside)
     if events.is_device.any():
         return found
-    from stepscope.traces.dispatch import host_dispatch
+    from stepscope.traces.launches import host_dispatch
 
     calls, dispatch_ns, recorded = host_dispatch(events)
     return replace(
@@ -107,7 +103,7 @@ def step_flop(trace: RankTrace) -> float | None:
     marks = step_marks(events)
     if not len(marks) or not (events.flop or len(events.shapes)):
         return None
-    from stepscope.traces.flop import flop_by_event  # of traces with shapes alone
+    from stepscope.traces.operators import flop_by_event  # of traces with shapes alone
 
     operators = np.flatnonzero(events.category == Category.CPU_OP)
     starts = events.ts_ns[operators]

@@ -12,15 +12,20 @@ from stepscope.traces.activity import Activity
 from stepscope.traces.collectives import communication
 from stepscope.traces.conformance import check_plan
 from stepscope.traces.events import RankTrace
-from stepscope.traces.frameworks_seen import frameworks_of
-from stepscope.traces.group_budget import group_budgets
-from stepscope.traces.groups import NOT_SHARDED
-from stepscope.traces.idle import IdleGaps, idle_causes, idle_gaps
-from stepscope.traces.links import Launches, launches_of
-from stepscope.traces.long_gaps import long_gaps
-from stepscope.traces.phases import phase_budgets, phase_spans
+from stepscope.traces.groups import NOT_SHARDED, group_budgets
+from stepscope.traces.idle import IdleGaps, idle_causes, idle_gaps, long_gaps
+from stepscope.traces.nesting import Launches, launches_of
 from stepscope.traces.rule_facts import gradient_sync, host_lateness, kernel_mix, step_flop, step_operators
-from stepscope.traces.steps import StepWindows, outside_work, step_budgets, step_windows, whole_steps
+from stepscope.traces.steps import (
+    StepWindows,
+    outside_work,
+    phase_budgets,
+    phase_spans,
+    step_budgets,
+    step_windows,
+    whole_steps,
+)
+from stepscope.traces.units import frameworks_of
 
 if TYPE_CHECKING:
     from stepscope.records.trace_collectives import RankCommunication
@@ -66,12 +71,12 @@ def _with_passes(result: RankPass, trace: RankTrace, activity: Activity, calls: 
     if not result.steps:
         return result
     if (trace.events.forward_thread > 0).any():
-        from stepscope.traces.backward_passes import backward_passes
+        from stepscope.traces.buckets import backward_passes
 
         layers = {g.group for g in result.groups if g.kind in NOT_SHARDED}
         result = replace(result, backward_passes=backward_passes(trace, calls.collectives, layers=layers))
     if any(c.op == "send_recv" for c in calls.collectives):
-        from stepscope.traces.stage_waits import stage_waits
+        from stepscope.traces.waiting import stage_waits
 
         waits = stage_waits(trace, activity, result.steps, calls.collectives, result.backward_passes)
         result = replace(result, stage_waits=waits)
@@ -135,7 +140,7 @@ def _details(
 
         result = replace(result, copies=copy_table(trace))
     if "annotations" in asked:
-        from stepscope.traces.annotations import annotation_rows
+        from stepscope.traces.modules import annotation_rows
 
         result = replace(result, annotations=annotation_rows(trace, launches, limit=wanted.limit))
     if "modules" in asked:
@@ -143,7 +148,7 @@ def _details(
 
         result = replace(result, modules=known("modules", module_rows(trace, activity, launches)) or ())
     if "sequences" in asked:
-        from stepscope.traces.sequences import sequence_rows
+        from stepscope.traces.kernels import sequence_rows
 
         result = replace(result, sequences=sequence_rows(trace))
     if "buckets" in asked and result.communication is not None:
@@ -152,15 +157,14 @@ def _details(
         rows = bucket_rows(trace, activity, launches, result.communication.collectives)
         result = replace(result, buckets=rows)
     if "units" in asked and result.communication is not None:
-        from stepscope.traces.unit_copies import unit_copies
-        from stepscope.traces.units import sharded_units
+        from stepscope.traces.units import sharded_units, unit_copies
 
         units = sharded_units(trace, activity, phases, result.communication.collectives)
         if units is not None and units.source == "device":
             units = replace(units, copies=unit_copies(trace.events, activity, launches, windows))
         result = replace(result, units=units)
     if "layers" in asked and result.communication is not None:
-        from stepscope.traces.layers import divided_layers
+        from stepscope.traces.modules import divided_layers
 
         layers = divided_layers(trace, activity, phases, result.communication.collectives, result.groups)
         result = replace(result, layers=layers)

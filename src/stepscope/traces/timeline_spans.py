@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.records.trace_budget import KINDS, WAITING, IdleSpan, KindSpans, NamedSpan, RankSpans
 from stepscope.stats import spans
@@ -15,9 +14,7 @@ from stepscope.stats.spans import Spans, union
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import Events
 from stepscope.traces.idle import IdleGaps
-from stepscope.traces.packed_spans import pack, unpack
-
-Ints = NDArray[np.int64]
+from stepscope.traces.waits import pack, unpack
 
 MAX_SPANS = 10_000
 """Spans kept of one rank, all kinds together."""

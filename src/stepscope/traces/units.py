@@ -1,4 +1,9 @@
-"""Sharded training (FSDP, ZeRO) unit by unit: what each gathers and reduces, in which pass, and whether it came early."""
+"""Sharded training (FSDP, ZeRO) unit by unit: what each gathers and reduces, in which pass, and whether it came early.
+
+Copies that sharding itself makes around its collectives, and how much of them no computation hides.
+
+Which frameworks a job uses, as far as its trace says.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,61 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.records.trace_collectives import RankCollective
-from stepscope.records.trace_rules import EARLY_SHARE, ROOT, ShardedUnits, UnitCall
+from stepscope.records.trace_rules import EARLY_SHARE, ROOT, ShardedUnits, UnitCall, UnitCopies
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity
-from stepscope.traces.events import Category, Events, RankTrace
-from stepscope.traces.frameworks_seen import frameworks_of
+from stepscope.traces.activity import Activity, Work
+from stepscope.traces.copies import copy_kind
+from stepscope.traces.events import Category, Events, Ints, RankTrace, TraceMeta
 from stepscope.traces.groups import NOT_SHARDED, kind_by_name
-from stepscope.traces.phases import BACKWARD, pass_at
+from stepscope.traces.nesting import Launches
+from stepscope.traces.steps import BACKWARD, StepWindows, pass_at
+
+_BY_MODULE = {
+    "accelerate": "accelerate", "transformers": "transformers", "lightning": "lightning", "pytorch_lightning": "lightning",
+    "deepspeed": "deepspeed", "megatron": "megatron", "torchtitan": "torchtitan",
+}  # fmt: skip
+"""Package whose objects the hook of `stepscope profile` saw in use -> framework."""
+
+_TRAINER = "transformers.Trainer"
+"""Models of that package train in loops of all kinds; the options of its trainer are those of its trainer's jobs."""
+
+_BY_NAME = (
+    ("fsdp2", "FSDP::"), ("fsdp1", "FullyShardedDataParallel."), ("ddp", "DistributedDataParallel."),
+    ("lightning", "[pl]["), ("megatron", "megatron/"), ("torchtitan", "torchtitan/"), ("deepspeed", "deepspeed/"),
+    ("transformers", "transformers/trainer.py"),
+)  # fmt: skip
+"""Framework, and how its annotations and (with stacks) the files of its functions begin."""
+
+
+_WRAPS = {
+    "lightning": ("transformers", "accelerate"), "transformers": ("accelerate",), "megatron": ("transformers", "accelerate"),
+    "torchtitan": ("transformers", "accelerate"),
+}  # fmt: skip
+"""Framework that runs the training loop -> those that it uses or imports inside: their options are not the job's."""
+
+
+def frameworks_of(events: Events, meta: TraceMeta) -> tuple[str, ...]:
+    """Keys of frameworks, sorted: by whose objects the job's hook saw alive, what it wraps its model in, and the names of
+    its events. What is merely imported is not in use: a record without the objects names none of these."""
+    model = meta.stepscope.get("model")
+    facts = model if isinstance(model, dict) else {}
+    objects = facts.get("objects")
+    used = {str(each) for each in objects} if isinstance(objects, list) else set()
+    packages = {each.partition(".")[0] for each in used}
+    if _TRAINER not in used:
+        packages.discard("transformers")
+    found = {_BY_MODULE[name] for name in packages if name in _BY_MODULE}
+    found |= {key for key, fact in (("ddp", "ddp"), ("fsdp1", "fsdp"), ("fsdp2", "fsdp2")) if facts.get(fact)}
+    for key, begins in _BY_NAME:
+        if key not in found and any(name.startswith(begins) for name in events.names):
+            found.add(key)
+    inside = {key for outer, keys in _WRAPS.items() if outer in found for key in keys}
+    return tuple(sorted(found - inside))
+
 
 _FSDP2 = re.compile(r"FSDP::(?:all_gather|post_backward_reduce)(?: \((.*)\))?$")
 _FSDP1 = "FullyShardedDataParallel."
@@ -194,3 +244,77 @@ def _rows(activity: Activity, kept: Sequence[tuple[RankCollective, bool, str | N
                 )
             )
     return tuple(rows)
+
+
+_MARKS = {
+    re.compile(r"FSDP::all_gather_copy_out\b|fsdp::split_with_sizes_copy"): "copy-out of gathered parameters",
+    re.compile(r"FSDP::all_gather( \(|$)|fsdp::all_gather_copy_in"): "copy-in of shards to gather",
+    re.compile(r"FSDP::post_backward_reduce\b|fsdp::chunk_cat"): "copy-in of gradients to reduce",
+    re.compile(r"FullyShardedDataParallel\._(pre_forward|pre_backward_hook|post_backward_hook)"): "",
+}
+"""How names of host ranges begin (torch.distributed.fsdp 2.4 to 2.13), and what kernels launched there copy; of FSDP1,
+whose hooks also compute, memory copies alone."""
+
+_DIRECTIONS = {"HtoD": "parameters to the device", "DtoH": "gradients to the host"}
+"""With parameters kept in host memory."""
+
+
+def unit_copies(events: Events, activity: Activity, launches: Launches, windows: StepWindows) -> tuple[UnitCopies, ...]:
+    """Those of the steps (without marks: of the window) by kind, longest exposed first.
+
+    Exposed: kernels under no other computation, memory copies under no other work at all, as in the budget.
+    """
+    indices, work = activity.indices, activity.work
+    starts, ends = events.ts_ns[indices], events.end_ns[indices]
+    kinds = _kinds(events, activity, np.where(launches.known, events.ts_ns[np.maximum(launches.launch, 0)], -1))
+    if len(windows.edges):
+        kinds[(starts < windows.edges[0]) | (starts >= windows.edges[-1])] = ""
+    copies = kinds != ""
+    if not copies.any():
+        return ()
+    others = (work == Work.COMPUTE) & ~copies
+    hidden_by = {
+        Work.COMPUTE: spans.union(starts[others], ends[others]),
+        Work.MEMORY: spans.join(activity.compute, activity.comm),
+    }
+    rows = []
+    for kind in sorted(set(kinds[copies])):
+        mine = kinds == kind
+        exposed = spans.EMPTY
+        for of, hides in hidden_by.items():
+            these = mine & (work == of)
+            exposed = spans.join(exposed, spans.subtract(spans.union(starts[these], ends[these]), hides))
+        longest = int(np.argmax(np.where(mine, ends - starts, -1)))
+        rows.append(
+            UnitCopies(
+                kind=kind,
+                calls=int(mine.sum()),
+                busy_ns=spans.union(starts[mine], ends[mine]).measure,
+                exposed_ns=exposed.measure,
+                longest_ns=(int(starts[longest]), int(ends[longest])),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.exposed_ns))
+
+
+def _kinds(events: Events, activity: Activity, called: Ints) -> NDArray[np.object_]:
+    """What each event of ``activity`` copies, by where its launch was ``called``; "" for what is no copy of a unit."""
+    host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    kinds = np.full(len(called), "", dtype=object)
+    for mark, kernels_copy in _MARKS.items():
+        ranges = host & events.named(lambda name, begins=mark.match: begins(name) is not None)  # type: ignore[misc]
+        if not ranges.any():
+            continue
+        inside = _within(spans.union(events.ts_ns[ranges], events.end_ns[ranges]), called) & (kinds == "")
+        if kernels_copy:
+            kinds[inside & (activity.work == Work.COMPUTE)] = kernels_copy
+        for place in np.flatnonzero(inside & (activity.work == Work.MEMORY)).tolist():
+            name = events.names[events.name[activity.indices[place]]]
+            kinds[place] = _DIRECTIONS.get(copy_kind(name)[0], kernels_copy)
+    return kinds
+
+
+def _within(ranges: Spans, times: Ints) -> NDArray[np.bool_]:
+    at = np.searchsorted(ranges.starts, times, side="right") - 1
+    inside: NDArray[np.bool_] = (at >= 0) & (times < ranges.ends[np.maximum(at, 0)])
+    return inside

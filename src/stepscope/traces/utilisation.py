@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
@@ -15,14 +14,10 @@ from stepscope.machine.peaks.lookup import find
 from stepscope.records.trace_budget import StepBudget, StepUtilisation, Utilisation
 from stepscope.stats import spans
 from stepscope.traces.events import NONE, Category, Events, RankTrace, Shapes
-from stepscope.traces.flop import MATRIX_PRODUCTS, flop_by_event, uncounted_products
-from stepscope.traces.host_marks import step_marks
 from stepscope.traces.kernel_names import MATRIX, kernel_dtype, kernel_kind
-from stepscope.traces.links import launches_of
-from stepscope.traces.operators import OperatorLinks, operator_links
-from stepscope.traces.passes import AUTOGRAD
-
-Ints = NDArray[np.int64]
+from stepscope.traces.nesting import launches_of
+from stepscope.traces.operators import MATRIX_PRODUCTS, OperatorLinks, flop_by_event, operator_links, uncounted_products
+from stepscope.traces.passes import AUTOGRAD, step_marks
 
 FORMULA = "FLOP per step / (step time x devices x dense peak)"
 

@@ -10,7 +10,7 @@ import pytest
 from stepscope.core.errors import Unavailable
 from stepscope.predict.step.model import ModelShape, find_model
 from stepscope.results.job_from_traces import TracedModel, model_of_calls, recorded_parameters
-from stepscope.traces.layer_calls import LayerCalls
+from stepscope.traces.operators import LayerCalls
 
 
 def calls_of(shape: ModelShape, *, passes: int = 3, again: int = 1, fused: bool = False) -> LayerCalls:

@@ -6,9 +6,9 @@ from tests.hand_events import device_mark, kernel, launch, mark, op, trace
 
 from stepscope.records.trace_work import AnnotationRow
 from stepscope.traces.activity import activity_of
-from stepscope.traces.annotations import annotation_rows
 from stepscope.traces.events import RankTrace
-from stepscope.traces.links import launches_of
+from stepscope.traces.modules import annotation_rows
+from stepscope.traces.nesting import launches_of
 
 
 def rows(made: RankTrace) -> dict[str, AnnotationRow]:

@@ -13,8 +13,8 @@ from stepscope.traces.activity import activity_of
 from stepscope.traces.buckets import bucket_rows
 from stepscope.traces.collectives import rank_communication
 from stepscope.traces.events import RankTrace
-from stepscope.traces.links import launches_of
 from stepscope.traces.load import load_traces
+from stepscope.traces.nesting import launches_of
 
 SETS = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
 NOTHING = OwnTime(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.trace_layout import write
 
-from stepscope.traces.classify import Work, is_communication, work_of
+from stepscope.traces.activity import Work, is_communication, work_of
 from stepscope.traces.load import load_file
 
 

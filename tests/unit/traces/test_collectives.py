@@ -12,18 +12,19 @@ from tests.communications import rank as communicating
 from tests.trace_builder import build, write_job
 
 from stepscope.records.trace_collectives import IDLE_CAUSES, RankCollective
-from stepscope.traces.collective_names import (
+from stepscope.traces.collective_calls import (
     dtype_of_kernel,
     elements_of,
+    inputs_of,
     op_named,
     op_of_kernel,
     ranks_by_shapes,
+    whole_of_launch,
 )
 from stepscope.traces.collectives import rank_communication
 from stepscope.traces.events import CollectiveArgs, Shapes
 from stepscope.traces.groups import ranks_in
 from stepscope.traces.load import load_traces
-from stepscope.traces.recorded_inputs import inputs_of, whole_of_launch
 from stepscope.traces.waiting import job_collectives
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"

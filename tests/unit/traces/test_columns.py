@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepscope.traces.columns import GrowingColumn, as_number, narrow, snug, wide
-from stepscope.traces.decimals import from_texts
-from stepscope.traces.device_scan import device_rows
 from stepscope.traces.load import load_traces
+from stepscope.traces.wire import GrowingColumn, as_number, device_rows, from_texts, narrow, snug, wide
 
 ONE = (
     b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":10.500,"dur":2.250,'

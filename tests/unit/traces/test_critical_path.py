@@ -12,8 +12,8 @@ from stepscope.records.trace_path import CriticalPath
 from stepscope.traces.activity import activity_of
 from stepscope.traces.critical_path import critical_path, rank_legs
 from stepscope.traces.events import Category, RankTrace
-from stepscope.traces.links import launches_of
 from stepscope.traces.load import load_traces
+from stepscope.traces.nesting import launches_of
 
 SETS = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
 

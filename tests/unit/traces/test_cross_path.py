@@ -8,9 +8,8 @@ from stepscope.core.errors import Unavailable
 from stepscope.records.trace_collectives import MatchedCollective, RankWaiting
 from stepscope.records.trace_path import CrossRankPath, RankLegs
 from stepscope.traces.activity import activity_of
-from stepscope.traces.critical_path import rank_legs
-from stepscope.traces.cross_path import cross_rank_path
-from stepscope.traces.links import launches_of
+from stepscope.traces.critical_path import cross_rank_path, rank_legs
+from stepscope.traces.nesting import launches_of
 
 
 def met(places: dict[int, int], *, last_rank: int | None, transfer_ns: int | None) -> MatchedCollective:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.traces.decimals import FLOAT_LIMIT_US, RANGE_US, from_floats, from_texts
+from stepscope.traces.wire import FLOAT_LIMIT_US, RANGE_US, from_floats, from_texts
 
 
 def exact(text: str) -> int:

@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.trace_builder import build, rank_text
 
-from stepscope.traces.device_scan import device_rows
+from stepscope.traces.wire import device_rows
 
 
 def block_of(text: str) -> bytes:

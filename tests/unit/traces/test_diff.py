@@ -11,7 +11,7 @@ from stepscope.stats.compare import Change
 from stepscope.traces.activity import activity_of
 from stepscope.traces.diff import OTHERS, diff_profiles, only_steps, step_verdict, work_profile
 from stepscope.traces.events import RankTrace
-from stepscope.traces.links import launches_of
+from stepscope.traces.nesting import launches_of
 from stepscope.traces.steps import step_windows
 
 

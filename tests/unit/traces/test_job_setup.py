@@ -9,7 +9,7 @@ import pytest
 from tests.hand_events import mark, trace
 
 from stepscope.records.profile import JobSetup, LoaderSetup
-from stepscope.traces.job_setup import setup_of
+from stepscope.traces.rank_pass import setup_of
 
 LOADER = {
     "num_workers": 2, "pin_memory": True, "persistent_workers": False, "prefetch_factor": 2, "distributed_sampler": True,

@@ -9,7 +9,7 @@ from stepscope.records.trace_work import LaunchStatistics
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import RankTrace
 from stepscope.traces.launches import launch_statistics, queue_length
-from stepscope.traces.links import launches_of
+from stepscope.traces.nesting import launches_of
 
 
 def statistics(made: RankTrace) -> LaunchStatistics | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.hand_events import op, trace
 
-from stepscope.traces.layer_calls import layer_calls
+from stepscope.traces.operators import layer_calls
 
 
 def test_calls_by_the_shapes_of_their_weights_each_counted_once() -> None:

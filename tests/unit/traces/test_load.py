@@ -15,7 +15,7 @@ from tests.trace_layout import GENERATIONS, LAYOUTS, PACKINGS, rewritten, write
 from tests.trace_reference import SHARED, reference_rows, rows_of
 
 from stepscope.core.errors import DataError
-from stepscope.traces.classify import Work, work_of
+from stepscope.traces.activity import Work, work_of
 from stepscope.traces.events import Category
 from stepscope.traces.load import load_file, load_traces
 

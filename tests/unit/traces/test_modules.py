@@ -9,8 +9,8 @@ from stepscope.core.errors import Unavailable
 from stepscope.records.trace_work import ModuleRow
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import MemoryInstants, RankTrace
-from stepscope.traces.links import launches_of
 from stepscope.traces.modules import module_rows
+from stepscope.traces.nesting import launches_of
 
 AUTOGRAD = "autograd::engine::evaluate_function: AddmmBackward0"
 

@@ -9,7 +9,7 @@ from tests.hand_events import call, kernel, launch, op, trace
 from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import RankTrace
-from stepscope.traces.links import launches_of
+from stepscope.traces.nesting import launches_of
 from stepscope.traces.operators import operator_table
 
 

@@ -8,8 +8,8 @@ from tests.hand_events import mark, op, trace
 from stepscope.records.trace_budget import PhaseBudget
 from stepscope.traces.activity import activity_of, parts_within
 from stepscope.traces.events import RankTrace
-from stepscope.traces.links import launches_of
-from stepscope.traces.phases import phase_budgets, phase_spans
+from stepscope.traces.nesting import launches_of
+from stepscope.traces.steps import phase_budgets, phase_spans
 
 
 def _phases(made: RankTrace, regions: dict[str, str] | None = None) -> dict[str, PhaseBudget]:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stepscope.traces.repair import is_valid, repaired, why_invalid
+from stepscope.traces.source import is_valid, repaired, why_invalid
 
 EVENT = '{"ph": "X", "cat": "cpu_op", "name": "%s", "pid": 1, "tid": 1, "ts": 1, "dur": 2}'
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.hand_events import copy, kernel, op, trace
 
-from stepscope.traces.sequences import sequence_rows
+from stepscope.traces.kernels import sequence_rows
 
 
 def runs(text: str, *, stream: int = 7, gap: int = 2):

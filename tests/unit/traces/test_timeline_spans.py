@@ -16,7 +16,9 @@ from stepscope.traces.activity import activity_of
 from stepscope.traces.job import analyse_job
 from stepscope.traces.load import EVERYTHING, Wanted
 from stepscope.traces.packed_spans import pack, unpack
+from stepscope.traces.rank_pass import EVERYTHING, Wanted
 from stepscope.traces.timeline_spans import coarser, fewer, timeline_spans
+from stepscope.traces.waits import pack, unpack
 
 
 def spans(*pairs: tuple[int, int]) -> Spans:

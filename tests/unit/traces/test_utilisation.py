@@ -11,7 +11,7 @@ from tests.hand_events import Row, kernel, launch, mark, op, trace
 from stepscope.records.trace_budget import Utilisation
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import Note, RankTrace
-from stepscope.traces.links import launches_of
+from stepscope.traces.nesting import launches_of
 from stepscope.traces.steps import step_budgets, step_windows, whole_steps
 from stepscope.traces.utilisation import matrix_dtype, utilisation
 

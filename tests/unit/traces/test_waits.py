@@ -11,9 +11,8 @@ from tests.communications import Met, collective, group, job, rank
 
 from stepscope.records.trace_collectives import ExactSpans, JobCollectives, RankCommunication
 from stepscope.stats.spans import union
-from stepscope.traces.packed_spans import exact, spans_of
 from stepscope.traces.waiting import job_collectives
-from stepscope.traces.waits import exposed_waiting, exposed_waits, waits_of
+from stepscope.traces.waits import exact, exposed_waiting, exposed_waits, spans_of, waits_of
 
 A, B = group("a", [0, 1]), group("b", [0, 1])
 

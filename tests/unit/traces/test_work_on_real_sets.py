@@ -9,20 +9,18 @@ import pytest
 from stepscope.core.errors import Unavailable
 from stepscope.records.codec import to_builtins
 from stepscope.traces.activity import activity_of
-from stepscope.traces.annotations import annotation_rows
 from stepscope.traces.buckets import bucket_rows
 from stepscope.traces.collectives import rank_communication
 from stepscope.traces.copies import copy_table
 from stepscope.traces.diff import diff_profiles, work_profile
-from stepscope.traces.kernels import kernel_table
+from stepscope.traces.kernels import kernel_table, sequence_rows
 from stepscope.traces.launches import launch_statistics
-from stepscope.traces.links import launches_of
 from stepscope.traces.load import load_traces
 from stepscope.traces.memory import memory_timeline
+from stepscope.traces.modules import annotation_rows
+from stepscope.traces.nesting import launches_of
 from stepscope.traces.operators import operator_table
-from stepscope.traces.phases import phase_spans
-from stepscope.traces.sequences import sequence_rows
-from stepscope.traces.steps import step_budgets, step_windows
+from stepscope.traces.steps import phase_spans, step_budgets, step_windows
 from stepscope.traces.utilisation import utilisation
 
 SETS = Path(__file__).parents[3].parent / "shared" / "data" / "traces"

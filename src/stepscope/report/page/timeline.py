@@ -26,7 +26,7 @@ from stepscope.traces.alignment import corrected
 from stepscope.traces.merge import merge_traces
 from stepscope.traces.packed_spans import spans_of
 from stepscope.traces.timeline_spans import MAX_GAPS, MAX_NAMED, MAX_SPANS, coarser, waiting_apart
-from stepscope.traces.waits import waits_of
+from stepscope.traces.waits import spans_of, waits_of
 
 MOST_BYTES = 32 << 20
 """Of a job's traces, as they lie on disk: more take longer to merge than the rest of a report."""

@@ -17,8 +17,8 @@ from stepscope.report.view import Charts, View, distinct
 from stepscope.results.evidence import CellEvidence, TraceEvidence
 from stepscope.results.sweeps import Hidden, OverlapGain, gains, hidden_of, overlap_conclusions, step_said, traces_of
 from stepscope.stats.spans import clip
-from stepscope.traces.packed_spans import unpack
 from stepscope.traces.timeline_spans import fewer
+from stepscope.traces.waits import unpack
 
 MAX_RANKS = 4
 """Ranks of one picture: one shows the overlap, a few show that it is the same on all."""

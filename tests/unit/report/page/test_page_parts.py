@@ -15,7 +15,7 @@ from stepscope.report.page.overview import headline, key_figures, shown_findings
 from stepscope.results.evidence import Evidence
 from stepscope.results.labels import failure_label
 from stepscope.stats import spans
-from stepscope.traces.packed_spans import unpack
+from stepscope.traces.waits import unpack
 
 
 def test_tables_leave_out_what_nobody_knows_and_say_what_failed() -> None:
