@@ -10,12 +10,13 @@ import numpy as np
 from stepscope.records.trace_collectives import IDLE_CAUSES, HiddenUnder, OwnTime, RankCollective, RankCommunication
 from stepscope.stats import spans
 from stepscope.stats.spans import distinct
-from stepscope.traces.activity import Activity, Work, activity_of
+from stepscope.traces.activity import Activity, activity_of
 from stepscope.traces.collective_calls import identities
 from stepscope.traces.events import NONE, Events, Ints, RankTrace
 from stepscope.traces.gloo import gloo_calls
 from stepscope.traces.groups import Groups
 from stepscope.traces.idle import IdleGaps, idle_gaps
+from stepscope.traces.kernel_names import Work
 from stepscope.traces.nesting import Launches, launches_of, sums
 from stepscope.traces.steps import StepWindows, phase_spans, step_windows, whole_steps
 from stepscope.traces.waits import exact

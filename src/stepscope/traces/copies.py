@@ -9,8 +9,8 @@ import numpy as np
 from stepscope.records.trace_work import CopyRow, CopyTable
 from stepscope.stats import spans
 from stepscope.stats.spans import distinct
-from stepscope.traces.activity import Work, work_of
 from stepscope.traces.events import Category, Events, Ints, RankTrace
+from stepscope.traces.kernel_names import Work, work_of
 
 _DIRECTION = re.compile(r"\b(HtoD|DtoH|DtoD|PtoP|HtoH|HtoA|AtoH|AtoA|AtoD|DtoA)\b")
 _WORDS = re.compile(r"Copy(Host|Device)To(Host|Device)")

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_path import PathLeg, PathParts, RankLegs
 from stepscope.stats import spans
 from stepscope.traces.activity import Activity
-
-Ints = NDArray[np.int64]
+from stepscope.traces.events import Ints
 
 LEAST_WAIT_NS = 20_000
 """What ends while the thread is between two operators for less than this was not waited for."""

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
-from stepscope.traces.activity import Work
-from stepscope.traces.cpu_legs import Ints
 from stepscope.traces.events import Category, Events, Ints
+from stepscope.traces.kernel_names import Work
 from stepscope.traces.passes import COMM_LAUNCHES, comm_calls, loading_marks, step_marks
 
 _COMPILED = ("CompiledFunction", "Torch-Compiled", "## Call CompiledFx", "TorchDynamo", "Pregraph")

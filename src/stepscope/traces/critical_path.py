@@ -28,9 +28,10 @@ from stepscope.records.trace_path import (
 )
 from stepscope.stats import spans
 from stepscope.stats.spans import distinct
-from stepscope.traces.activity import Activity, Work
+from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Events, Ints, RankTrace
 from stepscope.traces.host_line import GLOO, NEVER, OPERATOR, OTHER, RUNTIME, HostLine, stream_waits
+from stepscope.traces.kernel_names import Work
 from stepscope.traces.nesting import Launches, sums
 
 TOP = 20

@@ -16,11 +16,9 @@ from stepscope.core.errors import DataError, MissingError, StepscopeError, Unava
 from stepscope.core.words import counted, listed
 from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps
+from stepscope.traces.envelope import RANK_IN_NAME
 from stepscope.traces.load import Advanced, Wanted, one_per_rank, trace_files
 from stepscope.traces.rank_pass import pass_file
-from stepscope.traces.envelope import RANK_IN_NAME
-from stepscope.traces.load import Advanced, one_per_rank, trace_files
-from stepscope.traces.rank_pass import Wanted, pass_file
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.records.trace_work import KernelRow, KernelTable, SequenceRow
-from stepscope.traces.activity import Work, work_of
 from stepscope.traces.events import Category, Ints, RankTrace
-from stepscope.traces.kernel_names import uses_tensor_cores
+from stepscope.traces.kernel_names import Work, uses_tensor_cores, work_of
 
 _WORK = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication"}
 

@@ -27,9 +27,10 @@ from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_rules import DividedLayers, LayerCall
 from stepscope.records.trace_work import AnnotationRow, ModuleRow
 from stepscope.stats.spans import Spans, distinct
-from stepscope.traces.activity import Activity, Work, work_of
+from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
 from stepscope.traces.groups import UNNAMED
+from stepscope.traces.kernel_names import Work, work_of
 from stepscope.traces.nesting import Launches, Nest, nest, sums, union_by_group
 from stepscope.traces.passes import AUTOGRAD
 from stepscope.traces.steps import BACKWARD, pass_at

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.stats.spans import distinct
-from stepscope.traces.activity import Activity, Work
+from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Category, Events, Ints
+from stepscope.traces.kernel_names import Work
 
 AnyInts = NDArray[np.integer[Any]]
 

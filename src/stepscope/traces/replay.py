@@ -13,8 +13,9 @@ from stepscope.records.trace_budget import StepBudget
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity, Work
+from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Events, Ints, RankTrace
+from stepscope.traces.kernel_names import Work
 from stepscope.traces.nesting import Launches, computed_before
 from stepscope.traces.steps import BACKWARD, pass_at
 

@@ -10,10 +10,9 @@ import numpy as np
 from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_rules import GradientSync, HostLateness, KernelKind, KernelMix, SyncPlace
 from stepscope.stats import spans
-from stepscope.traces.activity import Work, work_of
 from stepscope.traces.events import Category, Events, Ints, RankTrace
 from stepscope.traces.idle import IdleGaps
-from stepscope.traces.kernel_names import kernel_kind
+from stepscope.traces.kernel_names import Work, kernel_kind, work_of
 from stepscope.traces.nesting import sums
 from stepscope.traces.passes import AUTOGRAD, Marks, step_marks
 

@@ -18,8 +18,9 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_budget import OutsideWork, Phase, PhaseBudget, StepBudget
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity, Work, parts_within
+from stepscope.traces.activity import Activity, parts_within
 from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
+from stepscope.traces.kernel_names import Work
 from stepscope.traces.nesting import Launches
 from stepscope.traces.passes import AUTOGRAD, DATA_MARKS, Marks, Passes, comm_calls, passes_of, step_marks
 

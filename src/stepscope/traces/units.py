@@ -19,10 +19,11 @@ from stepscope.records.trace_collectives import RankCollective
 from stepscope.records.trace_rules import EARLY_SHARE, ROOT, ShardedUnits, UnitCall, UnitCopies
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
-from stepscope.traces.activity import Activity, Work
+from stepscope.traces.activity import Activity
 from stepscope.traces.copies import copy_kind
 from stepscope.traces.events import Category, Events, Ints, RankTrace, TraceMeta
 from stepscope.traces.groups import NOT_SHARDED, kind_by_name
+from stepscope.traces.kernel_names import Work
 from stepscope.traces.nesting import Launches
 from stepscope.traces.steps import BACKWARD, StepWindows, pass_at
 

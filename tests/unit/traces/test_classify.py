@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.trace_layout import write
 
-from stepscope.traces.activity import Work, is_communication, work_of
+from stepscope.traces.kernel_names import Work, is_communication, work_of
 from stepscope.traces.load import load_file
 
 

@@ -15,10 +15,8 @@ from stepscope.records.trace_rules import DividedLayers
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.report import trace_sections
 from stepscope.traces.job import analyse_job
-from stepscope.traces.layers import layer_of
 from stepscope.traces.load import Wanted
 from stepscope.traces.modules import layer_of
-from stepscope.traces.rank_pass import Wanted
 
 
 def layers(job: SimulatedJob, folder: Path) -> DividedLayers:

@@ -15,8 +15,8 @@ from tests.trace_layout import GENERATIONS, LAYOUTS, PACKINGS, rewritten, write
 from tests.trace_reference import SHARED, reference_rows, rows_of
 
 from stepscope.core.errors import DataError
-from stepscope.traces.activity import Work, work_of
 from stepscope.traces.events import Category
+from stepscope.traces.kernel_names import Work, work_of
 from stepscope.traces.load import load_file, load_traces
 
 TRACES = SHARED / "traces"

@@ -12,9 +12,9 @@ from tests.trace_reference import SHARED
 
 from stepscope.core.errors import DataError
 from stepscope.traces import nsys
-from stepscope.traces.activity import Work, work_of
 from stepscope.traces.events import NONE, Category
 from stepscope.traces.job import analyse_job
+from stepscope.traces.kernel_names import Work, work_of
 from stepscope.traces.load import load_traces
 from stepscope.traces.nsys import load_nsys
 

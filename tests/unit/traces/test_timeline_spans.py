@@ -15,8 +15,6 @@ from stepscope.stats.spans import EMPTY, Spans, union
 from stepscope.traces.activity import activity_of
 from stepscope.traces.job import analyse_job
 from stepscope.traces.load import EVERYTHING, Wanted
-from stepscope.traces.packed_spans import pack, unpack
-from stepscope.traces.rank_pass import EVERYTHING, Wanted
 from stepscope.traces.timeline_spans import coarser, fewer, timeline_spans
 from stepscope.traces.waits import pack, unpack
 

@@ -24,7 +24,6 @@ from stepscope.stats.measured import common_steps
 from stepscope.stats.spans import EMPTY, Spans
 from stepscope.traces.alignment import corrected
 from stepscope.traces.merge import merge_traces
-from stepscope.traces.packed_spans import spans_of
 from stepscope.traces.timeline_spans import MAX_GAPS, MAX_NAMED, MAX_SPANS, coarser, waiting_apart
 from stepscope.traces.waits import spans_of, waits_of
 
