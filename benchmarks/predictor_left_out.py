@@ -23,7 +23,7 @@ from benchmarks._report import heading
 from benchmarks.validate.collectives import SIZE_CLASSES, Compared, predict_row
 from benchmarks.validate.tables import MeasuredRow, read_measured_table
 from stepscope.predict.collectives import constants
-from stepscope.predict.collectives.fabrics import Fabric
+from stepscope.predict.collectives.machine import Fabric
 
 CONSTANTS = (
     "RING_SHARE", "MESH_SHARE", "PEER_SHARE", "SWITCH_SHARE", "TORCH_CALL_US", "ROUNDING",

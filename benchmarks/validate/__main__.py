@@ -18,7 +18,7 @@ from stepscope.cli.findings import show_table
 from stepscope.core.errors import DataError, StepscopeError
 from stepscope.core.words import counted
 from stepscope.predict.step.run_fit import Material
-from stepscope.predict.step.run_rows import has_table
+from stepscope.predict.step.run_rows import lines_of_csv, of_runs
 
 
 def main(arguments: list[str]) -> int:
@@ -65,8 +65,14 @@ def _answers(path: Path) -> list[tuple[Question, Answer]]:
     if not path.is_dir():
         return []
     material = Material(path)
-    tables = material.rows or material.unread or has_table(path) or list(path.glob("collectives_*.csv"))
-    return [(question, question.ask(material)) for question in QUESTIONS] if tables else []
+    tables = [file for file in path.glob("*.csv") if of_runs(lines_of_csv(file).fieldnames or ())]
+    tables += path.glob("collectives_*.csv")
+        material.rows
+        or material.unread
+        or any(of_runs(lines_of_csv(file).fieldnames or ()) for file in path.glob("*.csv"))
+        or list(path.glob("collectives_*.csv"))
+    )
+    return [(question, question.ask(material)) for question in QUESTIONS] if tables or material.rows or material.unread else []
 
 
 def _fields(report: ValidationReport | None, answers: list[tuple[Question, Answer]]) -> dict[str, Any]:

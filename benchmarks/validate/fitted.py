@@ -12,6 +12,9 @@ from functools import cache
 
 from stepscope.predict.step.run_rows import TrainingRow
 
+SEEN_CODES = frozenset({"nanotron", "composer", "fsdp2", "megatron", "megatron tokendrop", "megatron-2021"})
+"""Code that ran rows which the constants were fitted on, where a row names it."""
+
 _ROWS: Mapping[str, str] = {
     "bigscience-a100": "3080c00000003fc03f3bc0000078898000",
     "dgxc-benchmarking": "124bc0000004454544454540005154a2a2a2104200000a50a2800000000001085454420825285140000000",

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 
+from benchmarks.validate.fitted import SEEN_CODES
 from benchmarks.validate.grade import Answer, Goal, Graded, Question, graded
 from stepscope.predict.step import calibration
 from stepscope.predict.step.calibration import EXTRAPOLATED
@@ -43,7 +44,7 @@ def judge(
     wide = 1.0
     if alone:
         known = calibration.gpu_family(asked.gpu) in calibration.FAMILY_FACTOR
-        kind = kind if known and asked.stack in calibration.SEEN_CODES else kind_of(asked, "unseen")
+        kind = kind if known and asked.stack in SEEN_CODES else kind_of(asked, "unseen")
         wide = 1.0 if known else EXTRAPOLATED
     return graded(asked.row, material.speed(asked) * factor, speed(asked), reach=reach(kind, doublings, wide))
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.collectives.choose import itemsize, known_op
 from stepscope.predict.collectives.costs import collective
-from stepscope.predict.collectives.fabrics import Fabric, read_fabric
-from stepscope.predict.collectives.machine import Caller
+from stepscope.predict.collectives.machine import Caller, Fabric, read_fabric
 from stepscope.predict.step.run_rows import SkipRowError, above_zero, gpu_key, whole
 from stepscope.records.imported import Stated
 from stepscope.store.files import require_there

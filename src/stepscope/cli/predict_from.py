@@ -10,7 +10,7 @@ from stepscope.cli.console import out, print_document, say
 from stepscope.core.errors import StepscopeError, Unavailable, UsageError
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, unknown
-from stepscope.predict.collectives.fabrics import find_fabric
+from stepscope.predict.collectives.machine import find_fabric
 from stepscope.predict.job import MeasuredJob
 from stepscope.predict.overlap import measured_transport
 from stepscope.predict.prices import Links, Prices, calibrated_prices, own_prices

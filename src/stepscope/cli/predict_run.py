@@ -14,7 +14,7 @@ from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes, parse_sizes
 from stepscope.core.words import counted, unknown
 from stepscope.machine.collect import collect
-from stepscope.predict.calibrated import FitWanted, call_of, machine_warnings
+from stepscope.predict.calibrated import FitWanted, machine_warnings, time_of
 from stepscope.predict.calibration import machine_of
 from stepscope.predict.collectives.choose import dtype_name, known_gpu, known_op, predict_collective
 from stepscope.predict.collectives.costs import Predicted
@@ -165,7 +165,7 @@ def _calibrated(
         log(f"warning: {warning}", "yellow")
     dtype = None if options.dtype is None else dtype_name(options.dtype)
     asked = FitWanted(dtype=dtype, network=options.network)
-    predictions = {size: call_of(calibration, op, size, gpus, asked=asked) for size in sizes}
+    predictions = {size: time_of(calibration, op, size, gpus, asked=asked) for size in sizes}
     return predictions, f"{counted(gpus, 'rank')}, from {file}"
 
 

@@ -16,7 +16,7 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.predict.collectives.choose import known_gpu
-from stepscope.predict.collectives.fabrics import find_fabric
+from stepscope.predict.collectives.machine import find_fabric
 from stepscope.predict.step.alternatives import (
     Remedy,
     base_of,

@@ -70,25 +70,17 @@ def time_of(
             why="one rank: no data is sent",
             notes=("the cost of the call itself on one rank is not counted",),
         )
-    has_payload = COLLECTIVES.load(op).has_payload
-    if has_payload:
-        notes += _range_notes(fit, size_bytes)
-    size = max(size_bytes, 1) if has_payload else 1
-    if fit.world_size == world_size:
-        return _measured(fit, size, tuple(notes))
-    return _scaled(fit, size, world_size, tuple(notes))
-
-
-def call_of(
-    calibration: Calibration, op: str, size_bytes: int, world_size: int, *, asked: FitWanted | None = None
-) -> Predicted:
-    """As ``time_of``, with the bus bandwidth of that time where there is a payload."""
-    predicted = time_of(calibration, op, size_bytes, world_size, asked=asked)
     spec = COLLECTIVES.load(op)
-    if not (spec.has_payload and size_bytes and predicted.time_ns):
-        return predicted
-    rate = size_bytes / (predicted.time_ns / 1e9) * spec.bus_factor(world_size)
-    return replace(predicted, busbw_bytes_per_s=rate)
+    if spec.has_payload:
+        notes += _range_notes(fit, size_bytes)
+    size = max(size_bytes, 1) if spec.has_payload else 1
+    if fit.world_size == world_size:
+        found = _measured(fit, size, tuple(notes))
+    else:
+        found = _scaled(fit, size, world_size, tuple(notes))
+    if not (spec.has_payload and size_bytes and found.time_ns):
+        return found
+    return replace(found, busbw_bytes_per_s=size_bytes / (found.time_ns / 1e9) * spec.bus_factor(world_size))
 
 
 def world_spread(ranks: int, measured: int) -> float:
@@ -101,7 +93,7 @@ def world_spread(ranks: int, measured: int) -> float:
 def machine_warnings(calibration: Calibration, machine: CalibratedMachine) -> tuple[str, ...]:
     """What differs between the machine that was calibrated and ``machine``, in sentences; empty: nothing known to."""
     ours, theirs = machine, calibration.machine
-    warnings = [
+    return tuple(
         f"calibrated on {_named(before)}, used on {_named(now)}: {consequence}"
         for before, now, consequence in (
             (theirs.hosts, ours.hosts, "measure on this machine: times may differ"),
@@ -120,8 +112,7 @@ def machine_warnings(calibration: Calibration, machine: CalibratedMachine) -> tu
             ),
         )
         if before is not None and now is not None and before != now
-    ]
-    return tuple(warnings)
+    )
 
 
 def _measured(fit: CollectiveFit, size: float, notes: tuple[str, ...]) -> Predicted:
@@ -182,14 +173,12 @@ def _choose(calibration: Calibration, op: str, world_size: int, asked: FitWanted
             why=f"it holds {known}",
             fix=f"stepscope comm --ops {op}, then stepscope calibrate again",
         )
-    fits = _must(fits, "backend", asked.backend)
-    fits = _must(fits, "device", asked.device)
-    fits = _must(fits, "network", asked.network)
-    fits = _must(fits, "pattern", asked.pattern)
-    fits = _must(fits, "placement", asked.placement) if asked.placement is not None else fits
+    for name in ("backend", "device", "network", "pattern", "placement"):
+        fits = _must(fits, name, getattr(asked, name))
     notes: list[str] = []
     fits = _rather(fits, lambda fit: fit.dtype, asked.dtype, "dtype", notes)
-    fits = _rather(fits, lambda fit: _form(fit.in_place), _asked_form(asked.in_place), "form", notes)
+    form = None if asked.in_place is None else _form(asked.in_place)
+    fits = _rather(fits, lambda fit: _form(fit.in_place), form, "form", notes)
     chosen = min(
         fits,
         key=lambda fit: (
@@ -233,10 +222,6 @@ def _rather(
 
 def _form(in_place: bool) -> str:
     return "in place" if in_place else "out of place"
-
-
-def _asked_form(in_place: bool | None) -> str | None:
-    return None if in_place is None else _form(in_place)
 
 
 def _placing(fit: CollectiveFit) -> str:

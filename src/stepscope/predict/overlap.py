@@ -154,7 +154,7 @@ def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> fl
         while unready and unready[0].ready <= done + _DUST_NS:
             unready.popleft().ready_at = now
         unfinished = done < compute_ns
-        while waiting and _may_launch(waiting[0], idle=not active and not queue, done=done):
+        while waiting and (waiting[0].ready <= done + _DUST_NS and not (waiting[0].blocking and (active or queue))):
             job = waiting.popleft()
             job.launch = now
             stall += job.stall if unfinished else 0.0
@@ -198,10 +198,6 @@ def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> fl
             if not job.latency and not job.wire:
                 job.end, job.finished = now, True
         active = [job for job in active if job.latency or job.wire]
-
-
-def _may_launch(job: Transfer, *, idle: bool, done: float) -> bool:
-    return job.ready <= done + _DUST_NS and (idle or not job.blocking)
 
 
 def _less(left: float, spent: float) -> float:

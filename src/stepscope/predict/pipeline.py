@@ -174,19 +174,6 @@ class PipelineTimeline:
         """Mean over the ranks."""
         return sum(self.bubbles) / len(self.bubbles)
 
-    @property
-    def last_backward_ns(self) -> tuple[float, ...]:
-        """By stage: when its gradients of the step are complete."""
-        last = dict[int, float]()
-        for order, ends in zip(pipeline_orders(self.layout), self.ends_ns, strict=True):
-            last.update((stage, end) for (kind, stage, _), end in zip(order, ends, strict=True) if kind != "F")
-        return tuple(last[stage] for stage in range(self.layout.stages))
-
-    @property
-    def peak_micro_batches(self) -> tuple[int, ...]:
-        """Most activations (of one micro-batch in one stage) that the rank holds at once, until their gradients exist."""
-        return tuple(_peak(order) for order in pipeline_orders(self.layout))
-
     def spans(self) -> tuple[PipelineSpan, ...]:
         return tuple(
             PipelineSpan(
@@ -315,11 +302,3 @@ def balanced_split(costs: Sequence[float], stages: int) -> tuple[int, ...]:
         }
     begins = best[len(costs)][1]
     return tuple(end - begin for begin, end in itertools.pairwise((*begins, len(costs))))
-
-
-def _peak(order: Sequence[Action]) -> int:
-    held = most = 0
-    for kind, *_ in order:
-        held += {"F": 1, "I": 0}.get(kind, -1)
-        most = max(most, held)
-    return most

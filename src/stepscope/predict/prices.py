@@ -17,7 +17,7 @@ from stepscope.predict.calibrated import FitWanted, time_of, world_spread
 from stepscope.predict.calibration import usual_cost
 from stepscope.predict.collectives.choose import known_gpu, predict_collective
 from stepscope.predict.collectives.costs import Z80, Predicted
-from stepscope.predict.collectives.fabrics import Fabric
+from stepscope.predict.collectives.machine import Fabric
 from stepscope.predict.job import MeasuredJob, replayed
 from stepscope.records.calibration import Calibration
 

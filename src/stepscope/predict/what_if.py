@@ -12,7 +12,7 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.units import format_percent, parse_size_bytes
 from stepscope.core.words import unknown
 from stepscope.predict.collectives.choose import known_gpu
-from stepscope.predict.collectives.fabrics import find_fabric
+from stepscope.predict.collectives.machine import find_fabric
 
 if TYPE_CHECKING:
     from stepscope.predict.job import MeasuredJob

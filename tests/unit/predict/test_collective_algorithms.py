@@ -17,8 +17,7 @@ from stepscope.predict.collectives.algorithms import (
 )
 from stepscope.predict.collectives.choose import OPS, candidates, known_gpu, predict_collective
 from stepscope.predict.collectives.costs import AlgorithmCost
-from stepscope.predict.collectives.fabrics import FABRICS, find_fabric, read_fabric
-from stepscope.predict.collectives.machine import Place, place
+from stepscope.predict.collectives.machine import FABRICS, Place, find_fabric, place, read_fabric
 
 MIB = 2**20
 

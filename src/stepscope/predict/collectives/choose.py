@@ -9,8 +9,7 @@ from stepscope.machine.peaks.lookup import family
 from stepscope.predict.collectives import constants
 from stepscope.predict.collectives.algorithms import ALGORITHMS
 from stepscope.predict.collectives.costs import AlgorithmCost, Alternative, Predicted, collective, interval
-from stepscope.predict.collectives.fabrics import Fabric, find_fabric
-from stepscope.predict.collectives.machine import Caller, Place, launched_by_one, place
+from stepscope.predict.collectives.machine import Caller, Fabric, Place, find_fabric, launched_by_one, place
 
 OPS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter",

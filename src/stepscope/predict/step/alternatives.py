@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_percent
 from stepscope.predict.collectives.choose import known_gpu
-from stepscope.predict.collectives.fabrics import find_fabric
+from stepscope.predict.collectives.machine import find_fabric
 from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.layout import Cluster, Layout, errors
 from stepscope.predict.step.step import StepPrediction, predict_step

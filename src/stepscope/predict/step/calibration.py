@@ -135,9 +135,6 @@ REACH: dict[str, tuple[float, float]] = {
 """Factors on a predicted speed that give its 80% interval, by what is known: quantiles of rows that nothing was fitted on;
 unseen: of sources that were left out of the fit, each in turn."""
 
-SEEN_CODES = frozenset({"nanotron", "composer", "fsdp2", "megatron", "megatron tokendrop", "megatron-2021"})
-"""Code that ran rows which the constants were fitted on, where a row names it."""
-
 WIDER_PER_DOUBLING = 0.5
 """Variance that each doubling of GPUs away from the calibrating run adds, of the interval's own."""
 

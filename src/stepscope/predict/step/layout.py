@@ -13,8 +13,7 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import counted, unknown
 from stepscope.machine.peaks import Accelerator
 from stepscope.predict.collectives.choose import call_us, candidates, known_gpu
-from stepscope.predict.collectives.fabrics import Fabric, find_fabric
-from stepscope.predict.collectives.machine import Place, place
+from stepscope.predict.collectives.machine import Fabric, Place, find_fabric, place
 from stepscope.predict.step.model import ModelShape
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -131,19 +131,21 @@ def fit_machine(calibration: Calibration) -> tuple[tuple[StepFit, ...], tuple[st
         if not PLAUSIBLE[0] <= middle <= PLAUSIBLE[1]:
             skipped.append(f"{name}: measured at {middle:.2g} of the specification's rate, which cannot be")
             continue
+        before = statistics.fmean(abs(1 / each - 1) for each in ratios)
         off = statistics.fmean(abs(middle / each - 1) for each in ratios)
         parts.append(
             StepPart(
-                name=name, value=middle, samples=len(ratios), error_before=_off(ratios), error=off, left_out_error=None
+                name=name,
+                value=middle,
+                samples=len(ratios),
+                error_before=before,
+                error=off,
+                left_out_error=None,
             )
         )
     if not parts:
         return (), tuple(skipped)
     return (StepFit(accelerator=gpu.key, gpus=(), parts=tuple(parts), low=None, high=None),), tuple(skipped)
-
-
-def _off(ratios: Sequence[float]) -> float:
-    return statistics.fmean(abs(1 / each - 1) for each in ratios)
 
 
 def _products(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.machine.peaks import Accelerator, find
-from stepscope.predict.collectives.fabrics import Fabric, read_fabric
+from stepscope.predict.collectives.machine import Fabric, read_fabric
 from stepscope.predict.step.layout import Cluster, Layout, errors
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.run_rows import SkipRowError, TrainingRow, gpu_key

@@ -161,11 +161,6 @@ def of_runs(columns: Collection[str]) -> bool:
     return len(_ABOUT.intersection(columns)) > 1 and _OF_COLLECTIVES.isdisjoint(columns)
 
 
-def has_table(folder: Path) -> bool:
-    """Whether any table of the folder is one of training runs, be it without a row."""
-    return any(of_runs(_lines(file).fieldnames or ()) for file in folder.glob("*.csv"))
-
-
 def _shapes(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
     """By key; without those that models.csv does not describe in numbers."""
     found: dict[str, ModelShape] = {}
@@ -199,13 +194,13 @@ def _data_parallel(row: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _lines(file: Path) -> csv.DictReader[str]:
+def lines_of_csv(file: Path) -> csv.DictReader[str]:
     return csv.DictReader(io.StringIO(file.read_text(encoding="utf-8-sig", errors="replace"), newline=""))
 
 
 def _read(file: Path) -> list[dict[str, str]]:
     try:
-        return list(_lines(file))
+        return list(lines_of_csv(file))
     except (OSError, csv.Error) as error:
         raise DataError(f"cannot read {file}", why=str(error)) from error
 

@@ -120,6 +120,7 @@ def predict_step(
     check(model, cluster, layout)
     c = calibration or StepCalibration()
     stages = stages_of(model, cluster, layout, c)
+    middle = stages[len(stages) // 2]
     memories = [stage_memory(model, cluster, layout, stage, index, c) for index, stage in enumerate(stages)]
     fullest = max(range(len(stages)), key=lambda index: memories[index].total)
     budget = _budget(model, cluster, layout, stages, c, simulated=simulated)
@@ -141,15 +142,12 @@ def predict_step(
         hfu=hardware_flop_per_token(model, layout) * per_flop,
         memory=memories[fullest],
         memory_stage=fullest,
-        traffic=_traffic(model, layout, stages[len(stages) // 2]),
+        traffic=step_calls(
+            model, layout, held(model, layout, middle), layers=middle.layers, moe_layers=middle.moe_layers
+        ),
         notes=tuple(_notes(cluster, layout)),
         extrapolated=tuple(missing),
     )
-
-
-def _traffic(model: ModelShape, layout: Layout, stage: Stage) -> tuple[Calls, ...]:
-    have = held(model, layout, stage)
-    return step_calls(model, layout, have, layers=stage.layers, moe_layers=stage.moe_layers)
 
 
 def hardware_flop_per_token(model: ModelShape, layout: Layout) -> float:
