@@ -67,12 +67,7 @@ def _answers(path: Path) -> list[tuple[Question, Answer]]:
     material = Material(path)
     tables = [file for file in path.glob("*.csv") if of_runs(lines_of_csv(file).fieldnames or ())]
     tables += path.glob("collectives_*.csv")
-        material.rows
-        or material.unread
-        or any(of_runs(lines_of_csv(file).fieldnames or ()) for file in path.glob("*.csv"))
-        or list(path.glob("collectives_*.csv"))
-    )
-    return [(question, question.ask(material)) for question in QUESTIONS] if tables or material.rows or material.unread else []
+    return [(question, question.ask(material)) for question in QUESTIONS] if tables else []
 
 
 def _fields(report: ValidationReport | None, answers: list[tuple[Question, Answer]]) -> dict[str, Any]:
