@@ -23,7 +23,7 @@ from stepscope.rank.collectives import Exchange, Waitable
 from stepscope.rank.collectives.table import Batch
 from stepscope.rank.comm.job import CommJob
 from stepscope.rank.comm.loop import Call, clock_of, measure, time_calls
-from stepscope.rank.comm.sizes import Size, allocate, no_room
+from stepscope.rank.comm.sizes import Size, made
 from stepscope.rank.comm.sweep import planned, prepare, refused, sample, skipped
 from stepscope.rank.instruments.timer import between_ns, cuda_event
 from stepscope.records.comm import CommSample
@@ -70,15 +70,11 @@ def _one_size_of_matmul(job: CommJob, asked_bytes: int) -> CommSample:
     size = Size(asked_bytes=asked_bytes, size_bytes=size_bytes, numel=rows * rows)
     if rows == 0:
         return skipped(size, f"{asked_bytes} bytes hold no matrix")
-    job.enter("build", size_bytes)
-    reason = no_room(job, 3 * size_bytes, size_bytes=size_bytes)
-    made: list[Call] = []
-    if reason is None:
-        reason = allocate(job, lambda: made.append(product_of(job, rows)), size_bytes=size_bytes)
-    if reason is not None:
-        return skipped(size, reason)
+    product = made(job, size, 3 * size_bytes, partial(product_of, job, rows))
+    if isinstance(product, str):
+        return skipped(size, product)
     timed = measure(
-        partial(_timed_product, job, made[0]),
+        partial(_timed_product, job, product),
         job.settings,
         job.control,
         on_phase=partial(job.enter, size_bytes=size_bytes),

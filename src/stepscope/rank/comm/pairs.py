@@ -14,7 +14,7 @@ from stepscope.rank.collectives import Exchange, Setup
 from stepscope.rank.collectives.table import between
 from stepscope.rank.comm.job import CommJob
 from stepscope.rank.comm.loop import Call, StopReason, Timed, combine
-from stepscope.rank.comm.sizes import Size, allocate, no_room
+from stepscope.rank.comm.sizes import Size, made
 from stepscope.rank.comm.sweep import planned, refused, sample, skipped
 from stepscope.rank.comm.values import Values, fill
 from stepscope.records.comm import CommSample
@@ -43,18 +43,11 @@ def run(job: CommJob) -> str | None:
 
 
 def _one_size(job: CommJob, size: Size, *, is_first: bool) -> None:
-    reason = size.skipped
-    buffers: list[Tensor] = []
-    if size.numel is not None and size.size_bytes is not None:
-        job.enter("build", size.size_bytes)
-        setup = job.setup(size.numel)
-        reason = no_room(job, 2 * size.size_bytes, size_bytes=size.size_bytes)
-        if reason is None:
-            reason = allocate(job, lambda: _make(buffers, setup), size_bytes=size.size_bytes)
-    if reason is not None or size.numel is None:
-        job.writer.write(skipped(size, reason or "nothing to send"))
+    setup = job.setup(size.numel or 0)
+    buffers = made(job, size, 2 * (size.size_bytes or 0), lambda: [setup.empty(setup.numel).fill_(1) for _ in range(2)])
+    if isinstance(buffers, str):
+        job.writer.write(skipped(size, buffers))
         return
-    setup = job.setup(size.numel)
     pairs = all_pairs(job.mesh.world_size)
     budget_ns = min(MOST_PAIR_NS, job.settings.budget_ns // len(pairs))
     job.enter("measure", size.size_bytes)
@@ -67,12 +60,6 @@ def _one_size(job: CommJob, size: Size, *, is_first: bool) -> None:
         one = _Pairing(job, setup, pair, bidirectional, (buffers[0], buffers[1]))
         job.writer.write(one.measure(size, values, budget_ns, warm=not is_first))
     job.barrier()
-
-
-def _make(buffers: list[Tensor], setup: Setup) -> list[Tensor]:
-    for _ in range(2):
-        buffers.append(setup.empty(setup.numel).fill_(1))
-    return buffers
 
 
 class _Pairing:

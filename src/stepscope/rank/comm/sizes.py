@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from stepscope.rank import recorder
 from stepscope.rank.collectives import Build, Setup
 from stepscope.rank.comm.job import CommJob
 from stepscope.rank.heartbeat import host_memory_left
+
+T = TypeVar("T")
 
 MOST_ROUNDING = 0.01
 ASK_FROM_BYTES = 16 * 2**20
@@ -111,17 +113,26 @@ def _no_room_on_device(job: CommJob, needed_bytes: int) -> str | None:
     return f"buffers need {format_size(needed)}, {format_size(max(0, room))} of device memory is free"
 
 
-def allocate(job: CommJob, make: Callable[[], object], *, size_bytes: int) -> str | None:
-    """Call ``make``, which allocates; why some rank could not, or None. Asks all ranks from the size where it can fail."""
-    failed: str | None = None
+def made(job: CommJob, size: Size, needed_bytes: int, make: Callable[[], T]) -> T | str:
+    """What ``make`` allocates, ``needed_bytes`` of it, or why some rank has no room for it: the same on every rank.
+
+    The others are asked from the size on where it can fail.
+    """
+    if size.size_bytes is None:
+        return size.skipped or "nothing to send"
+    job.enter("build", size.size_bytes)
+    reason = no_room(job, needed_bytes, size_bytes=size.size_bytes)
+    if reason is not None:
+        return reason
     try:
-        make()
+        found: T | str = make()
     except (RuntimeError, MemoryError) as error:
         if recorder.classify(error) not in ("oom", "host_oom"):
             raise
-        failed = f"rank {job.mesh.rank}: {str(error).splitlines()[0]}"
-    if size_bytes < ASK_FROM_BYTES:
+        found = f"rank {job.mesh.rank}: {str(error).splitlines()[0]}"
+    failed = found if isinstance(found, str) else None
+    if size.size_bytes < ASK_FROM_BYTES:
         if failed is not None:
             raise MemoryError(failed)
-        return None
-    return next((text for text in job.control.all_gather(failed) if text is not None), None)
+        return found
+    return next((text for text in job.control.all_gather(failed) if text is not None), found)

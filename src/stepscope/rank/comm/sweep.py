@@ -8,7 +8,7 @@ from typing import Any
 from stepscope.rank.collectives import Exchange
 from stepscope.rank.comm.job import CommJob
 from stepscope.rank.comm.loop import Call, Timed, combine, measure
-from stepscope.rank.comm.sizes import Size, allocate, buffer_bytes, no_room, plan_size
+from stepscope.rank.comm.sizes import Size, buffer_bytes, made, plan_size
 from stepscope.records.comm import CommSample
 
 PROBE_ELEMENTS = 4
@@ -44,24 +44,18 @@ def exchanges_and_call(job: CommJob, numel: int) -> tuple[list[Exchange], Call]:
 
 def prepare(job: CommJob, size: Size) -> tuple[list[Exchange], Call] | str:
     """Filled buffers and the call, or why there is no room for them: the same answer on every rank."""
-    if size.numel is None or size.size_bytes is None:
+    if size.numel is None:
         return size.skipped or "nothing to send"
-    job.enter("build", size.size_bytes)
-    needed = job.cell.in_flight * buffer_bytes(job.build, job.setup(size.numel), op=job.cell.op)
-    reason = no_room(job, needed, size_bytes=size.size_bytes)
-    if reason is not None:
-        return reason
-    made: list[tuple[list[Exchange], Call]] = []
+    numel = size.numel
 
-    def make() -> list[tuple[list[Exchange], Call]]:
-        made.append(exchanges_and_call(job, size.numel or 0))
-        for exchange in made[0][0]:
+    def make() -> tuple[list[Exchange], Call]:
+        exchanges, call = exchanges_and_call(job, numel)
+        for exchange in exchanges:
             for piece in (*exchange.outputs, *exchange.inputs):
                 piece.tensor.fill_(1)  # touched: the first timed call must not be the one that maps the pages
-        return made
+        return exchanges, call
 
-    reason = allocate(job, make, size_bytes=size.size_bytes)
-    return made[0] if reason is None else reason
+    return made(job, size, job.cell.in_flight * buffer_bytes(job.build, job.setup(numel), op=job.cell.op), make)
 
 
 def skipped(size: Size, reason: str) -> CommSample:
