@@ -19,7 +19,7 @@ from stepscope.diagnose.headlines import headline
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_document import document_001, rows_csv
 from stepscope.report.contents import comm_tables
-from stepscope.report.render import markdown, terminal
+from stepscope.report.render import files, terminal
 from stepscope.results.evidence import Evidence
 
 GOLDEN = Path(__file__).parent / "comm"
@@ -91,7 +91,7 @@ def test_a_sweep_of_settings_reads_as_agreed() -> None:
 
 
 def test_the_markdown_reads_as_agreed() -> None:
-    _check("tables.md", "\n".join(markdown.render(table) for table in comm_tables(rows())))
+    _check("tables.md", "\n".join(files.as_markdown(table) for table in comm_tables(rows())))
 
 
 def test_the_csv_reads_as_agreed() -> None:

@@ -424,13 +424,13 @@ def _print_verdict(diff: TraceDiff) -> None:
 
 
 def _write_csv(diffs: Sequence[TraceDiff], folder: Path) -> None:
-    from stepscope.report.render import csv as csv_render
+    from stepscope.report.render.files import as_csv
     from stepscope.store.writer import make_dir, write_bytes
 
     make_dir(folder)
     for diff in diffs:
         for table in comparison_views.diff_table(diff):
-            write_bytes(folder / f"{table.key}-rank-{diff.rank_after}.csv", csv_render.render(table).encode())
+            write_bytes(folder / f"{table.key}-rank-{diff.rank_after}.csv", as_csv(table).encode())
 
 
 def _two_ranges(text: str) -> tuple[frozenset[int], frozenset[int]]:

@@ -371,14 +371,14 @@ def _selected(summary: TraceSummary, *, ranks: frozenset[int] | None, steps: fro
 
 
 def _write_csv(summary: TraceSummary, folder: Path, sections: Iterable[str]) -> None:
-    from stepscope.report.render import csv as csv_render
+    from stepscope.report.render.files import as_csv
     from stepscope.store.writer import make_dir, write_bytes
 
     make_dir(folder)
     for section in sections:
         table = trace_sections.table(summary, section)
         if table.rows:
-            write_bytes(folder / f"{section}.csv", csv_render.render(table).encode())
+            write_bytes(folder / f"{section}.csv", as_csv(table).encode())
 
 
 def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], *, limit: int, head: str) -> None:

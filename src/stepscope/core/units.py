@@ -77,6 +77,20 @@ def format_duration(ns: float) -> str:
     return _scaled(ns, ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1, "ns")))
 
 
+def format_microseconds(ns: float) -> str:
+    """``1.23``, ``123.4``, ``12345``: microseconds with nccl-tests' number of decimals, without their unit."""
+    us = ns / 1e3
+    return f"{us:.0f}" if us >= 10_000 else f"{us:.1f}" if us >= 100 else f"{us:.2f}"
+
+
+def format_decimal(value: float) -> str:
+    """``230.29``, ``0.124``, ``0.0031``: two decimals as in nccl-tests, below 1 as many as show two digits."""
+    if value >= 1 or value <= 0:
+        return f"{value:.2f}"
+    places = next((n for n in range(3, 9) if round(value * 10**n) >= 10), 9)
+    return f"{value:.{places}f}"
+
+
 def format_bytes(size_bytes: float) -> str:
     """Decimal: ``1.50 MB`` = 1.5e6 bytes."""
     return _scaled(size_bytes, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")))

@@ -13,7 +13,7 @@ from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, unknown
 from stepscope.report.names import clean
 from stepscope.report.render import picture
-from stepscope.report.render.markdown import plain_text
+from stepscope.report.render.files import plain_text
 from stepscope.report.vega import COLUMN, Spec, resolved
 from stepscope.report.views import views
 from stepscope.results.history import history

@@ -15,7 +15,7 @@ from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.charts import CAPTIONS
 from stepscope.report.contents import experiment_tables, memory_tables, run_tables, step_tables
 from stepscope.report.performance_report import performance_report
-from stepscope.report.render import csv, latex, markdown
+from stepscope.report.render.files import as_csv, as_latex, as_markdown
 from stepscope.report.table import Table
 from stepscope.report.views import comm, findings, runs, scaling
 from stepscope.report.views import history as history_view
@@ -28,11 +28,7 @@ from stepscope.store.writer import write_bytes, write_record, writing
 
 FORMATS = ("csv", "tex", "md", "txt")
 
-_RENDER: Mapping[str, Callable[[Table], str]] = {
-    "csv": csv.render,
-    "tex": latex.render,
-    "md": markdown.render,
-}
+_RENDER: Mapping[str, Callable[[Table], str]] = {"csv": as_csv, "tex": as_latex, "md": as_markdown}
 
 
 def write_tables(

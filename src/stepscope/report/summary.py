@@ -14,7 +14,7 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Finding
 from stepscope.records.samples import RankSummary
 from stepscope.records.training import TrainingRun
-from stepscope.report.render import markdown
+from stepscope.report.render import files
 from stepscope.report.views.runs import of_cells
 from stepscope.results.labels import cell_labels, failure_label
 from stepscope.store.layout import RunLayout
@@ -46,7 +46,7 @@ def write_summary(
     parts += ["## Machine", "", *(f"- {line}" for line in machine), ""]
     if findings:
         parts += ["## Findings", "", *(f"- {headline(finding)}" for finding in findings), ""]
-    parts += ["## Table", "", markdown.render(of_cells(rows)), *_failed(layout, rows)]
+    parts += ["## Table", "", files.as_markdown(of_cells(rows)), *_failed(layout, rows)]
     parts += [
         "## Files",
         "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY
+from itertools import groupby
 from typing import Any, Literal
 
 from stepscope.core.dataclass import dataclass
@@ -13,8 +14,10 @@ from stepscope.core.units import (
     format_bandwidth,
     format_bytes,
     format_bytes_binary,
+    format_decimal,
     format_duration,
     format_flops,
+    format_microseconds,
     format_number,
     format_percent,
     format_size,
@@ -73,25 +76,9 @@ byte_size = Format(format_size, unit="bytes")
 binary_size = Format(format_bytes_binary, unit="bytes")
 bandwidth = Format(format_bandwidth, unit="1/s")
 flops = Format(format_flops, unit="1/s")
-
-
-def _microseconds(ns: float) -> str:
-    """Microseconds with nccl-tests' number of decimals."""
-    us = ns / 1e3
-    return f"{us:.0f}" if us >= 10_000 else f"{us:.1f}" if us >= 100 else f"{us:.2f}"
-
-
-microseconds = Format(_microseconds, unit="ns")
-gigabytes = Format(lambda bytes_per_s: decimal(bytes_per_s / 1e9), unit="bytes_per_s")
-"""GB/s, GB = 1e9: two decimals as in nccl-tests, below 1 as many as show two digits."""
-
-
-def decimal(value: float) -> str:
-    """``230.29``, ``0.124``, ``0.0031``."""
-    if value >= 1 or value <= 0:
-        return f"{value:.2f}"
-    places = next((n for n in range(3, 9) if round(value * 10**n) >= 10), 9)
-    return f"{value:.{places}f}"
+microseconds = Format(format_microseconds, unit="ns")
+gigabytes = Format(lambda bytes_per_s: format_decimal(bytes_per_s / 1e9), unit="bytes_per_s")
+"""GB/s, GB = 1e9, as nccl-tests prints it."""
 
 
 def said(words: str | None, raw: Raw = None, *, tone: Tone = "plain", compact: str | None = None) -> Value:
@@ -204,18 +191,8 @@ def _frame_library(name: str) -> Any:
         ) from error
 
 
-def grouped(table: Table) -> tuple[tuple[tuple[Value, ...], tuple[Row, ...]], ...]:
-    """Blocks of consecutive rows with equal group values: (group values, rows)."""
+def blocks(table: Table) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Consecutive rows with equal group values: what stands above them, and their numbers."""
     indices = [i for i, column in enumerate(table.columns) if column.role == "group"]
-    blocks: list[tuple[tuple[Value, ...], list[Row]]] = []
-    for row in table.rows:
-        head = tuple(row.values[i] for i in indices)
-        if not blocks or blocks[-1][0] != head:
-            blocks.append((head, []))
-        blocks[-1][1].append(row)
-    return tuple((head, tuple(rows)) for head, rows in blocks)
-
-
-def select(table: Table, keep: Callable[[Column], bool]) -> tuple[tuple[int, Column], ...]:
-    """Index and column of the columns that ``keep`` accepts."""
-    return tuple((i, c) for i, c in enumerate(table.columns) if keep(c))
+    runs = groupby(range(len(table.rows)), lambda number: tuple(table.rows[number].values[i] for i in indices))
+    return tuple((" · ".join(value.text for value in head), tuple(numbers)) for head, numbers in runs)

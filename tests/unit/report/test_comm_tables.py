@@ -8,10 +8,10 @@ from csv import DictReader
 import pytest
 from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
 
-from stepscope.core.units import format_size
+from stepscope.core.units import format_decimal, format_size
 from stepscope.report.contents import comm_tables
-from stepscope.report.render import csv, terminal
-from stepscope.report.table import decimal, microseconds
+from stepscope.report.render import files, terminal
+from stepscope.report.table import microseconds
 from stepscope.report.views import comm, views
 from stepscope.report.views import links as pairs_view
 from stepscope.report.views.comm import average_busbw
@@ -38,7 +38,7 @@ def test_figures_have_the_decimals_of_nccl_tests() -> None:
     assert [microseconds(us * 1e3).text for us in (35.2, 162.0, 1162.2, 16215.0, 9999.99, 10000.0)] == [
         "35.20", "162.0", "1162.2", "16215", "10000.0", "10000",
     ]  # fmt: skip
-    assert [decimal(x) for x in (230.29, 1.0, 0.5, 0.0031, 0.000013, 0.0)] == [
+    assert [format_decimal(x) for x in (230.29, 1.0, 0.5, 0.0031, 0.000013, 0.0)] == [
         "230.29", "1.00", "0.500", "0.0031", "0.000013", "0.00",
     ]  # fmt: skip
     assert [format_size(n) for n in (512, KIB, 1536, 64 * MIB)] == ["512 B", "1 KiB", "1.5 KiB", "64 MiB"]
@@ -130,8 +130,8 @@ def test_the_average_says_what_it_is_of() -> None:
     assert average_busbw(rows) == pytest.approx(mean)
     line = comm.average_lines(rows)[0]
     assert line == (
-        f"Avg bus bandwidth: {decimal(mean / 1e9)} GB/s, all_reduce on 2 ranks, 3 sizes from 1 KiB to 16 KiB, 1 without"
-        " a result left out."
+        f"Avg bus bandwidth: {format_decimal(mean / 1e9)} GB/s, all_reduce on 2 ranks, 3 sizes from 1 KiB to 16 KiB,"
+        " 1 without a result left out."
     )
     assert comm.average_lines([row(status="timeout")]) == ()
 
@@ -216,7 +216,7 @@ def test_overlap_says_who_pays() -> None:
 
 
 def test_raw_values_are_in_base_units() -> None:
-    (found,) = DictReader(io.StringIO(csv.render(comm.comm_table([collective(1024, 50.0)]))))
+    (found,) = DictReader(io.StringIO(files.as_csv(comm.comm_table([collective(1024, 50.0)]))))
     assert float(found["time_ns"]) == 50_000
     assert float(found["algbw_bytes_per_s"]) == pytest.approx(1024 / 50e-6)
     assert found["link_fraction"] == ""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.diaries import write_diary
 from tests.profiled_jobs import EVALUATION_MS, EVERY, MS, WINDOW, job, planted, write_record
 
-from stepscope.report.render import csv
+from stepscope.report.render import files
 from stepscope.report.shared.curves import bucketed, extremes, middles
 from stepscope.report.views import diary, step_parts
 
@@ -125,7 +125,7 @@ def test_parts_add_up_to_the_step_on_every_rank(tmp_path: Path) -> None:
         "a step": (36, 36, 36),
     }  # fmt: skip
     assert rows["a step"]["share"] == pytest.approx(1.0)
-    assert "\u00a0" not in csv.render(table)
+    assert "\u00a0" not in files.as_csv(table)
 
 
 def test_areas_are_the_parts_and_stop_at_the_window(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.imported import MemoryHolder, MemoryOverTime, MemorySnapshot
-from stepscope.report.render import markdown
+from stepscope.report.render import files
 from stepscope.report.views import links, memory
 
 MATRIX = """\
@@ -37,7 +37,7 @@ def test_a_snapshots_peak_stands_in_bytes() -> None:
         inactive_split_bytes=0, largest_free_bytes=0, events=9, peak_requested_bytes=2 << 30, peak_reserved_bytes=3 << 30,
     )  # fmt: skip
     table = memory.memory_snapshots_table((snapshot,))
-    assert "2.00 GiB" in markdown.render(table)
+    assert "2.00 GiB" in files.as_markdown(table)
     assert {c.key: v.raw for c, v in zip(table.columns, table.rows[0].values, strict=True)}[
         "peak_requested_bytes"
     ] == 2 << 30

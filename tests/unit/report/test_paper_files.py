@@ -18,7 +18,7 @@ from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
 from stepscope.records.training import TargetTime
 from stepscope.report.files import comprehensive_csv, tables, write_tables
 from stepscope.report.performance_report import performance_report
-from stepscope.report.render import latex, markdown
+from stepscope.report.render import files
 from stepscope.report.render.terminal import ascii_text
 from stepscope.report.views import findings, runs, scaling
 from stepscope.results.evidence import Evidence
@@ -113,7 +113,7 @@ def test_epoch_times_follow_what_is_dropped() -> None:
 
 def test_the_summary_names_failures_ratings_and_what_is_missing() -> None:
     table = runs.build(study(), scaled(study()))
-    text = markdown.render(table)
+    text = files.as_markdown(table)
     assert "**out of GPU memory: rank 1**" in text
     assert "baseline" in text
     assert "1.67x" in text
@@ -134,7 +134,7 @@ def test_scaling_states_targets_beside_the_epoch_speedup() -> None:
         accuracy=0.77, reached_epochs=None, time_ns=None, baseline_reached_epochs=8, baseline_time_ns=90e9, speedup=None
     )  # fmt: skip
     table = scaling.scaling_table((replace(row, targets=(reached, never)),), made.runs, drop_epochs=1)
-    text = markdown.render(table)
+    text = files.as_markdown(table)
     first, second = (line for line in text.splitlines() if line.startswith("| exp021"))
     assert "| 0.72 | 9 | 29.0 s | 1.17x |" in first
     assert "| 0.77 | never | never | never |" in second
@@ -148,14 +148,14 @@ def test_a_super_linear_speedup_is_not_rated() -> None:
     made = evidence(*imported())
     row = next(r for r in made.scaling if not r.is_baseline)
     table = scaling.scaling_table((replace(row, rating=None, efficiency=1.4, targets=()),), made.runs)
-    assert "140.0% not rated" in markdown.render(table)
+    assert "140.0% not rated" in files.as_markdown(table)
 
 
 def test_findings_are_a_table_with_advice_and_stake() -> None:
     table = findings.findings_table((finding(), finding(stake_fraction=None, severity="info", advice=())))
     assert [value.raw for value in table.rows[0].values][:3] == ["problem", "2 ranks are slower than 1", 0.31]
     assert table.rows[1].values[2].raw is None
-    assert "stepscope bench --set" in markdown.render(table)
+    assert "stepscope bench --set" in files.as_markdown(table)
 
 
 def test_the_report_puts_findings_first_with_the_next_command_whole() -> None:
@@ -183,14 +183,14 @@ def test_ascii_keeps_meaning() -> None:
 
 
 def test_latex_prints_what_is_hostile() -> None:
-    text = latex.escape(HOSTILE)
+    text = files.latex_escape(HOSTILE)
     assert "\\input" not in text
     assert "\\textbackslash{}input\\{/etc/passwd\\} \\& 100\\% \\$x\\_1\\$" in text
     assert "-{}- \\(\\mu\\)s \\(\\pm\\) {[}U+4E2D{]}" in text
     assert text.isascii()
     assert not re.search(r"(?<!\\)[%&$#]", text)
-    assert latex.escape("*star") == "{*}star"
-    assert latex.escape("größer") == "größer"
+    assert files.latex_escape("*star") == "{*}star"
+    assert files.latex_escape("größer") == "größer"
 
 
 def hostile_evidence() -> Evidence:
@@ -219,7 +219,7 @@ def many(count: int) -> Evidence:
 
 
 def test_a_long_table_goes_over_pages_and_columns_left_out_are_named() -> None:
-    text = latex.render(tables(many(60), NOTHING)["summary_table"])
+    text = files.as_latex(tables(many(60), NOTHING)["summary_table"])
     assert r"\begin{longtable}" in text
     assert r"\endhead" in text
     assert "In the CSV file only: " in text

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch
-from stepscope.report.render import csv, markdown, terminal
+from stepscope.report.render import files, terminal
 from stepscope.report.shared.runs import interval_text, measured
 from stepscope.report.table import UNKNOWN, Table, duration
 from stepscope.report.views import epochs, runs
@@ -198,14 +198,14 @@ def test_footnotes_speak_only_of_what_the_table_shows(fakes: Any, rows: list[Any
 
 def test_markdown_keeps_one_column_count_and_escapes_what_would_end_a_cell(fakes: Any) -> None:
     rows = [fakes.timed_row("a", 1e7), fakes.row("b", status="error", error="ValueError: a|b <c>\nnext")]
-    lines = markdown.render(build(rows)).splitlines()
+    lines = files.as_markdown(build(rows)).splitlines()
     counts = {line.replace("\\|", "").count("|") for line in lines if line.startswith("|")}
     assert len(counts) == 1
     assert any("**error: ValueError: a\\|b &lt;c> next**" in line for line in lines)
 
 
 def test_csv_has_raw_values_in_base_units(rows: list[Any]) -> None:
-    first, second, third = csv_module.DictReader(io.StringIO(csv.render(build(rows))))
+    first, second, third = csv_module.DictReader(io.StringIO(files.as_csv(build(rows))))
     assert float(second["step_ns"]) == 12.5e6
     assert int(second["comm_bytes"]) == 5_380_000
     assert float(first["speedup"]) == 1.0
@@ -216,8 +216,8 @@ def test_csv_has_raw_values_in_base_units(rows: list[Any]) -> None:
 def test_an_empty_table_renders() -> None:
     table = build([])
     assert "strategy" in terminal.render(table, width=80).plain
-    assert csv.render(table).count("\n") == 1
-    assert markdown.render(table) == "\n"
+    assert files.as_csv(table).count("\n") == 1
+    assert files.as_markdown(table) == "\n"
 
 
 def test_throughput_stands_under_the_unit_that_is_counted(fakes: Any) -> None:

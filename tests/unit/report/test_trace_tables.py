@@ -29,7 +29,7 @@ from stepscope.records.trace_work import (
     StepMemory,
 )
 from stepscope.report import trace_sections
-from stepscope.report.render import csv, markdown, terminal
+from stepscope.report.render import files, terminal
 from stepscope.report.shared.traces import MANY, NOTHING, PARTIAL, most
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.views.trace_budget import overlap_efficiency
@@ -139,10 +139,10 @@ def test_no_line_is_wider_than_the_terminal(section: str, width: int, job: Any, 
 @pytest.mark.parametrize("section", MINE)
 def test_csv_has_every_row_and_markdown_every_title(section: str, job: Any) -> None:
     table = _table(section, job[1])
-    lines = list(csv_module.reader(io.StringIO(csv.render(table))))
+    lines = list(csv_module.reader(io.StringIO(files.as_csv(table))))
     assert len(lines) == 1 + len(table.rows)
     if table.rows:
-        assert table.columns[0].title in markdown.render(table)
+        assert table.columns[0].title in files.as_markdown(table)
 
 
 def test_a_table_without_rows_is_shown_as_its_notes() -> None:

@@ -45,9 +45,7 @@ def fit(table: Table, width: int) -> ShownColumns:
     wrapped narrowly with single spaces between columns; lines may then still be longer than ``width``.
     """
     columns = table.columns
-    shown = [
-        i for i, c in enumerate(columns) if c.role == "identity" or (c.role == "measured" and _has_value(table, i))
-    ]
+    shown = worth_showing(table)
     constant = [i for i in shown if columns[i].role == "identity" and _is_constant(table, i)]
     everything = _layout(table, shown, compact=False)
     if everything.width <= width:
@@ -64,6 +62,27 @@ def fit(table: Table, width: int) -> ShownColumns:
     kept = [i for i in lean if i not in by_drop]
     tight = replace(_layout(table, kept, compact=True, stated=constant, dropped=by_drop), gap=1)
     return _narrowed(table, tight, width, least=LAST_NAME)
+
+
+def worth_showing(table: Table) -> list[int]:
+    """Columns beside those of group values: that say which row this is, and measured ones with a known value."""
+    return [
+        i
+        for i, c in enumerate(table.columns)
+        if c.role == "identity" or (c.role == "measured" and _has_value(table, i))
+    ]
+
+
+def said_once(table: Table, layout: ShownColumns) -> str:
+    """``ranks 2, type float32`` of the columns that are stated once; empty without any."""
+    if not table.rows:
+        return ""
+    return ", ".join(f"{table.columns[i].title} {table.rows[0].values[i].text}" for i in layout.stated)
+
+
+def left_out(table: Table, layout: ShownColumns) -> str:
+    """Titles of the columns without room; empty without any."""
+    return ", ".join(table.columns[i].title for i in layout.dropped)
 
 
 def cell_text(table: Table, row: int, column: int, *, compact: bool) -> str:

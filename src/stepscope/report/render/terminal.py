@@ -9,8 +9,8 @@ from dataclasses import replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from stepscope.report.render.fit import ShownColumns, cell_text, fit
-from stepscope.report.table import Table, grouped
+from stepscope.report.render.fit import ShownColumns, cell_text, fit, left_out, said_once
+from stepscope.report.table import Table, blocks
 
 _STYLES = {"plain": "", "good": "green", "warn": "yellow", "bad": "red", "dim": "dim"}
 _MIN_FAILURE = 30
@@ -28,16 +28,13 @@ def render(table: Table, *, width: int, footnotes: bool = True) -> Text:
         return Text("\n").join(_below(table, layout, width, footnotes=footnotes)[1:])
     lines = [_line(layout, table, layout.titles, "bold")]
     lines.append(Text("─" * min(width, layout.width), style="dim"))
-    number = 0
-    for block, (head, rows) in enumerate(grouped(table)):
+    for block, (title, numbers) in enumerate(blocks(table)):
         if block:
             lines.append(Text())
-        title = " · ".join(value.text for value in head)
         if title:
             lines.append(Text(title, style="bold cyan"))
-        for _ in rows:
+        for number in numbers:
             lines += _row(table, layout, number, width)
-            number += 1
     lines += _below(table, layout, width, footnotes=footnotes)
     return Text("\n").join(lines)
 
@@ -90,11 +87,9 @@ def _aligned(text: str, width: int, align: str) -> str:
 
 def _below(table: Table, layout: ShownColumns, width: int, *, footnotes: bool) -> list[Text]:
     lines: list[Text] = []
-    if layout.stated and table.rows:
-        said = ", ".join(f"{table.columns[i].title} {table.rows[0].values[i].text}" for i in layout.stated)
+    if said := said_once(table, layout):
         lines += _note(f"all rows: {said}", width, "")
-    if layout.dropped:
-        names = ", ".join(table.columns[i].title for i in layout.dropped)
+    if names := left_out(table, layout):
         lines += _note(f"no room at this width: {names}", width, "dim")
     if footnotes:
         for text in table.footnotes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
-from stepscope.core.units import format_plus_minus, format_size
+from stepscope.core.units import format_decimal, format_plus_minus, format_size
 from stepscope.core.words import counted, grouped, listed
 from stepscope.records.comm import CommRow
 from stepscope.report.table import (
@@ -20,7 +20,6 @@ from stepscope.report.table import (
     Table,
     Value,
     byte_size,
-    decimal,
     flops,
     gigabytes,
     judged,
@@ -178,7 +177,7 @@ def average_lines(rows: Sequence[CommRow]) -> tuple[str, ...]:
         return ()
     called = sweep_names(rows)
     lines = [
-        f"Avg bus bandwidth: {decimal(mean / 1e9)} GB/s, {op_label(found[0])} on {called(found[0])}, {_over(found)}."
+        f"Avg bus bandwidth: {format_decimal(mean / 1e9)} GB/s, {op_label(found[0])} on {called(found[0])}, {_over(found)}."
         for found, mean in averages
     ]
     if lines:
@@ -234,7 +233,7 @@ def _footnotes(rows: Sequence[CommRow]) -> tuple[str, ...]:
         lines.append("spread: (slowest - fastest rank) / slowest, of the ranks' medians; slowest: that rank.")
     peaks = {row.link_peak_bytes_per_s for row in shown if row.link_peak_bytes_per_s is not None}
     if peaks:
-        said = ", ".join(f"{decimal(peak / 1e9)} GB/s" for peak in sorted(peaks))
+        said = ", ".join(f"{format_decimal(peak / 1e9)} GB/s" for peak in sorted(peaks))
         lines += [f"of link: busbw / peak of the link in one direction ({said}).", *above_notes(shown)]
     if not means:
         lines.append(

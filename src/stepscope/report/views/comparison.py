@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.units import format_bytes_binary, format_duration, format_number
+from stepscope.core.units import format_duration
 from stepscope.core.words import grouped
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
 from stepscope.records.nouns import EXPOSED_COMM, Measured
@@ -20,9 +20,11 @@ from stepscope.report.table import (
     Table,
     Tone,
     Value,
+    binary_size,
     duration,
     figure,
     p_value,
+    rate,
     said,
     tabled,
     unknown,
@@ -32,27 +34,28 @@ from stepscope.report.view import View
 from stepscope.results.comparing import STEP_METRIC, lacking
 from stepscope.results.differences import Conditions
 
-METRIC_NAMES = {
-    "samples_per_s": "samples/s",
-    "step_ns": "step",
-    "epoch_ns": "epoch",
-    "exposed_comm_ns": EXPOSED_COMM,
-    "epoch_exposed_comm_ns": f"{EXPOSED_COMM} of an epoch",
-    "peak_memory_bytes": "peak memory",
-    "train_loss": "training loss",
-    "test_accuracy": "test accuracy",
-    "comm_time_ns": "time",
-    "trace_step_ns": "step",
-    "trace_exposed_comm_ns": EXPOSED_COMM,
-    "trace_idle_ns": "idle",
-    "diary_step_ns": "step",
-    "diary_data_ns": "waiting for data",
-    "diary_forward_ns": "forward",
-    "diary_backward_ns": "backward",
-    "diary_optimizer_ns": "optimizer",
-    "diary_comm_ns": "communication",
-    "diary_outside_ns": "outside the steps",
+FIGURES = {
+    "samples_per_s": ("samples/s", rate),
+    "step_ns": ("step", duration),
+    "epoch_ns": ("epoch", duration),
+    "exposed_comm_ns": (EXPOSED_COMM, duration),
+    "epoch_exposed_comm_ns": (f"{EXPOSED_COMM} of an epoch", duration),
+    "peak_memory_bytes": ("peak memory", binary_size),
+    "train_loss": ("training loss", figure),
+    "test_accuracy": ("test accuracy", figure),
+    "comm_time_ns": ("time", duration),
+    "trace_step_ns": ("step", duration),
+    "trace_exposed_comm_ns": (EXPOSED_COMM, duration),
+    "trace_idle_ns": ("idle", duration),
+    "diary_step_ns": ("step", duration),
+    "diary_data_ns": ("waiting for data", duration),
+    "diary_forward_ns": ("forward", duration),
+    "diary_backward_ns": ("backward", duration),
+    "diary_optimizer_ns": ("optimizer", duration),
+    "diary_comm_ns": ("communication", duration),
+    "diary_outside_ns": ("outside the steps", duration),
 }
+"""Key of a figure: its title in a comparison, and how its value is written."""
 
 LACKING = {
     "test": "the interval leaves out no change, the test does not (p 0.05 or more)",
@@ -278,7 +281,7 @@ def metric_name(compared: ComparedFigure) -> str:
     """``step``; a throughput by what it counts: ``tokens/s``."""
     if compared.unit is not None:
         return f"{compared.unit}/s"
-    return METRIC_NAMES.get(compared.metric, compared.metric)
+    return FIGURES.get(compared.metric, (compared.metric, figure))[0]
 
 
 def _tone(compared: ComparedFigure) -> Tone:
@@ -294,16 +297,7 @@ def _interval(compared: ComparedFigure) -> str | None:
 
 
 def _figure(metric: str, measured: Measured) -> Value:
-    value = measured.value
-    if metric.endswith("_ns"):
-        text = format_duration(value)
-    elif metric.endswith("_bytes"):
-        text = format_bytes_binary(value)
-    elif metric == "samples_per_s":
-        text = format_number(value, 3)
-    else:
-        text = format_number(value)
-    return Value(text=text, raw=value)
+    return FIGURES.get(metric, ("", figure))[1](measured.value)
 
 
 def signed_percent(change: float) -> str:

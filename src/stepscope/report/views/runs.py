@@ -58,8 +58,9 @@ PAPER = (
 """What of runs of any source a page of paper holds."""
 
 PAGE = (
-    *PAPER[:2], "dataset", "strategy", "precision", "world_size", "global_batch", "accumulation", "num_parameters",
-    "hardware", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_comm_ns", *PAPER[9:], "run_id",
+    "group", "label", "dataset", "strategy", "precision", "world_size", "global_batch", "accumulation", "num_parameters",
+    "hardware", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_comm_ns", "speedup", "efficiency", "mfu", "hfu",
+    "train_loss", "best_accuracy", "peak_memory_bytes", "run_id",
 )  # fmt: skip
 """With all that tells runs apart, for displays that leave out what is the same throughout."""
 

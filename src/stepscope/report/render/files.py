@@ -1,15 +1,79 @@
-"""A table as LaTeX in the style of booktabs, for ``\\input`` into a paper; texts of users cannot break it."""
+"""A table in file formats: CSV with raw values, Markdown, and LaTeX in the style of booktabs that no text can break."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stepscope.core.dataclass import dataclass
-from stepscope.report.render.fit import ShownColumns, cell_text, fit
+from stepscope.report.render.fit import ShownColumns, cell_text, fit, left_out, said_once, worth_showing
 from stepscope.report.render.terminal import ascii_text
-from stepscope.report.table import Row, Table, grouped
+from stepscope.report.table import UNKNOWN, Row, Table, blocks
+from stepscope.store.flat import csv_text
 
-WIDTH = 80
+
+def as_csv(table: Table) -> str:
+    """One header line (``key_unit`` where there is a unit), one line a row; unknown is empty, ``failure``
+    comes last.
+    """
+    names = [*(_header(c.key, c.unit) for c in table.columns), "failure"]
+    return csv_text(names, ([*(v.raw for v in row.values), row.failure or ""] for row in table.rows))
+
+
+def _header(key: str, unit: str) -> str:
+    name = {"1/s": "per_s"}.get(unit, unit)
+    return key if not name or key.endswith(name) else f"{key}_{name}"
+
+
+def as_markdown(table: Table, *, heading_level: int = 3, footnotes: bool = True) -> str:
+    """``table`` as GitHub-flavoured Markdown; a failed row has its reason in the first measured column."""
+    shown = worth_showing(table)
+    columns = [table.columns[i] for i in shown]
+    lines: list[str] = []
+    for title, numbers in blocks(table):
+        if title:
+            lines += [f"{'#' * heading_level} {_markdown_escape(title)}", ""]
+        lines.append(_markdown_line(column.title for column in columns))
+        lines.append(_markdown_line("---:" if column.align == "right" else ":---" for column in columns))
+        lines += [_markdown_row(table, table.rows[number], shown) for number in numbers]
+        lines.append("")
+    if footnotes:
+        lines += [f"- {_markdown_escape(text)}" for text in table.footnotes]
+        if table.notes:
+            lines += ["", *(f"- **Note** {_markdown_escape(text)}" for text in table.notes)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _markdown_row(table: Table, row: Row, indices: Sequence[int]) -> str:
+    if row.failure is None:
+        return _markdown_line(row.values[i].text for i in indices)
+    texts, said = [], False
+    for i in indices:
+        if table.columns[i].role == "identity":
+            texts.append(row.values[i].text)
+        else:
+            texts.append(UNKNOWN if said else f"**{row.failure}**")
+            said = True
+    if not said:
+        texts[-1] = f"{texts[-1]} **{row.failure}**"
+    return _markdown_line(texts)
+
+
+def _markdown_line(texts: Iterable[str]) -> str:
+    return "| " + " | ".join(_markdown_escape(text) for text in texts) + " |"
+
+
+def _markdown_escape(text: str) -> str:
+    """No cell may end its column or start markup of its own."""
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def plain_text(text: str) -> str:
+    """``text`` as words of a Markdown page: one line, and nothing in it is markup, a link or HTML."""
+    one_line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return "".join(f"\\{c}" if c in "\\`*[]<>#|!" else c for c in one_line)
+
+
+LATEX_WIDTH = 80
 """Characters that a line of \\footnotesize text holds in LaTeX's article class."""
 
 LONG = 40
@@ -36,7 +100,7 @@ _LIGATURES = "-,'"
 """Two of them in a row would be set as another sign."""
 
 
-def escape(text: str) -> str:
+def latex_escape(text: str) -> str:
     """``text`` so that LaTeX prints it and does nothing else; one line. Letters that pdflatex lacks are spelt out."""
     out: list[str] = []
     before = ""
@@ -68,7 +132,7 @@ class _Shown:
     columns: tuple[str, ...]
 
 
-def render(table: Table, *, label: str | None = None) -> str:
+def as_latex(table: Table, *, label: str | None = None) -> str:
     """``table`` as a float (longer ones: longtable); columns that a page has no room for are named below it.
 
     label: for ``\\ref``; None: ``tab:KEY``.
@@ -76,11 +140,11 @@ def render(table: Table, *, label: str | None = None) -> str:
     shown = _shown(table)
     long = len(table.rows) > LONG
     spec = "@{}" + "".join(shown.columns) + "@{}"
-    title = escape(table.title)
+    title = latex_escape(table.title)
     name = escape_label(label or f"tab:{table.key}")
     packages = "booktabs,array,longtable" if long else "booktabs,array"
     lines = [rf"% Written by stepscope; needs \usepackage{{{packages}}}"]
-    head = _line([escape(text) for text in shown.layout.titles])
+    head = _latex_line([latex_escape(text) for text in shown.layout.titles])
     body = _body(table, shown)
     notes = _notes(table, shown.layout)
     if long:
@@ -110,7 +174,7 @@ def escape_label(text: str) -> str:
 
 
 def _shown(table: Table) -> _Shown:
-    layout = fit(table, WIDTH)
+    layout = fit(table, LATEX_WIDTH)
     specs = []
     for index, width in zip(layout.indices, layout.widths, strict=True):
         column = table.columns[index]
@@ -130,32 +194,31 @@ def _shown(table: Table) -> _Shown:
 
 def _body(table: Table, shown: _Shown) -> list[str]:
     lines: list[str] = []
-    number, width = 0, len(shown.columns)
-    for block, (head, rows) in enumerate(grouped(table)):
+    width = len(shown.columns)
+    for block, (title, numbers) in enumerate(blocks(table)):
         if block:
             lines.append(r"\addlinespace")
-        title = " · ".join(value.text for value in head)
         if title:
-            lines.append(rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\textit{{{escape(_short(title, WIDTH))}}}}} \\")
-        for row in rows:
-            lines.append(_row(table, row, number, shown.layout))
-            number += 1
+            lines.append(
+                rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\textit{{{latex_escape(_short(title, LATEX_WIDTH))}}}}} \\"
+            )
+        lines += [_latex_row(table, table.rows[number], number, shown.layout) for number in numbers]
     return lines
 
 
-def _row(table: Table, row: Row, number: int, layout: ShownColumns) -> str:
-    texts = [escape(cell_text(table, number, i, compact=layout.compact)) for i in layout.indices]
+def _latex_row(table: Table, row: Row, number: int, layout: ShownColumns) -> str:
+    texts = [latex_escape(cell_text(table, number, i, compact=layout.compact)) for i in layout.indices]
     if row.failure is None:
-        return _line(texts)
+        return _latex_line(texts)
     names = [at for at, i in enumerate(layout.indices) if table.columns[i].role == "identity"]
     rest = len(layout.indices) - len(names)
     room = sum(layout.widths[len(names) :]) + layout.gap * (rest - 1)
     if names != list(range(len(names))) or not rest:
-        return _line([*texts[:-1], rf"\textit{{{escape(row.failure)}}}"])
-    return _line(
+        return _latex_line([*texts[:-1], rf"\textit{{{latex_escape(row.failure)}}}"])
+    return _latex_line(
         [
             *texts[: len(names)],
-            rf"\multicolumn{{{rest}}}{{l@{{}}}}{{\textit{{{escape(_short(row.failure, room))}}}}}",
+            rf"\multicolumn{{{rest}}}{{l@{{}}}}{{\textit{{{latex_escape(_short(row.failure, room))}}}}}",
         ]
     )
 
@@ -164,23 +227,22 @@ def _short(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
 
 
-def _line(cells: Sequence[str]) -> str:
+def _latex_line(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
 def _notes(table: Table, layout: ShownColumns) -> list[str]:
     """What stands under the table: columns said once, left out, footnotes and notes."""
     texts = []
-    if layout.stated and table.rows:
-        said = ", ".join(f"{table.columns[i].title} {table.rows[0].values[i].text}" for i in layout.stated)
+    if said := said_once(table, layout):
         texts.append(f"All rows: {said}.")
     texts += [*table.footnotes, *table.notes]
-    if layout.dropped:
-        texts.append(f"In the CSV file only: {', '.join(table.columns[i].title for i in layout.dropped)}.")
+    if names := left_out(table, layout):
+        texts.append(f"In the CSV file only: {names}.")
     if not texts:
         return []
     return [
         r"\par\smallskip\begin{minipage}{\linewidth}\scriptsize\raggedright",
-        *(rf"{escape(text)}\par" for text in texts),
+        *(rf"{latex_escape(text)}\par" for text in texts),
         r"\end{minipage}",
     ]
