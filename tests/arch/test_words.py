@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.records.nouns import EXPOSED_COMM
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stepscope"
 
@@ -112,3 +114,26 @@ def test_a_banned_phrase_is_found(text: str) -> None:
 @pytest.mark.parametrize("text", ["there is no trace", "it stands for all ranks", "10 ms per rank", "is no longer"])
 def test_plain_text_passes(text: str) -> None:
     assert not complaints("here", iter([(1, text)]))
+
+
+def test_exposed_communication_has_its_name_in_one_place() -> None:
+    """Titles, legends and sentences take it from records/nouns.py: another name is one edit."""
+    said = [
+        str(path.relative_to(SOURCE))
+        for path in sorted(SOURCE.rglob("*.py"))
+        if not {"rank", "hook", "commands"} & set(path.parts)  # the job's processes, and help
+        for node in ast.walk(_without_docstrings(ast.parse(path.read_text())))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and EXPOSED_COMM in node.value
+    ]
+    assert said == ["records/nouns.py"]
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [each for each in node.body if not _is_text(each)]
+    return tree
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.console import out
 from stepscope.cli.findings import show_verdict
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.core.units import format_bytes
+from stepscope.core.units import format_bytes, format_duration
 from stepscope.core.words import counted
 from stepscope.launch.hooked_job import why_no_rank
 from stepscope.launch.job_window import WindowState
@@ -55,7 +55,7 @@ def notes(layout: ProfileLayout, state: WindowState) -> list[str]:
     if any(r.file is not None for r in written):
         size = format_bytes(sum(r.size_bytes for r in written))
         pause = max(r.paused_s for r in written)
-        lines.append(f"{layout.root}: {size} of traces; writing them paused the job for {pause:.1f} s")
+        lines.append(f"{layout.root}: {size} of traces; writing them paused the job for {format_duration(pause * 1e9)}")
     lines.append(
         f"next: stepscope diagnose {shlex.quote(str(layout.root))}; stepscope report {shlex.quote(str(layout.root))}"
     )

@@ -215,10 +215,7 @@ def draw(
 
 
 def draw_charts(
-    rows: Sequence[CommRow],
-    folder: Path,
-    calibration: Calibration | None = None,
-    formats: Sequence[str] = ("png",),
+    rows: Sequence[CommRow], folder: Path, calibration: Calibration | None = None, formats: Sequence[str] = ("png",)
 ) -> tuple[Path, ...]:
     """Draw every chart that collectives and their fits allow; the files written, ``charts.md`` (captions) last."""
     return draw({"rows": rows or None, "calibration": calibration}, folder, formats, limit=None)

@@ -18,13 +18,7 @@ _NOISE = frozenset(
 _WRAPPERS = frozenset({"gpu_kernel_impl", "gpu_kernel_impl_nocast", "Kernel", "Kernel2", "device_kernel"})
 """Templates that say nothing themselves: their first argument is the kernel."""
 
-_TELLING = {
-    "AUnaryFunctor": -1,
-    "BUnaryFunctor": -1,
-    "BinaryFunctor": -1,
-    "func_wrapper_t": -1,
-    "ReduceOp": 1,
-}
+_TELLING = {"AUnaryFunctor": -1, "BUnaryFunctor": -1, "BinaryFunctor": -1, "func_wrapper_t": -1, "ReduceOp": 1}
 """Templates of which one argument says what they do: its place."""
 
 _ELEMENTWISE = re.compile(r"(\w*elementwise)_kernel")

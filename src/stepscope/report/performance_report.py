@@ -56,10 +56,7 @@ def _heading(text: str, mark: str = "-") -> str:
 def _title(evidence: Evidence) -> str:
     paths = dict.fromkeys(profiled_job(source.path) or source.path for source in evidence.sources)
     names = ", ".join(path.resolve().name for path in paths)
-    lines = [
-        _heading("Performance report", "="),
-        paragraph(f"Of {names or 'nothing'}, by stepscope {__version__}."),
-    ]
+    lines = [_heading("Performance report", "="), paragraph(f"Of {names or 'nothing'}, by stepscope {__version__}.")]
     return "\n".join([*lines, ""])
 
 
@@ -99,10 +96,7 @@ def _finding(finding: Finding, number: int) -> list[str]:
     )
     about = f" About: {finding.subject}." if finding.subject else ""
     lines.append(
-        paragraph(
-            f"Confidence: {finding.certainty.rstrip('.')}.{stake}{about} Rule: {finding.rule}.",
-            indent=indent,
-        )
+        paragraph(f"Confidence: {finding.certainty.rstrip('.')}.{stake}{about} Rule: {finding.rule}.", indent=indent)
     )
     for advice in finding.advice:
         lines += _advice(advice, indent)

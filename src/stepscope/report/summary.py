@@ -23,25 +23,14 @@ from stepscope.store.writer import write_bytes
 
 
 def write_summary(
-    layout: RunLayout,
-    rows: Sequence[TrainingRun],
-    *,
-    run: RunRecord | None = None,
-    findings: Sequence[Finding] = (),
+    layout: RunLayout, rows: Sequence[TrainingRun], *, run: RunRecord | None = None, findings: Sequence[Finding] = ()
 ) -> None:
     """Write ``report/summary.md`` of a run folder; ``run`` None: read from it, where it is there."""
     run = run or read_if_there(layout.run, RunRecord)
     environment = read_if_there(layout.environment, EnvironmentRecord)
     parts = [f"# Results: {run.name if run else layout.root.name}", ""]
     if run is not None and run.argv:
-        parts += [
-            "Made by:",
-            "",
-            "```",
-            *(shlex.join(argv) for argv in run.commands or (run.argv,)),
-            "```",
-            "",
-        ]
+        parts += ["Made by:", "", "```", *(shlex.join(argv) for argv in run.commands or (run.argv,)), "```", ""]
     machine = environment_lines(environment, rows, _first_summaries(layout, rows))
     parts += ["## Machine", "", *(f"- {line}" for line in machine), ""]
     if findings:

@@ -121,12 +121,7 @@ def by_series(names: Sequence[str], colors: Sequence[str] = COLORS, *, width: in
     legend = (
         None
         if len(names) < 2
-        else {
-            "title": None,
-            "columns": columns,
-            "columnPadding": round(6 + 0.7 * longest),
-            "labelLimit": width - 30,
-        }
+        else {"title": None, "columns": columns, "columnPadding": round(6 + 0.7 * longest), "labelLimit": width - 30}
     )
     return {
         "field": "series",

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_duration
 from stepscope.records.trace_collectives import (
     ClockAlignment,
     ClockFit,
@@ -275,7 +276,7 @@ def _decided(
         return replace(fit, reason=f"only {line.count} collectives in common")
     allowed = max(float(AGREE_NS), 3 * line.residual)
     if line.furthest() <= allowed:
-        return replace(fit, status="agrees", reason=f"within {allowed / 1000:.0f} us")
+        return replace(fit, status="agrees", reason=f"within {format_duration(allowed)}")
     if line.steps is not None and line.steps < _MIN_STEPS:
         return replace(fit, reason=f"collectives of only {line.steps} steps agree on it")
     if (
@@ -287,7 +288,7 @@ def _decided(
         return replace(
             fit, reason=f"it differs by the time of {steps} step{'s' * (steps > 1)}: the steps may be shifted"
         )
-    return replace(fit, status="corrected", reason=f"differs by up to {line.furthest() / 1000:.0f} us")
+    return replace(fit, status="corrected", reason=f"differs by up to {format_duration(line.furthest())}")
 
 
 def _based(fit: ClockFit, shifts: dict[int, int], *, reference: int | None = None) -> ClockFit:

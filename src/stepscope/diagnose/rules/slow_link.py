@@ -27,7 +27,7 @@ docs/reference/metrics.md, Collectives (communication efficiency); nccl-tests, d
 from __future__ import annotations
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
-from stepscope.core.units import format_bandwidth, format_percent, format_size
+from stepscope.core.units import format_bandwidth, format_duration, format_percent, format_size
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.commands import excluding, is_amd
 from stepscope.diagnose.rule import Rule, Statement, Threshold
@@ -186,7 +186,8 @@ def _of_pair(pair: SlowPair, evidence: Evidence, verdict: PairsVerdict) -> Findi
         severity="warning",
         title=f"messages between ranks {a} and {b}{where} take {pair.ratio:.1f}x as long as between other pairs",
         evidence=(
-            f"{pair.time_ns / 1e3:.0f} us at {format_size(pair.size_bytes)}; similar pairs {pair.typical_ns / 1e3:.0f} us",
+            f"{format_duration(pair.time_ns)} at {format_size(pair.size_bytes)};"
+            f" similar pairs {format_duration(pair.typical_ns)}",
             "seen in more than one measurement of this pair",
         ),
         confidence="measured",

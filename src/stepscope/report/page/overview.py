@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.units import (
-    format_bandwidth,
-    format_bytes_binary,
-    format_duration,
-    format_percent,
-    format_size,
-)
+from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, format_percent, format_size
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.engine import believable
 from stepscope.diagnose.headlines import all_clear
@@ -157,9 +151,7 @@ def _throughput(evidence: Evidence) -> KeyFigure | None:
         return None  # nothing to choose between, or figures of different work
     value, run = max(rated, key=lambda pair: pair[0])
     return KeyFigure(
-        label="fastest setting",
-        value=f"{rate.write(value)} {run.unit}/s",
-        note=f"{run.group}, {run.label}",
+        label="fastest setting", value=f"{rate.write(value)} {run.unit}/s", note=f"{run.group}, {run.label}"
     )
 
 
@@ -185,9 +177,7 @@ def _exposed(evidence: Evidence) -> KeyFigure | None:
     if share < LEAST_EXPOSED:
         return None
     return KeyFigure(
-        label=f"most {EXPOSED_COMM}",
-        value=format_percent(share),
-        note=f"of the step, {run.group}, {run.label}",
+        label=f"most {EXPOSED_COMM}", value=format_percent(share), note=f"of the step, {run.group}, {run.label}"
     )
 
 

@@ -10,13 +10,7 @@ from stepscope.core.words import counted
 from stepscope.report.contents import comm_tables, experiment_tables, machine_tables, run_tables, step_tables
 from stepscope.report.table import Column, Table, Value
 from stepscope.report.trace_sections import table as trace_table
-from stepscope.report.views import (
-    epochs,
-    memory,
-    pipeline,
-    runs,
-    scaling,
-)
+from stepscope.report.views import epochs, memory, pipeline, runs, scaling
 from stepscope.report.views import history as history_view
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.history import history

@@ -182,8 +182,7 @@ def _shown(table: Table) -> _Shown:
             specs.append("r")
             continue
         natural = max(
-            (len(cell_text(table, n, index, compact=layout.compact)) for n in range(len(table.rows))),
-            default=0,
+            (len(cell_text(table, n, index, compact=layout.compact)) for n in range(len(table.rows))), default=0
         )
         if natural > width or natural > MAX_TEXT:
             specs.append(rf">{{\raggedright\arraybackslash}}p{{{EM_PER_CHAR * width:.1f}em}}")

@@ -91,12 +91,7 @@ def cell_text(table: Table, row: int, column: int, *, compact: bool) -> str:
 
 
 def _layout(
-    table: Table,
-    indices: Sequence[int],
-    *,
-    compact: bool,
-    stated: Sequence[int] = (),
-    dropped: Sequence[int] = (),
+    table: Table, indices: Sequence[int], *, compact: bool, stated: Sequence[int] = (), dropped: Sequence[int] = ()
 ) -> ShownColumns:
     titles = [_title(table.columns[i], compact) for i in indices]
     return ShownColumns(

@@ -194,12 +194,7 @@ def quantity(runs: Sequence[TrainingRun], drop_epochs: int, *, steps_alike: bool
         name = "epoch time, from steps" if any(run.epoch_estimated for run in done) else "epoch time"
         ends = epochs_kept(drop_epochs) if any(timed_epochs(run) for run in done) else INTERVAL
     return Quantity(
-        name=name,
-        axis=f"{name} ({unit})",
-        scale=scale,
-        lower_is_better=best is not rates,
-        values=best,
-        ends=ends,
+        name=name, axis=f"{name} ({unit})", scale=scale, lower_is_better=best is not rates, values=best, ends=ends
     )
 
 

@@ -97,13 +97,7 @@ def comparison_table(comparison: Comparison) -> Table:
         (
             Column("what", "", lambda f: f.what, role="group"),
             *([Column("side", "run", lambda f: f.side, role="identity", lead=True)] if many else []),
-            Column(
-                "metric",
-                "figure",
-                lambda f: said(_title(f), f.metric),
-                role="identity",
-                lead=True,
-            ),
+            Column("metric", "figure", lambda f: said(_title(f), f.metric), role="identity", lead=True),
             Column("first", first, lambda f: _figure(f.metric, f.first), figure),
             Column("second", "value" if many else second, lambda f: _figure(f.metric, f.second), figure),
             Column("change", "change", lambda f: said(signed_percent(f.change), f.change, tone=_tone(f)), figure),

@@ -249,7 +249,7 @@ def _scaling_footnotes(rows: Sequence[ScalingRow], drop_epochs: int) -> tuple[st
         return ()
     notes = [
         "speed-up: throughput over the baseline's; efficiency: speed-up / (ranks / baseline ranks): excellent above 0.9,"
-        " good above 0.8, fair above 0.5, negative for a speed-up below 1.",
+        " good above 0.8, fair above 0.5, negative for a speed-up below 1."
     ]
     if any("epoch" in row.basis for row in rows):
         dropped = first_epochs(drop_epochs) if drop_epochs else "no epoch"

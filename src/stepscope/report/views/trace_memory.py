@@ -34,13 +34,7 @@ def build(summary: TraceSummary) -> Table:
         (
             rank_column(lambda item: item[0].rank),
             Column("device", "device", lambda item: _device(item[0]), role="identity"),
-            Column(
-                "step",
-                "step, phase",
-                _of,
-                role="identity",
-                lead=True,
-            ),
+            Column("step", "step, phase", _of, role="identity", lead=True),
             Column("peak", "peak", _peak, binary_size),
             Column("reserved", "reserved", device(lambda m: m.peak_reserved_bytes), binary_size),
             Column("slack", "slack", device(lambda m: m.slack_bytes), binary_size, drop=2),
