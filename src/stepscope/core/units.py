@@ -17,15 +17,7 @@ _SIZE_UNITS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }  # fmt: skip
-_DURATION_UNITS = {
-    "ns": 1,
-    "us": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 60 * 10**9,
-    "min": 60 * 10**9,
-    "h": 3600 * 10**9,
-}
+_DURATION_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 
 
 def parse_size_bytes(text: str) -> int:
@@ -85,9 +77,7 @@ def format_microseconds(ns: float) -> str:
 
 def format_decimal(value: float) -> str:
     """``230.29``, ``0.124``, ``0.0031``: two decimals as in nccl-tests, below 1 as many as show two digits."""
-    if value >= 1 or value <= 0:
-        return f"{value:.2f}"
-    places = next((n for n in range(3, 9) if round(value * 10**n) >= 10), 9)
+    places = 2 if value >= 1 or value <= 0 else next((n for n in range(3, 9) if round(value * 10**n) >= 10), 9)
     return f"{value:.{places}f}"
 
 
