@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.command import given, spelled
 from stepscope.cli.console import err, out, print_document, say
 from stepscope.cli.evidence import Watch, traces_of
-from stepscope.core.errors import DataError, UsageError
+from stepscope.core.errors import DataError, NoTraceError, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted, did_you_mean, unknown
@@ -154,10 +154,8 @@ def _kind_named(paths: Sequence[str]) -> Iterator[None]:
     """Of a path without traces says what it holds, where another command reads that."""
     try:
         yield
-    except DataError as error:
-        if len(paths) != 1 or not any(
-            mark in error.what for mark in ("no trace files in this", "not a PyTorch profiler")
-        ):
+    except NoTraceError as error:
+        if len(paths) != 1:
             raise
         import shlex  # only an error needs it
 

@@ -66,6 +66,10 @@ class DataError(StepscopeError):
     exit_code = ExitCode.USAGE
 
 
+class NoTraceError(DataError):
+    """What a path holds is no trace: another command may read it."""
+
+
 class MissingError(StepscopeError):
     exit_code = ExitCode.ENVIRONMENT
 

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.units import format_percent
+from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.results.evidence import TraceEvidence
@@ -156,12 +156,27 @@ def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Threshold:
-    """A number that decides, with its unit and where it comes from (a paper, METRICS, a measurement with its date)."""
+class Limit:
+    """A number that decides, with its unit and where it comes from (a paper, a measurement with its date).
+
+    The rule compares with it, its texts print it, and its row in the documents is made of it: it is written once.
+    """
 
     value: float
     unit: str
     source: str
+
+    def __str__(self) -> str:
+        """``10% of the step``, ``256 MiB inactive split``, ``20 us``, ``4 units``."""
+        unit = self.unit.removeprefix("share ")
+        if unit.startswith("of ") and self.value <= 1:
+            return f"{format_percent(self.value)} {unit}"
+        words = unit.split()
+        if "bytes" in words and self.value >= 1024:
+            return " ".join([format_bytes_binary(int(self.value)), *(word for word in words if word != "bytes")])
+        if words[0] == "ns" and len(words) == 1:
+            return format_duration(self.value)
+        return f"{unit} = {self.value:g}" if "/" in unit else f"{self.value:g} {unit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +192,7 @@ class Rule:
     that decided where there is nothing to say, or Skipped for data that ``needs`` cannot name. A symptom that shows in
     traces and elsewhere has both: ``look`` is asked where something of ``any_of`` beside traces is there, and a traced job
     that its findings name (``Finding.job``) is not asked again.
+    looks_at, decided_by: its row in the documents, where neither evidence by name nor a limit says it.
     claims: the parts of the step that its findings want, each as a path (``step/communication/stages``). A finding on a part
     explains one on the whole that holds it: where it has as much at stake in the same job, that one is not told again; good
     news of a part is not told where a finding wants any of it. folded: from the fifth finding on a
@@ -189,7 +205,9 @@ class Rule:
     look: Callable[[Evidence], Statement] | None = None
     look_at_job: Callable[[TraceEvidence], Statement] | None = None
     protocol: int
-    thresholds: Mapping[str, Threshold] = field(default_factory=dict)
+    thresholds: Mapping[str, Limit] = field(default_factory=dict)
+    looks_at: str = ""
+    decided_by: str = ""
     any_of: tuple[str, ...] = ()
     good_news: bool = False
     folded: bool = False
@@ -214,6 +232,15 @@ class Rule:
         from stepscope.results.history import repeated
 
         return folded(outcome, repeated(evidence))
+
+    @property
+    def row(self) -> str:
+        """Its row in the table of rules (docs/reference/diagnose.md)."""
+        looks_at = self.looks_at or ", ".join([*self.needs, " or ".join(self.any_of)]).strip(", ")
+        decided_by = "; ".join(
+            filter(None, (self.decided_by, *(f"{name}: {limit}" for name, limit in self.thresholds.items())))
+        )
+        return f"| `{self.name}` | {self.symptom} | {looks_at} | {decided_by} |"
 
     @property
     def rates(self) -> bool:

@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Rule, Threshold
+from stepscope.diagnose.rule import Limit, Rule
 from stepscope.diagnose.rules import Declared
 from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.records.trace_budget import Parts
@@ -29,8 +29,8 @@ WORTH_SOURCE = (
 GRAVE_SOURCE = "stepscope's choice, 2026-11: a gain of up to 1.25; METRICS rates a run good above 0.8"
 
 SHARES = {
-    "warning": Threshold(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
-    "problem": Threshold(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE),
+    "warning": Limit(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
+    "problem": Limit(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE),
 }
 """From which share of the window on a part of the time is worth a finding, and a grave one."""
 
@@ -80,13 +80,13 @@ def idle_share(each: RankPass, *causes: str) -> float:
     return sum(i.idle_ns for i in each.idle if i.cause in causes) / window_ns(each)
 
 
-PYTHON_OWNS = Threshold(
+PYTHON_OWNS = Limit(
     value=0.5,
     unit="share of the host's delay",
     source="stepscope's choice, 2026-11: below half `launch-bound` has the advice, above it `python-overhead`",
 )
 
-MOSTLY_SHORT = Threshold(
+MOSTLY_SHORT = Limit(
     value=0.5,
     unit="of all compute kernels, by number",
     source="stepscope's choice, 2026-11: half; 24 to 95% (median 43%) in seven GPU traces",

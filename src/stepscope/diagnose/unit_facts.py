@@ -13,7 +13,7 @@ from statistics import median
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Statement, Threshold
+from stepscope.diagnose.rule import Limit, Statement
 from stepscope.diagnose.trace_facts import read_in_full, severity_of, steps_ns, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_rules import ShardedUnits, UnitCall
@@ -106,10 +106,10 @@ def _transfers(summary: TraceSummary) -> list[tuple[int, int]]:
     return [(c.size_bytes, c.duration_ns) for c in calls if c.op in REDUCTIONS and c.size_bytes]
 
 
-WORTH = Threshold(
+WORTH = Limit(
     value=0.05, unit="share of the steps", source="stepscope's choice, 2026-11: a setting is one argument to change"
 )
-ROOM = Threshold(value=0.9, unit="of the device's capacity", source="as for near-oom")
+ROOM = Limit(value=0.9, unit="of the device's capacity", source="as for near-oom")
 
 Call = list[UnitCall]
 """The same call on all ranks that show it."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, NoTraceError
 from stepscope.core.words import listed, nearest_path
 
 REPORTS = (".nsys-rep", ".qdrep")
@@ -36,7 +36,7 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
             except OSError as error:
                 raise _unreadable(path, error) from error
             if not files:
-                raise DataError(
+                raise NoTraceError(
                     f"{path}: no trace files in this folder",
                     why=f"none of its files ends in {', '.join(SUFFIXES)}",
                     fix=_inner_folders(path),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, NoTraceError
 from stepscope.core.words import counted
 from stepscope.traces import parts
 from stepscope.traces.decode import ColumnBuilder
@@ -201,7 +201,7 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _not_a_trace(path: Path, why: str) -> DataError:
-    return DataError(
+    return NoTraceError(
         f"{path}: not a PyTorch profiler trace",
         why=why,
         fix="name files written by torch.profiler's export_chrome_trace, or an nsys SQLite export",

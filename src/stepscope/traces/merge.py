@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 
 import msgspec
 
-from stepscope.core.errors import DataError, UsageError
+from stepscope.core.errors import DataError, NoTraceError, UsageError
 from stepscope.records.trace_collectives import ClockAlignment, ClockFit
 from stepscope.records.trace_summary import MergedRank, MergedTrace
 from stepscope.store.writer import make_dir, write_error
@@ -91,7 +91,7 @@ class _RankMerger:
             for block in stream:
                 yield from self._rewritten(_decoded(block, path, stream.offset))
         except NotATrace as error:
-            raise DataError(
+            raise NoTraceError(
                 f"{path}: not a PyTorch profiler trace",
                 why=str(error),
                 fix="name files written by torch.profiler's export_chrome_trace",

@@ -31,19 +31,19 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
 
-MOST_SHARE = Threshold(
+MOST_SHARE = Limit(
     value=0.01,
     unit="share of late requests that the driver serves",
     source="a settled loop has 0; a request takes about 1 us from the pool and 100 us or more from the driver, so one in "
     "100 doubles the cost of allocation",
 )
-MOST_RETRIES = Threshold(value=0, unit="late retries", source="each retry empties the cache and waits for the device")
-LEAST = Threshold(value=200, unit="late requests", source="one training step of a small model makes more")
+MOST_RETRIES = Limit(value=0, unit="late retries", source="each retry empties the cache and waits for the device")
+LEAST = Limit(value=200, unit="late requests", source="one training step of a small model makes more")
 
 
 def check(evidence: Evidence) -> Statement:

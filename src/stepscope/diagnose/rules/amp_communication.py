@@ -29,19 +29,19 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_bytes, format_duration, format_percent, format_size
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
 from stepscope.results.evidence import CellEvidence, Evidence
 
-SAVED = Threshold(
+SAVED = Limit(
     value=0.95, unit="bytes under AMP / bytes in FP32", source="a higher ratio saves nothing; a 2-byte type gives 0.5"
 )
-MATTERS = Threshold(
+MATTERS = Limit(
     value=0.10, unit="share of the step", source="as for poor-overlap: removing less gains less than 11% of speed"
 )
-SMALL = Threshold(
+SMALL = Limit(
     value=2**20,
     unit="bytes per step",
     source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency",

@@ -106,5 +106,6 @@ RULE = Rule(
     needs=("cells",),
     look=check,
     folded=True,
+    decided_by="fixed micro-batch; `tp` or `pp` ranks beside a cell with a larger global batch on as many ranks or fewer",
     protocol=1,
 )

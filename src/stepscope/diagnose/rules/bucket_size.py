@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.predict.run_buckets import DEFAULT, advised, bucket_cap, bucket_kinds, measured_steps
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import Measured
@@ -42,7 +42,7 @@ from stepscope.results.cell_facts import TimedCell, timed_cells
 from stepscope.results.comm_costs import comm_costs, command_for
 from stepscope.results.evidence import Evidence
 
-MIN_GAIN = Threshold(
+MIN_GAIN = Limit(
     value=0.03,
     unit="predicted step with the current size / with the named size - 1",
     source="timeline predictions are within 3% of measured steps (2 Gbit emulated network, 2026-11)",

@@ -23,13 +23,13 @@ nccl-tests, doc/PERFORMANCE.md: bus bandwidth does not depend on the size once l
 from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import above_peak, by_sweep, size_of
 from stepscope.results.evidence import NEEDS, Evidence
 
-MIN_DROP = Threshold(
+MIN_DROP = Limit(
     value=0.10,
     unit="1 - busbw at the largest size / best busbw",
     source="5 times the half-width of the interval that a measurement aims at (2%)",
@@ -37,7 +37,7 @@ MIN_DROP = Threshold(
 _BUCKETED = ("all_reduce", "reduce_scatter", "all_gather")
 """Operations whose messages are buckets or units, whose size is an option."""
 
-LEAST_SIZES = Threshold(value=3, unit="sizes of a sweep", source="of two sizes, one is always lower")
+LEAST_SIZES = Limit(value=3, unit="sizes of a sweep", source="of two sizes, one is always lower")
 
 
 def check(evidence: Evidence) -> Statement:

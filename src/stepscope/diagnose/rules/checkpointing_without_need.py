@@ -24,14 +24,14 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import memory_share, same_but, times_faster
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.held import held_by
 
-ROOM = Threshold(
+ROOM = Limit(
     value=0.80,
     unit="peak / capacity",
     source="near-oom warns from 90% on; 10% more for fragments and other libraries",

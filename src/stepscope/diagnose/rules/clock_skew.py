@@ -26,18 +26,18 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import ClockFit
 from stepscope.results.evidence import TraceEvidence
 
-_APART = Threshold(
+_APART = Limit(
     value=20_000,
     unit="ns",
     source="traces.alignment: ends differ by 1 to 7 us on a V100 node, by about 10 us across nodes (2026-11)",
 )
-_DRIFT = Threshold(value=1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst")
+_DRIFT = Limit(value=1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst")
 
 _BASE = "its file counts from another base time"
 _CONTRADICTS = "correcting it would make collectives impossible"

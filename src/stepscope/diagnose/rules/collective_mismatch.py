@@ -24,12 +24,12 @@ the same errors in MPI.
 from __future__ import annotations
 
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import MISMATCHES, FlightFinding, Kind
 from stepscope.results.evidence import NEEDS, Evidence
 
-MOST_DIFFERENT = Threshold(value=0, unit="calls that differ", source="all ranks of a group must make the same calls")
+MOST_DIFFERENT = Limit(value=0, unit="calls that differ", source="all ranks of a group must make the same calls")
 
 _DIFFERENCE: dict[Kind, str] = {
     "size_mismatch": "with another size",
@@ -93,6 +93,7 @@ def _where(kind: Kind) -> str:
 RULE = Rule(
     symptom="ranks called collectives that do not match",
     look=check,
+    looks_at="flight recorders",
     protocol=3,
     thresholds={"different": MOST_DIFFERENT},
 )

@@ -40,7 +40,7 @@ from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.job_facts import AdviceFor, facts_of_run
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.predict.calibrated import time_of
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
@@ -52,22 +52,20 @@ from stepscope.results.figures import PER_EPOCH, epoch_time, exposed_fraction, s
 from stepscope.results.pairs import Pair, cell_of, name_of, pairs
 from stepscope.results.scaling import shards
 
-MAX_EXPOSED = Threshold(value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80")
-MAX_EFFICIENCY = Threshold(
+MAX_EXPOSED = Limit(value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80")
+MAX_EFFICIENCY = Limit(
     value=0.50,
     unit="efficiency of a run whose communication was not timed",
     source="METRICS, Scaling: poor scaling below; above, other losses may dominate",
 )
-SMALL_BATCH = Threshold(value=32, unit="samples per rank and micro-step", source="document 002: 32 to 128 per GPU")
-MANY_TOKENS = Threshold(
+SMALL_BATCH = Limit(value=32, unit="samples per rank and micro-step", source="document 002: 32 to 128 per GPU")
+MANY_TOKENS = Limit(
     value=32 * 512,
     unit="tokens per rank and micro-step",
     source="the limits of batch and sequence: as much work as both",
 )
-SHORT_SEQUENCE = Threshold(
-    value=512, unit="tokens", source="document 002: 128 tokens did not scale; 512 were assumed to"
-)
-SMALL_GRADIENTS = Threshold(
+SHORT_SEQUENCE = Limit(value=512, unit="tokens", source="document 002: 128 tokens did not scale; 512 were assumed to")
+SMALL_GRADIENTS = Limit(
     value=2**20,
     unit="bytes of gradients",
     source="8 A100 and 8 H100, nccl-tests logs: half of an all-reduce of 1 MiB is latency",
@@ -75,7 +73,7 @@ SMALL_GRADIENTS = Threshold(
 LEAST_FACTOR = 1.1
 """Times the work per reduction, below which more work does not help: the share is at its limit already."""
 
-LATENCY_SHARE = Threshold(
+LATENCY_SHARE = Limit(
     value=0.50, unit="share of the all-reduce", source="if latency dominates, fewer bytes do not help"
 )
 

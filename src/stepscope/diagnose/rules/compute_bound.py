@@ -32,7 +32,7 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
@@ -40,11 +40,11 @@ from stepscope.records.trace_summary import RankPass
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 
-MIN_COMPUTE = Threshold(value=0.90, unit="share of the step", source="the complement of 10% for communication and data")
-MAX_OTHER = Threshold(
+MIN_COMPUTE = Limit(value=0.90, unit="share of the step", source="the complement of 10% for communication and data")
+MAX_OTHER = Limit(
     value=0.05, unit="share of the step, each of communication and data", source="both together are at most 10%"
 )
-MOSTLY = Threshold(
+MOSTLY = Limit(
     value=0.8,
     unit="share of the window",
     source="the rest could give a speed-up of at most 1.25; METRICS rates 0.8 good",

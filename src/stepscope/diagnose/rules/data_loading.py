@@ -30,16 +30,16 @@ from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import AdviceFor, JobFacts, facts_of
-from stepscope.diagnose.rule import Rule, Statement, Threshold, over_share
+from stepscope.diagnose.rule import Limit, Rule, Statement, over_share
 from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 
-MIN_SHARE = Threshold(
+MIN_SHARE = Limit(
     value=0.10, unit="share of the step", source="as for communication: removing less gains less than 11% of speed"
 )
-PROBLEM = Threshold(value=0.30, unit="share of the step", source="without it the job runs 1.4 times as fast")
+PROBLEM = Limit(value=0.30, unit="share of the step", source="without it the job runs 1.4 times as fast")
 
 
 def check(evidence: Evidence) -> Statement:

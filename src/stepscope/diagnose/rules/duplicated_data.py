@@ -29,7 +29,7 @@ from __future__ import annotations
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
@@ -148,17 +148,17 @@ RULE = Rule(
     folded=True,
     protocol=1,
     thresholds={
-        "seen": Threshold(
+        "seen": Limit(
             value=SEEN_TOO_OFTEN,
             unit="samples of all ranks / data set size",
             source="padding of the last batch adds a few per cent; full duplication on two ranks is 2.0",
         ),
-        "loss": Threshold(
+        "loss": Limit(
             value=LOSS_LOWER,
             unit="lower first-epoch loss, relative",
             source="exp043 / exp044 of codeharris: 22%; a correct pair there (exp020 / exp021) is 13% higher",
         ),
-        "time": Threshold(
+        "time": Limit(
             value=TIME_KEPT,
             unit="epoch time / the baseline's",
             source="two ranks that share the data at 56% efficiency need 0.9; exp044 needs 1.25",

@@ -28,7 +28,7 @@ from statistics import fmean
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import severity_of, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
@@ -37,11 +37,9 @@ from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.waits import exposed_waiting, waits_of
 
 _EXCHANGES = ("all_to_all", "all_to_all_v")
-_HOT = Threshold(value=1.25, unit="times the mean bytes", source="Fedus et al. 2022: the usual capacity factor")
-_HALF = Threshold(value=0.5, unit="of the waiting in exchanges", source="stepscope's choice, 2026-11: most of it")
-_WORTH = Threshold(
-    value=0.05, unit="share of the window", source="stepscope's choice, 2026-11: routing can be balanced"
-)
+_HOT = Limit(value=1.25, unit="times the mean bytes", source="Fedus et al. 2022: the usual capacity factor")
+_HALF = Limit(value=0.5, unit="of the waiting in exchanges", source="stepscope's choice, 2026-11: most of it")
+_WORTH = Limit(value=0.05, unit="share of the window", source="stepscope's choice, 2026-11: routing can be balanced")
 
 
 def _look(job: TraceEvidence) -> Statement:

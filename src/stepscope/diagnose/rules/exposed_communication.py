@@ -31,7 +31,7 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import AdviceFor, facts_of
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
@@ -51,7 +51,7 @@ from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.groups import IN_EACH_PASS
 
-SMALL = Threshold(
+SMALL = Limit(
     value=64 << 10,
     unit="bytes",
     source="8 A100 and 8 H100, nccl-tests logs: 64 KiB take at most 1.2 times as long as 1 KiB",

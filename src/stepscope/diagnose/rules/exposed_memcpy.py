@@ -25,14 +25,14 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import GRAVE, GRAVE_SOURCE, Part, on_device, trace_command, unread, window_ns
 from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_work import CopyRow
 from stepscope.results.evidence import TraceEvidence
 
-_WORTH = Threshold(
+_WORTH = Limit(
     value=0.05,
     unit="share of the window",
     source="stepscope's choice, 2026-11: 5%, half the limit of other parts, since pinning takes one argument",
@@ -121,5 +121,5 @@ RULE = Rule(
     look_at_job=_look,
     claims=("step/copies",),
     protocol=4,
-    thresholds={"warning": _WORTH, "problem": Threshold(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE)},
+    thresholds={"warning": _WORTH, "problem": Limit(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE)},
 )

@@ -33,7 +33,7 @@ from stepscope.core.units import format_bytes_binary, format_duration, format_pe
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import severity_of, steps_ns, trace_command, unread
 from stepscope.diagnose.unit_facts import fitted
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -42,10 +42,8 @@ from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
 
-_HALF = Threshold(
-    value=0.5, unit="share of the buckets' exposed time", source="stepscope's choice, 2026-11: the majority"
-)
-_WORTH = Threshold(
+_HALF = Limit(value=0.5, unit="share of the buckets' exposed time", source="stepscope's choice, 2026-11: the majority")
+_WORTH = Limit(
     value=0.05, unit="share of the steps", source="stepscope's choice, 2026-11: a smaller cap takes one argument"
 )
 

@@ -182,4 +182,10 @@ def _listed(kinds: Counter[Status]) -> str:
     return ", ".join(f"{count} {status_label(status)}" for status, count in kinds.items())
 
 
-RULE = Rule(symptom="cells or sweeps without a result", any_of=("cells", "comm"), look=check, protocol=1)
+RULE = Rule(
+    symptom="cells or sweeps without a result",
+    any_of=("cells", "comm"),
+    look=check,
+    decided_by="any status but ok; an interrupted cell did not fail",
+    protocol=1,
+)

@@ -116,6 +116,7 @@ RULE = Rule(
     symptom="the fastest of several strategies",
     needs=("runs",),
     look=check,
+    decided_by="95% intervals of the steps that do not overlap",
     protocol=5,
     good_news=True,
 )

@@ -29,23 +29,23 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
 
-MOST_SHARE = Threshold(
+MOST_SHARE = Limit(
     value=0.20,
     unit="inactive split / reserved",
     source="three real snapshots have 0 to 10% (read 2026-11); a fifth of an 80 GB device is 16 GB, enough for a "
     "micro-batch of most models",
 )
-USED = Threshold(
+USED = Limit(
     value=0.9,
     unit="requested at the peak / reserved",
     source="stepscope's choice, 2026-11: rounding to 512 bytes and 2 MiB leaves a few per cent",
 )
-LEAST_BYTES = Threshold(value=256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum")
+LEAST_BYTES = Limit(value=256 << 20, unit="inactive split bytes", source="13 segments of the 20 MiB minimum")
 
 
 def check(evidence: Evidence) -> Statement:

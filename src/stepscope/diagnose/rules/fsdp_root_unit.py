@@ -22,13 +22,13 @@ PyTorch, torch.distributed.fsdp.fully_shard (bottom-up, one call a block, the ro
 from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.unit_facts import WORTH, Units, on_units
 from stepscope.records.finding import Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_rules import ROOT
 
-_MOST = Threshold(
+_MOST = Limit(
     value=0.3, unit="of the gathered bytes", source="stepscope's choice, 2026-11: more than any block of a few"
 )
 

@@ -33,22 +33,22 @@ from collections.abc import Sequence
 from statistics import median
 
 from stepscope.core.units import format_bytes_binary, format_percent
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.unit_facts import WORTH, Call, MessageCost, Units, on_units
 from stepscope.records.finding import Skipped
 
-_SMALL = Threshold(
+_SMALL = Limit(
     value=8 << 20, unit="bytes gathered", source="nccl-tests on 8 A100s: 27% of the bandwidth of large sizes"
 )
-_SMALL_ON_CPUS = Threshold(
+_SMALL_ON_CPUS = Limit(
     value=256 << 10,
     unit="bytes gathered",
     source="gloo on one host: 0.1 to 0.3 ms of latency, 64 KiB take 0.34 ms (2026-11)",
 )
 _MOST_BYTES = 64 << 20
 """No unit above it is small, whatever the network."""
-_LEAST = Threshold(value=4, unit="units", source="stepscope's choice, 2026-11: fewer have little to merge")
-_HALF = Threshold(value=0.5, unit="of the units", source="stepscope's choice, 2026-11: most of them")
+_LEAST = Limit(value=4, unit="units", source="stepscope's choice, 2026-11: fewer have little to merge")
+_HALF = Limit(value=0.5, unit="of the units", source="stepscope's choice, 2026-11: most of them")
 
 
 @on_units()

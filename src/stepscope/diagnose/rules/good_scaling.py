@@ -23,14 +23,14 @@ METRICS, Scaling: good above 0.80, excellent above 0.90.
 from __future__ import annotations
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Finding, Skipped
 from stepscope.results.evidence import Evidence
 from stepscope.results.learning import quality
 from stepscope.results.pairs import Pair, by_group, pairs
 from stepscope.results.scaling import GOOD
 
-MIN_EFFICIENCY = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scaling; document 001 of the sources")
+MIN_EFFICIENCY = Limit(value=GOOD, unit="efficiency", source="METRICS, Scaling; document 001 of the sources")
 
 _RATED = ("good", "excellent")
 

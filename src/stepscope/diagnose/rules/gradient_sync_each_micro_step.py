@@ -32,13 +32,13 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.job_facts import micro_steps
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import exposed_transfer, severity_of, steps_ns, trace_command, unread
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
 
-WORTH = Threshold(
+WORTH = Limit(
     value=0.05, unit="share of the step", source="stepscope's choice, 2026-11: a setting is one argument to change"
 )
 

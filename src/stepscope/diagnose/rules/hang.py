@@ -31,7 +31,7 @@ from collections.abc import Iterable
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import MISMATCHES, FlightFinding, WatchdogTimeout
 from stepscope.results.evidence import NEEDS, Evidence
@@ -44,7 +44,7 @@ _INTERRUPTED = (
     "ends at its deadline (--set measure.timeout_s=SECONDS)"
 )
 
-MOST_WAITING = Threshold(
+MOST_WAITING = Limit(
     value=0, unit="ranks waiting for a call of another rank", source="a finished job has no waiting rank"
 )
 
@@ -204,6 +204,7 @@ def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
 RULE = Rule(
     symptom="ranks wait in a collective that other ranks never enter or never leave",
     look=check,
+    looks_at="flight recorders",
     protocol=3,
     thresholds={"waiting": MOST_WAITING},
 )

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.training import TrainingRun
@@ -41,13 +41,13 @@ from stepscope.results.pairs import Pair, name_of, pairs
 from stepscope.results.scaling import SUPERLINEAR, superlinear_reasons
 from stepscope.stats.warmup import MIN_STEPS
 
-MAX_EFFICIENCY = Threshold(
+MAX_EFFICIENCY = Limit(
     value=SUPERLINEAR,
     unit="efficiency",
     source="caches alone give a few per cent; a larger gain has another cause, most often a slow baseline",
 )
-MAX_MFU = Threshold(value=1.0, unit="MFU", source="METRICS, Utilisation: MFU cannot exceed 1 by definition")
-MAX_CONTRADICTION = Threshold(
+MAX_MFU = Limit(value=1.0, unit="MFU", source="METRICS, Utilisation: MFU cannot exceed 1 by definition")
+MAX_CONTRADICTION = Limit(
     value=1.5,
     unit="stated throughput / (global batch / step), or its inverse",
     source="a smaller last batch and warm-up cause a few per cent; counting one of 2 ranks gives 2",

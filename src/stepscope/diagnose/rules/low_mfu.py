@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_flops, format_percent
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import (
     idle_share,
     kinds_ns,
@@ -51,14 +51,12 @@ from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.kernel_names import MATRIX, MATRIX_TENSOR, MATRIX_UNKNOWN
 
-_LOW = Threshold(
+_LOW = Limit(
     value=0.3,
     unit="MFU",
     source="document 004: large models reach 30 to 50%; PaLM 46%, Megatron 52%",
 )
-_WORTH = Threshold(
-    value=0.02, unit="share of the step", source="stepscope's choice, 2026-11: less is left out of the list"
-)
+_WORTH = Limit(value=0.02, unit="share of the step", source="stepscope's choice, 2026-11: less is left out of the list")
 
 _GAPS = {
     "launch gaps": (("host_late", "launch_latency"), "use larger kernels or CUDA graphs"),

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
@@ -39,12 +39,12 @@ from stepscope.results.figures import learning_rate, setting
 from stepscope.results.learning import SEEN_TOO_OFTEN, losses, lossy, times_seen
 from stepscope.results.pairs import name_of
 
-MAX_APART = Threshold(
+MAX_APART = Limit(
     value=0.02,
     unit="first epoch's loss, relative",
     source="fp32 rounding causes less than 1e-3 in one epoch of our presets, dropout on other ranks about 1%",
 )
-MAX_APART_UNSEEDED = Threshold(
+MAX_APART_UNSEEDED = Limit(
     value=0.05, unit="first epoch's loss, relative, seed not recorded", source="start values then differ too"
 )
 

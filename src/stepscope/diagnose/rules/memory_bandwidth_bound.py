@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
@@ -50,7 +50,7 @@ from stepscope.records.trace_rules import KernelMix
 from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.kernel_names import BANDWIDTH, MATRIX
 
-_DOMINATES = Threshold(
+_DOMINATES = Limit(
     value=0.4,
     unit="share of all compute kernel time",
     source="Ivanov et al., MLSys 2021, table 1: 39% of BERT in PyTorch, where fusing gained 1.19 to 1.30",

@@ -33,7 +33,7 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.job_facts import AdviceFor, facts_of
-from stepscope.diagnose.rule import Rule, Statement, Threshold, each_job, together
+from stepscope.diagnose.rule import Limit, Rule, Statement, each_job, together
 from stepscope.diagnose.trace_facts import (
     WORTH,
     WORTH_SOURCE,
@@ -173,10 +173,10 @@ def _backward(each: RankPass) -> float:
     return sum(p.compute_ns for p in each.phases if p.phase == "backward") / window_ns(each)
 
 
-MIN_SHARE = Threshold(
+MIN_SHARE = Limit(
     value=0.10, unit="share of the step", source="as for poor-overlap: removing less gains less than 11% of speed"
 )
-MIN_GAIN = Threshold(
+MIN_GAIN = Limit(
     value=0.03,
     unit="share of the step, if both were measured",
     source="medians of equal cells on a quiet machine spread by 2% (2026-11); plus a margin",
@@ -209,6 +209,6 @@ RULE = Rule(
     thresholds={
         "share": MIN_SHARE,
         "gain": MIN_GAIN,
-        "in a trace": Threshold(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
+        "in a trace": Limit(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
     },
 )

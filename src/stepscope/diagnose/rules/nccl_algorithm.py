@@ -27,14 +27,14 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import NcclChoice
 from stepscope.results.comm_facts import Winner, size_of, winners
 from stepscope.results.comm_labels import env_label, op_label, ranks_label
 from stepscope.results.evidence import NEEDS, Evidence
 
-MIN_GAIN = Threshold(
+MIN_GAIN = Limit(
     value=1.05,
     unit="default's time / winner's time",
     source="2.5 times the half-width that a measurement aims at (2%), so that no equal setting wins by chance",
@@ -147,6 +147,7 @@ def _choice(evidence: Evidence, op: str, size: int) -> NcclChoice | None:
 RULE = Rule(
     symptom="NCCL's choice of algorithm or protocol is not the fastest one measured",
     look=check,
+    looks_at="comm with --env, or nccl and comm",
     protocol=3,
     thresholds={"gain": MIN_GAIN},
 )

@@ -26,14 +26,14 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, in_words, listed, plural
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.machine.topology import Topology
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.nccl import NcclCommunicator, NcclDebug, NcclLink
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
 
-MOST_LINKS = Threshold(value=0, unit="links within a host via SHM", source="a ring is as fast as its slowest link")
+MOST_LINKS = Limit(value=0, unit="links within a host via SHM", source="a ring is as fast as its slowest link")
 _SHOWN = 6
 
 

@@ -28,7 +28,7 @@ import shlex
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import GRAVE, exposed_transfer
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -36,13 +36,13 @@ from stepscope.records.nccl import NcclCommunicator, NcclDebug
 from stepscope.results.comm_facts import by_sweep, size_of
 from stepscope.results.evidence import NEEDS, Evidence
 
-SOCKET_RATE = Threshold(
+SOCKET_RATE = Limit(
     value=10e9,
     unit="bytes/s of busbw across hosts",
     source="NCCL over TCP reaches 0.1 to 6 GB/s (CSCS documentation; NVIDIA nccl issue 209, nccl-tests issue 188), one "
     "100 Gbit/s RDMA card 11 GB/s and more",
 )
-LARGE = Threshold(
+LARGE = Limit(
     value=64 << 20,
     unit="bytes",
     source="for smaller messages, start-up over several hosts costs as much as the transfer",
@@ -227,6 +227,7 @@ def _from_rates(rated: list[tuple[str, CommRow]]) -> Statement:
 RULE = Rule(
     symptom="NCCL uses TCP sockets between hosts",
     look=check,
+    looks_at="nccl, or comm over several hosts",
     protocol=3,
     thresholds={"rate": SOCKET_RATE, "size": LARGE},
 )

@@ -26,7 +26,7 @@ import re
 from dataclasses import dataclass
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import NcclCommunicator
 from stepscope.results.evidence import Evidence
@@ -75,7 +75,7 @@ BUGS = (
     ),
 )  # fmt: skip
 
-MOST_KNOWN = Threshold(value=0, unit="documented bugs", source="one bug can end a job")
+MOST_KNOWN = Limit(value=0, unit="documented bugs", source="one bug can end a job")
 
 
 def check(evidence: Evidence) -> Statement:
@@ -135,6 +135,7 @@ def _finding(bug: _Bug, version: str) -> Finding:
 RULE = Rule(
     symptom="the NCCL version has a documented hang or wrong result",
     look=check,
+    looks_at="nccl, environment",
     protocol=1,
     thresholds={"known": MOST_KNOWN},
 )

@@ -38,7 +38,7 @@ from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of_run
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.machine.peaks import find
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -58,13 +58,13 @@ from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.figures import setting
 from stepscope.results.pairs import cell_of
 
-MOST_SHARE = Threshold(
+MOST_SHARE = Limit(
     value=NEAR_CAPACITY,
     unit="of the capacity",
     source="CUDA context and NCCL buffers take 0.5 to 3 GB beside the pool, 2 to 8% of 40 and 80 GB devices, and "
     "fragments take more",
 )
-WORTH_FREEING = Threshold(
+WORTH_FREEING = Limit(
     value=0.1, unit="of the peak", source="sparing all of a kind that holds less makes no room for a larger request"
 )
 _OUT = ("oom", "host_oom")
@@ -369,6 +369,7 @@ def _recomputes(run: TrainingRun | None) -> bool:
 RULE = Rule(
     symptom="memory ran out, or nearly did",
     look=check,
+    looks_at="cells, runs of other tools, memory",
     protocol=3,
     thresholds={"share": MOST_SHARE, "worth_freeing": WORTH_FREEING},
 )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.commands import profiled, remeasured
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
@@ -32,7 +32,7 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.figures import exposed_fraction
 from stepscope.results.pairs import Pair, by_group, cell_of, pairs
 
-MIN_SPEEDUP = Threshold(value=1.0, unit="speed-up", source="METRICS, Scaling")
+MIN_SPEEDUP = Limit(value=1.0, unit="speed-up", source="METRICS, Scaling")
 
 
 def check(evidence: Evidence) -> Statement:

@@ -32,26 +32,26 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_slurm, swept_again
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.results.comm_facts import LARGE_BYTES, by_sweep, size_of
 from stepscope.results.evidence import Evidence
 
-TAIL = Threshold(
+TAIL = Limit(
     value=1.5,
     unit="slowest tenth / median",
     source="a quiet shaped network between 4 hosts stays below 1.1 (2026-11); a second flow on a shared link doubles "
     "the time",
 )
-MOST_SPREAD = Threshold(
+MOST_SPREAD = Limit(
     value=0.10,
     unit="(slowest - fastest rank) / slowest",
     source="ranks that differ by more include a slow rank, which another rule reports",
 )
-LEAST_CALLS = Threshold(value=20, unit="calls", source="a tenth of them is two calls")
-SKEW_SHARE = Threshold(
+LEAST_CALLS = Limit(value=20, unit="calls", source="a tenth of them is two calls")
+SKEW_SHARE = Limit(
     value=0.5, unit="share of the extra time", source="below it, mostly the transfer varies, not the arrival"
 )
 
@@ -189,6 +189,7 @@ def _finding(worst: _Varying, firing: list[_Varying], command: str | None, *, sl
 RULE = Rule(
     symptom="collectives vary although ranks arrive together: the network is shared",
     look=check,
+    looks_at="comm over a network, traces",
     protocol=3,
     thresholds={"tail": TAIL, "spread": MOST_SPREAD, "calls": LEAST_CALLS, "skew": SKEW_SHARE},
 )

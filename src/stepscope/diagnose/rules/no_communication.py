@@ -108,5 +108,6 @@ def _replicas(job: TraceEvidence, world: int, silent: int) -> Finding:
 RULE = Rule(
     symptom="the traces of a job with several ranks contain no communication",
     look_at_job=_look,
+    decided_by="no collective at all on several ranks",
     protocol=1,
 )

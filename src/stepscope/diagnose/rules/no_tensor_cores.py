@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
@@ -45,7 +45,7 @@ from stepscope.records.trace_rules import KernelMix
 from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN, kernel_dtype
 
-_NONE = Threshold(
+_NONE = Limit(
     value=0.05,
     unit="share of all matrix product time",
     source="stepscope's choice, 2026-11: a few such products (embeddings, attention masks) do not count as use",

@@ -28,20 +28,20 @@ from collections.abc import Sequence
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import sweep_budget_ns, swept_again
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import interval_share, measured, size_of
 from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import NEEDS, Evidence
 
-MAX_REACH = Threshold(
+MAX_REACH = Limit(
     value=0.10, unit="interval's reach / median", source="5 times the half-width that a measurement aims at (2%)"
 )
 GLOO_THREADS = 4
 """Of a rank: main, gloo_tcp_loop and two pt_gloo_runloop threads, torch 2.13 (counted, 2026-11)."""
 
-MEAN_OVER_MEDIAN = Threshold(
+MEAN_OVER_MEDIAN = Limit(
     value=2.0, unit="mean / median", source="gloo, 1 KiB, 2 ranks on 2 cores: 4.0 SCHED_OTHER, to 1.4 SCHED_BATCH"
 )
 

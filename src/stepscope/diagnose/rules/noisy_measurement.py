@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.commands import ANY_MATRIX, remeasured
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Doubt, Finding, Skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
@@ -39,19 +39,19 @@ from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
 from stepscope.stats.warmup import MIN_STEPS, drift_fraction
 
-MIN_STEP_COUNT = Threshold(
+MIN_STEP_COUNT = Limit(
     value=MIN_STEPS, unit="timed steps", source="minimum of bench before it may stop (stats/stopping)"
 )
-MIN_EPOCH_COUNT = Threshold(
+MIN_EPOCH_COUNT = Limit(
     value=MIN_INTERVAL_SAMPLES,
     unit="timed epochs",
     source="2 x 0.5^6 = 0.03: fewer samples give no 95% interval of the median",
 )
-MAX_REACH = Threshold(
+MAX_REACH = Limit(
     value=0.05, unit="interval's reach / median", source="2.5 times the target of bench (measure.ci 0.02)"
 )
 
-MIN_DRIFT = Threshold(
+MIN_DRIFT = Limit(
     value=0.02,
     unit="second half of the steps / first half - 1",
     source="the target of bench (measure.ci 0.02): less drift keeps the median within its interval",

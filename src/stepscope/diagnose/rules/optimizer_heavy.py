@@ -26,12 +26,12 @@ from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Rule, Statement, Threshold, over_share
+from stepscope.diagnose.rule import Limit, Rule, Statement, over_share
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, traced
 from stepscope.results.evidence import Evidence
 
-MIN_SHARE = Threshold(
+MIN_SHARE = Limit(
     value=0.20,
     unit="share of the step",
     source="accumulation over 2 micro-steps then recovers 10%, the limit of other rules",

@@ -32,14 +32,14 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.evidence import CellEvidence, Evidence
 
-CORES = Threshold(value=1.0, unit="threads per usable core", source="one thread runs on a core at a time")
-GLOO_THREADS = Threshold(
+CORES = Limit(value=1.0, unit="threads per usable core", source="one thread runs on a core at a time")
+GLOO_THREADS = Limit(
     value=4.0,
     unit="threads of a gloo rank",
     source="main, gloo_tcp_loop and two pt_gloo_runloop threads, torch 2.13 (counted, 2026-11)",

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import severity_of, trace_command
 from stepscope.diagnose.traced_pipeline import SLOW, TracedPipeline, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -44,7 +44,7 @@ from stepscope.results.pairs import name_of
 if TYPE_CHECKING:
     from stepscope.results.pipeline import MeasuredPipeline, Pipeline
 
-MOST = Threshold(
+MOST = Limit(
     value=0.10,
     unit="share of the step",
     source=f"as for {EXPOSED_COMM}: removing less gains at most a factor of 1.11",

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Rule, Statement, Threshold, together
+from stepscope.diagnose.rule import Limit, Rule, Statement, together
 from stepscope.diagnose.trace_facts import severity_of, trace_command, window_ns
 from stepscope.diagnose.traced_pipeline import SLOW, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -42,12 +42,12 @@ from stepscope.results.pairs import name_of
 if TYPE_CHECKING:
     from stepscope.results.pipeline import MeasuredPipeline
 
-_SLOW = Threshold(
+_SLOW = Limit(
     value=SLOW,
     unit="times the median of the other stages",
     source="stepscope's choice, 2026-11: beyond noise of devices",
 )
-_WORTH = Threshold(value=0.05, unit="share of the window", source="stepscope's choice, 2026-11: layers can be moved")
+_WORTH = Limit(value=0.05, unit="share of the window", source="stepscope's choice, 2026-11: layers can be moved")
 _SHOWN = 8
 
 

@@ -91,5 +91,6 @@ def _shown(first: ConformanceCheck) -> tuple[str, ...]:
 RULE = Rule(
     symptom="a strategy communicates differently from its plan",
     look_at_job=_look,
+    decided_by="a collective more or less than planned",
     protocol=4,
 )

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -41,12 +41,12 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.scaling import shards
 from stepscope.results.sweeps import inside_backward, plan_of
 
-MIN_EXPOSED = Threshold(
+MIN_EXPOSED = Limit(
     value=0.10,
     unit="share of the step",
     source="removing less gains less than 11% of speed; usual for tuned data-parallel jobs",
 )
-MIN_AVOIDABLE = Threshold(
+MIN_AVOIDABLE = Limit(
     value=0.05,
     unit="share of the step",
     source="timeline predictions are within 3% of measured steps (2 Gbit emulated network, 2026-11): less is model error",

@@ -28,13 +28,13 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Doubt, Finding, Skipped
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.diary import step_interval
 from stepscope.results.evidence import Evidence, TraceEvidence
 
-MOST = Threshold(
+MOST = Limit(
     value=0.2,
     unit="of the traced step",
     source="stepscope's choice, 2026-11: as much as makes a finding on a trace a problem",

@@ -30,7 +30,7 @@ from dataclasses import replace
 from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import option, used_in
 from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import (
     PYTHON_OWNS,
     SHARES,
@@ -46,7 +46,7 @@ from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
-SURE_ON_CPU = Threshold(
+SURE_ON_CPU = Limit(
     value=0.20,
     unit="share of the window",
     source="36% measured where py-spy saw 17% on a CPU (2026-11): half is its own",

@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TargetTime
 from stepscope.results.evidence import Evidence
@@ -40,13 +40,13 @@ from stepscope.results.learning import MIN_LOST, MIN_NOISES, OTHER_WORK, Quality
 from stepscope.results.pairs import Pair, cell_of, pairs
 
 LIMITS = {
-    "noise": Threshold(
+    "noise": Limit(
         value=MIN_NOISES,
         unit="standard deviations of one epoch's accuracy, both runs combined",
         source="about 1 of 40 equal pairs exceeds it by chance; the best of several epochs varies less than one",
     ),
-    "accuracy": Threshold(value=MIN_LOST, unit="accuracy", source="half a point: the usual difference between seeds"),
-    "accuracy, noise unknown": Threshold(
+    "accuracy": Limit(value=MIN_LOST, unit="accuracy", source="half a point: the usual difference between seeds"),
+    "accuracy, noise unknown": Limit(
         value=OTHER_WORK,
         unit="accuracy",
         source="stepscope's choice, 2026-11: ten times the usual difference, and two standard errors of 800 test samples",

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.comparison import ScalingBudget, ScalingReading
 from stepscope.records.finding import Advice, Finding, Severity
@@ -34,8 +34,8 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.scaling import FAIR, GOOD
 from stepscope.results.scaling_budget import PARTS, loss, ranked, verdict
 
-GOOD_FROM = Threshold(value=GOOD, unit="efficiency", source="METRICS, Scaling: good above 0.80")
-POOR_BELOW = Threshold(value=FAIR, unit="efficiency", source="METRICS, Scaling: fair above 0.50, else poor")
+GOOD_FROM = Limit(value=GOOD, unit="efficiency", source="METRICS, Scaling: good above 0.80")
+POOR_BELOW = Limit(value=FAIR, unit="efficiency", source="METRICS, Scaling: fair above 0.50, else poor")
 
 _LOOK = {
     "compute": ("the work per rank grew: compare the kernels of both jobs", "--show kernels,operators"),
@@ -130,8 +130,8 @@ def _advice(evidence: Evidence, budget: ScalingBudget) -> tuple[Advice, ...]:
     return tuple(Advice(text=_LOOK[part.key][0], command=trace_command(job, _LOOK[part.key][1])) for part in worst)
 
 
-MIN_LOSS = Threshold(value=0.05, unit="loss / time", source="METRICS, Scaling: excellent above 0.90; half of that")
-WORTH = Threshold(value=0.2, unit="share of the loss", source="a smaller part is not the first to change")
+MIN_LOSS = Limit(value=0.05, unit="loss / time", source="METRICS, Scaling: excellent above 0.90; half of that")
+WORTH = Limit(value=0.2, unit="share of the loss", source="a smaller part is not the first to change")
 
 RULE = Rule(
     symptom="a part of the step limits the gain of more ranks",

@@ -114,5 +114,6 @@ RULE = Rule(
     needs=("scaling",),
     look=check,
     folded=True,
+    decided_by="batches against what the pair is called",
     protocol=1,
 )

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
@@ -37,7 +37,7 @@ from stepscope.results.scaling import GOOD
 from stepscope.results.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_amdahl, fit_usl
 from stepscope.stats.order import Interval
 
-MAX_LOST = Threshold(
+MAX_LOST = Limit(
     value=GOOD, unit="fitted efficiency on the largest number of ranks", source="METRICS, Scaling: good above 0.80"
 )
 
@@ -178,7 +178,7 @@ RULE = Rule(
     protocol=4,
     thresholds={
         "efficiency": MAX_LOST,
-        "sizes": Threshold(
+        "sizes": Limit(
             value=MIN_SIZES, unit="different numbers of ranks", source="METRICS, Scaling: any law fits fewer sizes"
         ),
     },

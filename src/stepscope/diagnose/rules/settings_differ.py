@@ -145,5 +145,6 @@ RULE = Rule(
     needs=("scaling",),
     look=check,
     folded=True,
+    decided_by="any setting but the ranks",
     protocol=1,
 )

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.cell_facts import NEAR_CAPACITY, memory_share, same_but, times_faster
@@ -33,7 +33,7 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.held import Held, held_by
 from stepscope.strategies import memory
 
-LITTLE = Threshold(
+LITTLE = Limit(
     value=0.10,
     unit="share of what a rank would hold unsharded",
     source="near-oom keeps 10% of the capacity free: a smaller saving decides no fit",

@@ -30,25 +30,25 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.units import format_bandwidth, format_duration, format_percent, format_size
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.commands import excluding, is_amd
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import by_sweep, size_of, time_of, topology_of, why_above
 from stepscope.results.evidence import Evidence
 from stepscope.results.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
 
-MIN_FRACTION = Threshold(
+MIN_FRACTION = Limit(
     value=0.6,
     unit="of the link's peak per direction",
     source="healthy machines reach 0.75 to 1.07 in real logs (8 x A100 0.75 to 0.78, 8 x H100 1.07, read 2026-11); a "
     "link at half its rate reaches at most 0.54",
 )
-PAIR_RATIO = Threshold(
+PAIR_RATIO = Limit(
     value=SLOW,
     unit="times the time of similar pairs",
     source="geometric mean of equal and half the rate; pairs of 4 shaped hosts are within 4% (2026-11)",
 )
-START_UP = Threshold(
+START_UP = Limit(
     value=10,
     unit="times the smallest message's time",
     source="start-up is then at most a tenth of the largest message's time",

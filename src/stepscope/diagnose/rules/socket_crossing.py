@@ -25,13 +25,13 @@ nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of whic
 from __future__ import annotations
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.machine.topology import Topology
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import NEEDS, Evidence
 
-MOST_PAIRS = Threshold(
+MOST_PAIRS = Limit(
     value=0, unit="GPU pairs across", source="one crossing is enough: a ring is as fast as its slowest link"
 )
 _SHOWN = 6
@@ -151,6 +151,7 @@ def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
 RULE = Rule(
     symptom="traffic of the job's GPUs crosses the socket interconnect",
     look=check,
+    looks_at="topology, nccl",
     protocol=3,
     thresholds={"pairs": MOST_PAIRS},
 )

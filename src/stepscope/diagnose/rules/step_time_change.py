@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Severity, Skipped
 from stepscope.records.training import StepChange, TrainingRun
 from stepscope.results.evidence import Evidence
@@ -40,12 +40,12 @@ from stepscope.results.history import CellHistory, History, Nights, history, nig
 from stepscope.results.pairs import name_of
 from stepscope.stats.order import LEAST_CHANGE, LEAST_SIDE, MIN_RUNS, SIGNIFICANT, ChangePoint
 
-CHANGE = Threshold(
+CHANGE = Limit(
     value=LEAST_CHANGE,
     unit="of the step time before",
     source="medians of runs on quiet machines differ by 2%, with a margin",
 )
-GRAVE = Threshold(value=0.2, unit="of the step time before", source="as for a fifth of the step elsewhere")
+GRAVE = Limit(value=0.2, unit="of the step time before", source="as for a fifth of the step elsewhere")
 
 
 def check(evidence: Evidence) -> Statement:
@@ -200,7 +200,7 @@ RULE = Rule(
     thresholds={
         "change": CHANGE,
         "grave": GRAVE,
-        "steps": Threshold(value=LEAST_SIDE, unit="logged steps on each side", source="fewer are a pause"),
-        "p": Threshold(value=SIGNIFICANT, unit="probability", source="as for histories in reports"),
+        "steps": Limit(value=LEAST_SIDE, unit="logged steps on each side", source="fewer are a pause"),
+        "p": Limit(value=SIGNIFICANT, unit="probability", source="as for histories in reports"),
     },
 )

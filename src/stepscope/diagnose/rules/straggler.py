@@ -42,7 +42,7 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import again, excluding, profiled
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_path import Straggler, StragglerReport
@@ -64,33 +64,31 @@ from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS
 from stepscope.traces.stragglers import MAX_P
 from stepscope.traces.waits import exposed_waiting, waits_of
 
-STEPS = Threshold(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
-EXCESS = Threshold(
+STEPS = Limit(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
+EXCESS = Limit(
     value=MIN_EXCESS,
     unit="median excess / others' own time",
     source="as for traces: clocks and schedulers usually cause less (2026-11)",
 )
-HOST = Threshold(
+HOST = Limit(
     value=HOST_P,
     unit="probability that a host's ranks are last in every step",
     source="steps beside each other are alike, hence a small one (2026-11)",
 )
-ROTATING = Threshold(
+ROTATING = Limit(
     value=MIN_ROTATING,
     unit="median lead of the last / own time",
     source="twice the expected range of 8 normal samples whose spread is 3%",
 )
-ONE_OFF = Threshold(
+ONE_OFF = Limit(
     value=MIN_ONE_OFF, unit="share of all step time", source="less is negligible: 1 step of 100, 5 times as long"
 )
-OUTLIER = Threshold(
-    value=OUTLIER_MADS, unit="MAD over steps", source="with normal noise one step in 1e9 exceeds 6 sigma"
-)
+OUTLIER = Limit(value=OUTLIER_MADS, unit="MAD over steps", source="with normal noise one step in 1e9 exceeds 6 sigma")
 
 MIN_STAKE = 0.05
 """Of the window: a late rank that costs less is a warning."""
 
-SURE_WAITING = Threshold(
+SURE_WAITING = Limit(
     value=0.30,
     unit="share of the window",
     source="clean jobs of two ranks wait for up to 14% of three steps (2026-11): twice that is unlikely",
@@ -109,7 +107,7 @@ _WHAT = {
     "memory copies": "copies more",
 }
 
-SAME_WORK = Threshold(
+SAME_WORK = Limit(
     value=0.02, unit="of the others' FLOP a step", source="stepscope's choice, 2026-11: padding of a batch changes more"
 )
 
@@ -491,10 +489,10 @@ RULE = Rule(
         "rotating": ROTATING,
         "one_off": ONE_OFF,
         "outlier": OUTLIER,
-        "share of skew": Threshold(value=0.20, unit="share of all skew", source="FORMATS, Trace JSON"),
-        "p": Threshold(value=0.05, unit="probability, Bonferroni over ranks", source="FORMATS, Trace JSON"),
+        "share of skew": Limit(value=0.20, unit="share of all skew", source="FORMATS, Trace JSON"),
+        "p": Limit(value=0.05, unit="probability, Bonferroni over ranks", source="FORMATS, Trace JSON"),
         "same work": SAME_WORK,
         "waiting of few steps": SURE_WAITING,
-        "waiting": Threshold(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
+        "waiting": Limit(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
     },
 )

@@ -32,7 +32,7 @@ from statistics import median
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.trace_facts import device_name, severity_of, trace_command, unread
 from stepscope.diagnose.unit_facts import WORTH
 from stepscope.machine.peaks import lookup
@@ -41,12 +41,12 @@ from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
 
-_SLOW = Threshold(
+_SLOW = Limit(
     value=0.5,
     unit="of the bandwidth inside a host",
     source="stepscope's choice, 2026-11: half; hosts lie at 0.05 to 0.3",
 )
-_OF_LINKS = Threshold(
+_OF_LINKS = Limit(
     value=0.3, unit="of the device's links", source="stepscope's choice, 2026-11: no network between hosts reaches it"
 )
 _COMPARABLE = 0.25

@@ -29,24 +29,24 @@ from collections import Counter
 from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_amd
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import GpuFact
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.evidence import Evidence
 
-MOST_SPREAD = Threshold(
+MOST_SPREAD = Limit(
     value=0.10,
     unit="(slowest - fastest rank) / slowest",
     source="GPUs of one kind differ by 8% on average (Sinha et al., SC 2022)",
 )
-LEAST_SIZES = Threshold(
+LEAST_SIZES = Limit(
     value=0.5,
     unit="of the sizes",
     source="2 ranks on a busy 2-core machine: one of 4 sizes 27% apart, the others 0 to 2% (2026-11): a transient, "
     "not the device",
 )
-LEAST_LIMIT = Threshold(value=0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded")
+LEAST_LIMIT = Limit(value=0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded")
 _QUERY = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE"
 _MATMUL = "stepscope comm --ops none --matmul"
 
@@ -143,6 +143,7 @@ def _slow(slow: list[CommRow], products: list[CommRow], query: str) -> Finding:
 RULE = Rule(
     symptom="a device computes slower than similar devices",
     look=check,
+    looks_at="comm --matmul, environment",
     protocol=3,
     thresholds={"spread": MOST_SPREAD, "sizes": LEAST_SIZES, "limit": LEAST_LIMIT},
 )

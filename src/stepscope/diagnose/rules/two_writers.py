@@ -107,5 +107,6 @@ RULE = Rule(
     needs=("runs",),
     look=check,
     folded=True,
+    decided_by="an epoch twice, or before its predecessor",
     protocol=1,
 )

@@ -25,13 +25,13 @@ from __future__ import annotations
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_amd
-from stepscope.diagnose.rule import Rule, Statement, Threshold
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_labels import op_label, sweep_names, sweeps
 from stepscope.results.evidence import NEEDS, Evidence
 
-MOST_WRONG = Threshold(value=0, unit="wrong elements", source="a collective is exact up to rounding")
+MOST_WRONG = Limit(value=0, unit="wrong elements", source="a collective is exact up to rounding")
 _SHOWN = 4
 _PROTOCOLS = (
     Advice(
