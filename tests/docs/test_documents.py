@@ -13,7 +13,7 @@ from tests.forked_command import forked_command
 from stepscope.examples.jobs import EXAMPLES
 
 BY_DOCUMENT = {document: list(blocks(document)) for document in DOCUMENTS}
-KEYS = {"not run", "long", "measured", "first", "exit"}
+KEYS = {"not run", "long", "measured", "first", "exit", "table"}
 
 
 def _short(found: list[Block]) -> list[Block]:

@@ -1,0 +1,107 @@
+"""Tables of the documents that repeat declarations of the code: generated from them, or held against them cell by cell.
+
+A generated table stands after ``<!-- table: NAME -->``; ``TABLES`` says which document has it and what its rows are.
+``STEPSCOPE_RENEW_DOCS=1`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from tests.documents import ROOT
+
+from stepscope.core.errors import EXIT_CODES, ExitCode
+from stepscope.matrix.keys import RIVALS, CellSettings, CommSection, LaunchSettings, MeasureOptions
+from stepscope.records.options import OptionsModel
+
+Row = tuple[str, ...]
+
+TABLES: Mapping[str, tuple[str, Row, Callable[[], Iterable[Row]]]] = {
+    "exit codes": ("docs/reference/bench.md", ("exit code", "when"), EXIT_CODES.items),
+}
+"""Name of a table -> (its document, its titles, its rows)."""
+
+
+def markdown(titles: Row, rows: Iterable[Row]) -> str:
+    """A table as the documents write it; a bar inside a cell is escaped."""
+    lines = [titles, ("---",) * len(titles), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    written = [
+        "|" + "|".join(line) + "|" if number == 1 else f"| {' | '.join(line)} |" for number, line in enumerate(lines)
+    ]
+    return "\n".join(written) + "\n"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_says_what_the_code_declares(name: str) -> None:
+    document, titles, rows = TABLES[name]
+    text = (ROOT / document).read_text()
+    found = re.search(rf"^<!-- table: {name} -->\n\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert found, f"{document} has no place for the table {name!r}"
+    declared = markdown(titles, rows())
+    if os.environ.get("STEPSCOPE_RENEW_DOCS"):
+        (ROOT / document).write_text(text.replace(found[1], declared, 1))
+    else:
+        assert found[1] == declared
+
+
+def test_every_exit_code_is_explained() -> None:
+    codes = {str(code) for name, code in vars(ExitCode).items() if name.isupper() and not name.startswith("SIG")}
+    assert codes | {"128 + n"} == EXIT_CODES.keys()
+
+
+SECTIONS: Mapping[str, type[OptionsModel]] = {
+    "Keys of a cell": CellSettings,
+    "launch": LaunchSettings,
+    "measure": MeasureOptions,
+}
+"""Words of a heading in docs/reference/matrix.md -> what its table is about."""
+
+
+def _rows(heading: str) -> dict[str, tuple[str, str, int]]:
+    """Key -> (values, defaults of the row, the key's place in it)."""
+    text = (ROOT / "docs/reference/matrix.md").read_text()
+    part = next(part for part in re.split(r"^#+ ", text, flags=re.MULTILINE) if heading in part.partition("\n")[0])
+    table = [line.strip("|").split(" | ") for line in part.splitlines() if line.startswith("| `")]
+    return {
+        key: (cells[1], cells[2].strip(), place)
+        for cells in table
+        for place, key in enumerate(re.findall(r"`([a-z_]+)`", cells[0]))
+    }
+
+
+def _words(annotation: Any) -> Iterable[str]:
+    """What the ``Literal`` parts of a type take."""
+    if get_origin(annotation) is Literal:
+        return [word for word in get_args(annotation) if isinstance(word, str)]
+    return chain.from_iterable(_words(each) for each in get_args(annotation))
+
+
+def _shown(default: object) -> str:
+    """A default as YAML writes it."""
+    if default is None or isinstance(default, bool):
+        return {None: "null", True: "true", False: "false"}[default]
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+@pytest.mark.parametrize(
+    ("heading", "key"), [(heading, key) for heading, kind in SECTIONS.items() for key in kind.model_fields]
+)
+def test_a_key_of_the_matrix_is_documented_with_its_words_and_default(heading: str, key: str) -> None:
+    field = SECTIONS[heading].model_fields[key]
+    values, defaults, place = _rows(heading)[key]
+    assert [word for word in _words(field.annotation) if f"`{word}`" not in f"{values} {defaults}"] == []
+    if field.is_required() or field.default_factory or key in chain(*RIVALS, ("mesh", "optimizer", "loss")):
+        return  # the row says what decides
+    each = [text.strip().strip("`") for text in defaults.split(",")]
+    assert each[min(place, len(each) - 1)] == _shown(field.default)
+
+
+def test_the_sweep_of_a_matrix_is_documented_with_its_keys() -> None:
+    text = (ROOT / "docs/reference/matrix.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| `comm`"))
+    assert [key for key in CommSection.model_fields if f"`{key}`" not in row] == []
