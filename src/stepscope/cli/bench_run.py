@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from stepscope.cli import bench_plan
 from stepscope.cli.command import require_only
 from stepscope.cli.console import OutputError, ReaderGone, out, print_document, say, typed
 from stepscope.cli.findings import print_figures, print_headlines, show_table
+from stepscope.cli.option_text import listed, whole_numbers
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import DataError, ExitCode, Interrupted, UsageError
 from stepscope.core.places import cache_dir
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
     from stepscope.cli.commands.bench import Bench
 
 
-T = TypeVar("T")
-
 BATCH = 32
 BUDGET_S = 20
 
@@ -67,8 +66,10 @@ def model_matrix(options: Bench) -> Document:
     assert options.model is not None
     key = f"{PREFIX}{options.model.removeprefix(PREFIX)}"
     own_names(key)
-    strategies = _listed("--strategies", options.strategies or "single,ddp", str)
-    ranks = _listed("--ranks", options.ranks, _count) if options.ranks else default_ranks()
+    strategies = listed(options.strategies or "single,ddp")
+    if not strategies:
+        raise UsageError("--strategies is empty")
+    ranks = whole_numbers("--ranks", options.ranks, most=1_000_000) if options.ranks else default_ranks()
     alone = [name for name in strategies if not STRATEGIES.load(name).collective]
     several = [name for name in strategies if name not in alone]
     parts = [
@@ -100,22 +101,6 @@ def default_ranks() -> list[int]:
     machine = machine_of(collect(remember=True))
     most = max(2, machine.num_gpus or machine.usable_cores)
     return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
-
-
-def _listed(option: str, text: str, read: Callable[[str], T]) -> list[T]:
-    try:
-        found = [read(word.strip()) for word in text.split(",") if word.strip()]
-    except ValueError:
-        raise UsageError(f"{option} {text!r}: expected whole numbers, such as {option} 1,2") from None
-    if not found:
-        raise UsageError(f"{option} is empty")
-    return found
-
-
-def _count(word: str) -> int:
-    if (number := int(word)) < 1:
-        raise ValueError(word)
-    return number
 
 
 _OF_MODEL = {

@@ -6,16 +6,17 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from stepscope.cli.command import given, require_only, spelled
 from stepscope.cli.console import out, print_document, print_json, say, typed
 from stepscope.cli.findings import print_block, show_table
+from stepscope.cli.option_text import choice, duration_ns, listed, whole_numbers, whole_or_auto
 from stepscope.cli.progress import run_and_show
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import ExitCode, MissingError, UsageError
 from stepscope.core.places import cache_dir
-from stepscope.core.units import format_duration, format_percent, format_size, parse_duration_ns, parse_sizes
+from stepscope.core.units import format_duration, format_percent, format_size, parse_sizes
 from stepscope.core.words import counted, unknown
 from stepscope.launch.torchrun import require_torch
 from stepscope.matrix.comm_plan import (
@@ -61,25 +62,25 @@ def comm_request(options: Comm) -> CommRequest:
             "--ops none alone measures nothing",
             fix="add --pairs, --matmul or --overlap; --ops all has every collective",
         )
-    for text in _listed(options.dtype):
+    for text in listed(options.dtype):
         dtype_name(text)
-    threads = _count("--threads", options.threads, least=1)
+    threads = whole_or_auto("--threads", options.threads, least=1)
     ops = () if nothing else op_names(options.ops)
     _refuse_without_use(options, ops)
     return CommRequest(
         ops=ops,
         sizes_bytes=parse_sizes(options.sizes),
-        dtypes=_listed(options.dtype),
-        reduce_ops=_listed(options.reduce_op),
-        places=_choice(
+        dtypes=listed(options.dtype),
+        reduce_ops=listed(options.reduce_op),
+        places=choice(
             "--in-place",
             options.in_place,
             {"auto": None, "no": (False,), "yes": (True,), "both": (False, True)},
         ),
-        modes=tuple(dict.fromkeys(parse_mode(text) for text in _listed(options.mode))),
-        patterns=_listed(options.pattern),
+        modes=tuple(dict.fromkeys(parse_mode(text) for text in listed(options.mode))),
+        patterns=listed(options.pattern),
         root=options.root,
-        pacing=_choice(
+        pacing=choice(
             "--pacing",
             options.pacing,
             cast(
@@ -112,8 +113,8 @@ def _refuse_without_use(options: Comm, ops: tuple[str, ...]) -> None:
 
 
 def launch_settings(options: Comm) -> LaunchSettings:
-    backend = _choice("--backend", options.backend, {name: name for name in ("auto", "gloo", "nccl")})
-    device = _choice("--device", options.device, {name: name for name in ("auto", "cpu", "cuda")})
+    backend = choice("--backend", options.backend, {name: name for name in ("auto", "gloo", "nccl")})
+    device = choice("--device", options.device, {name: name for name in ("auto", "cpu", "cuda")})
     return LaunchSettings(
         backend=cast(Literal["auto", "gloo", "nccl"], backend),
         device=cast(Literal["auto", "cpu", "cuda"], device),
@@ -124,54 +125,19 @@ def worlds(options: Comm) -> tuple[int, ...] | None:
     """World sizes asked for; None: whatever the machine has."""
     if options.ranks is None:
         return None
-    worlds = []
-    for text in _listed(options.ranks):
-        if not text.isdigit() or not 1 <= int(text) <= MOST_RANKS:
-            raise UsageError(f"--ranks {text!r} is not a number of ranks", fix="write --ranks 2,4,8")
-        worlds.append(int(text))
-    return tuple(dict.fromkeys(worlds))
+    return whole_numbers("--ranks", options.ranks, most=MOST_RANKS)
 
 
 def comm_measure(options: Comm) -> CommMeasure:
     return CommMeasure(
-        warmup=_count("--warmup", options.warmup, least=0),
-        iterations=_count("--iters", options.iters, least=1),
+        warmup=whole_or_auto("--warmup", options.warmup, least=0),
+        iterations=whole_or_auto("--iters", options.iters, least=1),
         ci_fraction=options.ci,
-        budget_ns=_duration("--budget", options.budget),
-        timeout_ns=_duration("--timeout", options.timeout),
+        budget_ns=duration_ns("--budget", options.budget),
+        timeout_ns=duration_ns("--timeout", options.timeout),
         check=options.check,
         nccl_debug=None if options.nccl_debug is None else options.nccl_debug.replace("all", "").strip(),
     )
-
-
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-
-
-def _choice(option: str, text: str, choices: dict[str, Any]) -> Any:
-    try:
-        return choices[text.strip().lower()]
-    except KeyError:
-        raise UsageError(unknown(f"value of {option}", text, choices)) from None
-
-
-def _count(option: str, text: str, *, least: int) -> int | None:
-    """The number; None for auto."""
-    if text.strip() == "auto":
-        return None
-    if not text.strip().isdigit() or int(text) < least:
-        raise UsageError(f"{option} {text!r} is neither auto nor a whole number of at least {least}")
-    return int(text)
-
-
-def _duration(option: str, text: str) -> int:
-    try:
-        duration = parse_duration_ns(text)
-    except UsageError as error:
-        raise UsageError(f"{option}: {error.what}", fix=error.fix) from None
-    if duration <= 0:
-        raise UsageError(f"{option} {text!r} is not a duration above 0", fix="write 5s, 250ms or 2min")
-    return duration
 
 
 NAME = "comm"

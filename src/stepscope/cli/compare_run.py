@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.command import require_only
 from stepscope.cli.console import err, log, out, print_document, say
 from stepscope.cli.findings import say_not_checked, show_table
-from stepscope.cli.option_text import parse_ranges
+from stepscope.cli.option_text import listed, parse_ranges
 from stepscope.core.errors import DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.words import counted, ranges, unknown
@@ -75,7 +75,7 @@ def run(options: Compare) -> int:
 
 
 def _wanted(text: str | None, known: Sequence[str]) -> frozenset[str]:
-    names = [part.strip() for part in (text or "").split(",") if part.strip()]
+    names = listed(text)
     for name in names:
         if name not in known:
             raise UsageError(unknown("figure", name, known))

@@ -17,6 +17,7 @@ from stepscope.cli.findings import (
     show_table,
     show_verdict,
 )
+from stepscope.cli.option_text import listed
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, unknown
 from stepscope.store.layout import profiled_job, shown_as
@@ -110,13 +111,13 @@ def _chosen(asked: str, *, option: str = "--rules") -> Sequence[Rule]:
     from stepscope.diagnose.rules import REGISTRY
 
     keys = rule_names()
-    wanted = [part.strip() for part in asked.split(",") if part.strip()]
+    wanted = listed(asked)
     for name in wanted:
         if name not in keys:
             raise UsageError(unknown("rule", name, sorted(keys)), fix="`--rules list` names all of them")
     if not wanted:
         raise UsageError(f"{option} is empty", fix="`--rules list` names all of them")
-    return [REGISTRY.load(keys[name]) for name in dict.fromkeys(wanted)]
+    return [REGISTRY.load(keys[name]) for name in wanted]
 
 
 def _list(rules: Sequence[Rule]) -> None:

@@ -12,11 +12,11 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from stepscope.cli.command import require_only
 from stepscope.cli.console import ReaderGone, err, log, out, say, typed
-from stepscope.cli.option_text import parse_ranges
+from stepscope.cli.option_text import parse_ranges, whole_or_auto
 from stepscope.cli.profile_words import checked_place, missing, no_such_rank, notes, results_at, show_profiled
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
@@ -306,8 +306,8 @@ def _attach(options: Profile, request: WindowRequest) -> int:
 
 
 def _request(options: Window, *, running: bool) -> WindowRequest:
-    wait = _number_or_auto(options.wait, "--wait", least=0)
-    steps = _number_or_auto(options.steps, "--steps", least=1)
+    wait = whole_or_auto("--wait", options.wait, least=0)
+    steps = whole_or_auto("--steps", options.steps, least=1)
     if options.duration is not None and options.duration <= 0:
         raise UsageError("--duration must be above 0 s", fix="for example --duration 10")
     nsys = getattr(options, "nsys", False)
@@ -315,24 +315,16 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
     collect = [name for name in kinds if getattr(options, name)]
     timed = options.duration is not None
     return WindowRequest(
-        steps=10**9 if timed else steps,
-        wait=1 if timed else wait,
+        steps=10**9 if timed else steps or "auto",
+        wait=1 if timed else "auto" if wait is None else wait,
         warmup=options.warmup,
-        fixed_step=None if running else (FIXED_STEP if isinstance(wait, str) else max(wait, 1)),
+        fixed_step=None if running else (FIXED_STEP if wait is None else max(wait, 1)),
         collect=tuple(collect),
         tool="nsys" if nsys else "torch",
         ranks=None if options.ranks is None else tuple(sorted(parse_ranges(options.ranks, "--ranks") or ())),
         duration_s=options.duration,
         after_s=options.after if timed else None,
     )
-
-
-def _number_or_auto(given: str, option: str, *, least: int) -> int | Literal["auto"]:
-    if given == "auto":
-        return "auto"
-    if not given.isdigit() or int(given) < least:
-        raise UsageError(f"{option} {given!r}: expected auto or a number of steps", fix=f"for example {option} 50")
-    return int(given)
 
 
 def _left_traces(layout: ProfileLayout, number: int, state: WindowState, options: Profile) -> bool:

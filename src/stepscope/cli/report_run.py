@@ -12,6 +12,7 @@ from stepscope.cli.console import log, out, print_document, say, typed
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict, show_verdict
+from stepscope.cli.option_text import listed
 from stepscope.core.errors import Interrupted, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.pool import get_ready, side_by_side
@@ -45,7 +46,7 @@ def run(options: Report) -> int:
     if options.title is not None and "html" not in formats:
         raise UsageError("--title is the heading of the page: add --html")
     drawers = min(usable_cores(), MOST_DRAWING) if formats.intersection(("html", *CHART_FORMATS)) else 0
-    datasets = tuple(name for text in options.datasets for name in text.split(",") if name.strip())
+    datasets = listed(",".join(options.datasets))
     if drawers > 1 and not datasets:
         get_ready(DRAWING_MODULES)
     evidence = read_evidence(options, spans="html" in formats)

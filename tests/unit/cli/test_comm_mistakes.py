@@ -17,7 +17,7 @@ from stepscope.matrix import comm_plan
         (("--sizes", "1M:1K:2"), "goes from 1 MiB down to 1 KiB"),
         (("--dtype", "fp23"), "did you mean 'fp32'"),
         (("--reduce-op", "summ"), "did you mean 'sum'"),
-        (("--ranks", "0"), "--ranks '0' is not a number of ranks"),
+        (("--ranks", "0"), "--ranks '0': expected whole numbers from 1"),
         (("--iters", "few"), "--iters 'few' is neither auto nor a whole number"),
         (("--mode", "async:0"), "not a number of calls"),
         (("--budget", "0s"), "not a duration above 0"),

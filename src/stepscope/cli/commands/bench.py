@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from stepscope.cli.command import Command, Options
+from stepscope.cli.option_text import listed
 
 
 class Bench(Options):
@@ -102,12 +103,12 @@ class Bench(Options):
     @property
     def sections(self) -> tuple[str, ...] | None:
         """What ``--only`` lists; None: everything."""
-        return None if self.only is None else tuple(word.strip() for word in self.only.split(",") if word.strip())
+        return None if self.only is None else listed(self.only)
 
     @property
     def rerun_words(self) -> tuple[str, ...]:
         """What ``--rerun`` lists."""
-        return tuple(word.strip() for word in (self.rerun or "").split(",") if word.strip())
+        return listed(self.rerun)
 
 
 COMMAND = Command(options=Bench, where="stepscope.cli.bench_run", panel="Measure")
