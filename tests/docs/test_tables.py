@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from tests.documents import ROOT
 
-from stepscope.core.errors import EXIT_CODES, ExitCode
+from stepscope.cli.command import EXIT_CODES
+from stepscope.core.errors import ExitCode
 from stepscope.matrix.keys import RIVALS, CellSettings, CommSection, LaunchSettings, MeasureOptions
 from stepscope.records.options import OptionsModel
 

@@ -32,22 +32,6 @@ class ExitCode:
     SIGTERM = 143
 
 
-EXIT_CODES = {
-    "0": "every cell of the matrix that can run here has a result. Cells that are `unsupported` or `skipped` do not count",
-    "1": "a bug in stepscope; the traceback is printed",
-    "2": "a mistake in the request: matrix, option, name, missing or damaged data, a run folder that belongs to something "
-    "else. Nothing was started",
-    "3": "this machine lacks what the command needs (a GPU, a backend, room or permission to write), or no cell of the "
-    "matrix can run on it",
-    "4": "some cells have a result, others failed (`error`, `killed`, `timeout`, `oom`, `host_oom`, `interrupted`)",
-    "5": "cells failed, and none has a result",
-    "6": "a condition of `--fail-if` holds, or `--strict` found a failed check",
-    "128 + n": "stopped by signal n (130 Ctrl-C, 143 SIGTERM): what was measured is saved, the same command with the same "
-    "`-o` resumes",
-}
-"""By exit code, when a command ends with it; docs/reference/bench.md shows them."""
-
-
 class StepscopeError(Exception):
     """Base of all expected errors: ``what`` happened, ``why``, and the ``fix`` a user can apply."""
 
