@@ -230,7 +230,7 @@ def _window(layout: ProfileLayout, number: str | None) -> Path:
     if not windows:
         import shlex  # only an error needs them
 
-        from stepscope.store.diary_tail import steps_in
+        from stepscope.store.reader import steps_in
 
         if any(steps_in(path) for path in layout.diaries()):
             raise DataError(

@@ -116,7 +116,7 @@ def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
     transport = None
     if calib is not None:
         from stepscope.results.comm_rows import read_comm_rows
-        from stepscope.store.calibration import read_calibration
+        from stepscope.store.reader import read_calibration
 
         try:
             transport = measured_transport(chosen.spec.backend, read_comm_rows(Path(read_calibration(calib).run)))
@@ -160,7 +160,7 @@ def _refuse(asked: list[str], mode: str, *, why: str) -> None:
 
 
 def _calibrated(file: Path, job: MeasuredJob) -> Prices:
-    from stepscope.store.calibration import read_calibration
+    from stepscope.store.reader import read_calibration
 
     calibration: Calibration = read_calibration(file)
     return calibrated_prices(calibration, backend=job.backend, network=job.network)

@@ -31,9 +31,8 @@ from stepscope.report.render import terminal
 from stepscope.report.views import buckets as bucket_views
 from stepscope.report.views.predicted import build_alternatives, build_sizes, interval_text
 from stepscope.results.comm_rows import read_comm_rows
-from stepscope.store.calibration import read_calibration
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import read_cell, read_if_there, read_run
+from stepscope.store.reader import read_calibration, read_cell, read_if_there, read_run
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.predict import Predict

@@ -98,7 +98,7 @@ def constants_of(options: Any, shape: ModelShape) -> StepCalibration:
     found = shipped(gpu, shape)
     if options.calib is None:
         return found
-    from stepscope.store.calibration import read_calibration
+    from stepscope.store.reader import read_calibration
 
     return calibrated(found, read_calibration(options.calib), gpu)
 

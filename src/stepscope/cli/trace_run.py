@@ -159,7 +159,7 @@ def _kind_named(paths: Sequence[str]) -> Iterator[None]:
             raise
         import shlex  # only an error needs it
 
-        from stepscope.store.foreign import detect
+        from stepscope.store.importers import detect
 
         found = detect(Path(paths[0]))
         if found is None:

@@ -14,10 +14,9 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, StepscopeError
 from stepscope.records.nccl import FlightDump
 from stepscope.records.profile import Hang
-from stepscope.store.diary_tail import header_bytes, latest_step_ns, steps_in
 from stepscope.store.importers.flight_recorder import read_dump
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.reader import rank_of
+from stepscope.store.reader import header_bytes, latest_step_ns, rank_of, steps_in
 from stepscope.store.writer import write_bytes
 from stepscope.traces.flight import compare, culprits, summary
 

@@ -21,9 +21,8 @@ from stepscope.core.words import counted
 from stepscope.launch.job_window import runs_here
 from stepscope.records import codec
 from stepscope.records.profile import HookedProcess, ProfileRecord, WindowRequest
-from stepscope.store.diary_tail import steps_in
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.reader import read_if_there, read_record
+from stepscope.store.reader import read_if_there, read_record, steps_in
 from stepscope.store.writer import make_dir, write_record, writing
 
 HOOK = Path(__file__).parents[1] / "hook"

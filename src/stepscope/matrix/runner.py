@@ -37,8 +37,7 @@ from stepscope.matrix.work import (
 from stepscope.records.cell import Cell, CellStatus, GroupSpec, RunRecord
 from stepscope.records.network import parse_network
 from stepscope.results.runs import baselines_of
-from stepscope.store.lock import hold_lock
-from stepscope.store.writer import make_dir, write_record
+from stepscope.store.writer import hold_lock, make_dir, write_record
 
 OnEvent = Callable[[Event], None]
 

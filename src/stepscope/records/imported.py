@@ -110,7 +110,7 @@ class MemorySnapshot:
 
     @property
     def fragmentation_fraction(self) -> float | None:
-        """Inactive split bytes / reserved bytes (METRICS: Memory); None where nothing is reserved."""
+        """Inactive split bytes / reserved bytes; None where nothing is reserved."""
         return self.inactive_split_bytes / self.segment_bytes if self.segment_bytes else None
 
     @property

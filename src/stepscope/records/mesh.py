@@ -154,7 +154,7 @@ class PipelineLayout:
 
     @property
     def bubble(self) -> float:
-        """Idle share of the step, equal stages, free messages: (p - 1) / (v m + p - 1) (METRICS, Pipeline).
+        """Idle share of the step, equal stages, free messages: (p - 1) / (v m + p - 1).
 
         Zero-bubble schedules: (p - 1) / (3 v m + p - 1), where forward, input's and weights' gradients take equally long.
         With several chunks m is at least p: fewer micro-batches cannot fill the loop, which the simulation shows.

@@ -73,7 +73,7 @@ class TrainingRun:
     varied: settings without a field of their own that the cells of one run folder do not share.
     threads_per_rank: compute threads that a rank really had. comm_source: ``hook`` or ``trace``, of ``exposed_comm_ns``;
         ``none``: not measured.
-    model_flop: of an optimizer step over all ranks, 3 x forward (METRICS: Utilisation). mfu: of the median step, against the
+    model_flop: of an optimizer step over all ranks, 3 x forward. mfu: of the median step, against the
         dense peak of the precision, or as the source states it; None where FLOP or peak are unknown. hfu: the same with what
         activation checkpointing computes again.
     memory: peak bytes a rank by kind (parameters, gradients, optimizer, activations, buffers, slack), as far as known.
@@ -155,7 +155,7 @@ class TargetTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRow:
-    """One run against its baseline (METRICS: Scaling).
+    """One run against its baseline.
 
     basis: what the speed-up is made of (``mean of epochs 2 to 20``, ``median step``). speedup: throughput over the
     baseline's; low, high: interval, None without one. efficiency = speedup / world size (x the baseline's world size where

@@ -10,7 +10,7 @@ from stepscope.core.places import utc_now
 from stepscope.records import codec
 from stepscope.records.comm import CommRow
 from stepscope.results.comm_labels import failure_label, sweeps
-from stepscope.store.flat import records_csv
+from stepscope.store.writer import records_csv
 
 _ENTRY = (
     "size_bytes", "numel", "iterations", "warmup", "stop_reason", "time_ns_median", "time_ns_low", "time_ns_high",

@@ -32,10 +32,17 @@ from stepscope.results.job_folder import Readers, read_folder
 from stepscope.results.joining import as_given, derived, join
 from stepscope.results.profiled_job import read_profiled_job
 from stepscope.results.runs import folder_runs, read_runs
-from stepscope.store.calibration import read_calibration
 from stepscope.store.files import require_there
 from stepscope.store.layout import RunLayout, profiled_job, shown_as
-from stepscope.store.reader import read_bytes, read_cell, read_created, read_if_there, read_record, read_run
+from stepscope.store.reader import (
+    read_bytes,
+    read_calibration,
+    read_cell,
+    read_created,
+    read_if_there,
+    read_record,
+    read_run,
+)
 from stepscope.store.stated import stated_of_source
 
 if TYPE_CHECKING:
@@ -139,7 +146,7 @@ def _of_source(how: Reading, path: Path, paths: Sequence[Path]) -> Reading:
 
 
 def _is_trace_file(path: Path) -> bool:
-    from stepscope.store.foreign import detect
+    from stepscope.store.importers import detect
     from stepscope.traces.load import why_no_trace
 
     try:
@@ -167,7 +174,7 @@ def _job_evidence(path: Path, summary: TraceSummary) -> Evidence:
 
 def load_source(path: Path, how: Reading) -> Evidence:
     """What lies at one path. Raises DataError where nothing reads it."""
-    from stepscope.store.foreign import detect
+    from stepscope.store.importers import detect
 
     require_there(path)
     if RunLayout(path).run.is_file():

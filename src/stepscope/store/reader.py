@@ -1,18 +1,23 @@
-"""Reading a run folder back into records."""
+"""Reading a run folder back into records, ``calib.json``, and how far the step diary of a running job has got."""
 
 from __future__ import annotations
 
+import math
 import re
 import stat
+import struct
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
 import msgspec
 
 from stepscope.core.errors import DataError
 from stepscope.records import codec
+from stepscope.records.calibration import Calibration
 from stepscope.records.cell import CellSpec, CellStatus, RunRecord
 from stepscope.records.comm import CommHeader, CommSample
+from stepscope.records.profile import RECORD
 from stepscope.records.samples import CellResult, RankCommSamples, RankSamples, RankSummary, SamplesHeader, StepSample
 from stepscope.store.layout import CellLayout, RunLayout
 
@@ -103,3 +108,59 @@ def rank_of(path: Path) -> int:
     if match is None:
         raise DataError(f"{path} has no rank in its name")
     return int(match[1])
+
+
+def read_calibration(file: Path) -> Calibration:
+    """Raises DataError when there is none, or one without a curve to read times from."""
+    try:
+        data = read_bytes(file)
+    except DataError as error:
+        raise DataError(error.what, why=error.why, fix="`stepscope calibrate RUN` writes one") from error
+    if file.suffix == ".jsonl":
+        raise DataError(
+            f"{file} is not a calibration",
+            why="it holds a run's results",
+            fix=f"`stepscope calibrate {file.parent}` makes {file.parent / 'calib.json'}",
+        )
+    calibration = codec.decode(data, Calibration, source=str(file))
+    for number, fit in enumerate(calibration.fits, start=1):
+        if not fit.curve.knots or any(knot.time_ns <= 0 for knot in fit.curve.knots):
+            raise DataError(
+                f"{file}: fit {number} ({fit.op} on {fit.world_size} ranks) has no curve",
+                why="its points are missing, or have no time",
+                fix="`stepscope calibrate RUN` writes it again",
+            )
+    return calibration
+
+
+RECORD_BYTES = struct.calcsize(RECORD)
+HEADER_AT_MOST = 64 << 10
+LATEST = 64
+
+
+def header_bytes(path: Path) -> int | None:
+    """Bytes of a diary's first line with its end; None while it is not written."""
+    with path.open("rb") as file:
+        head = file.read(HEADER_AT_MOST)
+    length = head.find(b"\n") + 1
+    return length or None
+
+
+def steps_in(path: Path, header: int | None = None) -> int:
+    """Whole records. header: ``header_bytes`` of this file, where it is known."""
+    header = header or header_bytes(path)
+    return 0 if header is None else max(path.stat().st_size - header, 0) // RECORD_BYTES
+
+
+def latest_step_ns(path: Path) -> float | None:
+    """Median time of the last steps; None without any."""
+    header = header_bytes(path)
+    if header is None or not (steps := steps_in(path, header)):
+        return None
+    first = max(steps - LATEST, 0)
+    with path.open("rb") as file:
+        file.seek(header + first * RECORD_BYTES)
+        data = file.read((steps - first) * RECORD_BYTES)
+    times = [whole for whole, *_ in struct.iter_unpack(RECORD, data[: len(data) // RECORD_BYTES * RECORD_BYTES])]
+    known = [each for each in times if not math.isnan(each)]
+    return median(known) if known else None

@@ -1,15 +1,22 @@
-"""Writing that never leaves half a file."""
+"""Writing that never leaves half a file, one controller per run folder, and records as flat CSV."""
 
 from __future__ import annotations
 
+import csv
 import errno
+import fcntl
+import io
+import json
 import os
-from collections.abc import Iterator
+import re
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from stepscope.core.errors import MissingError
+from stepscope.core.errors import MissingError, UsageError
+from stepscope.core.places import utc_now
 from stepscope.records import codec
 
 
@@ -112,3 +119,70 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_record(path: Path, record: object) -> None:
     write_bytes(path, codec.encode(record))
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Hold ``path`` for the life of the block. A second controller gets a UsageError that names the first.
+
+    flock: the kernel lets go when the holder dies, however it dies; what is written in the file is for people.
+    """
+    make_dir(path.parent)
+    with writing(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = path.read_text(errors="replace").strip() or "another process"
+            raise UsageError(
+                f"{path.parent} is in use by {holder}",
+                why="two controllers would write the same files",
+                fix="wait until it exits, or choose another folder with -o DIR",
+            ) from None
+        except OSError as error:
+            raise MissingError(
+                f"cannot lock {path}",
+                why=error.strerror or str(error),
+                fix="this file system has no locks: put the run folder on a local disk with -o DIR",
+            ) from error
+        os.ftruncate(handle, 0)
+        os.write(handle, f"pid {os.getpid()} on {socket.gethostname()} since {utc_now()}\n".encode())
+        yield
+    finally:
+        os.close(handle)
+
+
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+def records_csv(rows: Sequence[object], kind: type) -> str:
+    """Rows of one record kind in base units: unknown is an empty field, settings and lists are JSON text."""
+    names = codec.field_names(kind)
+    plain = (codec.to_builtins(row) for row in rows)
+    return csv_text(names, ([row[name] for name in names] for row in plain))
+
+
+def csv_text(names: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    """A header and rows of plain values: unknown is an empty field, settings and lists are JSON text.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe before it: names come from files of others.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_field, names))
+    writer.writerows([_field(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _field(value: Any) -> str | int | float:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (Mapping, list, tuple)):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value  # type: ignore[no-any-return]

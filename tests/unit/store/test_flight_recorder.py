@@ -13,7 +13,7 @@ import pytest
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records import codec
 from stepscope.records.nccl import FlightDump
-from stepscope.store.foreign import detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 from stepscope.store.importers.flight_recorder import from_json, read_dump, read_folder
 
 

@@ -10,9 +10,9 @@ from tests.memory_pickles import MIB, alloc, contents, dump, event, free, live, 
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Stated
-from stepscope.store.foreign import detect, read_foreign
-from stepscope.store.importers._memory_lives import place
+from stepscope.store.importers import detect, read_foreign
 from stepscope.store.importers.memory_snapshot import IMPORTER, read_snapshot
+from stepscope.store.memory_history import place
 
 MODEL, LOSS = "/home/me/proj/model.py:12 forward", "/home/me/proj/train.py:40 loss"
 INSIDE = "/usr/lib/python3/site-packages/torch/nn/modules/linear.py:125 forward"

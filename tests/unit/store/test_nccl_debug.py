@@ -11,7 +11,7 @@ from tests.nccl_log import CHANNELS, Talk
 
 from stepscope.core.errors import DataError
 from stepscope.records.nccl import NcclDebug, NcclLink
-from stepscope.store.importers import _nccl_job
+from stepscope.store import nccl_job
 from stepscope.store.importers.nccl_debug import read_nccl_debug
 
 
@@ -195,7 +195,7 @@ def test_choices_are_read_from_names_and_from_numbers(line: str, tmp_path: Path)
 
 
 def test_too_many_sizes_are_counted_by_powers_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_nccl_job, "SIZES_KEPT", 2)
+    monkeypatch.setattr(nccl_job, "SIZES_KEPT", 2)
     talk = Talk(nranks=1)
     sizes = [16, 17, 100, 127, 100, 17]
     calls = [talk.say(0, f"AllReduce: {s} Bytes -> Algo RING proto LL channel{{Lo..Hi}}={{0..1}}") for s in sizes]

@@ -11,7 +11,7 @@ from tests.nccl_tests_log import devices, log, row
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Imported, Stated
-from stepscope.store.foreign import detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 from stepscope.store.importers.nccl_tests import IMPORTER
 from stepscope.store.nccl_tests_log import read_tables
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.records.imported import Imported, Stated
-from stepscope.store.foreign import read_foreign
+from stepscope.store.importers import read_foreign
 from stepscope.store.importers.nccl_tests import IMPORTER
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"

@@ -10,10 +10,9 @@ from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.records import codec
 from stepscope.records.cell import CellStatus
 from stepscope.store import reader, writer
-from stepscope.store.flat import csv_text
 from stepscope.store.layout import RunLayout
-from stepscope.store.lock import hold_lock
 from stepscope.store.reader import read_bytes
+from stepscope.store.writer import csv_text, hold_lock
 
 STATUS = CellStatus(cell_id="a", status="ok")
 

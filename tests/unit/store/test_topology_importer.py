@@ -9,7 +9,7 @@ import pytest
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Stated
 from stepscope.results.open import load_evidence
-from stepscope.store.foreign import detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 from stepscope.store.importers.topology import IMPORTER
 
 MATRIX = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tSYS\t0-7\t0\nGPU1\tSYS\t X \t8-15\t1\n"

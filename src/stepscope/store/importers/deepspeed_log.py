@@ -17,11 +17,9 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.files import head_of
-from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
-from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
-from stepscope.store.importers._log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
-from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
-from stepscope.store.importers._training import GIB, imported_runs, label
+from stepscope.store.importer import HEAD_BYTES, Candidate, Importer, holds_traces, read_each, recognises_any
+from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
+from stepscope.store.training_runs import GIB, LoggedStep, Scalars, imported_runs, label, run_of
 
 _HEAD = 1 << 20
 _TIMER = re.compile(rb"(global_step=|\b\d{1,9}/)(\d{1,12}), (?:RunningAvg)?SamplesPerSec=([\d.e+-]{1,24})(?=[,\s]|$)")

@@ -14,9 +14,8 @@ from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._json import Fields, finite, read_fields
-from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
-from stepscope.store.importers._training import imported_runs, slug
+from stepscope.store.json_fields import Fields, finite, read_fields
+from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
 
 FILE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")

@@ -13,10 +13,9 @@ from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.store.files import head_of
-from stepscope.store.importer import HEAD_BYTES, Candidate, Importer
-from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._log_lines import SUFFIXES, Ending, LogLines, finite, without_colours
-from stepscope.store.importers._training import MIB, MS, imported_runs, label, steady_median, step_change
+from stepscope.store.importer import HEAD_BYTES, Candidate, Importer, read_each, recognises_any
+from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_colours
+from stepscope.store.training_runs import MIB, MS, imported_runs, label, steady_median, step_change
 
 _HEAD = 1 << 20
 """Launch scripts that echo themselves put up to 100 KB before the job's first line."""

@@ -15,19 +15,21 @@ import msgspec
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import GRADIENT, OPTIMIZER, PARAMETER, Imported, LeftOut, MemorySnapshot
+from stepscope.store.files import PROTOCOL_MARK, plain_values
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._memory_history import by_kind, holders, with_history
-from stepscope.store.importers._memory_lives import (
+from stepscope.store.memory_history import (
     AllocatorEvent,
     Bytes,
     SegmentPiece,
     alive,
+    by_kind,
+    holders,
     judge,
     lives_of,
     place,
     requested,
+    with_history,
 )
-from stepscope.store.importers._plain_pickle import PROTOCOL_MARK, plain_values
 from stepscope.store.reader import read_bytes
 
 _LIVE = "active_allocated"

@@ -21,20 +21,23 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
-from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._columns import columns_of
-from stepscope.store.importers._epoch_table import EpochTable, is_epoch_table, read_epoch_table
-from stepscope.store.importers._experiment_config import (
+from stepscope.store.columns import columns_of
+from stepscope.store.epoch_table import EpochTable, is_epoch_table, read_epoch_table
+from stepscope.store.experiment import (
     CONFIG_SUFFIXES,
     ExperimentFacts,
+    NameFacts,
     config_files,
     facts_of,
+    name_facts,
     read_configs,
+    readable_dataset,
+    short_ids,
 )
-from stepscope.store.importers._experiment_names import NameFacts, name_facts, readable_dataset, short_ids
-from stepscope.store.importers._tables import headers
-from stepscope.store.importers._training import label
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.stated import with_stated
+from stepscope.store.tables import headers
+from stepscope.store.training_runs import label
 
 FILE = "metrics.csv"
 _TABLES = (".csv", ".tsv")

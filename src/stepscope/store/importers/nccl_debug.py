@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.records.imported import Imported
 from stepscope.store.importer import MOST_LOOKED_AT, Candidate, Importer
-from stepscope.store.importers._nccl_log import read_nccl_debug
+from stepscope.store.nccl_log import read_nccl_debug
 
 __all__ = ["IMPORTER", "read_nccl_debug"]
 

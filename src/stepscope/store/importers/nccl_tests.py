@@ -19,11 +19,11 @@ from stepscope.machine.peaks import find
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.nccl import NcclDebug
+from stepscope.store.comm_table import UNKNOWN
 from stepscope.store.importer import MOST_LOOKED_AT, Candidate, Importer
-from stepscope.store.importers._collectives import UNKNOWN
-from stepscope.store.importers._nccl_log import read_nccl_debug
-from stepscope.store.importers._nccl_tests_json import is_json, read_json_run
+from stepscope.store.nccl_log import read_nccl_debug
 from stepscope.store.nccl_tests_facts import Facts, facts_of
+from stepscope.store.nccl_tests_json import is_json, read_json_run
 from stepscope.store.nccl_tests_log import (
     ROUNDING_GB,
     LoggedFigures,

@@ -16,14 +16,10 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
-from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._columns import TIMES, Columns, columns_of, meanings_of
-from stepscope.store.importers._folders import holds_traces, read_each
-from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
-from stepscope.store.importers._stated_columns import require_meanings
-from stepscope.store.importers._table_lines import NOT_FINITE
-from stepscope.store.importers._tables import TextRow, TextTable, headers, number, read_tables
-from stepscope.store.importers._training import imported_runs, slug
+from stepscope.store.columns import TIMES, Columns, columns_of, meanings_of, require_meanings
+from stepscope.store.importer import Candidate, Importer, holds_traces, read_each
+from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, number, read_tables
+from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
 LEAST_ROWS = 5

@@ -17,11 +17,9 @@ from stepscope.core.words import counted
 from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
-from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._folders import holds_traces, read_each, recognises_any
-from stepscope.store.importers._log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
-from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
-from stepscope.store.importers._training import imported_runs, label
+from stepscope.store.importer import Candidate, Importer, holds_traces, read_each, recognises_any
+from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
+from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, label, run_of
 
 _STEP = re.compile(rb"(?<!validate )\bstep:\s*(\d{1,12})\s+loss:\s*(\S{1,20})")
 _RATE = re.compile(rb"\b(?:tps|wps):\s*([\d,.]{1,20})(?=\s+(?:tflops|mfu)|\s*$)")

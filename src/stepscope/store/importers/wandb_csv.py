@@ -8,13 +8,10 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._scalars import LoggedStep, Scalars, run_of
-from stepscope.store.importers._stated_columns import require_meanings
-from stepscope.store.importers._table_lines import NOT_FINITE
-from stepscope.store.importers._tables import TextRow, TextTable, headers, number, read_tables
-from stepscope.store.importers._training import imported_runs, slug
+from stepscope.store.columns import require_meanings
+from stepscope.store.importer import Candidate, Importer, read_each, recognises_any
+from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, number, read_tables
+from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
 
 _SUFFIXES = (".csv",)
 _SHADOWS = ("__MIN", "__MAX")

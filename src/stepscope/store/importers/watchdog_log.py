@@ -6,8 +6,7 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nccl import WatchdogTimeout
 from stepscope.store.importer import OTHER_KIND, Candidate, Importer
-from stepscope.store.importers._log_lines import SUFFIXES
-from stepscope.store.importers._watchdog import reports, timeouts
+from stepscope.store.log_lines import SUFFIXES, reports, timeouts
 
 
 def _recognises(candidate: Candidate) -> bool:

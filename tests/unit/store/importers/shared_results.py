@@ -11,7 +11,7 @@ import pytest
 from stepscope.records import codec
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
-from stepscope.store.foreign import detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 
 RESULTS = Path(__file__).parents[4].parent / "shared" / "data" / "results"
 

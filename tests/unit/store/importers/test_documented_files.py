@@ -10,8 +10,7 @@ import pytest
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.store.foreign import detect, read_foreign
-from stepscope.store.importers import REGISTRY
+from stepscope.store.importers import REGISTRY, detect, read_foreign
 
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "reference" / "importers.md").read_text()

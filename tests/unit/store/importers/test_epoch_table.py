@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.errors import DataError
-from stepscope.store.importers import _epoch_table
-from stepscope.store.importers._epoch_order import epoch_order
-from stepscope.store.importers._epoch_table import (
+from stepscope.store import epoch_table
+from stepscope.store.epoch_table import (
     MAX_LINE,
     EpochTable,
+    epoch_order,
     is_epoch_table,
     read_epoch_table,
 )
@@ -206,7 +206,7 @@ def test_a_row_that_is_no_text_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_huge_file_is_given_up_early_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_epoch_table, "MAX_ROWS", 2000)
+    monkeypatch.setattr(epoch_table, "MAX_ROWS", 2000)
     path = tmp_path / "metrics.csv"
     with path.open("w") as file:
         file.write(HEADER + "\n")

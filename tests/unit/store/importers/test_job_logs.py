@@ -10,7 +10,7 @@ from tests.unit.store.importers.shared_results import by_id, read, write
 
 from stepscope.core.errors import DataError
 from stepscope.results.scaling import scaling_rows
-from stepscope.store.foreign import detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 
 
 def titan(

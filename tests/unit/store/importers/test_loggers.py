@@ -14,9 +14,8 @@ from tests.unit.store.importers.shared_results import by_id, read, write
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Stated
 from stepscope.results.scaling import scaling_rows
-from stepscope.store.foreign import detect, read_foreign
-from stepscope.store.importers import _tfevents
-from stepscope.store.importers._scalars import meaning_of
+from stepscope.store.importers import detect, read_foreign, tensorboard
+from stepscope.store.training_runs import meaning_of
 
 
 def crc(data: bytes) -> bytes:
@@ -69,7 +68,9 @@ class TestTensorBoard:
         return [event(step, start + step * every, {"train/loss": 2.0 - step / 10}, **changes) for step in steps]
 
     def test_the_checksum_is_crc_32c(self) -> None:
-        assert _tfevents._masked_crc(b"123456789") == ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        assert (
+            tensorboard._masked_crc(b"123456789") == ((0xE3069283 >> 15 | 0xE3069283 << 17) + 0xA282EAD8) & 0xFFFFFFFF
+        )
 
     @pytest.mark.parametrize("tensors", [False, True])
     def test_a_run_a_folder(self, tmp_path: Path, tensors: bool) -> None:

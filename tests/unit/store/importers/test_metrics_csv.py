@@ -14,8 +14,8 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.figures import best_accuracy, epoch_time
 from stepscope.results.joining import require_stated
 from stepscope.results.open import load_evidence
-from stepscope.store.foreign import detect, read_foreign
-from stepscope.store.importers._experiment_names import name_facts, readable_dataset
+from stepscope.store.experiment import name_facts, readable_dataset
+from stepscope.store.importers import detect, read_foreign
 
 SHARED = Path(__file__).parents[4].parent / "shared" / "data" / "results"
 CODEHARRIS = SHARED / "codeharris_multi-gpu-ddp"

@@ -14,7 +14,7 @@ from tests.unit.store.importers import test_megatron_log as megatron
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Imported
-from stepscope.store.foreign import detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 
 SHORT, LONG, CHUNK = 150, 6000, 150
 

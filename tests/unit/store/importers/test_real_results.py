@@ -15,7 +15,7 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Stated
 from stepscope.records.training import TrainingRun
 from stepscope.results.scaling import baseline_of, scaling_rows
-from stepscope.store.foreign import read_foreign
+from stepscope.store.importers import read_foreign
 
 pytestmark = real
 

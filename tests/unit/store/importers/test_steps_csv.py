@@ -11,7 +11,7 @@ from tests.unit.store.importers.shared_results import read, write
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Stated
-from stepscope.store.foreign import detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 
 TIMES_MS = [100.0 + step % 3 + (50.0 if step >= 60 else 0.0) for step in range(100)]
 

@@ -15,8 +15,8 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.joining import require_stated
 from stepscope.results.open import load_evidence
 from stepscope.results.scaling import baseline_of, scaling_rows
-from stepscope.store.foreign import detect, read_foreign
-from stepscope.store.importers._columns import columns_of, meanings_of
+from stepscope.store.columns import columns_of, meanings_of
+from stepscope.store.importers import detect, read_foreign
 from stepscope.store.stated import parse_columns
 
 KEY = "table"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stepscope.store.importers._nccl_lines import ParsedLine
-from stepscope.store.importers._nccl_members import (
+from stepscope.store.nccl_members import (
     Choice,
     NcclMember,
+    ParsedLine,
     Process,
     Way,
     by_pointer,

@@ -1,4 +1,4 @@
-"""JSON of the benchmark suite of document 001, and what ``stepscope comm --format document-001`` writes in its place.
+"""JSON of a benchmark suite, and what ``stepscope comm --format document-001`` writes in its place.
 
 Both have name, world_size, timestamp, config and results.communication, .training, .memory. The suite's own layout:
 
@@ -24,11 +24,11 @@ from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
-from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._collectives import UNKNOWN, mean_row
-from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._json import Fields, read_fields
-from stepscope.store.importers._training import (
+from stepscope.store.comm_table import UNKNOWN, mean_row
+from stepscope.store.importer import Candidate, Importer, read_each, recognises_any
+from stepscope.store.json_fields import Fields, read_fields
+from stepscope.store.stated import with_stated
+from stepscope.store.training_runs import (
     MS,
     label,
     measured,
@@ -37,7 +37,6 @@ from stepscope.store.importers._training import (
     with_own_scaling,
     with_unique_ids,
 )
-from stepscope.store.stated import with_stated
 
 OPS = {
     "allreduce": "all_reduce",
@@ -98,7 +97,7 @@ def _import(source: Candidate) -> Imported:
     runs = with_unique_ids(run for file in files for run in file.runs)
     hardware = list(dict.fromkeys(file.hardware for file in files if file.hardware))
     return Imported(
-        format="document_001",
+        format="suite_results",
         path=str(source.path),
         runs=with_own_scaling(with_stated(runs, source.stated)),
         comm_rows=tuple(row for file in files for row in file.comm_rows),
@@ -295,6 +294,4 @@ def _run(document: _Document, row: Fields, n: int) -> TrainingRun:
     )
 
 
-IMPORTER = Importer(
-    title="JSON of the benchmark suite of document 001", recognises=_recognises, read_files=_import, rank=45
-)
+IMPORTER = Importer(title="JSON of a benchmark suite", recognises=_recognises, read_files=_import, rank=45)

@@ -1,12 +1,42 @@
-"""What the columns of a table mean, by the names and units that people give them."""
+"""What the columns of a table and logged figures mean: by the names and units that people give them, or as ``--columns``
+states (obeyed or refused, never ignored).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from stepscope.store.stated_columns import plain
+from stepscope.core.errors import UsageError
+from stepscope.core.words import did_you_mean, unknown
+from stepscope.records.imported import Stated
+
+
+def plain(name: str) -> str:
+    """``Step Time`` -> ``step_time``: what names are compared by."""
+    return re.sub(r"[^a-z0-9/%µ]+", "_", name.strip().lower()).strip("_")
+
+
+def absent_columns(names: Iterable[str], stated: Stated) -> list[str]:
+    """The stated columns that are not among ``names``, spelled alike or not."""
+    present = {plain(name) for name in names}
+    return [name for name in stated.columns if plain(name) not in present]
+
+
+def no_such_column(column: str, names: Iterable[str], *paths: Path) -> UsageError:
+    """names: the columns of all ``paths``."""
+    there = list(dict.fromkeys(names))
+    guess = did_you_mean(column, there)
+    where = f"{paths[0]} has" if len(paths) == 1 else f"none of {', '.join(map(str, paths))} has"
+    return UsageError(
+        f"--columns: {where} {'no' if len(paths) == 1 else 'a'} column {column!r}"
+        + (f"; did you mean {guess!r}?" if guess else ""),
+        why=f"there are: {', '.join(there)}",
+        fix="name a column as the header has it",
+    )
+
 
 NAMES: Mapping[str, str] = {
     "world_size": "world_size gpus n_gpus ngpus num_gpus num_gpu n_gpu gpu_count total_gpus number_of_gpus ranks n_ranks "
@@ -262,3 +292,22 @@ def _priority(meanings: Sequence[Meaning], name: str) -> int:
 def is_gpu_count(name: str) -> bool:
     """``4 GPUs``, ``throughput_4gpu``: a column a number of ranks, of a table that is wide."""
     return _GPU_COLUMN.search(plain(name)) is not None
+
+
+_MEANINGS = (
+    "step_time_ms",
+    "step_time_s",
+    "epoch_time_s",
+    "tokens_per_s",
+    "images_per_s",
+    "peak_memory_gib",
+    "time_us",
+)
+
+
+def require_meanings(stated: Stated) -> None:
+    """Raises UsageError where it is not known what a stated meaning is."""
+    for name, meaning in stated.columns.items():
+        if meaning != "-" and all(each.scale is None for each in meanings_of(meaning)):
+            known = [first for names in NAMES.values() for first in names.split()[:1]]
+            raise UsageError(unknown("meaning", meaning, [*known, *_MEANINGS]), fix=f"--columns {name}=MEANING")

@@ -16,7 +16,7 @@ from stepscope.report.views import step_budget
 from stepscope.results.figures import exposed_fraction
 from stepscope.results.joining import require_stated
 from stepscope.results.scaling import baseline_of
-from stepscope.store.foreign import detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 
 MODES = {"single_gpu": "single", "dp_naive": "naive", "dp_interleaved": "interleaved", "ddp_builtin": "ddp"}
 
@@ -55,7 +55,7 @@ def test_each_row_is_a_run(tmp_path: Path) -> None:
     path = write(tmp_path, benchmark())
     found = detect(path)
     assert found is not None
-    assert found[0] == "document_000"
+    assert found[0] == "notebook_results"
     imported = read_foreign(path)
     assert imported.hardware == "NVIDIA A100 80GB PCIe"
     runs = by_id(imported)

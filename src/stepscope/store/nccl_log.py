@@ -25,10 +25,19 @@ from stepscope.records.nccl import (
     NcclRing,
     NcclTree,
 )
-from stepscope.store.importers._log_lines import RUN_THROUGH
-from stepscope.store.importers._nccl_job import NcclJob
-from stepscope.store.importers._nccl_lines import MAX_LINE_BYTES, Lines, parse_line, parse_version
-from stepscope.store.importers._nccl_members import Choice, NcclMember, Process, Way, merge_way
+from stepscope.store.log_lines import RUN_THROUGH
+from stepscope.store.nccl_job import NcclJob
+from stepscope.store.nccl_members import (
+    MAX_LINE_BYTES,
+    Choice,
+    Lines,
+    NcclMember,
+    Process,
+    Way,
+    merge_way,
+    parse_line,
+    parse_version,
+)
 
 _HOW = "run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING"
 

@@ -1,4 +1,4 @@
-"""``benchmark_results_*.json`` of the notebook of document 000: a list with one object a training run.
+"""``benchmark_results_*.json`` of a benchmark notebook: a list with one object a training run.
 
 A row has mode, n_gpus, n_params, model_size, use_amp, grad_accum_steps, epoch_times and losses (a list each, seconds),
 final_accuracy, avg_epoch_time, total_time, gpu_name; blocking runs also comm_times. What the rows do not say and what is
@@ -23,11 +23,10 @@ from stepscope.core.words import counted, listed
 from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch, TrainingRun
-from stepscope.store.importer import Candidate, Importer
-from stepscope.store.importers._folders import read_each, recognises_any
-from stepscope.store.importers._json import count, finite, positive, read_json
-from stepscope.store.importers._training import SECOND, label, slug, with_unique_ids
+from stepscope.store.importer import Candidate, Importer, read_each, recognises_any
+from stepscope.store.json_fields import count, finite, positive, read_json
 from stepscope.store.stated import with_stated
+from stepscope.store.training_runs import SECOND, label, slug, with_unique_ids
 
 STRATEGIES = {
     "single_gpu": "single",
@@ -67,7 +66,7 @@ def _import(source: Candidate) -> Imported:
     runs = with_stated(runs, source.stated)
     hardware = list(dict.fromkeys(run.hardware for run in runs if run.hardware is not None))
     return Imported(
-        format="document_000",
+        format="notebook_results",
         path=str(source.path),
         runs=runs,
         hardware=", ".join(hardware) or None,
@@ -271,6 +270,4 @@ def _holes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
     return [f"{path}: no row for {counted(len(holes), 'run')} (failed runs leave none): {some}"]
 
 
-IMPORTER = Importer(
-    title="benchmark_results_*.json (document 000)", recognises=_recognises, read_files=_import, rank=40
-)
+IMPORTER = Importer(title="benchmark_results_*.json of a notebook", recognises=_recognises, read_files=_import, rank=40)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
-from stepscope.store.importers._json import finite, read_json, whole
+from stepscope.store.json_fields import finite, read_json, whole
 from stepscope.store.nccl_tests_log import MAX_ROWS, Log, LoggedDevice, LoggedFigures, LoggedRow, LoggedRun
 
 _PROGRAM = re.compile(r"(\w+)_perf$")

@@ -13,20 +13,21 @@ from stepscope.core.words import counted
 from stepscope.records.nouns import Measured, Status
 from stepscope.records.training import Epoch, TrainingRun
 from stepscope.stats.order import MIN_RUNS, mean_interval
-from stepscope.store.importers._columns import REPEATS
-from stepscope.store.importers._epoch_order import is_clock
-from stepscope.store.importers._table_lines import (
+from stepscope.store.columns import REPEATS, plain
+from stepscope.store.epoch_table import is_clock
+from stepscope.store.tables import (
     NOT_FINITE,
     TableLine,
+    TextTable,
     fraction,
     is_word,
     loss,
+    number,
     of,
     plain_value,
     whole,
 )
-from stepscope.store.importers._tables import TextTable, number
-from stepscope.store.importers._training import (
+from stepscope.store.training_runs import (
     first_runs,
     label,
     measured,
@@ -36,7 +37,6 @@ from stepscope.store.importers._training import (
     with_own_scaling,
     with_unique_ids,
 )
-from stepscope.store.stated_columns import plain
 
 _TIMED = ("step_ns", "steps_per_s", "samples_per_s", "epoch_ns", "time_ns")
 _FINISHED = (

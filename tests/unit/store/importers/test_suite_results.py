@@ -16,7 +16,7 @@ from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_document import document_001
 from stepscope.results.scaling import baseline_of
-from stepscope.store.foreign import detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 
 N = 4
 
@@ -63,7 +63,7 @@ def test_the_suites_collectives(tmp_path: Path) -> None:
     path = write(tmp_path, suite(communication=communication()))
     found = detect(path)
     assert found is not None
-    assert found[0] == "document_001"
+    assert found[0] == "suite_results"
     imported = read_foreign(path)
     assert imported.hardware == "NVIDIA H100"
     rows = {(r.op, r.size_bytes): r for r in imported.comm_rows}
@@ -127,7 +127,7 @@ def test_our_own_document_comes_back(tmp_path: Path) -> None:
     rows = [*sweep(), *sweep(world_size=4), *sweep("all_gather", world_size=4, env={"NCCL_ALGO": "Ring"})]
     path = write(tmp_path, document_001(rows, "runs/comm-1"))
     imported = read_foreign(path)
-    assert imported.format == "document_001"
+    assert imported.format == "suite_results"
     same(imported.comm_rows, rows)
     assert len({r.cell_id for r in imported.comm_rows}) == 3
 
