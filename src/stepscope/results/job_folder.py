@@ -19,9 +19,8 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, FilesFound, Source, TraceEvidence
 from stepscope.results.joining import join
 from stepscope.store.files import is_about
-from stepscope.store.foreign import detect
 from stepscope.store.importer import OTHER_KIND, Candidate
-from stepscope.store.importers import REGISTRY
+from stepscope.store.importers import REGISTRY, detect
 from stepscope.store.layout import RunLayout, profiled_job, shown_as
 from stepscope.traces.discover import RANK_FOLDER
 

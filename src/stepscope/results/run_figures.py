@@ -15,9 +15,8 @@ from stepscope.records.nouns import Scaling, Status
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.figures import best_accuracy, dropped_epochs, epoch_time, train_loss
 from stepscope.results.scaling import speedups
-from stepscope.store.flat import csv_text
 from stepscope.store.layout import RunLayout
-from stepscope.store.writer import write_bytes
+from stepscope.store.writer import csv_text, write_bytes
 
 
 def known(run: TrainingRun, row: ScalingRow | None, *, drop_epochs: int = 1) -> SimpleNamespace:
