@@ -14,7 +14,7 @@ from tests.e2e.profiled import FAKE_TORCH, JOB, PYTHON, WAIT_9, Profiled, end_of
 from tests.e2e.runs import Cli, wait_for
 from tests.unit.traces.test_nsys import CALLS, KERNELS, STRINGS, export
 
-from stepscope.store.diary_tail import steps_in
+from stepscope.store.reader import steps_in
 
 pytestmark = pytest.mark.e2e
 

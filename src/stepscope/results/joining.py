@@ -21,8 +21,8 @@ from stepscope.results.comm_labels import ORIGIN_MARK
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
 from stepscope.results.scaling import scaling_rows
 from stepscope.results.scaling_budget import scaling_budgets
+from stepscope.store.columns import absent_columns, no_such_column
 from stepscope.store.stated import require_known
-from stepscope.store.stated_columns import absent_columns, no_such_column
 
 _JOINED = (
     "sources", "runs", "cells", "comm", "records", "traces", "profiled", "nccl", "flight", "watchdog", "memory", "hardware",
