@@ -1,0 +1,108 @@
+"""An importer of one more job log is one file of declarations: a made-up format, read by the builder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.core.errors import DataError
+from stepscope.records.imported import Imported
+from stepscope.store import importers
+from stepscope.store.importer import Importer
+from stepscope.store.importers import REGISTRY, detect, read_foreign
+from stepscope.store.step_log import step_log
+
+WIDGET = step_log(
+    "widget_log",
+    title="log of Widget",
+    step=r"\bit (?P<step>\d+) \| loss (?P<loss>\S+) \| (?P<tokens_per_s>[\d.,]+)(?: tok/s)?",
+    facts=(r"widget on (?P<world_size>\d+) workers, batch (?P<global_batch>\d+)", r"net: (?P<model>\S+)"),
+    begins=r"widget on \d+ workers",
+    done=r"all done",
+    rank=20,
+)
+HEAD = ["widget on 4 workers, batch 64", "net: tiny-2"]
+
+
+def steps(*numbers: int, rate: int = 56_000, prefix: str = "") -> list[str]:
+    return [f"{prefix}it {n} | loss {3 - n / 100:.2f} | {rate + n:,} tok/s" for n in numbers]
+
+
+class _WithWidget:
+    """The registry of importers with one more."""
+
+    def names(self) -> tuple[str, ...]:
+        return (*REGISTRY.names(), "widget_log")
+
+    def load(self, key: str) -> Importer:
+        return WIDGET if key == "widget_log" else REGISTRY.load(key)
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importers, "REGISTRY", _WithWidget())
+
+
+def read(tmp_path: Path, lines: list[str], *, cut: int = 0) -> Imported:
+    path = tmp_path / "job.out"
+    text = "\n".join([*lines, ""])
+    path.write_text(text[: len(text) - cut])
+    found = detect(path)
+    assert found is not None
+    assert found[0] == "widget_log"
+    return read_foreign(path)
+
+
+def test_steps_and_facts_become_a_run(tmp_path: Path) -> None:
+    (run,) = read(tmp_path, [*HEAD, *steps(1, 2, 3), "all done"]).runs
+    assert (run.world_size, run.global_batch, run.model, run.status) == (4, 64, "tiny-2", "ok")
+    assert run.samples_per_s is not None
+    assert (run.samples_per_s.value, run.samples_per_s.n, run.unit) == (56_002.5, 2, "tokens")
+    assert run.train_loss == 2.97
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_log_cut_anywhere_in_its_last_line_gives_no_false_rate(tmp_path: Path, cut: int) -> None:
+    (run,) = read(tmp_path, [*HEAD, *steps(1, 2, 3)], cut=cut).runs
+    assert run.samples_per_s is not None
+    assert run.samples_per_s.value in (56_001, 56_002, 56_002.5)
+
+
+def test_a_rate_cut_inside_a_line_is_left_out_with_its_line(tmp_path: Path) -> None:
+    lines = [*HEAD, *steps(1, 2), "it 3 | loss 2.97 | 56", *steps(4)]
+    imported = read(tmp_path, lines)
+    assert imported.runs[0].samples_per_s is not None
+    assert imported.runs[0].samples_per_s.value == 56_003
+    assert any("line 5" in note for note in imported.notes)
+
+
+def test_one_rank_of_several_counts(tmp_path: Path) -> None:
+    lines = [
+        line
+        for n in (1, 2, 3)
+        for rank in (1, 0)
+        for line in steps(n, rate=1000 * (rank + 1), prefix=f"[rank{rank}]: ")
+    ]
+    (run,) = read(tmp_path, [*HEAD, *lines]).runs
+    assert run.samples_per_s is not None
+    assert run.samples_per_s.value == 2002.5
+    (unnamed,) = read(tmp_path, [*HEAD, *(line for n in (1, 2, 3) for line in steps(n) + steps(n, rate=9000))]).runs
+    assert unnamed.samples_per_s is not None
+    assert unnamed.samples_per_s.value == 56_002.5
+
+
+@pytest.mark.parametrize("head", [[], HEAD])
+def test_a_restart_is_another_run(tmp_path: Path, head: list[str]) -> None:
+    runs = read(tmp_path, [*HEAD, *steps(*range(1, 9)), *head, *steps(2, 3, 4, 5), "all done"]).runs
+    assert [(run.world_size, run.run_id) for run in runs] == [(4, "job-line1"), (4, "job-line11")]
+
+
+def test_a_job_out_of_memory_says_so(tmp_path: Path) -> None:
+    (run,) = read(tmp_path, [*HEAD, *steps(1, 2), "torch.OutOfMemoryError: CUDA out of memory"]).runs
+    assert run.status == "oom"
+
+
+def test_a_log_without_a_whole_step_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no step was logged"):
+        read(tmp_path, [*HEAD, "it 3 | loss 2.97 | 56 it 4 | loss 2.97 | 57"])
