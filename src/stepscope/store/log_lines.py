@@ -26,7 +26,6 @@ PIECE = 1 << 16
 
 NO_END = "has no line end"
 RUN_THROUGH = "another process wrote into"
-"""In a run's note: of the whole file, too, because what was left out shows nowhere."""
 _NAMED = 5
 _SHOWN = 40
 _FINITE = re.compile(rb"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?")

@@ -15,10 +15,9 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer, holds_traces, read_each, recognises_any
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
-from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, label, run_of
+from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, label, run_of
 
 COUNTS = ("world_size", "global_batch", "micro_batch", "accumulation", "num_parameters", "total_steps")
 """Facts that are whole numbers. ``total_steps``: at which the job is complete."""
@@ -94,7 +93,7 @@ class _Reader:
     def _knows(self, candidate: Candidate) -> bool:
         return any(self.step.search(without_prefix(line)[1]) for line in candidate.head.split(b"\n"))
 
-    def _read_file(self, path: Path) -> tuple[TrainingRun, ...]:
+    def _read_file(self, path: Path) -> tuple[ReadRun, ...]:
         jobs, lines = [_Job(line=1)], LogLines(path)
         for number, raw in lines:
             rank, line = without_prefix(raw)
@@ -163,7 +162,7 @@ def _take_step(jobs: list[_Job], number: int, rank: int | None, found: re.Match[
     job.points.append(LoggedStep(step, values=values))
 
 
-def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> TrainingRun:
+def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> ReadRun:
     last, total = job.points[-1].step, job.count("total_steps")
     complete = job.done or last == total
     status, error = job.ending.status(f"after step {last}" + (f" of {total}" if total else ""), complete=complete)
@@ -184,6 +183,7 @@ def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> Trai
             group=job.facts.get("model") or path.absolute().parent.name,
             points=job.points,
             known=known,
-            notes=[*ends, *left_out],
+            notes=ends,
+            unread=tuple(left_out),
         )
     )

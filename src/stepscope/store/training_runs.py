@@ -21,7 +21,7 @@ from stepscope.stats.order import LEAST_POINTS, Interval, level_change, median, 
 from stepscope.store.columns import Meaning, meanings_of, plain, spellings
 from stepscope.store.epoch_table import MOST_EPOCHS
 from stepscope.store.importer import Candidate
-from stepscope.store.log_lines import NO_END, RUN_THROUGH, timeouts_beside
+from stepscope.store.log_lines import timeouts_beside
 from stepscope.store.stated import with_stated
 
 MS = 1e6
@@ -29,15 +29,19 @@ SECOND = 1e9
 MIB = 2**20
 GIB = 2**30
 
-NOT_READ = "is not read: its name has no unit"
-"""In a run's note: of the whole file, too, because a figure that is missing shows nowhere."""
-_OF_THE_FILE = (NOT_READ, NO_END, RUN_THROUGH)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRun:
+    """A run, and those of its notes that are of the file, too: what was not read of it shows nowhere."""
+
+    run: TrainingRun
+    unread: tuple[str, ...] = ()
 
 
 def imported_runs(
     format: str,  # noqa: A002 - as the record calls it
     source: Candidate,
-    runs: Iterable[TrainingRun],
+    runs: Iterable[ReadRun],
     *,
     compared: Callable[[tuple[TrainingRun, ...]], tuple[TrainingRun, ...]] | None = None,
     notes: Sequence[str] = (),
@@ -49,8 +53,9 @@ def imported_runs(
 
     compared: gives runs their kind of scaling; None: as their batches tell.
     """
-    known = (compared or with_own_scaling)(with_unique_ids(runs))
-    unread = (note for run in known for note in run.notes if any(mark in note for mark in _OF_THE_FILE))
+    read = tuple(runs)
+    known = (compared or with_own_scaling)(with_unique_ids(each.run for each in read))
+    unread = (note for each in read for note in each.unread)
     hardware = sorted({run.hardware for run in known if run.hardware})
     return Imported(
         format=format,
@@ -168,7 +173,7 @@ _BY_EPOCH = {
 }  # fmt: skip
 _RATES = ("step_ns", "steps_per_s", "samples_per_s")
 NO_RANKS = "it does not state the number of ranks"
-_NO_UNIT = f"{{name}} {NOT_READ}; state what it is, for example --columns {{name}}={{like}}"
+_NO_UNIT = "{name} is not read: its name has no unit; state what it is, for example --columns {name}={like}"
 _LIKE = {"samples_per_s": "tokens_per_s", "epoch_ns": "epoch_time_s", "peak_memory": "peak_memory_gb"}
 _WALL = "step time is the median wall-clock time between logged steps, everything between two of them included"
 
@@ -184,7 +189,10 @@ class LoggedStep:
 
 @dataclass(slots=True, kw_only=True)
 class Scalars:
-    """A run as its logger tells it. source, run_id, group, settings, notes: of the run."""
+    """A run as its logger tells it. source, run_id, group, settings, notes: of the run.
+
+    unread: notes on what was not read of the file.
+    """
 
     source: str
     run_id: str
@@ -192,6 +200,7 @@ class Scalars:
     points: list[LoggedStep]
     known: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    unread: Sequence[str] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -211,7 +220,7 @@ def _lacks_unit(name: str) -> str | None:
     return role and _NO_UNIT.format(name=name, like=_LIKE.get(role, "step_time_ms"))
 
 
-def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) -> TrainingRun:
+def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) -> ReadRun:
     """The run: last losses, medians of rates after the first (warm-up), epochs where they are numbered.
 
     columns: figure's name -> the name to read it under, ``-`` to leave it out, as the user states them.
@@ -227,9 +236,10 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
         scale = (meanings[name] or Meaning(role)).scale or 1.0
         values = [point.values[name] * scale for point in scalars.points if name in point.values]
         series[role] = [value for value in values if math.isfinite(value) and (role not in _RATES or value > 0)]
-    known, notes = dict(scalars.known), list(scalars.notes)
-    unread = [name for name, meaning in meanings.items() if meaning is None and plain(name) not in wanted]
-    notes += [note for name in unread if (note := _lacks_unit(name))]
+    known, notes = dict(scalars.known), [*scalars.notes, *scalars.unread]
+    nameless = [name for name, meaning in meanings.items() if meaning is None and plain(name) not in wanted]
+    lacking = [note for name in nameless if (note := _lacks_unit(name))]
+    notes += lacking
     percent = {role for role, values in series.items() if role.endswith("accuracy") and values and max(values) > 1}
     world_size, rate, unit, of_one = known.get("world_size"), _steady(series.get("samples_per_s", [])), None, None
     if rate is not None:
@@ -264,7 +274,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
     made["step_change"] = _changed(scalars.points, chosen, meanings)
     if made["world_size"] is None:
         made["missing"] = made.get("missing") or {"world_size": NO_RANKS}
-    return TrainingRun(
+    run = TrainingRun(
         run_id=scalars.run_id,
         label=made.pop("label", label(made.get("strategy"), made["world_size"])),
         group=scalars.group,
@@ -272,6 +282,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
         notes=tuple(dict.fromkeys(notes)),
         **made,
     )
+    return ReadRun(run=run, unread=(*scalars.unread, *lacking))
 
 
 def _changed(

@@ -15,11 +15,10 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.records.training import TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer, holds_traces, read_each, recognises_any
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
-from stepscope.store.training_runs import GIB, LoggedStep, Scalars, imported_runs, label, run_of
+from stepscope.store.training_runs import GIB, LoggedStep, ReadRun, Scalars, imported_runs, label, run_of
 
 _HEAD = 1 << 20
 _TIMER = re.compile(rb"(global_step=|\b\d{1,9}/)(\d{1,12}), (?:RunningAvg)?SamplesPerSec=([\d.e+-]{1,24})(?=[,\s]|$)")
@@ -81,7 +80,7 @@ def _read(source: Candidate) -> Imported:
     return imported_runs("deepspeed_log", source, (run for part in parts for run in part), left_out=left_out)
 
 
-def _read_file(path: Path) -> tuple[TrainingRun, ...]:
+def _read_file(path: Path) -> tuple[ReadRun, ...]:
     jobs, lines = [_Job(line=1)], LogLines(path)
     for number, raw in lines:
         _, line = without_prefix(raw)
@@ -157,7 +156,7 @@ def _moment(line: bytes) -> float | None:
     return None if moment is None or when is None else moment.timestamp() + int(when[2]) / 1e3
 
 
-def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> TrainingRun:
+def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> ReadRun:
     data, batch = _count(job, "world_size"), _count(job, "train_batch_size")
     world = None if job.staged else data
     status, error = job.ending.status(f"after step {job.last}", complete=job.last == job.total)
@@ -193,7 +192,8 @@ def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> Trai
             group=path.absolute().parent.name,
             points=points,
             known=known,
-            notes=[*_notes(job), *left_out],
+            notes=_notes(job),
+            unread=tuple(left_out),
         )
     )
 

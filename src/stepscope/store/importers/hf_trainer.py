@@ -12,10 +12,9 @@ from typing import Any
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nouns import Measured
-from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer
 from stepscope.store.json_fields import Fields, finite, read_fields
-from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
+from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, run_of, slug
 
 FILE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
@@ -38,7 +37,7 @@ def _recognises(candidate: Candidate) -> bool:
 
 def _read(source: Candidate) -> Imported:
     files = [file for file in source.files if file.name == FILE] if source.is_folder else [source.path]
-    runs: list[TrainingRun] = []
+    runs: list[ReadRun] = []
     left_out: list[LeftOut] = []
     for folder, states in _by_run(files).items():
         read = []
@@ -64,7 +63,7 @@ def _by_run(files: list[Path]) -> dict[Path, list[Path]]:
     return found
 
 
-def _run(folder: Path, file: Path, state: Fields) -> TrainingRun:
+def _run(folder: Path, file: Path, state: Fields) -> ReadRun:
     log = state.parts("log_history")
     points: dict[int, LoggedStep] = {}
     summary: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.store.files import head_of
 from stepscope.store.importer import HEAD_BYTES, Candidate, Importer, read_each, recognises_any
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_colours
-from stepscope.store.training_runs import MIB, MS, imported_runs, label, steady_median, step_change
+from stepscope.store.training_runs import MIB, MS, ReadRun, imported_runs, label, steady_median, step_change
 
 _HEAD = 1 << 20
 """Launch scripts that echo themselves put up to 100 KB before the job's first line."""
@@ -96,7 +96,7 @@ def _recognises(candidate: Candidate) -> bool:
 def _read(source: Candidate) -> Imported:
     parts, left_out = read_each(source, _knows, _read_file, suffixes=SUFFIXES)
     runs = [run for part in parts for run in part]
-    several = len({run.group for run in runs}) > 1
+    several = len({each.run.group for each in runs}) > 1
     return imported_runs(
         "megatron_log",
         source,
@@ -120,7 +120,7 @@ def _with_scaling(runs: tuple[TrainingRun, ...]) -> tuple[TrainingRun, ...]:
 _NO_COMPARISON = "jobs with different models or batches are not compared: each has its own group"
 
 
-def _read_file(path: Path) -> tuple[TrainingRun, ...]:
+def _read_file(path: Path) -> tuple[ReadRun, ...]:
     """Every job of a log that printed at least one iteration. Raises DataError where none did."""
     lines = LogLines(path)
     jobs, gpu = _jobs(lines)
@@ -267,7 +267,7 @@ def _counted(pattern: re.Pattern[bytes], line: bytes) -> int:
     return int(found[1]) if found else 0
 
 
-def _run(path: Path, job: _Job, gpu: str | None, left_out: Iterable[str], *, alone: bool) -> TrainingRun:
+def _run(path: Path, job: _Job, gpu: str | None, left_out: Iterable[str], *, alone: bool) -> ReadRun:
     steady = job.elapsed_ms[1:] or job.elapsed_ms
     step, interval = steady_median([ms * MS for ms in steady]), _whole(job, "log_interval")
     sequence, micro = _whole(job, "seq_length"), _whole(job, "micro_batch_size") or _whole(job, "batch_size")
@@ -286,7 +286,8 @@ def _run(path: Path, job: _Job, gpu: str | None, left_out: Iterable[str], *, alo
         precision or "",
     )
     items = None if batch is None else batch * (sequence or 1)
-    return TrainingRun(
+    unread = tuple(left_out)
+    run = TrainingRun(
         run_id=path.stem if alone else f"{path.stem}-line{job.line}",
         label=label(layout, job.world_size),
         group=", ".join(part for part in parts if part),
@@ -319,10 +320,11 @@ def _run(path: Path, job: _Job, gpu: str | None, left_out: Iterable[str], *, alo
             **{key: job.arguments[key] for key in _KEPT if job.arguments.get(key, "None") != "None"},
             **({} if sequence is None else {"sequence_length": sequence}),
         },
-        notes=(*_notes(job, interval), *left_out),
+        notes=(*_notes(job, interval), *unread),
         step_change=None if len(job.batches) > 1 else step_change(job.numbers, [ms * MS for ms in job.elapsed_ms]),
         missing={} if job.world_size is not None else {"world_size": _NO_WORLD},
     )
+    return ReadRun(run=run, unread=unread)
 
 
 def _rate(items: int, step: Measured) -> Measured:

@@ -33,8 +33,7 @@ _CLOCK_TEXT = re.compile(r"(?:(\d{1,4}) days?, )?(\d{1,4}):([0-5]\d):([0-5]\d(?:
 _RATES = ("steps_per_s", "samples_per_s")
 _UNKNOWN = ("", "-", "n/a", "na", "none", "null")
 _CLOCK = "step time is the difference of {name!r} from row to row: everything between two rows is in it"
-_ASSUMED = "has no unit: taken as seconds"
-_SECONDS = f"{{name!r}} {_ASSUMED}; --columns {{name}}=step_time_ms states another"
+_SECONDS = "{name!r} has no unit: taken as seconds; --columns {name}=step_time_ms states another"
 
 
 def _knows(candidate: Candidate) -> bool:
@@ -105,9 +104,8 @@ def _read(source: Candidate) -> Imported:
 
     require_meanings(stated)
     parts, left_out = read_each(source, known, read, suffixes=SUFFIXES)
-    assumed = dict.fromkeys(note for scalars in parts for note in scalars.notes if _ASSUMED in note)
     runs = (run_of(each, stated.columns) for each in parts)
-    return imported_runs("steps_csv", source, runs, notes=tuple(assumed), left_out=left_out, columns=names)
+    return imported_runs("steps_csv", source, runs, left_out=left_out, columns=names)
 
 
 def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
@@ -115,7 +113,8 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
     columns = columns_of(table.names, stated.columns)
     numbers = _step_numbers(table, columns)
     points = [LoggedStep(step) for step in numbers]
-    notes: list[str] = list(table.notes)
+    notes: list[str] = []
+    unread = list(table.notes)
     time = _time_column(columns)
     if time is not None:
         index, role, scale = time
@@ -125,7 +124,7 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
         else:
             times = [value if value is None or math.isfinite(value) else None for value in _cells(table, index)]
         if scale is None:
-            notes.append(_SECONDS.format(name=name))
+            unread.append(_SECONDS.format(name=name))
             scale = TIMES["s"]
         if role == "time_ns" and _grows(path, name, times):
             notes.append(_CLOCK.format(name=name))
@@ -143,7 +142,9 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
                     point.values[table.names[index]] = value
     if not any(point.values for point in points):
         raise DataError(f"{path}: no figure under its header", fix="pass the file of a run that finished a step")
-    return Scalars(source=str(path), run_id=slug(path.stem) or "run", group=group, points=points, notes=notes)
+    return Scalars(
+        source=str(path), run_id=slug(path.stem) or "run", group=group, points=points, notes=notes, unread=unread
+    )
 
 
 def _step_numbers(table: TextTable, columns: Columns) -> list[int]:

@@ -16,10 +16,9 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
-from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer, holds_traces, read_each, recognises_any
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
-from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, label, run_of
+from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, label, run_of
 
 _STEP = re.compile(rb"(?<!validate )\bstep:\s*(\d{1,12})\s+loss:\s*(\S{1,20})")
 _RATE = re.compile(rb"\b(?:tps|wps):\s*([\d,.]{1,20})(?=\s+(?:tflops|mfu)|\s*$)")
@@ -85,7 +84,7 @@ def _read(source: Candidate) -> Imported:
     return imported_runs("torchtitan_log", source, (run for part in parts for run in part), left_out=left_out)
 
 
-def _read_file(path: Path) -> tuple[TrainingRun, ...]:
+def _read_file(path: Path) -> tuple[ReadRun, ...]:
     jobs, lines = [_Job(line=1)], LogLines(path)
     for number, raw in lines:
         rank, line = without_prefix(raw)
@@ -174,7 +173,7 @@ def _facts(job: _Job, line: bytes) -> None:
         job.model, job.parameters = found[1].decode(errors="replace"), int(found[2].replace(b",", b""))
 
 
-def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> TrainingRun:
+def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> ReadRun:
     last, total = job.points[-1].step, job.numbers.get("total")
     batch, sequence, world = job.numbers.get("batch"), job.numbers.get("sequence"), job.world_size
     complete = job.completed or last == total
@@ -215,7 +214,8 @@ def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> Trai
             group=", ".join(part for part in parts if part) or path.parent.name,
             points=job.points,
             known=known,
-            notes=[f"{what} of {counted(len(rates), 'logged step')}: {_PER_DEVICE}", *ends, *left_out],
+            notes=[f"{what} of {counted(len(rates), 'logged step')}: {_PER_DEVICE}", *ends],
+            unread=tuple(left_out),
         )
     )
 

@@ -97,7 +97,8 @@ def _read_file(path: Path) -> list[Scalars]:
                 run_id=slug(run) or path.stem,
                 group=path.absolute().parent.name,
                 points=points,
-                notes=(*note, *table.notes),
+                notes=note,
+                unread=table.notes,
             )
         )
     if not any(scalars.points for scalars in found):
