@@ -7,7 +7,6 @@ Read line by line: memory is bounded by ``MAX_ROWS`` whatever the file's size.
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, TextIO
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, listed, plural
 from stepscope.records.training import Epoch
+from stepscope.store import tables
 from stepscope.store.columns import Columns, columns_of, plain
 from stepscope.store.log_lines import NO_END
 from stepscope.store.tables import surely_whole
@@ -364,32 +364,28 @@ def _epoch_number(text: str) -> int | None:
 
 
 def _number(text: str) -> float | None:
-    if "_" in text:  # float() takes 1_000
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    """Without a unit, and without commas: one may be a decimal point."""
+    found = None if "," in text else tables.number(text)
+    return found[0] if found is not None and not found[1] else None
 
 
 def _value(reading: _Reading, line: int, column: str, text: str, name: str, scale: float) -> float | None:
     if not text:
         return None
-    number = _number(text)
-    if number is None:
+    value = _number(text)
+    if value is None:
         reading.refuse_cell(line, f"{column} is {text[:40]!r}")
         return None
-    if name in ("duration_ns", "samples_per_s") and number * scale < LEAST:
+    if name in ("duration_ns", "samples_per_s") and value * scale < LEAST:
         reading.refuse_cell(line, f"{column} is {text[:40]!r}, which was not measured")
         return None
-    if name == "duration_ns" and number * scale > MAX_EPOCH_NS:
+    if name == "duration_ns" and value * scale > MAX_EPOCH_NS:
         reading.refuse_cell(line, f"{column} is {text[:40]!r}, longer than ten years")
         return None
-    if abs(number) > MAX_VALUE:
+    if abs(value) > MAX_VALUE:
         reading.refuse_cell(line, f"{column} is {text[:40]!r}, not a training figure")
         return None
-    return number * scale
+    return value * scale
 
 
 def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTable:
