@@ -8,7 +8,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.report.render.fit import ShownColumns, cell_text, fit, left_out, said_once, worth_showing
 from stepscope.report.render.terminal import ascii_text
 from stepscope.report.table import UNKNOWN, Row, Table, blocks
-from stepscope.store.flat import csv_text
+from stepscope.store.writer import csv_text
 
 
 def as_csv(table: Table) -> str:
