@@ -45,13 +45,14 @@ def run(options: Compare) -> int:
     from stepscope.cli.evidence import scaling_of
     from stepscope.report.conditions import parse_changes, refuse_changed
     from stepscope.report.documents import compare_changes, compare_document, compare_unchecked
-    from stepscope.results.comparing import METRIC_KEYS, compare
+    from stepscope.results.comparing import compare
+    from stepscope.results.figures import COMPARED
 
     if len(options.paths) < 2:
         raise UsageError("compare needs two runs", fix="stepscope compare A B")
     require_only(options, *(("--run", RUN_OBEYED) if options.run else ("compare without --run", READ_OBEYED)))
-    conditions = parse_changes(options.fail_if, METRIC_KEYS)
-    wanted = _wanted(options.metric, METRIC_KEYS)
+    conditions = parse_changes(options.fail_if, COMPARED)
+    wanted = _wanted(options.metric, tuple(COMPARED))
     sides, measured = _measured(options) if options.run else (_read(options), ExitCode.OK)
     comparison = compare(sides, drop_epochs=options.drop_epochs, scaling=scaling_of(options.scaling))
     if wanted:
@@ -280,10 +281,11 @@ class Paired:
 
 def run_diff(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
     """Compare and show; the exit code. read: the traces named by a path; None: those of the command itself."""
+    from stepscope.results.figures import figures_of
     from stepscope.traces.diff import diff_profiles
 
     require_only(options, "--diff" if options.diff is not None else STEPS, OBEYED)
-    conditions = parse_changes(options.fail_if, documents.DIFF_FIGURES)
+    conditions = parse_changes(options.fail_if, figures_of("rank"))
     after = read(None)
     before = after if options.diff is None else read(options.diff)
     names = _names(options)

@@ -42,7 +42,8 @@ def run(options: Diagnose) -> int:
     from stepscope.diagnose.engine import all_rules, diagnose, rule_names
     from stepscope.diagnose.verdict import judge
     from stepscope.report.conditions import parse_condition, refuse_failed
-    from stepscope.report.documents import DIAGNOSE_FIGURES, diagnose_document, diagnose_figures, rules_document
+    from stepscope.report.documents import diagnose_document, diagnose_figures, rules_document
+    from stepscope.results.figures import figures_of
 
     require_only(options, *_mode(options))
     asked: Sequence[Rule] | None = all_rules() if options.rules == "list" else None
@@ -63,7 +64,7 @@ def run(options: Diagnose) -> int:
         )
     chosen = None if options.rules is None else _chosen(options.rules)
     names = sorted(rule_names())
-    conditions = [parse_condition(c, metrics=DIAGNOSE_FIGURES, rules=names) for c in options.fail_if]
+    conditions = [parse_condition(c, figures=figures_of("diagnosis"), rules=names) for c in options.fail_if]
     if chosen is not None:
         _require_asked(conditions, chosen)
     evidence = read_evidence(options)

@@ -99,7 +99,7 @@ def _require_epochs(evidence: Evidence, options: EvidenceOptions) -> None:
     """Raises UsageError where --drop-epochs leaves out all epochs of every run."""
     if "drop_epochs" in given(options):
         from stepscope.core.words import counted
-        from stepscope.results.figures import timed_epochs
+        from stepscope.results.epochs import timed_epochs
 
         most = max((len({epoch.number for epoch in timed_epochs(run)}) for run in evidence.runs), default=0)
         if most and options.drop_epochs >= most:

@@ -231,10 +231,10 @@ def _conditions(texts: Sequence[str]) -> tuple[Sequence[Condition], bool]:
     """What ``--fail-if`` asks, and whether it names a rule."""
     from stepscope.diagnose.engine import trace_rules
     from stepscope.report.conditions import parse_condition
-    from stepscope.report.documents import TRACE_FIGURES
+    from stepscope.results.figures import figures_of
 
     rules = [rule.name for rule in trace_rules()]
-    conditions = [parse_condition(text, metrics=TRACE_FIGURES, rules=rules) for text in texts]
+    conditions = [parse_condition(text, figures=figures_of("job"), rules=rules) for text in texts]
     return conditions, any(condition.op is None for condition in conditions)
 
 

@@ -22,8 +22,8 @@ from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.training import TrainingRun
+from stepscope.results.epochs import setting
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import setting
 from stepscope.results.scaling import shards
 from stepscope.traces.collective_calls import DTYPE_BYTES
 from stepscope.traces.kernel_names import FUSED

@@ -11,6 +11,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import CheckFailed, UsageError
 from stepscope.core.words import unknown
 from stepscope.records.finding import Diagnosis
+from stepscope.results.figures import Figure
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
@@ -59,9 +60,9 @@ class Changed:
     change: float | None
 
 
-def parse_changes(texts: Iterable[str], metrics: Collection[str]) -> tuple[Condition, ...]:
+def parse_changes(texts: Iterable[str], figures: Mapping[str, Figure]) -> tuple[Condition, ...]:
     """``KEY OP NUMBER[%]``; % is the change against the first run. Raises UsageError."""
-    return tuple(parse_condition(text, metrics=metrics, rules=(), percent=True) for text in texts)
+    return tuple(parse_condition(text, figures=figures, rules=(), percent=True) for text in texts)
 
 
 def refuse_changed(conditions: Iterable[Condition], figures: Sequence[Changed]) -> None:
@@ -80,7 +81,9 @@ def refuse_changed(conditions: Iterable[Condition], figures: Sequence[Changed]) 
         raise CheckFailed("failed: " + "; ".join(dict.fromkeys(text for text, _ in failed)), why=why)
 
 
-def parse_condition(text: str, *, metrics: Collection[str], rules: Collection[str], percent: bool = False) -> Condition:
+def parse_condition(
+    text: str, *, figures: Mapping[str, Figure], rules: Collection[str], percent: bool = False
+) -> Condition:
     """Read one condition. Raises UsageError for what is neither ``KEY OP NUMBER`` nor a rule's name.
 
     percent: whether ``NUMBER%`` means something here.
@@ -92,17 +95,17 @@ def parse_condition(text: str, *, metrics: Collection[str], rules: Collection[st
         if rules and re.fullmatch(r"[\w-]+", text.strip()):
             raise UsageError(
                 unknown("rule", text.strip(), sorted(rules)),
-                fix=f"a rule (`stepscope diagnose --rules list`), or a condition on {', '.join(metrics)}",
+                fix=f"a rule (`stepscope diagnose --rules list`), or a condition on {', '.join(figures)}",
             )
         raise UsageError(
             f"--fail-if {text!r}: not a condition",
             why="expected KEY OP NUMBER with OP one of >, >=, <, <=, ==, !="
-            + (", or the name of a rule" if rules else f", and KEY one of {', '.join(metrics)}"),
-            fix=f"for example --fail-if '{next(iter(metrics), 'exposed_comm_fraction')} > 0'",
+            + (", or the name of a rule" if rules else f", and KEY one of {', '.join(figures)}"),
+            fix=f"for example --fail-if '{next(iter(figures), 'exposed_comm_fraction')} > 0'",
         )
     key, op, number, sign = found.groups()
-    if key not in metrics:
-        raise UsageError(unknown("number", key, sorted(metrics)))
+    if key not in figures:
+        raise UsageError(unknown("number", key, sorted(figures)))
     if sign and not percent:
         raise UsageError(
             f"--fail-if {text!r}: % is a change against a first run, and there is one run here",
@@ -112,22 +115,13 @@ def parse_condition(text: str, *, metrics: Collection[str], rules: Collection[st
         condition = Condition(text=text, key=key, op=op, number=float(number), percent=bool(sign))
     except ValueError as error:
         raise UsageError(f"--fail-if {text!r}: {number!r} is not a number") from error
-    _require_open(condition, percent_known=percent)
+    _require_open(condition, figures[key], percent_known=percent)
     return condition
 
 
-def _range(condition: Condition) -> tuple[float, float]:
-    """Lowest and highest value that the number can have."""
-    if condition.percent:
-        return -100.0, math.inf
-    if condition.key.endswith(("_fraction", "accuracy")):
-        return 0.0, 1.0
-    return (-math.inf if condition.key.endswith("loss") else 0.0), math.inf
-
-
-def _require_open(condition: Condition, *, percent_known: bool) -> None:
+def _require_open(condition: Condition, figure: Figure, *, percent_known: bool) -> None:
     """Raises UsageError for a condition that holds for every value, or for none: with what was probably meant."""
-    low, high = _range(condition)
+    low, high = (-100.0, math.inf) if condition.percent else figure.range
     number, op = condition.number, condition.op
     never = {
         ">": number >= high, ">=": number > high, "<": number <= low, "<=": number < low,

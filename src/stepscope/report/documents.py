@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from stepscope.diagnose.engine import page_of
@@ -16,43 +17,13 @@ from stepscope.report.conditions import Changed, Condition
 from stepscope.results.comparing import lacking
 from stepscope.results.differences import Conditions
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import figures_of
 from stepscope.stats.compare import SIGNIFICANT
-from stepscope.traces.diff import PARTS, STEP
-
-TRACE_FIGURES = (
-    "window_ns",
-    "compute_fraction",
-    "exposed_comm_fraction",
-    "exposed_memory_fraction",
-    "idle_fraction",
-    "hidden_fraction",
-    "comm_ns",
-    "straggler_count",
-)
 
 
 def trace_figures(summary: TraceSummary) -> dict[str, float | None]:
-    """Job-wide numbers: sums over ranks before any ratio; None where nothing was measured.
-
-    ``window_ns`` is the longest rank's; ``hidden_fraction`` the share of all communication under computation.
-    """
-    parts = [p.budget.parts for p in summary.ranks if p.budget is not None]
-    window = sum(p.window_ns for p in parts)
-    comm = sum(p.comm_ns for p in parts)
-
-    def share(total: int, of: int) -> float | None:
-        return total / of if of else None
-
-    return {
-        "window_ns": max((p.window_ns for p in parts), default=None),
-        "compute_fraction": share(sum(p.compute_ns for p in parts), window),
-        "exposed_comm_fraction": share(sum(p.exposed_comm_ns for p in parts), window),
-        "exposed_memory_fraction": share(sum(p.exposed_memory_ns for p in parts), window),
-        "idle_fraction": share(sum(p.idle_ns for p in parts), window),
-        "hidden_fraction": share(sum(p.overlap_ns for p in parts), comm),
-        "comm_ns": comm,
-        "straggler_count": None if summary.stragglers is None else len(summary.stragglers.stragglers),
-    }
+    """Job-wide figures; None where nothing was measured."""
+    return {key: figure.read(summary) for key, figure in figures_of("job").items()}
 
 
 def trace_document(summary: TraceSummary, diagnosis: Diagnosis) -> dict[str, Any]:
@@ -112,29 +83,10 @@ def _step(raw: dict[str, Any]) -> dict[str, Any]:
     return {**{k: v for k, v in raw.items() if k != "parts"}, **raw["parts"]}
 
 
-DIAGNOSE_FIGURES = (
-    "problem_count",
-    "warning_count",
-    "finding_count",
-    "largest_stake_fraction",
-    "lowest_speedup",
-    "lowest_efficiency",
-)
-
-
 def diagnose_figures(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, float | None]:
-    """Counts of findings, the largest stake (share of the step), and the worst scaling; None where there is none."""
-    severities = [finding.severity for finding in diagnosis.findings]
-    stakes = [f.stake_fraction for f in diagnosis.findings if f.stake_fraction is not None]
-    scaled = [row for row in evidence.scaling if not row.is_baseline]
-    return {
-        "problem_count": severities.count("problem"),
-        "warning_count": severities.count("warning"),
-        "finding_count": len(severities),
-        "largest_stake_fraction": max(stakes, default=None),
-        "lowest_speedup": min((row.speedup for row in scaled), default=None),
-        "lowest_efficiency": min((row.efficiency for row in scaled), default=None),
-    }
+    """Counts of findings, the largest stake, and the worst scaling; None where there is none."""
+    facts = SimpleNamespace(evidence=evidence, diagnosis=diagnosis)
+    return {key: figure.read(facts) for key, figure in figures_of("diagnosis").items()}
 
 
 def diagnose_document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None = None) -> dict[str, Any]:
@@ -215,9 +167,7 @@ def compare_unchecked(conditions: Iterable[Condition], comparison: Comparison) -
     return tuple(each for each in conditions if each.key not in there)
 
 
-_ROWS = {"step_ns" if part == STEP else f"{part}_ns": part for part in PARTS}
-DIFF_FIGURES = tuple(_ROWS)
-"""Parts of a step: median over the steps of each rank."""
+_ROWS = {key: figure.value for key, figure in figures_of("rank").items()}
 
 
 def diff_document(

@@ -20,8 +20,11 @@ from stepscope.report.table import Table
 from stepscope.report.views import comm, findings, runs, scaling
 from stepscope.report.views import history as history_view
 from stepscope.results.evidence import Evidence
+from stepscope.results.figures import run_facts
 from stepscope.results.history import history
 from stepscope.results.run_figures import CSV, known
+from stepscope.results.run_figures import CSV
+from stepscope.store.flat import csv_text
 from stepscope.store.reader import read_if_there
 from stepscope.store.writer import csv_text, write_bytes, write_record, writing
 
@@ -92,7 +95,7 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
 def comprehensive_csv(every: Iterable[TrainingRun], scaled: Iterable[ScalingRow], *, drop_epochs: int = 1) -> str:
     """One line a run with everything known of it, in base units (ns, bytes, 1/s, fractions of 1); unknown is empty."""
     by_run = {row.run_id: row for row in scaled}
-    found = [known(run, by_run.get(run.run_id), drop_epochs=drop_epochs) for run in every]
+    found = [run_facts(run, by_run.get(run.run_id), drop_epochs=drop_epochs) for run in every]
     return csv_text(tuple(CSV), [[figure.of(each) for figure in CSV.values()] for each in found])
 
 

@@ -25,6 +25,10 @@ from stepscope.results.differences import SweepPair, conditions_of, sweep_pairs
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.figures import PER_EPOCH, epoch_time, steady_times, train_loss
 from stepscope.results.joining import as_given, derived
+from stepscope.results.epochs import steady_times
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, derived
+from stepscope.results.figures import COMPARED, Figure, figures_of, run_facts
+from stepscope.results.joining import as_given
 from stepscope.stats.compare import MIN_REPLICATES, MOST_BLOCKS, SIGNIFICANT, Change, block_medians, change, step_blocks
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.store.diary import RankDiary
@@ -55,10 +59,11 @@ BUSY = 0.03
 MOST_LOOKED_AT = 2000
 """Values in which the dependence of steps is looked for: of more steps, blocks of them."""
 
-PARTS = ("data", "forward", "backward", "optimizer", "comm", "outside")
+_BY_PART = {figure.value: key for key, figure in figures_of("steps").items() if key != "diary_step_ns"}
+PARTS = tuple(str(part) for part in _BY_PART)
+"""Of a step, mean of the ranks; the last lies outside of it."""
 STEP_METRIC = "diary_step_ns"
-DIARY_METRICS = (STEP_METRIC, *(f"diary_{part}_ns" for part in PARTS))
-"""Of all timed steps: the step of the slowest rank without what is outside of it; its parts, mean of the ranks."""
+"""Of all timed steps: the step of the slowest rank without what is outside of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +139,11 @@ def diary_figures(before: TimedSteps, after: TimedSteps, *, side: str) -> Iterab
             continue
         share = typical / max(float(np.median(before.step)), float(np.median(after.step)))
         doubt = math.hypot(between, OF_STEP) / share
-        yield _figure(what, f"diary_{part}_ns", side, a, b, between=doubt, of=np.mean, tests=len(shared))
+        yield _figure(what, _BY_PART[part], side, a, b, between=doubt, of=np.mean, tests=len(shared))
     if before.outside and after.outside:
         first, second = (Measured(value=mean) for mean in (before.outside, after.outside))
         yield figure(
-            what=what, metric="diary_outside_ns", side=side, higher_is_better=False, first=first, second=second,
+            what=what, metric=_BY_PART["outside"], side=side, first=first, second=second,
             replicates=None,
         )  # fmt: skip
 
@@ -149,7 +154,7 @@ def _figure(
     first, second = (Measured(value=float(of(values)), n=values.size) for values in (before, after))
     told = metric == STEP_METRIC or between <= MOST_DOUBT
     return figure(
-        what=what, metric=metric, side=side, higher_is_better=False, first=first, second=second,
+        what=what, metric=metric, side=side, first=first, second=second,
         replicates=(_diary_blocks(before, of), _diary_blocks(after, of)) if told else None, between=between, tests=tests,
     )  # fmt: skip
 
@@ -169,7 +174,6 @@ def figure(
     what: str,
     metric: str,
     side: str,
-    higher_is_better: bool,
     first: Measured,
     second: Measured,
     replicates: tuple[Replicates, Replicates] | None,
@@ -184,6 +188,7 @@ def figure(
 
     With replicates the figures are the medians over them, as the ratio is; without, the two as given.
     """
+    higher_is_better = COMPARED[metric].better == "high"
     found = (
         None
         if replicates is None
@@ -253,41 +258,6 @@ class Side:
     diaries: tuple[RankDiary, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A figure of a training run that can be compared."""
-
-    key: str
-    higher_is_better: bool
-    of: Callable[[TrainingRun, int], Measured | None]
-
-
-def _plain(value: float | None) -> Measured | None:
-    return None if value is None else Measured(value=float(value))
-
-
-METRICS = (
-    Metric(key="samples_per_s", higher_is_better=True, of=lambda r, _: r.samples_per_s),
-    Metric(key="step_ns", higher_is_better=False, of=lambda r, _: r.step_ns),
-    Metric(
-        key="epoch_ns", higher_is_better=False, of=lambda r, drop: None if r.epoch_estimated else epoch_time(r, drop)
-    ),
-    Metric(key="exposed_comm_ns", higher_is_better=False, of=lambda r, _: r.exposed_comm_ns),
-    Metric(key="epoch_exposed_comm_ns", higher_is_better=False, of=lambda r, _: _plain(r.settings.get(PER_EPOCH))),
-    Metric(key="peak_memory_bytes", higher_is_better=False, of=lambda r, _: _plain(r.peak_memory_bytes)),
-    Metric(key="train_loss", higher_is_better=False, of=lambda r, _: _plain(train_loss(r))),
-    Metric(key="test_accuracy", higher_is_better=True, of=lambda r, _: _plain(r.test_accuracy)),
-)
-"""In the order they are shown; times are medians of the slowest rank."""
-
-TESTED = ("samples_per_s", "step_ns", "epoch_ns")
-COMM_METRIC = "comm_time_ns"
-TRACE_METRICS = ("trace_step_ns", "trace_exposed_comm_ns", "trace_idle_ns")
-"""Of a traced step: its length, exposed communication and idle time, of the slowest rank."""
-
-METRIC_KEYS = (*(metric.key for metric in METRICS), COMM_METRIC, *TRACE_METRICS, *DIARY_METRICS)
-
-
 def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | None = None) -> Comparison:
     """Every later side against the first: what differs in settings and machine, then the figures of what both ran.
 
@@ -325,7 +295,7 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
     tested = sum(figure.p_value is not None for figure in figures)
     if tested >= 1 / SIGNIFICANT:
         notes.append(f"{tested} tests at 5%: about {tested * SIGNIFICANT:.0f} will differ by chance alone")
-    if any(figure.p_value is not None and figure.metric in TRACE_METRICS for figure in figures):
+    if any(figure.p_value is not None and figure.metric in figures_of("step") for figure in figures):
         notes.append(CAUTION)
     once = [side for side in sides if len(side.rounds) == 1]
     joined = as_given([side.rounds[0] for side in once], [side.name for side in once])
@@ -431,20 +401,20 @@ def _name(run: TrainingRun) -> str:
 def _figures(
     before: TrainingRun, after: TrainingRun, first: Side, second: Side, drop_epochs: int
 ) -> Iterable[ComparedFigure]:
-    for metric in METRICS:
-        a, b = (metric.of(run, drop_epochs) for run in (before, after))
-        throughput = metric.key == "samples_per_s"
+    sides = tuple(run_facts(run, drop_epochs=drop_epochs) for run in (before, after))
+    for each in figures_of("run", "epoch").values():
+        a, b = (each.measured(facts) if each.compared else None for facts in sides)
+        throughput = each.unit == "per s"
         if a is None or b is None or a.value == 0 or (throughput and before.unit != after.unit):
             continue
         mine = theirs = None
-        if metric.key in TESTED:
-            mine = _replicates(first, before, metric, drop_epochs)
-            theirs = _replicates(second, after, metric, drop_epochs)
+        if each.tested:
+            mine = _replicates(first, before, each, drop_epochs)
+            theirs = _replicates(second, after, each, drop_epochs)
         yield figure(
             what=_name(before) if _name(before) == _name(after) else f"{_name(before)} → {_name(after)}",
-            metric=metric.key,
+            metric=each.key,
             side=second.name,
-            higher_is_better=metric.higher_is_better,
             first=a,
             second=b,
             replicates=None if mine is None or theirs is None else (mine, theirs),
@@ -454,10 +424,12 @@ def _figures(
         )
 
 
-def _replicates(side: Side, run: TrainingRun, metric: Metric, drop_epochs: int) -> Replicates | None:
+def _replicates(side: Side, run: TrainingRun, metric: Figure, drop_epochs: int) -> Replicates | None:
     if len(side.rounds) > 1:
         same = [r for evidence in side.rounds for r in evidence.runs if r.run_id == run.run_id]
-        values = tuple(m.value for r in same if (m := metric.of(r, drop_epochs)) is not None)
+        values = tuple(
+            m.value for r in same if (m := metric.measured(run_facts(r, drop_epochs=drop_epochs))) is not None
+        )
         return Replicates(kind="round", values=values) if values else None
     cell = next((c for c in side.rounds[0].cells if c.run.run_id == run.run_id), None)
     if cell is not None and metric.key in ("step_ns", "samples_per_s"):
@@ -488,22 +460,20 @@ def _blocks(series: Sequence[float], *, least: int = 1) -> Replicates:
 
 def _comm_figures(sweep: SweepPair, side: str) -> Iterable[ComparedFigure]:
     """A sweep's median times, by size."""
+    time = figures_of("collective")["comm_time_ns"].measured
     for size, before in sweep.first.items():
-        if (after := sweep.second.get(size)) is not None:
+        after = sweep.second.get(size)
+        first, second = (None if row is None else time(row) for row in (before, after))
+        if first is not None and second is not None:
             yield figure(
                 what=f"{sweep.name}, {format_size(size)}",
-                metric=COMM_METRIC,
+                metric="comm_time_ns",
                 side=side,
-                higher_is_better=False,
-                first=_time(before),
-                second=_time(after),
+                first=first,
+                second=second,
                 replicates=None,
                 label=sweep.name,
             )
-
-
-def _time(row: CommRow) -> Measured:
-    return Measured(value=row.time_ns or 0.0, low=row.time_ns_low, high=row.time_ns_high)
 
 
 def _traced(
@@ -523,14 +493,13 @@ def _trace_figures(before: TraceEvidence, after: TraceEvidence, side: str) -> It
     a, b = _steps_of(before), _steps_of(after)
     if not a or not b:
         return
-    for metric in TRACE_METRICS:
+    for metric in a:
         if not np.median(a[metric]):
             continue
         yield figure(
             what=f"traced: {before.name}" if before.name == after.name else f"traced: {before.name} → {after.name}",
             metric=metric,
             side=side,
-            higher_is_better=False,
             first=Measured(value=float(np.median(a[metric])), n=len(a[metric])),
             second=Measured(value=float(np.median(b[metric])), n=len(b[metric])),
             replicates=(_blocks(a[metric], least=MOST_BLOCKS), _blocks(b[metric], least=MOST_BLOCKS)),
@@ -542,9 +511,7 @@ def _steps_of(trace: TraceEvidence) -> Mapping[str, list[float]]:
     steps = grouped((step for rank in trace.summary.ranks for step in rank.steps), lambda step: step.step)
     if not steps:
         return {}
-    of = {
-        "trace_step_ns": lambda step: step.parts.window_ns,
-        "trace_exposed_comm_ns": lambda step: step.parts.exposed_comm_ns,
-        "trace_idle_ns": lambda step: step.parts.idle_ns,
+    return {
+        key: [float(max(each.read(step.parts) for step in steps[n])) for n in sorted(steps)]
+        for key, each in figures_of("step").items()
     }
-    return {key: [float(max(map(get, steps[n]))) for n in sorted(steps)] for key, get in of.items()}

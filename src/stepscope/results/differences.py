@@ -26,8 +26,8 @@ from stepscope.results.comm_labels import (
     place_label,
     sweep_names,
 )
+from stepscope.results.epochs import PER_EPOCH
 from stepscope.results.evidence import Evidence, TraceEvidence
-from stepscope.results.figures import PER_EPOCH
 
 Key = tuple[object, ...]
 Rows = dict[int, CommRow]

@@ -1,151 +1,239 @@
-"""The figures of one run, each defined here and nowhere else: time of an epoch, best accuracy, training loss."""
+"""The headline numbers, each declared once: documents, tables, ``compare``, ``--fail-if`` and ``trace --diff`` take it so.
+
+A new figure of a run is one entry and the function that it names: it then appears in the JSON and CSV of ``bench``, in the
+tables of runs, on the page, in ``compare`` and its ``--fail-if``, and in docs/reference/metrics.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from statistics import fmean
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, Literal
 
+from stepscope.core.dataclass import dataclass
+from stepscope.records.finding import Diagnosis
 from stepscope.records.nouns import Measured
-from stepscope.records.training import Epoch, TrainingRun
-from stepscope.stats.order import Interval, median, median_interval
+from stepscope.records.training import ScalingRow, TrainingRun
+from stepscope.results.epochs import PER_EPOCH, best_accuracy, dropped_epochs, epoch_time, train_loss
+
+Unit = Literal["ns", "bytes", "per s", "fraction", "ratio", "count", "loss"]
+Of = Literal["run", "epoch", "collective", "step", "steps", "rank", "job", "diagnosis"]
+"""``run``, ``epoch``: :func:`run_facts`; ``collective``: a CommRow; ``step``: the budget of a traced step, of its slowest
+rank; ``steps``: all timed steps of a profiled job; ``rank``: a part of a rank's step; ``job``: a TraceSummary;
+``diagnosis``: evidence and its findings."""
+
+RANGES: Mapping[Unit, tuple[float, float]] = {"fraction": (0.0, 1.0), "loss": (-math.inf, math.inf)}
+"""Lowest and highest value that a figure of the unit can have; of the others 0 and no limit."""
 
 
-def timed_epochs(run: TrainingRun) -> list[Epoch]:
-    """Epochs whose time is known."""
-    return [e for e in run.epochs if e.duration_ns is not None and e.duration_ns > 0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One headline number.
 
-
-def first_epochs(run: TrainingRun, count: int) -> frozenset[int]:
-    """Numbers of the first ``count`` epochs that are timed; a file that two jobs wrote has rows of each number twice."""
-    return frozenset(sorted({e.number for e in timed_epochs(run)})[:count])
-
-
-def steady_epochs(run: TrainingRun, drop_epochs: int = 1) -> list[Epoch]:
-    """Timed epochs after the first ``drop_epochs``, by number, without those in which warm-up steps lie where the source
-    says which: there 1, the default, leaves out no other. Where none would remain: those without warm-up steps, else all.
+    key: in JSON, CSV and conditions, one of ``of``. title: in sentences. short: over a narrow column. better: which way.
+    value: an attribute's path, or a function, of what it is ``of``; of ``steps`` and ``rank`` the name of the part.
+    compared: whether ``compare`` shows it; not what follows from other figures. tested: whether repeats of it are tested.
     """
-    timed, first = timed_epochs(run), first_epochs(run, drop_epochs)
-    warm = [e for e in timed if not e.warmup]
-    if drop_epochs == 1 and any(e.warmup is not None for e in timed):
-        return warm or timed
-    return [e for e in warm if e.number not in first] or warm or timed
+
+    key: str
+    of: Of
+    unit: Unit
+    title: str
+    value: str | Callable[[Any], Measured | float | None]
+    help: str
+    short: str | None = None
+    better: Literal["low", "high"] = "low"
+    compared: bool = True
+    tested: bool = False
+
+    def read(self, facts: Any) -> Any:
+        """The value, a Measured or a number; None: unknown."""
+        return at_path(facts, self.value) if isinstance(self.value, str) else self.value(facts)
+
+    def measured(self, facts: Any) -> Measured | None:
+        """The value with its interval, where it has one."""
+        found = self.read(facts)
+        return found if found is None or isinstance(found, Measured) else Measured(value=float(found))
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Lowest and highest value that it can have."""
+        return RANGES.get(self.unit, (0.0, math.inf))
 
 
-def steady_times(run: TrainingRun, drop_epochs: int = 1) -> tuple[float, ...]:
-    """Durations (ns) of the steady epochs."""
-    return tuple(e.duration_ns for e in steady_epochs(run, drop_epochs) if e.duration_ns is not None)
+def at_path(facts: Any, path: str) -> Any:
+    """``run.step_ns.value`` of ``facts``; None where a part of the path is None."""
+    for name in path.split("."):
+        if facts is None:
+            return None
+        facts = getattr(facts, name)
+    return facts
 
 
-def epoch_time(run: TrainingRun, drop_epochs: int = 1) -> Measured | None:
-    """Time of one epoch (ns): the median over the steady epochs; without any, what the source says or steps make it.
+def run_facts(run: TrainingRun, row: ScalingRow | None = None, *, drop_epochs: int = 1) -> SimpleNamespace:
+    """What the figures of a run are taken from. row: its speed-up; None: there is none.
 
-    Interval: 95% of the median, from six epochs on; of fewer their range, of one none. None where two trainings wrote one
-    file at the same time: a median over both is of neither.
+    scaled: how it is compared with its baseline, None for the baseline itself. target: the highest accuracy with a time.
     """
-    if written_by_several(run):
-        return None
-    times = steady_times(run, drop_epochs)
-    if not times:
-        return run.epoch_ns
-    interval = _interval(times)
-    return Measured(
-        value=median(times),
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        n=len(times),
+    return SimpleNamespace(
+        run=run,
+        row=row,
+        steps=None if run.epochs_asked is not None or run.step_ns is None else run.step_ns.n,
+        epochs=len(run.epochs) or None,
+        dropped_epochs=dropped_epochs(run, drop_epochs) if run.epochs else None,
+        epoch=epoch_time(run, drop_epochs),
+        train_loss=train_loss(run),
+        best_accuracy=best_accuracy(run),
+        scaling=run.scaling if row is None or row.scaling is None else row.scaling,
+        scaled=None if run.baseline_id in (None, run.run_id) else run.scaling,
+        target=row.targets[-1] if row is not None and row.targets else None,
     )
 
 
-def _interval(times: Sequence[float]) -> Interval | None:
-    found = median_interval(times)
-    return Interval(min(times), max(times)) if found is None and len(times) > 1 else found
+def _real_epoch(facts: Any) -> Measured | None:
+    found: Measured | None = None if facts.run.epoch_estimated else facts.epoch
+    return found
 
 
-def per_second(time: Measured, amount: float) -> Measured:
-    """``amount`` over a time in ns, the interval turned over: a long time is a low rate."""
-    rate = amount / (time.value / 1e9)
-    if not time.low or not time.high:
-        return Measured(value=rate, n=time.n)
-    return Measured(value=rate, low=amount / (time.high / 1e9), high=amount / (time.low / 1e9), n=time.n)
+def _epoch_exposed(facts: Any) -> float | None:
+    found: float | None = facts.run.settings.get(PER_EPOCH)
+    return found
 
 
-def dropped_epochs(run: TrainingRun, drop_epochs: int) -> int:
-    """How many epochs the time of an epoch leaves out."""
-    return len(timed_epochs(run)) - len(steady_epochs(run, drop_epochs))
+def _call_time(row: Any) -> Measured:
+    return Measured(value=row.time_ns or 0.0, low=row.time_ns_low, high=row.time_ns_high)
 
 
-def too_short(run: TrainingRun, drop_epochs: int) -> bool:
-    """Whether the first ``drop_epochs`` would be left out, and are kept because no others are there."""
-    first = first_epochs(run, drop_epochs)
-    return (
-        bool(first)
-        and len(steady_epochs(run, drop_epochs)) == len(timed_epochs(run))
-        and all(e.warmup is None for e in run.epochs)
-    )
+def _total(summary: Any, name: str) -> float:
+    total: float = sum(getattr(each.budget.parts, name) for each in summary.ranks if each.budget is not None)
+    return total
 
 
-def epochs_mixed(run: TrainingRun) -> bool:
-    """Whether the epochs of several trainings stand in one file: some twice, or in falling order (`two-writers`)."""
-    numbers = [epoch.number for epoch in run.epochs]
-    return bool(run.settings.get("duplicate_epochs")) or any(after <= before for before, after in pairwise(numbers))
+def _share(part: str, whole: str = "window_ns") -> Callable[[Any], float | None]:
+    """Sums over ranks before the ratio."""
+
+    def value(summary: Any) -> float | None:
+        total = _total(summary, whole)
+        return _total(summary, part) / total if total else None
+
+    return value
 
 
-def written_by_several(run: TrainingRun) -> bool:
-    """Whether rows of several trainings alternate in one file: no row says whose it is."""
-    return run.settings.get("epoch_series_alternate") is True
+def _longest_window(summary: Any) -> float | None:
+    return max((each.budget.parts.window_ns for each in summary.ranks if each.budget is not None), default=None)
 
 
-def best_accuracy(run: TrainingRun, *, epochs: int | None = None) -> float | None:
-    """Best validation accuracy of the first ``epochs`` epochs (None: all); where no epoch has one, that of the end. None
-    where two trainings wrote one file at the same time."""
-    if written_by_several(run):
-        return None
-    wanted = sorted(run.epochs, key=lambda e: e.number)[:epochs]
-    known = [e.validation_accuracy for e in wanted if e.validation_accuracy is not None]
-    return max(known) if known else run.test_accuracy if epochs is None else None
+def _stragglers(summary: Any) -> int | None:
+    return None if summary.stragglers is None else len(summary.stragglers.stragglers)
 
 
-def train_loss(run: TrainingRun) -> float | None:
-    """Training loss of the run, else of its last epoch that has one."""
-    if run.train_loss is not None:
-        return run.train_loss
-    known = [e for e in run.epochs if e.train_loss is not None]
-    return max(known, key=lambda e: e.number).train_loss if known else None
+def _findings(severity: str | None = None) -> Callable[[Any], int]:
+    def value(facts: Any) -> int:
+        found: Diagnosis = facts.diagnosis
+        return sum(severity in (None, each.severity) for each in found.findings)
+
+    return value
 
 
-PER_EPOCH = "exposed_comm_ns_per_epoch"
-"""Setting of a run whose source timed communication by epoch and does not say how many steps that is: the mean after the
-first epoch, as ``steady_times``."""
+def _largest_stake(facts: Any) -> float | None:
+    stakes = (each.stake_fraction for each in facts.diagnosis.findings)
+    return max((stake for stake in stakes if stake is not None), default=None)
 
 
-def exposed_fraction(run: TrainingRun) -> float | None:
-    """Exposed communication as a share of the step, medians of both; of the epoch, means of both, where only that was
-    timed. None where it is longer than the step, which is no share (`impossible-figures` says so)."""
-    if run.exposed_comm_ns is not None and run.step_ns is not None:
-        return _share(run.exposed_comm_ns.value, run.step_ns.value)
-    per_epoch, times = run.settings.get(PER_EPOCH), steady_times(run)
-    return _share(float(per_epoch), fmean(times)) if isinstance(per_epoch, (int, float)) and times else None
+def _lowest(name: str) -> Callable[[Any], float | None]:
+    def value(facts: Any) -> float | None:
+        return min((getattr(row, name) for row in facts.evidence.scaling if not row.is_baseline), default=None)
+
+    return value
 
 
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if 0 <= part <= whole and whole > 0 else None
+def _figure(key: str, of: Of, unit: Unit, title: str, value: Any, text: str, **more: Any) -> Figure:
+    return Figure(key=key, of=of, unit=unit, title=title, value=value, help=text, **more)
 
 
-def setting(known: Mapping[str, Any], *names: str) -> Any:
-    """The first of ``names`` that is known, under that name or as the last part of a dotted one; None: not known."""
-    for name in names:
-        for key, value in known.items():
-            if value is not None and (key == name or key.rpartition(".")[2] == name):
-                return value
-    return None
+FIGURES: tuple[Figure, ...] = (
+    _figure("samples_per_s", "run", "per s", "samples/s", "run.samples_per_s",
+            "global batch / median step", better="high", tested=True),
+    _figure("step_ns", "run", "ns", "step", "run.step_ns", "median over timed steps of the slowest rank", tested=True),
+    _figure("epoch_ns", "epoch", "ns", "epoch", _real_epoch, "median over steady epochs; no estimate", tested=True),
+    _figure("exposed_comm_ns", "run", "ns", "exposed communication", "run.exposed_comm_ns",
+            "of a step, median of the slowest rank", short="comm"),
+    _figure("epoch_exposed_comm_ns", "epoch", "ns", "exposed communication of an epoch", _epoch_exposed,
+            "mean after the first epoch, as the source timed it"),
+    _figure("peak_memory_bytes", "run", "bytes", "peak memory", "run.peak_memory_bytes",
+            "largest peak over the ranks", short="mem"),
+    _figure("train_loss", "run", "loss", "training loss", "train_loss",
+            "of the run, else of its last epoch", short="loss"),
+    _figure("test_accuracy", "run", "fraction", "test accuracy", "run.test_accuracy",
+            "after the last epoch, on the test split", better="high"),
+    _figure("best_accuracy", "run", "fraction", "best accuracy", "best_accuracy",
+            "best validation accuracy of any epoch, else of the end", short="acc'y", better="high", compared=False),
+    _figure("comm_bytes_per_step", "run", "bytes", "bytes/step", "run.comm_bytes_per_step",
+            "payload of one rank and optimizer step", compared=False),
+    _figure("speedup", "run", "ratio", "speed-up", "row.speedup",
+            "throughput over the baseline's", short="speed", better="high", compared=False),
+    _figure("efficiency", "run", "ratio", "efficiency", "row.efficiency",
+            "speed-up / (ranks / baseline's ranks)", short="eff", better="high", compared=False),
+    _figure("mfu", "run", "fraction", "MFU", "run.mfu",
+            "model FLOP / (step x ranks x dense peak)", better="high", compared=False),
+    _figure("hfu", "run", "fraction", "HFU", "run.hfu",
+            "MFU with the FLOP that checkpointing computes again", better="high", compared=False),
+    _figure("comm_time_ns", "collective", "ns", "time", _call_time,
+            "of one call, median over calls of the slowest rank"),
+    _figure("trace_step_ns", "step", "ns", "step", "window_ns", "traced step, of the slowest rank"),
+    _figure("trace_exposed_comm_ns", "step", "ns", "exposed communication", "exposed_comm_ns",
+            "of a traced step, of the rank with most"),
+    _figure("trace_idle_ns", "step", "ns", "idle", "idle_ns", "of a traced step, of the rank with most"),
+    _figure("diary_step_ns", "steps", "ns", "step", "step",
+            "median of all timed steps of the slowest rank, what lies outside left out"),
+    _figure("diary_data_ns", "steps", "ns", "waiting for data", "data", "mean over steps and ranks"),
+    _figure("diary_forward_ns", "steps", "ns", "forward", "forward", "mean over steps and ranks"),
+    _figure("diary_backward_ns", "steps", "ns", "backward", "backward", "mean over steps and ranks"),
+    _figure("diary_optimizer_ns", "steps", "ns", "optimizer", "optimizer", "mean over steps and ranks"),
+    _figure("diary_comm_ns", "steps", "ns", "communication", "comm", "mean over steps and ranks"),
+    _figure("diary_outside_ns", "steps", "ns", "outside the steps", "outside", "mean over all steps after the first"),
+    _figure("step_ns", "rank", "ns", "step", "window", "median over the traced steps of a rank, as its parts"),
+    _figure("compute_ns", "rank", "ns", "compute", "compute", "covered by computation"),
+    _figure("exposed_comm_ns", "rank", "ns", "exposed communication", "exposed_comm",
+            "communication under no computation"),
+    _figure("exposed_memory_ns", "rank", "ns", "exposed copies", "exposed_memory", "copies under neither"),
+    _figure("idle_ns", "rank", "ns", "idle", "idle", "nothing runs"),
+    _figure("comm_ns", "rank", "ns", "communication", "comm", "covered by communication"),
+    _figure("memory_ns", "rank", "ns", "copies", "memory", "covered by copies"),
+    _figure("overlap_ns", "rank", "ns", "hidden communication", "overlap",
+            "communication under computation", better="high"),
+    _figure("window_ns", "job", "ns", "window", _longest_window, "of the rank with the longest"),
+    _figure("compute_fraction", "job", "fraction", "compute", _share("compute_ns"),
+            "of the windows of all ranks", better="high"),
+    _figure("exposed_comm_fraction", "job", "fraction", "exposed communication", _share("exposed_comm_ns"),
+            "of the windows of all ranks"),
+    _figure("exposed_memory_fraction", "job", "fraction", "exposed copies", _share("exposed_memory_ns"),
+            "of the windows of all ranks"),
+    _figure("idle_fraction", "job", "fraction", "idle", _share("idle_ns"), "of the windows of all ranks"),
+    _figure("hidden_fraction", "job", "fraction", "hidden communication", _share("overlap_ns", "comm_ns"),
+            "of all communication", better="high"),
+    _figure("comm_ns", "job", "ns", "communication", lambda summary: _total(summary, "comm_ns"), "sum over ranks"),
+    _figure("straggler_count", "job", "count", "stragglers", _stragglers, "ranks that others wait for"),
+    _figure("problem_count", "diagnosis", "count", "problems", _findings("problem"), "findings of that severity"),
+    _figure("warning_count", "diagnosis", "count", "warnings", _findings("warning"), "findings of that severity"),
+    _figure("finding_count", "diagnosis", "count", "findings", _findings(), "of any severity"),
+    _figure("largest_stake_fraction", "diagnosis", "fraction", "largest stake", _largest_stake,
+            "share of the step that a finding could win"),
+    _figure("lowest_speedup", "diagnosis", "ratio", "lowest speed-up", _lowest("speedup"),
+            "of all runs with a baseline", better="high"),
+    _figure("lowest_efficiency", "diagnosis", "ratio", "lowest efficiency", _lowest("efficiency"),
+            "of all runs with a baseline", better="high"),
+)  # fmt: skip
+"""In the order in which they are shown."""
 
 
-LEARNING_RATE = ("lr", "learning_rate")
+def figures_of(*of: Of) -> dict[str, Figure]:
+    """Figures of these kinds by key, in order."""
+    return {figure.key: figure for figure in FIGURES if figure.of in of}
 
 
-def learning_rate(run: TrainingRun) -> float | None:
-    """The learning rate that the settings tell; None where they do not, or no number."""
-    value = setting(run.settings, *LEARNING_RATE)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+COMPARED = {
+    key: figure for key, figure in figures_of("run", "epoch", "collective", "step", "steps").items() if figure.compared
+}
+"""What ``compare`` and its ``--fail-if`` know, by key."""

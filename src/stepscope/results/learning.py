@@ -14,7 +14,7 @@ from statistics import median
 from stepscope.core.dataclass import dataclass
 from stepscope.records.nouns import Scaling
 from stepscope.records.training import TargetTime, TrainingRun
-from stepscope.results.figures import best_accuracy, learning_rate, setting
+from stepscope.results.epochs import best_accuracy, learning_rate, setting
 from stepscope.stats.order import mad
 
 _ROUND, _FINE = (

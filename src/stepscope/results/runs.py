@@ -19,7 +19,7 @@ from stepscope.records.injection import injection_of
 from stepscope.records.nouns import Measured, Scaling
 from stepscope.records.samples import PHASES, CellResult, EpochResult
 from stepscope.records.training import Epoch, PhaseTimes, TrainingRun
-from stepscope.results.figures import epoch_time, per_second
+from stepscope.results.epochs import epoch_time, per_second
 from stepscope.results.labels import cell_labels
 from stepscope.results.mfu import mfu
 from stepscope.results.scaling import with_baselines

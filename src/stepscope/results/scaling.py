@@ -16,7 +16,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.records.nouns import Measured, Scaling
 from stepscope.records.training import Epoch, ScalingRow, TrainingRun
-from stepscope.results.figures import best_accuracy, epochs_mixed, steady_epochs, steady_times
+from stepscope.results.epochs import best_accuracy, epochs_mixed, steady_epochs, steady_times
 from stepscope.results.learning import duplicated, quality, same_data, scaling_of, target_times
 from stepscope.stats.compare import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED

@@ -20,7 +20,7 @@ from stepscope.records.nouns import EXPOSED_COMM, Measured, Scaling
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.results.figures import PER_EPOCH, epochs_mixed, steady_times
+from stepscope.results.epochs import PER_EPOCH, epochs_mixed, steady_times
 from stepscope.results.scaling import baseline_of, rate
 from stepscope.stats.compare import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED

@@ -104,9 +104,8 @@ def _against(inside: CellEvidence, after: CellEvidence) -> ComparedFigure:
     assert after.run.step_ns is not None
     return figure(
         what=inside.run.label,
-        metric="step",
+        metric="step_ns",
         side=after.run.label,
-        higher_is_better=False,
         first=after.run.step_ns,
         second=inside.run.step_ns,
         replicates=None,

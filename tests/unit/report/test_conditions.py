@@ -8,8 +8,9 @@ import pytest
 
 from stepscope.core.errors import UsageError
 from stepscope.report.conditions import parse_condition
+from stepscope.results.figures import COMPARED, figures_of
 
-METRICS = ("exposed_comm_fraction", "idle_fraction")
+FIGURES = figures_of("job")
 RULES = ("launch-bound",)
 
 
@@ -25,12 +26,12 @@ RULES = ("launch-bound",)
     ],
 )
 def test_a_condition_compares_the_number(text: str, value: float | None, holds: bool) -> None:
-    condition = parse_condition(text, metrics=METRICS, rules=RULES)
+    condition = parse_condition(text, figures=FIGURES, rules=RULES)
     assert condition.holds({"exposed_comm_fraction": value}, ()) is holds
 
 
 def test_a_rule_s_name_holds_when_the_rule_fires() -> None:
-    condition = parse_condition("launch-bound", metrics=METRICS, rules=RULES)
+    condition = parse_condition("launch-bound", figures=FIGURES, rules=RULES)
     assert condition.holds({}, {"launch-bound"})
     assert not condition.holds({}, set())
 
@@ -46,17 +47,17 @@ def test_a_rule_s_name_holds_when_the_rule_fires() -> None:
 )
 def test_a_mistake_says_what_is_known(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        parse_condition(text, metrics=METRICS, rules=RULES)
+        parse_condition(text, figures=FIGURES, rules=RULES)
 
 
 def test_where_there_are_no_rules_none_are_offered() -> None:
     with pytest.raises(UsageError, match="'idle_fraction': not a condition") as refused:
-        parse_condition("idle_fraction", metrics=METRICS, rules=())
+        parse_condition("idle_fraction", figures=FIGURES, rules=())
     assert "rule" not in str(refused.value)
     assert "exposed_comm_fraction" in str(refused.value)
 
 
-UNITS = ("samples_per_s", "test_accuracy", "step_ns", "idle_fraction", "finding_count", "train_loss")
+UNITS = COMPARED | figures_of("job", "diagnosis")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +83,8 @@ UNITS = ("samples_per_s", "test_accuracy", "step_ns", "idle_fraction", "finding_
 )
 def test_a_condition_that_is_never_or_always_true_is_refused_with_what_was_meant(text: str, said: str | None) -> None:
     if said is None:
-        assert parse_condition(text, metrics=UNITS, rules=(), percent=True).text == text
+        assert parse_condition(text, figures=UNITS, rules=(), percent=True).text == text
         return
     with pytest.raises(UsageError) as refused:
-        parse_condition(text, metrics=UNITS, rules=(), percent=True)
+        parse_condition(text, figures=UNITS, rules=(), percent=True)
     assert re.search(said, " ".join(str(refused.value).split()))

@@ -261,7 +261,7 @@ def test_where_interval_and_test_disagree_it_is_not_clear_and_the_missing_one_is
     first: tuple[float, ...], second: tuple[float, ...], paired: bool, missing: str
 ) -> None:
     found = figure(
-        what="w", metric="step_ns", side="b", higher_is_better=False, first=step(1), second=step(1), paired=paired,
+        what="w", metric="step_ns", side="b", first=step(1), second=step(1), paired=paired,
         replicates=(Replicates(kind="round", values=first), Replicates(kind="round", values=second)),
     )  # fmt: skip
     assert (found.verdict, lacking(found)) == ("not clear", missing)

@@ -19,8 +19,8 @@ from stepscope.records.imported import Stated
 from stepscope.records.training import Measured
 from stepscope.report.views import scaling as scaling_budget_view
 from stepscope.results.comparing import Side, compare
+from stepscope.results.epochs import PER_EPOCH
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import PER_EPOCH
 from stepscope.results.joining import require_stated
 from stepscope.results.open import load_evidence
 from stepscope.results.scaling_budget import _reading, loss, verdict

@@ -34,8 +34,8 @@ from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.training import TrainingRun
+from stepscope.results.epochs import setting
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import setting
 from stepscope.results.mfu import CONVENTION
 from stepscope.results.pairs import Pair, name_of, pairs
 from stepscope.results.scaling import SUPERLINEAR, superlinear_reasons

@@ -34,8 +34,8 @@ from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
+from stepscope.results.epochs import learning_rate, setting
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import learning_rate, setting
 from stepscope.results.learning import SEEN_TOO_OFTEN, losses, lossy, times_seen
 from stepscope.results.pairs import name_of
 

@@ -32,8 +32,8 @@ from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Doubt, Finding, Skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
+from stepscope.results.epochs import timed_epochs
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.figures import timed_epochs
 from stepscope.results.pairs import cell_of, name_of
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES

@@ -34,8 +34,8 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TargetTime
+from stepscope.results.epochs import learning_rate
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import learning_rate
 from stepscope.results.learning import MIN_LOST, MIN_NOISES, OTHER_WORK, Quality, losses, quality
 from stepscope.results.pairs import Pair, cell_of, pairs
 

@@ -32,8 +32,8 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Rule, Statement
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.training import TrainingRun
+from stepscope.results.epochs import learning_rate
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import learning_rate
 from stepscope.results.pairs import Pair, cell_of, pairs
 from stepscope.results.varied import SETTINGS
 

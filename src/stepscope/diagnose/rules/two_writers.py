@@ -29,8 +29,8 @@ from stepscope.core.words import counted
 from stepscope.diagnose.rule import Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
+from stepscope.results.epochs import written_by_several
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import written_by_several
 from stepscope.results.pairs import name_of
 
 

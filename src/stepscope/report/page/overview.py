@@ -17,8 +17,8 @@ from stepscope.report.page.timeline import TimelinePlace, place
 from stepscope.report.table import rate
 from stepscope.results.comm_facts import best_size
 from stepscope.results.comm_labels import op_label
+from stepscope.results.epochs import best_accuracy, exposed_fraction
 from stepscope.results.evidence import Evidence
-from stepscope.results.figures import best_accuracy, exposed_fraction
 from stepscope.results.labels import failure_label
 from stepscope.results.scaling import NOT_EQUIVALENT
 from stepscope.traces.waits import waits_of

@@ -14,7 +14,7 @@ from stepscope.records.nouns import Measured
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.report.table import Column, Format, Tone, Value, duration, percent, rate, unknown
-from stepscope.results.figures import epoch_time, exposed_fraction, timed_epochs
+from stepscope.results.epochs import epoch_time, exposed_fraction, timed_epochs
 from stepscope.results.labels import status_label
 from stepscope.results.scaling import is_plain
 

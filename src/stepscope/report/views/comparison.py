@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -33,29 +34,7 @@ from stepscope.report.table import (
 from stepscope.report.view import View
 from stepscope.results.comparing import STEP_METRIC, lacking
 from stepscope.results.differences import Conditions
-
-FIGURES = {
-    "samples_per_s": ("samples/s", rate),
-    "step_ns": ("step", duration),
-    "epoch_ns": ("epoch", duration),
-    "exposed_comm_ns": (EXPOSED_COMM, duration),
-    "epoch_exposed_comm_ns": (f"{EXPOSED_COMM} of an epoch", duration),
-    "peak_memory_bytes": ("peak memory", binary_size),
-    "train_loss": ("training loss", figure),
-    "test_accuracy": ("test accuracy", figure),
-    "comm_time_ns": ("time", duration),
-    "trace_step_ns": ("step", duration),
-    "trace_exposed_comm_ns": (EXPOSED_COMM, duration),
-    "trace_idle_ns": ("idle", duration),
-    "diary_step_ns": ("step", duration),
-    "diary_data_ns": ("waiting for data", duration),
-    "diary_forward_ns": ("forward", duration),
-    "diary_backward_ns": ("backward", duration),
-    "diary_optimizer_ns": ("optimizer", duration),
-    "diary_comm_ns": ("communication", duration),
-    "diary_outside_ns": ("outside the steps", duration),
-}
-"""Key of a figure: its title in a comparison, and how its value is written."""
+from stepscope.results.figures import COMPARED, Unit
 
 LACKING = {
     "test": "the interval leaves out no change, the test does not (p 0.05 or more)",
@@ -275,7 +254,7 @@ def metric_name(compared: ComparedFigure) -> str:
     """``step``; a throughput by what it counts: ``tokens/s``."""
     if compared.unit is not None:
         return f"{compared.unit}/s"
-    return FIGURES.get(compared.metric, (compared.metric, figure))[0]
+    return COMPARED[compared.metric].title
 
 
 def _tone(compared: ComparedFigure) -> Tone:
@@ -290,8 +269,11 @@ def _interval(compared: ComparedFigure) -> str | None:
     return f"{signed_percent(compared.low - 1)} to {signed_percent(compared.high - 1)}"
 
 
+_CELLS: Mapping[Unit, Callable[[float], Value]] = {"ns": duration, "bytes": binary_size, "per s": rate}
+
+
 def _figure(metric: str, measured: Measured) -> Value:
-    return FIGURES.get(metric, ("", figure))[1](measured.value)
+    return _CELLS.get(COMPARED[metric].unit, figure)(measured.value)
 
 
 def signed_percent(change: float) -> str:

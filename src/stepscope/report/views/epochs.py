@@ -16,8 +16,8 @@ from stepscope.report.shared.runs import facets, first_epochs, names, numbered_p
 from stepscope.report.table import Column, Format, Table, duration, tabled, whole
 from stepscope.report.vega import MAX_LINES, known
 from stepscope.report.view import Charts, View, distinct
+from stepscope.results.epochs import dropped_epochs, epoch_time
 from stepscope.results.evidence import CellEvidence
-from stepscope.results.figures import dropped_epochs, epoch_time
 from stepscope.stats.measured import common_steps
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from stepscope.core.errors import Unavailable
@@ -37,30 +37,34 @@ from stepscope.report.table import (
     whole,
 )
 from stepscope.report.view import View
-from stepscope.results.figures import best_accuracy, epoch_time, too_short, train_loss
+from stepscope.results.epochs import best_accuracy, epoch_time, too_short, train_loss
+from stepscope.results.figures import Figure, Unit, run_facts
 from stepscope.results.labels import failure_label, ranks_label
 from stepscope.results.mfu import CONVENTION, mfu
+from stepscope.results.run_figures import MORE
 from stepscope.results.scaling import speedups
 
 MAX_NAMED = 3
 
+_MORE = tuple(figure.key for figure in MORE)
+_OUTCOME = ("speedup", "efficiency", "mfu", "hfu", "train_loss", "best_accuracy", "peak_memory_bytes", *_MORE)
+
 CELLS = (
     "model", "dataset", "num_parameters", "device", "strategy", "world_size", "precision", "accumulation", "global_batch",
     "epoch_ns", "step_ns", "exposed_comm_ns", "comm_bytes", "samples_per_s", "speedup", "efficiency", "mfu", "hfu",
-    "best_accuracy", "peak_memory_bytes",
+    "best_accuracy", "peak_memory_bytes", *_MORE,
 )  # fmt: skip
 """What ``bench`` prints of the cells of one run folder."""
 
 PAPER = (
     "group", "label", "world_size", "global_batch", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_fraction",
-    "speedup", "efficiency", "mfu", "hfu", "train_loss", "best_accuracy", "peak_memory_bytes",
+    *_OUTCOME,
 )  # fmt: skip
 """What of runs of any source a page of paper holds."""
 
 PAGE = (
     "group", "label", "dataset", "strategy", "precision", "world_size", "global_batch", "accumulation", "num_parameters",
-    "hardware", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_comm_ns", "speedup", "efficiency", "mfu", "hfu",
-    "train_loss", "best_accuracy", "peak_memory_bytes", "run_id",
+    "hardware", "epochs", "epoch_ns", "step_ns", "samples_per_s", "exposed_comm_ns", *_OUTCOME, "run_id",
 )  # fmt: skip
 """With all that tells runs apart, for displays that leave out what is the same throughout."""
 
@@ -145,7 +149,27 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
             "peak_memory_bytes", "peak memory", lambda run: run.peak_memory_bytes, binary_size, short_title="mem", drop=3
         ),
         Column("run_id", "id", lambda run: run.run_id, role="identity"),
+        *(_declared(figure, scaling, drop_epochs) for figure in MORE),
     )  # fmt: skip
+
+
+_FORMATS: Mapping[Unit, Format] = {
+    "ns": duration,
+    "bytes": binary_size,
+    "fraction": percent,
+    "ratio": times,
+    "count": whole,
+}
+
+
+def _declared(declared: Figure, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> Column:
+    """The column of a figure that has no column of its own."""
+    text = _FORMATS.get(declared.unit, figure)
+
+    def value(run: TrainingRun) -> Value:
+        return measured(declared.measured(run_facts(run, scaling.get(run.run_id), drop_epochs=drop_epochs)), text)
+
+    return Column(declared.key, declared.title, value, text, short_title=declared.short, drop=1)
 
 
 def _notes(runs: Sequence[TrainingRun], *, every: bool) -> tuple[str, ...]:

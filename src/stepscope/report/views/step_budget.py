@@ -20,8 +20,8 @@ from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_te
 from stepscope.report.table import Column, Table, duration, percent, said, tabled
 from stepscope.report.vega import COLUMN, Spec, chart, color, layer, name_axis, number_axis, sig
 from stepscope.report.view import Charts, View
+from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import CellEvidence
-from stepscope.results.figures import exposed_fraction
 from stepscope.results.slow_ranks import OwnTimes, own_times
 from stepscope.stats.measured import common_steps
 

@@ -12,7 +12,7 @@ from stepscope.report.shared.runs import INTERVAL, by_dataset, failure, on_their
 from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 from stepscope.report.vega import COLORS
 from stepscope.report.view import Charts, View
-from stepscope.results.figures import epoch_time, per_second
+from stepscope.results.epochs import epoch_time, per_second
 from stepscope.results.mfu import CONVENTION
 
 

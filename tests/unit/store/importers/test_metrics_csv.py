@@ -11,7 +11,7 @@ from tests.evidence import evidence
 from stepscope.core.errors import DataError, UsageError
 from stepscope.records.imported import Imported, Stated
 from stepscope.records.training import TrainingRun
-from stepscope.results.figures import best_accuracy, epoch_time
+from stepscope.results.epochs import best_accuracy, epoch_time
 from stepscope.results.joining import require_stated
 from stepscope.results.open import load_evidence
 from stepscope.store.experiment import name_facts, readable_dataset

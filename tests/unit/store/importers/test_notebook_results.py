@@ -13,7 +13,7 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.report.views import step_budget
-from stepscope.results.figures import exposed_fraction
+from stepscope.results.epochs import exposed_fraction
 from stepscope.results.joining import require_stated
 from stepscope.results.scaling import baseline_of
 from stepscope.store.importers import detect, read_foreign

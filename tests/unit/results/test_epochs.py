@@ -9,7 +9,7 @@ from tests.evidence import epochs, run, step
 
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch, TrainingRun
-from stepscope.results.figures import (
+from stepscope.results.epochs import (
     best_accuracy,
     dropped_epochs,
     epoch_time,
