@@ -22,13 +22,10 @@ from stepscope.records.nouns import Measured, Scaling
 from stepscope.records.training import TrainingRun
 from stepscope.results.diary import job_steps
 from stepscope.results.differences import SweepPair, conditions_of, sweep_pairs
-from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
-from stepscope.results.figures import PER_EPOCH, epoch_time, steady_times, train_loss
-from stepscope.results.joining import as_given, derived
 from stepscope.results.epochs import steady_times
-from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, derived
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.figures import COMPARED, Figure, figures_of, run_facts
-from stepscope.results.joining import as_given
+from stepscope.results.joining import as_given, derived
 from stepscope.stats.compare import MIN_REPLICATES, MOST_BLOCKS, SIGNIFICANT, Change, block_medians, change, step_blocks
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.store.diary import RankDiary

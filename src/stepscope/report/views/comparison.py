@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import grouped
 from stepscope.records.comparison import ComparedFigure, Comparison, Difference
-from stepscope.records.nouns import EXPOSED_COMM, Measured
+from stepscope.records.nouns import Measured
 from stepscope.records.trace_summary import DiffRow, TraceDiff
 from stepscope.report.kernel_names import short_names
 from stepscope.report.table import (
