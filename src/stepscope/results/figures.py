@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.finding import Diagnosis
-from stepscope.records.nouns import Measured
+from stepscope.records.nouns import EXPOSED_COMM, Measured
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.epochs import PER_EPOCH, best_accuracy, dropped_epochs, epoch_time, train_loss
 
@@ -157,9 +157,9 @@ FIGURES: tuple[Figure, ...] = (
             "global batch / median step", better="high", tested=True),
     _figure("step_ns", "run", "ns", "step", "run.step_ns", "median over timed steps of the slowest rank", tested=True),
     _figure("epoch_ns", "epoch", "ns", "epoch", _real_epoch, "median over steady epochs; no estimate", tested=True),
-    _figure("exposed_comm_ns", "run", "ns", "exposed communication", "run.exposed_comm_ns",
+    _figure("exposed_comm_ns", "run", "ns", EXPOSED_COMM, "run.exposed_comm_ns",
             "of a step, median of the slowest rank", short="comm"),
-    _figure("epoch_exposed_comm_ns", "epoch", "ns", "exposed communication of an epoch", _epoch_exposed,
+    _figure("epoch_exposed_comm_ns", "epoch", "ns", f"{EXPOSED_COMM} of an epoch", _epoch_exposed,
             "mean after the first epoch, as the source timed it"),
     _figure("peak_memory_bytes", "run", "bytes", "peak memory", "run.peak_memory_bytes",
             "largest peak over the ranks", short="mem"),
@@ -182,11 +182,11 @@ FIGURES: tuple[Figure, ...] = (
     _figure("comm_time_ns", "collective", "ns", "time", _call_time,
             "of one call, median over calls of the slowest rank"),
     _figure("trace_step_ns", "step", "ns", "step", "window_ns", "traced step, of the slowest rank"),
-    _figure("trace_exposed_comm_ns", "step", "ns", "exposed communication", "exposed_comm_ns",
+    _figure("trace_exposed_comm_ns", "step", "ns", EXPOSED_COMM, "exposed_comm_ns",
             "of a traced step, of the rank with most"),
     _figure("trace_idle_ns", "step", "ns", "idle", "idle_ns", "of a traced step, of the rank with most"),
     _figure("diary_step_ns", "steps", "ns", "step", "step",
-            "median of all timed steps of the slowest rank, what lies outside left out"),
+            "median of all timed steps of the slowest rank, without what is outside"),
     _figure("diary_data_ns", "steps", "ns", "waiting for data", "data", "mean over steps and ranks"),
     _figure("diary_forward_ns", "steps", "ns", "forward", "forward", "mean over steps and ranks"),
     _figure("diary_backward_ns", "steps", "ns", "backward", "backward", "mean over steps and ranks"),
@@ -195,7 +195,7 @@ FIGURES: tuple[Figure, ...] = (
     _figure("diary_outside_ns", "steps", "ns", "outside the steps", "outside", "mean over all steps after the first"),
     _figure("step_ns", "rank", "ns", "step", "window", "median over the traced steps of a rank, as its parts"),
     _figure("compute_ns", "rank", "ns", "compute", "compute", "covered by computation"),
-    _figure("exposed_comm_ns", "rank", "ns", "exposed communication", "exposed_comm",
+    _figure("exposed_comm_ns", "rank", "ns", EXPOSED_COMM, "exposed_comm",
             "communication under no computation"),
     _figure("exposed_memory_ns", "rank", "ns", "exposed copies", "exposed_memory", "copies under neither"),
     _figure("idle_ns", "rank", "ns", "idle", "idle", "nothing runs"),
@@ -206,7 +206,7 @@ FIGURES: tuple[Figure, ...] = (
     _figure("window_ns", "job", "ns", "window", _longest_window, "of the rank with the longest"),
     _figure("compute_fraction", "job", "fraction", "compute", _share("compute_ns"),
             "of the windows of all ranks", better="high"),
-    _figure("exposed_comm_fraction", "job", "fraction", "exposed communication", _share("exposed_comm_ns"),
+    _figure("exposed_comm_fraction", "job", "fraction", EXPOSED_COMM, _share("exposed_comm_ns"),
             "of the windows of all ranks"),
     _figure("exposed_memory_fraction", "job", "fraction", "exposed copies", _share("exposed_memory_ns"),
             "of the windows of all ranks"),
