@@ -19,11 +19,17 @@ from stepscope.cli.command import EXIT_CODES
 from stepscope.core.errors import ExitCode
 from stepscope.matrix.keys import RIVALS, CellSettings, CommSection, LaunchSettings, MeasureOptions
 from stepscope.records.options import OptionsModel
+from stepscope.results.figures import FIGURES
 
 Row = tuple[str, ...]
 
 TABLES: Mapping[str, tuple[str, Row, Callable[[], Iterable[Row]]]] = {
     "exit codes": ("docs/reference/bench.md", ("exit code", "when"), EXIT_CODES.items),
+    "figures": (
+        "docs/reference/metrics.md",
+        ("figure", "of", "title", "unit", "better", "what it is"),
+        lambda: ((f"`{f.key}`", f.of, f.title, f.unit, f.better, f.help) for f in FIGURES),
+    ),
 }
 """Name of a table -> (its document, its titles, its rows)."""
 

@@ -22,9 +22,7 @@ from stepscope.report.views import history as history_view
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import run_facts
 from stepscope.results.history import history
-from stepscope.results.run_figures import CSV, known
 from stepscope.results.run_figures import CSV
-from stepscope.store.flat import csv_text
 from stepscope.store.reader import read_if_there
 from stepscope.store.writer import csv_text, write_bytes, write_record, writing
 
