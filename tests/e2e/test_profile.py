@@ -190,7 +190,7 @@ def test_mistakes_start_nothing(cli: Cli, tmp_path: Path) -> None:
     for line, said in (
         (["-o", str(out), "--", "no-such-program"], "no-such-program' cannot be started"),
         (["-o", str(out)], "profile needs a command"),
-        (["-o", str(tmp_path), "--wait", "soon", "--", "true"], "expected auto or a number"),
+        (["-o", str(tmp_path), "--wait", "soon", "--", "true"], "is neither auto nor a whole number"),
         (["--attach", str(tmp_path / "none")], "is not the folder of a job"),
         (["--attach", str(tmp_path), "--", "true"], "and both are given"),
         (["-o", str(tmp_path), "--", "true"], "not an empty folder"),

@@ -17,6 +17,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import used_in
 from stepscope.diagnose.rule import Outcome
 from stepscope.records.finding import Advice, Finding
+from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.profile import LoaderSetup
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import BucketRow
@@ -25,7 +26,6 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import setting
 from stepscope.results.evidence import Evidence
 from stepscope.results.scaling import shards
-from stepscope.traces.collective_calls import DTYPE_BYTES
 from stepscope.traces.kernel_names import FUSED
 
 _SPLIT = ("tp", "pp", "ep", "cp")

@@ -8,7 +8,12 @@ from dataclasses import field
 from stepscope.core.dataclass import dataclass
 from stepscope.records import mesh
 
-DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "uint8": 1}
+DTYPE_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3": 1, "float8_e5m2": 1,
+    "int64": 8, "uint64": 8, "int32": 4, "uint32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+    "complex64": 8, "complex128": 16,
+}  # fmt: skip
+"""torch's name of a dtype without the prefix -> bytes per element."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

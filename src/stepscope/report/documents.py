@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.diagnose.engine import page_of
 from stepscope.diagnose.rule import Rule
@@ -14,11 +14,12 @@ from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import DiffRow, RankPass, TraceDiff, TraceSummary
 from stepscope.report.conditions import Changed, Condition
-from stepscope.results.comparing import lacking
-from stepscope.results.differences import Conditions
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import figures_of
 from stepscope.stats.compare import SIGNIFICANT
+
+if TYPE_CHECKING:
+    from stepscope.results.differences import Conditions
 
 
 def trace_figures(summary: TraceSummary) -> dict[str, float | None]:
@@ -129,6 +130,8 @@ def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
 
 def compare_document(comparison: Comparison) -> dict[str, Any]:
     """Plain dicts and lists; unknown is null. ``change`` is relative to the first side."""
+    from stepscope.results.comparing import lacking
+
     return {
         **headed("compare/1"),
         "sides": list(comparison.sides),

@@ -12,8 +12,6 @@ from stepscope.core.words import counted
 from stepscope.records.cell import CellSpec
 from stepscope.records.training import TrainingRun
 from stepscope.results.varied import settings_of, varying
-from stepscope.strategies import REGISTRY as STRATEGIES
-from stepscope.workloads import REGISTRY as WORKLOADS
 
 Defaults = Callable[[str], Mapping[str, Any]]
 
@@ -27,8 +25,10 @@ _FIELDS = frozenset(field.name for field in dataclasses.fields(CellSpec))
 
 def strategy_defaults(key: str) -> Mapping[str, Any]:
     """Default options of a strategy; empty when it is not installed here (then every option counts as set)."""
+    from stepscope.strategies import REGISTRY
+
     try:
-        return STRATEGIES.load(key).options().as_dict()
+        return REGISTRY.load(key).options().as_dict()
     except (UsageError, ValueError):
         return {}
 
@@ -193,8 +193,10 @@ def _model(cell: _Cell) -> str:
     """``mlp small``: the workload's own name for this model, or its options when it is not installed here."""
     if cell.workload is None:
         return cell.name or "unknown model"
+    from stepscope.workloads import REGISTRY
+
     try:
-        workload = WORKLOADS.load(cell.workload)
+        workload = REGISTRY.load(cell.workload)
         return workload.label(workload.options.model_validate(dict(cell.model)))
     except (UsageError, ValueError):
         return " ".join([cell.workload, *(_option(k, v) for k, v in sorted(cell.model.items()))])

@@ -12,7 +12,6 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
-from stepscope.predict.specs import specs_of
 from stepscope.records import codec, mesh
 from stepscope.records.cell import CellSpec, CellStatus
 from stepscope.records.injection import injection_of
@@ -49,6 +48,8 @@ def plan_of(spec: CellSpec) -> Planned | Unavailable:
     Payload: the sum over the collectives of the strategy's ``comm_plan`` of the bytes passed in. Nothing is
     run and no file is read. Unavailable where a plugin is not installed here or refuses the cell's options.
     """
+    from stepscope.predict.specs import specs_of
+
     try:
         specs = specs_of(spec)
     except (UsageError, ValueError) as error:  # ValueError: pydantic refuses the options

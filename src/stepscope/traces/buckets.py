@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
+from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.trace_collectives import BucketRow, RankCollective
 from stepscope.records.trace_rules import BackwardPasses, StepPasses
 from stepscope.stats import spans
 from stepscope.traces.activity import Activity
-from stepscope.traces.collective_calls import DTYPE_BYTES
 from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
 from stepscope.traces.nesting import Launches, Nest, computed_before, nest
 from stepscope.traces.passes import AUTOGRAD, Marks, step_marks, with_nodes

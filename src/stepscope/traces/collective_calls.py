@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
+from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.trace_collectives import CollectiveGroup
 from stepscope.traces.events import NONE, Category, CollectiveArgs, Events, Ints, Shapes
 from stepscope.traces.groups import Groups
@@ -132,30 +133,29 @@ _KERNEL_DTYPE = re.compile(
     r"_(?:Sum|Prod|Min|Max|MinMax|PreMulSum|SumPostDiv|Avg)_(\w+?)(?:_(?:RING|TREE|COLLNET|NVLS|PAT|LL)\w*)?$"
 )
 
-_DTYPES: dict[str, tuple[str, int]] = {}
-for _name, _size, _spellings in (
-    ("float64", 8, "double f64 float64"),
-    ("float32", 4, "float f32 float32"),
-    ("float16", 2, "half f16 c10::half float16"),
-    ("bfloat16", 2, "bfloat16 bf16 c10::bfloat16 __nv_bfloat16 rccl_bfloat16 hip_bfloat16"),
-    ("int64", 8, "long long_int i64 int64 int64_t"),
-    ("uint64", 8, "u64 uint64_t uint64 unsigned_long unsigned_long_int"),
-    ("int32", 4, "int i32 int32 int32_t"),
-    ("uint32", 4, "u32 uint32_t uint32 unsigned_int"),
-    ("int16", 2, "short short_int int16"),
-    ("int8", 1, "char i8 int8 int8_t signed_char"),
-    ("uint8", 1, "byte u8 uint8 uint8_t unsigned_char"),
-    ("bool", 1, "bool"),
-    ("float8_e4m3", 1, "float8_e4m3fn float8_e4m3fnuz f8e4m3 c10::float8_e4m3fn c10::float8_e4m3fnuz"),
-    ("float8_e5m2", 1, "float8_e5m2 float8_e5m2fnuz f8e5m2 c10::float8_e5m2 c10::float8_e5m2fnuz"),
-    ("complex64", 8, "complexfloat c10::complex<float>"),
-    ("complex128", 16, "complexdouble c10::complex<double>"),
-):
-    for _spelling in _spellings.split():
-        _DTYPES[_spelling] = (_name, _size)
-
-DTYPE_BYTES = dict(_DTYPES.values())
-"""torch's name of a dtype without the prefix -> bytes per element."""
+_DTYPES = {
+    spelling: name
+    for name, spellings in (
+        ("float64", "double f64 float64"),
+        ("float32", "float f32 float32"),
+        ("float16", "half f16 c10::half float16"),
+        ("bfloat16", "bfloat16 bf16 c10::bfloat16 __nv_bfloat16 rccl_bfloat16 hip_bfloat16"),
+        ("int64", "long long_int i64 int64 int64_t"),
+        ("uint64", "u64 uint64_t uint64 unsigned_long unsigned_long_int"),
+        ("int32", "int i32 int32 int32_t"),
+        ("uint32", "u32 uint32_t uint32 unsigned_int"),
+        ("int16", "short short_int int16"),
+        ("int8", "char i8 int8 int8_t signed_char"),
+        ("uint8", "byte u8 uint8 uint8_t unsigned_char"),
+        ("bool", "bool"),
+        ("float8_e4m3", "float8_e4m3fn float8_e4m3fnuz f8e4m3 c10::float8_e4m3fn c10::float8_e4m3fnuz"),
+        ("float8_e5m2", "float8_e5m2 float8_e5m2fnuz f8e5m2 c10::float8_e5m2 c10::float8_e5m2fnuz"),
+        ("complex64", "complexfloat c10::complex<float>"),
+        ("complex128", "complexdouble c10::complex<double>"),
+    )
+    for spelling in spellings.split()
+}
+"""Spelling -> torch's name of the dtype without the prefix."""
 
 
 def op_named(name: str) -> str | None:
@@ -191,8 +191,7 @@ def dtype_of_kernel(name: str) -> str | None:
 
 def dtype_named(name: str) -> str | None:
     """torch's name for a spelling of c10d (Float), of recorded inputs (c10::BFloat16) or of NCCL (bf16)."""
-    known = _DTYPES.get(name.strip().lower().replace(" ", "_"))
-    return known[0] if known else None
+    return _DTYPES.get(name.strip().lower().replace(" ", "_"))
 
 
 def elements_of(op: str, args: CollectiveArgs) -> int | None:

@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
@@ -41,16 +42,17 @@ from stepscope.core.words import counted
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.job_facts import AdviceFor, facts_of_run
 from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.predict.calibrated import time_of
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import exposed
-from stepscope.results.comm_costs import CommCosts, comm_costs
 from stepscope.results.epochs import PER_EPOCH, epoch_time, exposed_fraction, setting
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, cell_of, name_of, pairs
 from stepscope.results.scaling import shards
+
+if TYPE_CHECKING:
+    from stepscope.results.comm_costs import CommCosts
 
 MAX_EXPOSED = Limit(value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80")
 MAX_EFFICIENCY = Limit(
@@ -122,7 +124,12 @@ class _Known:
 
 
 def check(evidence: Evidence) -> Statement:
-    known = _Known(evidence=evidence, costs=comm_costs(evidence), pairs=pairs(evidence))
+    costs = None
+    if evidence.comm or evidence.calibration is not None:
+        from stepscope.results.comm_costs import comm_costs
+
+        costs = comm_costs(evidence)
+    known = _Known(evidence=evidence, costs=costs, pairs=pairs(evidence))
     found = [
         cost for run in _fastest(evidence.runs) if (cost := _measured(known, run) or _inferred(known, run)) is not None
     ]
@@ -274,6 +281,8 @@ def _latency(known: _Known, run: TrainingRun) -> tuple[float | None, tuple[str, 
     if costs is None or not size or run.world_size is None:
         return None, ()
     try:
+        from stepscope.predict.calibrated import time_of
+
         whole = time_of(costs.calibration, "all_reduce", size, run.world_size).time_ns
         least = time_of(costs.calibration, "all_reduce", 1, run.world_size).time_ns
     except UsageError:

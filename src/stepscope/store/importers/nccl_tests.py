@@ -15,7 +15,6 @@ from typing import Any
 
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.words import counted
-from stepscope.machine.peaks import find
 from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.nccl import NcclDebug
@@ -217,6 +216,8 @@ def _link_peak(facts: Facts) -> float | None:
     """Of a GPU towards the others on one host, bytes/s; None over several hosts and where no link is certain."""
     if facts.hosts != 1 or facts.gpu is None:
         return None
+    from stepscope.machine.peaks import find
+
     found = find(facts.gpu)
     if isinstance(found, Unavailable) or found.link is None or found.link.optional:
         return None
