@@ -19,7 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from stepscope.datasets import Split
 from stepscope.rank.instruments import regions as names
-from stepscope.rank.instruments.accounting import Recomputed
+from stepscope.rank.instruments.memory import Recomputed
 from stepscope.rank.instruments.regions import Regions
 from stepscope.rank.instruments.timer import (
     BACKWARD,

@@ -17,8 +17,18 @@ from stepscope.core.words import counted, plural
 from stepscope.records.nccl import MISMATCHES, Called, FlightDump, FlightFinding, Kind
 from stepscope.store.importers import flight_recorder
 from stepscope.store.layout import CellLayout
-from stepscope.traces.flight_calls import GroupView, Signature, call_text, group_views, ranks_text, signature
-from stepscope.traces.flight_waits import missing_calls, point_to_point, stuck_inside, unfinished
+from stepscope.traces.flight_calls import (
+    GroupView,
+    Signature,
+    call_text,
+    group_views,
+    missing_calls,
+    point_to_point,
+    ranks_text,
+    signature,
+    stuck_inside,
+    unfinished,
+)
 
 Calls = tuple[Signature, ...]
 

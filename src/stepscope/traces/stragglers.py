@@ -23,7 +23,7 @@ from stepscope.records.trace_collectives import (
 from stepscope.records.trace_path import CauseShare, Straggler, StragglerReport
 from stepscope.stats.compare import LEAST_STEPS, chronic_excess
 from stepscope.stats.spans import median
-from stepscope.traces.rank_work import RankWork
+from stepscope.traces.waits import RankWork
 
 Episode = list[MatchedCollective]
 """Consecutive collectives of one rank that one and the same lateness reaches: a rank that computes on while they run (DDP's

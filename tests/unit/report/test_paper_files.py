@@ -16,8 +16,7 @@ from tests.training_records import failed, imported, scaled, study
 from stepscope.core.errors import UsageError
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
 from stepscope.records.training import TargetTime
-from stepscope.report.files import comprehensive_csv, tables, write_tables
-from stepscope.report.performance_report import performance_report
+from stepscope.report.files import comprehensive_csv, performance_report, tables, write_tables
 from stepscope.report.render import files
 from stepscope.report.render.terminal import ascii_text
 from stepscope.report.views import findings, runs, scaling

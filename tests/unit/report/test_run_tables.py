@@ -15,9 +15,8 @@ from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
 from stepscope.report.contents import experiment_tables, run_tables
-from stepscope.report.files import tables
+from stepscope.report.files import performance_report, tables
 from stepscope.report.page.tables import all_tables
-from stepscope.report.performance_report import performance_report
 from stepscope.report.table import Table
 from stepscope.report.views import bars, scaling, throughput
 from stepscope.report.views.step_budget import spreads

@@ -10,7 +10,7 @@ from tests.trace_layout import write
 
 from stepscope.cli.main import main
 from stepscope.core.errors import DataError
-from stepscope.examples.kineto import BASE_TIME_NS
+from stepscope.examples.training_job import BASE_TIME_NS
 from stepscope.results.open import Reading, load_source
 from stepscope.store.importer import Stated
 from stepscope.traces.job import analyse_captures, analyse_job

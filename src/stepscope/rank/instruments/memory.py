@@ -1,12 +1,23 @@
-"""Peak memory of this process: the CUDA allocator's on GPU, the resident set's high-water mark on CPU."""
+"""Peak memory of this process: the CUDA allocator's on GPU, the resident set's high-water mark on CPU.
+
+Bytes that a rank keeps for training, counted tensor by tensor: what a strategy's memory plan is held against.
+
+Storages are counted once, whoever else looks at them; what the allocator adds, and what lives only for a moment, is not
+counted. Works on every device alike.
+"""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from stepscope.core.errors import Unavailable
 
@@ -71,3 +82,100 @@ def read_peak(device: torch.device) -> PeakMemory | Unavailable:
         if line.startswith("VmHWM:"):
             return PeakMemory(int(line.split()[1]) * 1024, "VmHWM")
     return Unavailable(f"{_STATUS} has no VmHWM line")
+
+
+PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, GATHERED = (
+    "parameters", "gradients", "optimizer", "activations", "gathered"
+)  # fmt: skip
+"""gathered: whole parameters of a sharded model that are there from the end of the forward pass to backward."""
+
+
+@dataclass
+class Recomputed:
+    """Blocks that run once more in the backward pass. tell: called with each result that they keep nevertheless."""
+
+    blocks: Sequence[nn.Module] = ()
+    tell: Callable[[Tensor], None] = lambda _: None
+
+
+class TensorAccount:
+    """``with account.step(): ...`` around one optimizer step fills ``sizes``, bytes by kind.
+
+    Gradients are counted as the optimizer finds them, activations and gathered parameters when backward begins: what
+    autograd keeps, and the inputs and results that a recomputed block keeps.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: Iterable[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        *,
+        recomputed: Recomputed | None = None,
+    ) -> None:
+        self._module = module
+        self._parameters = list(parameters)
+        self._recomputed = recomputed or Recomputed()
+        self._optimizer = optimizer
+        self.sizes: dict[str, int] = {}
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        own = {p.untyped_storage().data_ptr() for p in map(_local, self._parameters)}
+        kept: list[torch.UntypedStorage] = []
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = _local(tensor).untyped_storage()
+            if ACTIVATIONS not in self.sizes and not _is_parameter(tensor) and storage.data_ptr() not in own:
+                kept.append(storage)
+            return tensor
+
+        def keep(tensor: Tensor) -> None:
+            if ACTIVATIONS not in self.sizes:
+                kept.append(_local(tensor).untyped_storage())
+
+        def keep_inputs(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+            for each in inputs:
+                if isinstance(each, Tensor):
+                    keep(each)
+
+        def unpack(tensor: Tensor) -> Tensor:
+            if ACTIVATIONS not in self.sizes:
+                self.sizes[ACTIVATIONS] = _bytes(kept)
+                now = (_local(p).untyped_storage() for p in self._module.parameters())
+                self.sizes[GATHERED] = _bytes(storage for storage in now if storage.data_ptr() not in own)
+                kept.clear()
+            return tensor
+
+        def before_update(*_: Any) -> None:
+            self.sizes[GRADIENTS] = _of(p.grad for p in self._parameters)
+
+        hooks = [m.register_forward_pre_hook(keep_inputs) for m in self._recomputed.blocks]
+        hooks.append(self._optimizer.register_step_pre_hook(before_update))
+        tell, self._recomputed.tell = self._recomputed.tell, keep
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+                yield
+        finally:
+            self._recomputed.tell = tell
+            for hook in hooks:
+                hook.remove()
+        self.sizes[PARAMETERS] = _of(self._parameters)
+        state = getattr(self._optimizer, "optim", self._optimizer).state.values()
+        self.sizes[OPTIMIZER] = _of(t for s in state for t in s.values() if isinstance(t, Tensor) and t.dim())
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    return any(isinstance(t, nn.Parameter) for t in (tensor, tensor._base))
+
+
+def _of(tensors: Iterable[Tensor | None]) -> int:
+    return _bytes(_local(t).untyped_storage() for t in tensors if t is not None)
+
+
+def _bytes(storages: Iterable[torch.UntypedStorage]) -> int:
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
