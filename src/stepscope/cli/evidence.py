@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 from stepscope.cli.command import Argument, Option, Options, given, spelled
 from stepscope.cli.console import err
 from stepscope.core.errors import DataError, UsageError
-from stepscope.core.units import format_bytes
 from stepscope.core.words import counted, named, unknown
-from stepscope.store.layout import ProfileLayout, RunLayout
 
 if TYPE_CHECKING:
     from stepscope.records.imported import Stated
     from stepscope.records.nouns import Scaling as ScalingKind
     from stepscope.results.evidence import Evidence
+    from stepscope.store.layout import ProfileLayout, RunLayout
 
 
 WorldSize = Annotated[
@@ -197,6 +196,8 @@ LEARN_S, LEARN_SHARE = 0.7, 0.08
 
 def traces_of(given: str, cell: str | None) -> list[str]:
     """The path itself, the trace folder of one cell when it is a run folder, or the last window of a profiled job."""
+    from stepscope.store.layout import ProfileLayout, RunLayout
+
     profiled = ProfileLayout(Path(given))
     if profiled.record.is_file():
         return [str(_window(profiled, cell))]
@@ -284,6 +285,8 @@ class Watch:
         self._said = True
         left = elapsed * (whole / max(read, 1) - 1)
         if left >= TOLD_FROM_S:
+            from stepscope.core.units import format_bytes
+
             what = f"reading {counted(len(self._sizes), 'trace')}, {format_bytes(whole)}"
             err().print(f"{what}: about {left:.0f} s more", style="dim")
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from stepscope.core.errors import UsageError
-from stepscope.core.units import parse_duration_ns
 from stepscope.core.words import unknown
 
 T = TypeVar("T")
@@ -66,6 +65,8 @@ def choice(option: str, text: str, choices: Mapping[str, T]) -> T:
 
 def duration_ns(option: str, text: str) -> int:
     """``5s``, ``250ms`` or ``2min``, above 0."""
+    from stepscope.core.units import parse_duration_ns
+
     try:
         duration = parse_duration_ns(text)
     except UsageError as error:
