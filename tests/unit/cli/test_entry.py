@@ -92,6 +92,7 @@ def main_code(*words: str) -> int:
         (["comm", "--device", "gpu", "--plan"], "did you mean 'cuda'?"),
         (["comm", "--reduce-op", "mean", "--plan"], "did you mean 'avg'?"),
         (["comm", "--sizes", "1K-4K", "--plan"], "FROM:TO:FACTOR"),
+        (["bensh", "--plan"], "'bench'?"),
         (["bench", "quick", "--plan"], "stepscope bench --preset quick"),
         (["bench", "runs/old", "--plan"], "stepscope bench MATRIX.yaml -o runs/old"),
         (["diagnose", "runs/olld"], "did you mean runs/old?"),
