@@ -15,12 +15,11 @@ import torch
 
 from benchmarks._report import compare, heading, show
 from stepscope.predict.specs import specs_of
-from stepscope.rank.instruments.regions import Regions
-from stepscope.rank.instruments.timer import CpuStepTimer, GradientReadiness, NoTimer, StepTimer
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import Sampling, plan_epoch
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
+from stepscope.rank.timer import CpuStepTimer, GradientReadiness, NoTimer, Regions, StepTimer
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.records.cell import CellSpec

@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "analyse_job": ("stepscope.traces.job", "analyse_job"),
-    "annotate": ("stepscope.rank.instruments.annotate", "annotate"),
+    "annotate": ("stepscope.rank.annotate", "annotate"),
     "diagnose_traces": ("stepscope.diagnose.engine", "diagnose_traces"),
     "load_traces": ("stepscope.traces.load", "load_traces"),
     "trace_table": ("stepscope.report.trace_sections", "table"),

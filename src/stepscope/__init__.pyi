@@ -1,7 +1,7 @@
 """The public functions, for type checkers: at run time ``__init__.py`` imports each on first use."""
 
 from stepscope.diagnose.engine import diagnose_traces as diagnose_traces
-from stepscope.rank.instruments.annotate import annotate as annotate
+from stepscope.rank.annotate import annotate as annotate
 from stepscope.report.trace_sections import table as trace_table
 from stepscope.traces.job import analyse_job as analyse_job
 from stepscope.traces.load import load_traces as load_traces

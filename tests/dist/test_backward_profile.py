@@ -15,14 +15,13 @@ from stepscope.datasets import Split
 from stepscope.predict.overlap import transport_of
 from stepscope.predict.timeline import slowest_of, step_timeline
 from stepscope.rank.backward import MOST_STEPS, TOGETHER, backward_profile
-from stepscope.rank.instruments.regions import Regions
-from stepscope.rank.instruments.timer import GradientReadiness, NoTimer
 from stepscope.rank.loading import Loader
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp, observe
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import Sampling
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
+from stepscope.rank.timer import GradientReadiness, NoTimer, Regions
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.records.cell import CellSpec

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from stepscope.core.errors import UsageError
+from stepscope.rank.comm import job, sweep
 from stepscope.rank.comm import job as job_module
-from stepscope.rank.comm import sizes, sweep
 from stepscope.rank.comm.cell import run_comm
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.mesh import Mesh
@@ -176,13 +176,13 @@ def test_sizes_that_cannot_be_sent_are_skipped_with_the_reason_and_the_rest_runs
 
 
 def short_of_memory_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> None:
-    original = sizes.host_memory_left
+    original = job.host_memory_left
     try:
         if mesh.rank == 1:
-            sizes.host_memory_left = lambda: (2**20, 2**30)  # type: ignore[attr-defined]
+            job.host_memory_left = lambda: (2**20, 2**30)  # type: ignore[attr-defined]
         run_comm(cell, context_of(mesh, cell, FIXED, folder, name))
     finally:
-        sizes.host_memory_left = original  # type: ignore[attr-defined]
+        job.host_memory_left = original  # type: ignore[attr-defined]
 
 
 def test_a_rank_short_of_memory_makes_all_ranks_skip_the_size(pools: Any, tmp_path: Path) -> None:

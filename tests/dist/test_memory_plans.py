@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stepscope.predict.specs import memory_plan
-from stepscope.rank.instruments.memory import TensorAccount
+from stepscope.rank.memory import TensorAccount
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS

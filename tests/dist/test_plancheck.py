@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 from stepscope.core.errors import Unavailable
-from stepscope.rank.instruments import regions
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp, Phases, check, observe
+from stepscope.rank.timer import Regions
 from stepscope.records.plan import CommOp
 
 
@@ -119,14 +119,14 @@ def in_regions(mesh: Mesh) -> tuple[ObservedOp, ...] | Unavailable:
     phases = Phases()
 
     def run() -> None:
-        with phases(regions.FORWARD):
+        with phases(Regions.FORWARD):
             dist.all_reduce(torch.ones(2))
-        with phases(regions.BACKWARD):
+        with phases(Regions.BACKWARD):
             work = dist.all_reduce(torch.ones(3), async_op=True)
-        with phases(regions.COMMUNICATION):
+        with phases(Regions.COMMUNICATION):
             work.wait()
         dist.all_reduce(torch.ones(4))
-        with phases(regions.OPTIMIZER):
+        with phases(Regions.OPTIMIZER):
             dist.broadcast(torch.ones(5), src=0)
 
     return observe(run, mesh, phases=phases)

@@ -13,8 +13,8 @@ from tests.trace_builder import build, write_job
 
 from stepscope.records.finding import Finding
 from stepscope.traces.collectives import rank_communication
-from stepscope.traces.conformance import check_plan
 from stepscope.traces.load import load_traces
+from stepscope.traces.rule_facts import check_plan
 
 pytestmark = pytest.mark.e2e
 

@@ -11,11 +11,7 @@ import sys
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from stepscope.rank.instruments.regions import BACKWARD as BACKWARD_REGION
-from stepscope.rank.instruments.regions import FORWARD as FORWARD_REGION
-from stepscope.rank.instruments.regions import OPTIMIZER as OPTIMIZER_REGION
-from stepscope.rank.instruments.regions import STEP, Regions
-from stepscope.rank.instruments.timer import BACKWARD, FORWARD, OPTIMIZER, step_timer
+from stepscope.rank.timer import BACKWARD, FORWARD, OPTIMIZER, Regions, step_timer
 
 STEPS = 4
 
@@ -36,15 +32,15 @@ def main() -> None:
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(trace),
     ) as profiler:
         for number in range(2 + STEPS):
-            with regions(STEP):
+            with regions(Regions.STEP):
                 timer.start()
-                with regions(FORWARD_REGION):
+                with regions(Regions.FORWARD):
                     loss = model(x).square().mean()
                 timer.mark(FORWARD)
-                with regions(BACKWARD_REGION):
+                with regions(Regions.BACKWARD):
                     loss.backward()
                 timer.mark(BACKWARD)
-                with regions(OPTIMIZER_REGION):
+                with regions(Regions.OPTIMIZER):
                     optimizer.step()
                     optimizer.zero_grad(set_to_none=False)
                 timer.mark(OPTIMIZER)

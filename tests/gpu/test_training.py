@@ -11,8 +11,8 @@ from tests.e2e.runs import Done, results, samples_of, status_of
 from tests.gpu.conftest import Target
 
 from stepscope.traces.collectives import rank_communication
-from stepscope.traces.conformance import check_plan
 from stepscope.traces.load import load_traces
+from stepscope.traces.rule_facts import check_plan
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -156,7 +156,7 @@ def exposed_transfer(summary: TraceSummary) -> float | None:
 
 def compute_to_transfer(summary: TraceSummary) -> float:
     """Computation / communication without waiting, as far as that is known; median over ranks that communicate."""
-    from stepscope.traces.verdict import compute_to_comm
+    from stepscope.traces.activity import compute_to_comm
     from stepscope.traces.waits import waits_of
 
     waits = waits_of(summary.collectives)

@@ -25,22 +25,22 @@ from torch import Tensor, nn
 from torch.distributed import _functional_collectives as functional
 from torch.utils.hooks import RemovableHandle
 
-from stepscope.rank.instruments.regions import Regions
-from stepscope.rank.instruments.timer import (
-    BACKWARD,
-    FORWARD,
-    ClockName,
-    PendingStep,
-    StepTimes,
-    between_ns,
-    cuda_event,
-    step_timer,
-)
 from stepscope.rank.loading import Batch
 from stepscope.rank.precision import Numerics
 from stepscope.rank.sampling import StepSamples
 from stepscope.rank.strategies import PlainSession, Session
 from stepscope.rank.strategies.pipeline import PipelineSession
+from stepscope.rank.timer import (
+    BACKWARD,
+    FORWARD,
+    ClockName,
+    PendingStep,
+    Regions,
+    StepTimes,
+    between_ns,
+    cuda_event,
+    step_timer,
+)
 from stepscope.rank.training import Training
 from stepscope.rank.workloads import Task
 from stepscope.records.cell import CellSpec

@@ -26,20 +26,18 @@ from stepscope.datasets.batches import Options as BatchOptions
 from stepscope.predict.specs import Specs, specs_of
 from stepscope.rank import flight, plancheck
 from stepscope.rank.backward import backward_profile
-from stepscope.rank.instruments.memory import PeakTracker, Recomputed, TensorAccount
-from stepscope.rank.instruments.regions import STEP, Regions
-from stepscope.rank.instruments.timer import GradientReadiness, step_timer
 from stepscope.rank.loading import Batch, Loader, MadeBatches, Seen, maker
+from stepscope.rank.memory import PeakTracker, Recomputed, TensorAccount
 from stepscope.rank.mesh import reset
 from stepscope.rank.pace import Pace
-from stepscope.rank.planted import PlantedFaults
 from stepscope.rank.precision import Numerics
 from stepscope.rank.recorder import Recorder, StepFacts
 from stepscope.rank.sampling import Sampling, StepSamples
 from stepscope.rank.startup import RankContext
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.strategies import Session
-from stepscope.rank.training import Training, correct_answers, parameter_checksum, recompute
+from stepscope.rank.timer import GradientReadiness, Regions, step_timer
+from stepscope.rank.training import PlantedFaults, Training, correct_answers, parameter_checksum, recompute
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.rank.workloads import Task
 from stepscope.records import codec
@@ -89,7 +87,7 @@ def profile_steps(
     ) as profiler:
         for number in range(WARMUP_STEPS + PROFILED_STEPS):
             window, batches = next(windows)
-            with regions(STEP):
+            with regions(Regions.STEP):
                 training.step(window, batches, regions)
             if number == WARMUP_STEPS + PROFILED_STEPS - 1:
                 # Before the last step(): metadata added later is lost without a word.

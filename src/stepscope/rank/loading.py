@@ -40,8 +40,7 @@ from torch.utils.data import DataLoader, Dataset
 from stepscope.core.errors import UsageError
 from stepscope.datasets import Split
 from stepscope.datasets.batches import Options, parse_input
-from stepscope.rank.nest import mapped, samples_in
-from stepscope.rank.precision import Numerics
+from stepscope.rank.precision import Numerics, mapped, samples_in
 from stepscope.rank.sampling import Indices, Sampling, StepSamples, plan_epoch, share
 from stepscope.rank.workloads import Task, class_targets, logits_of
 

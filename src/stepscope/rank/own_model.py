@@ -27,8 +27,7 @@ from stepscope.core.words import counted
 from stepscope.datasets.batches import Options
 from stepscope.rank.loading import maker
 from stepscope.rank.mesh import reset
-from stepscope.rank.nest import mapped
-from stepscope.rank.precision import Numerics
+from stepscope.rank.precision import Numerics, mapped
 from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.rank.workloads import Task
 from stepscope.records import codec

@@ -22,9 +22,8 @@ from torch.distributed.distributed_c10d import _world as c10d_groups
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted
-from stepscope.rank.instruments import regions
-from stepscope.rank.instruments.regions import Regions
 from stepscope.rank.mesh import Mesh
+from stepscope.rank.timer import Regions
 from stepscope.records.nccl import DTYPES, OPS
 from stepscope.records.plan import CommOp
 from stepscope.records.samples import PlanCheck
@@ -32,11 +31,11 @@ from stepscope.records.samples import PlanCheck
 SOURCE = "flight recorder"
 _MESSAGES = ("send", "recv")
 _PHASE = {
-    regions.FORWARD: "forward",
-    regions.LOSS: "forward",
-    regions.BACKWARD: "backward",
-    regions.COMMUNICATION: "after_backward",
-    regions.OPTIMIZER: "optimizer",
+    Regions.FORWARD: "forward",
+    Regions.LOSS: "forward",
+    Regions.BACKWARD: "backward",
+    Regions.COMMUNICATION: "after_backward",
+    Regions.OPTIMIZER: "optimizer",
 }
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from stepscope.core.errors import StepscopeError, failure_sign
 from stepscope.rank.heartbeat import Pulse
-from stepscope.rank.instruments.timer import PendingStep
+from stepscope.rank.timer import PendingStep
 from stepscope.records.samples import RankError, SamplesHeader, StepSample
 from stepscope.store.writer import LineFile
 

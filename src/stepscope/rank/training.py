@@ -1,15 +1,21 @@
 """One optimizer step, timed: the code path of every measured, profiled and checked step.
 
 Beside it: recomputation, the check that replicas are still replicas, and right answers on a test split.
+
+Faults of a cell (records/injection.py), as its ranks lose the time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import random
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
@@ -18,10 +24,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from stepscope.datasets import Split
-from stepscope.rank.instruments import regions as names
-from stepscope.rank.instruments.memory import Recomputed
-from stepscope.rank.instruments.regions import Regions
-from stepscope.rank.instruments.timer import (
+from stepscope.rank.loading import Batch, eval_batches
+from stepscope.rank.memory import Recomputed
+from stepscope.rank.mesh import Mesh
+from stepscope.rank.precision import Numerics
+from stepscope.rank.sampling import StepSamples
+from stepscope.rank.strategies import Session
+from stepscope.rank.timer import (
     BACKWARD,
     COMMUNICATION,
     DATA,
@@ -30,16 +39,80 @@ from stepscope.rank.instruments.timer import (
     WAIT,
     GradientReadiness,
     PendingStep,
+    Regions,
     StepTimer,
 )
-from stepscope.rank.loading import Batch, eval_batches
-from stepscope.rank.mesh import Mesh
-from stepscope.rank.planted import PlantedFaults
-from stepscope.rank.precision import Numerics
-from stepscope.rank.sampling import StepSamples
-from stepscope.rank.strategies import Session
 from stepscope.rank.workloads import Task
 from stepscope.records.cell import CellSpec, Checkpointing
+from stepscope.records.injection import injection_of
+
+REMEMBERED = 9
+"""Steps whose median is the rank's own computation: one disturbed step must not change what is planted."""
+
+
+class PlantedFaults:
+    """Sleeps where a real fault would take the time: before a step's first batch, and before its computation.
+
+    A sleep takes no core from the other ranks, as a slower processor would not. Shares are of the rank's own computation
+    (forward, backward, optimizer; without waiting for others), the median of its last steps: a cell's first step loses none.
+    """
+
+    def __init__(self, cell: CellSpec, *, rank: int, device: torch.device) -> None:
+        found = injection_of(cell.inject)
+        self._slow = next((s.by for s in found.slow if s.rank == rank), None)
+        self._jitter, self._loader = found.jitter, found.loader
+        self._draw = random.Random(f"{cell.seed} {rank}")
+        self._device = device
+        self._own: deque[float] = deque(maxlen=REMEMBERED)
+        self._pending: deque[tuple[PendingStep, int]] = deque()
+        self._computing_ns = 0
+        self._lost: dict[str, list[int]] = {}
+
+    @property
+    def lost_ns(self) -> dict[str, int]:
+        """Median over the steps since ``forget``, by kind, as the clock says."""
+        return {kind: round(median(lost)) for kind, lost in self._lost.items()}
+
+    def forget(self) -> None:
+        """Start ``lost_ns`` anew: warm-up is over."""
+        self._lost.clear()
+
+    def before_batch(self) -> None:
+        """The loader's part of a step."""
+        self._learn()
+        if self._loader is not None:
+            self._lose("loader", self._loader.of(self._own_ns))
+
+    def before_compute(self) -> None:
+        """The part of a step's computation."""
+        self._computing_ns = 0
+        if self._slow is not None:
+            self._computing_ns += self._lose("slow_rank", self._slow.of(self._own_ns))
+        if self._jitter is not None:
+            self._computing_ns += self._lose("jitter", self._draw.random() * self._jitter.of(self._own_ns))
+
+    def after_step(self, pending: PendingStep) -> None:
+        """Learn how long this rank computes by itself, when the device knows."""
+        self._pending.append((pending, self._computing_ns))
+
+    @property
+    def _own_ns(self) -> float:
+        return median(self._own) if self._own else 0.0
+
+    def _learn(self) -> None:
+        while self._pending and self._pending[0][0].done():
+            pending, lost = self._pending.popleft()
+            times = pending.times()
+            self._own.append(times.forward_ns + times.backward_compute_ns + times.optimizer_ns - lost)
+
+    def _lose(self, kind: str, ns: float) -> int:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # work queued before would hide the sleep
+        began = time.perf_counter_ns()
+        time.sleep(max(0.0, ns) / 1e9)
+        lost = time.perf_counter_ns() - began
+        self._lost.setdefault(kind, []).append(lost)
+        return lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +164,7 @@ class Training:
         timer.start()
         for index in itertools.count():
             before = perf_counter_ns()
-            with regions(names.DATA):
+            with regions(Regions.DATA):
                 if planted is not None and index == 0:
                     planted.before_batch()
                 x, y = self._numerics.inputs(*next(batches))
@@ -99,30 +172,30 @@ class Training:
             host_data_ns += perf_counter_ns() - before
             samples += self._task.size(y)
             if planted is not None and index == 0:
-                with regions(names.PLANTED):
+                with regions(Regions.PLANTED):
                     planted.before_compute()
             with session.micro_step(last=index == last):
                 if session.scheduled is not None:
                     loss = session.scheduled(x, y, self._task.loss_sum, scale, self._numerics.autocast, timer.mark)
                 else:
                     with self._numerics.autocast():
-                        with regions(names.FORWARD):
+                        with regions(Regions.FORWARD):
                             output = self._task.forward(session.trainable, x)
-                        with regions(names.LOSS):
+                        with regions(Regions.LOSS):
                             loss = self._task.loss_sum(output, y)
                     timer.mark(FORWARD)
                     if readiness is not None:
                         readiness.armed = index == last
-                    with regions(names.BACKWARD):
+                    with regions(Regions.BACKWARD):
                         self._numerics.backward(loss * scale)
                     timer.mark(BACKWARD)
             losses.append(loss.detach())
             if index == last:
                 break
-        with regions(names.COMMUNICATION):
+        with regions(Regions.COMMUNICATION):
             session.finish()
         timer.mark(COMMUNICATION if session.scheduled is None else WAIT)
-        with regions(names.OPTIMIZER):
+        with regions(Regions.OPTIMIZER):
             self._numerics.step(self.optimizer, clip=self._clip)
             session.zero_grad()
         timer.mark(OPTIMIZER)

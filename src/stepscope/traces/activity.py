@@ -1,14 +1,21 @@
 """What the device of one rank was doing when: a set of spans per class, and their budget. On CPU jobs, what its threads
 did.
+
+What bounds a rank's step, in one line, by exposed time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.records.trace_budget import Parts, RankBudget
+from stepscope.core.units import format_percent
+from stepscope.records.nouns import EXPOSED_COMM
+from stepscope.records.trace_budget import BudgetVerdict, IdleCause, Parts, RankBudget
+from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import Events, Ints, RankTrace
@@ -41,7 +48,7 @@ def activity_of(events: Events) -> Activity:
     if events.is_device.any():
         work, on_cpu = work_of(events), None
     else:
-        from stepscope.traces.cpu_work import cpu_work
+        from stepscope.traces.passes import cpu_work
 
         on_cpu = cpu_work(events)
         work = on_cpu.work
@@ -105,3 +112,74 @@ def rank_budget(trace: RankTrace, activity: Activity) -> RankBudget | None:
         parts=parts_within(activity, low=low, high=high),
         event_count=len(activity.indices),
     )
+
+
+BALANCED_RATIO = 1.2
+"""Compute and communication within this factor of each other count as balanced."""
+
+_TEXTS = {
+    "compute": "compute-bound: the device computes {share} of the time, as it should",
+    "communication": f"communication-bound: {{share}} of the time is {EXPOSED_COMM}",
+    "waiting": "waiting for a peer: {share} of the time this rank waits in collectives for another rank",
+    "input": "input-bound: the device idles {share} of the time while the host loads data",
+    "launch": "launch-bound: the device idles {share} of the time because the host launches work too late",
+    "sync": "launch-bound by synchronisation: the device idles {share} of the time after the host waited for it",
+    "memory": "memory-copy-bound: {share} of the time is exposed copies",
+    "overhead": "overhead-bound: no operator runs {share} of the time: Python between operators, or waiting",
+    "stall": "stalled: the device idles {share} of the time in single long gaps",
+    "queue": "idle between queued kernels: the device does nothing {share} of the time although work is launched",
+    "idle": "idle: the device does nothing {share} of the time; the trace shows no cause",
+}
+
+
+def verdict_of(
+    budget: RankBudget, idle: Sequence[IdleCause], *, waits: RankWaitTotal | None = None, late: str | None = None
+) -> BudgetVerdict:
+    """The largest exposed part of the window decides; ``waits`` (from matching ranks) is taken off
+    communication, None where other ranks' traces are missing.
+
+    Compute against communication within ``BALANCED_RATIO`` of each other, when these two are the largest, is
+    ``balanced``. late: why the others wait for this rank, where they do: it is not bound by its own waiting then.
+    """
+    parts = budget.parts
+    if parts.window_ns == 0:
+        return BudgetVerdict(kind="unknown", text="no device activity", share=None, compute_to_comm_ratio=None)
+    waiting = waits.exposed_ns if waits is not None else 0
+    causes = {cause.cause: cause.idle_ns for cause in idle}
+    on_cpu = budget.source == "cpu_spans"
+    launch = 0 if on_cpu else causes.get("host_late", 0) + causes.get("launch_latency", 0)
+    exposed = {
+        "compute": parts.compute_ns,
+        "communication": parts.exposed_comm_ns - waiting,
+        "waiting": waiting,
+        "input": causes.get("data", 0),
+        "launch": launch,
+        "sync": causes.get("sync", 0),
+        "memory": parts.exposed_memory_ns,
+        "overhead": causes.get("outside_operators", 0),
+        "stall": causes.get("long_gap", 0),
+        "queue": causes.get("kernel_gap", 0) + causes.get("dependency", 0),
+    }
+    own = ("input", "launch", "sync", "overhead", "stall", "queue")
+    exposed["idle"] = parts.idle_ns - sum(exposed[kind] for kind in own)
+    ratio = compute_to_comm(parts, waiting_ns=waits.alone_ns if waits is not None else 0)
+    if late is not None:
+        del exposed["waiting"]
+    kind = max(exposed, key=lambda k: exposed[k])
+    share = exposed[kind] / parts.window_ns
+    if kind in ("compute", "communication") and ratio is not None and 1 / BALANCED_RATIO <= ratio <= BALANCED_RATIO:
+        text = f"balanced: computation and communication take about equally long (ratio {ratio:.2f})"
+        return BudgetVerdict(kind="balanced", text=text, share=share, compute_to_comm_ratio=ratio)
+    text = _TEXTS[kind].format(share=format_percent(share, digits=0))
+    if kind == "communication" and waits is None:
+        text += " (the other ranks' traces would show how much of it is waiting for them)"
+    if late is not None:
+        text = f"the other ranks wait for this one ({late}); {text}"
+    kind = {"sync": "launch", "queue": "idle"}.get(kind, kind)
+    return BudgetVerdict(kind=kind, text=text, share=share, compute_to_comm_ratio=ratio)
+
+
+def compute_to_comm(parts: Parts, *, waiting_ns: int) -> float | None:
+    """Compute busy / communication busy less ``waiting_ns``, the time in it in which nothing transfers; None without any."""
+    net = parts.comm_ns - waiting_ns
+    return parts.compute_ns / net if net > 0 else None

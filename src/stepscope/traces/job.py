@@ -124,7 +124,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
     notes = (*notes, *_differences(passes, world))
     if all(p.partial or p.budget is None for p in passes):
         return TraceSummary(world_size=world, ranks=tuple(passes), verdicts=_unread(passes), notes=notes)
-    from stepscope.traces.verdict import verdict_of
+    from stepscope.traces.activity import verdict_of
     from stepscope.traces.waiting import job_collectives
     from stepscope.traces.waits import waits_of
 
@@ -249,8 +249,8 @@ def _map(
 def _get_ready(meanwhile: Callable[[], None] | None, *, quick: bool) -> None:
     """What comes after the reading, and takes as long to import as a rank of 1 MB to read."""
     if not quick:
+        import stepscope.traces.activity
         import stepscope.traces.stragglers
-        import stepscope.traces.verdict
         import stepscope.traces.waiting  # noqa: F401
     if meanwhile is not None:
         meanwhile()

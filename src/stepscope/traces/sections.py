@@ -10,12 +10,11 @@ from stepscope.records.trace_summary import Missing, RankPass
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity
 from stepscope.traces.collectives import communication
-from stepscope.traces.conformance import check_plan
 from stepscope.traces.events import RankTrace
 from stepscope.traces.groups import NOT_SHARDED, group_budgets
 from stepscope.traces.idle import IdleGaps, idle_causes, idle_gaps, long_gaps
 from stepscope.traces.nesting import Launches, launches_of
-from stepscope.traces.rule_facts import gradient_sync, host_lateness, kernel_mix, step_flop, step_operators
+from stepscope.traces.rule_facts import check_plan, gradient_sync, host_lateness, kernel_mix, step_flop, step_operators
 from stepscope.traces.steps import (
     StepWindows,
     outside_work,
@@ -132,11 +131,11 @@ def _details(
 
         result = replace(result, kernels=kernel_table(trace, limit=wanted.limit))
     if "launches" in asked:
-        from stepscope.traces.launches import launch_statistics
+        from stepscope.traces.idle import launch_statistics
 
         result = replace(result, launches=launch_statistics(trace, launches))
     if "copies" in asked:
-        from stepscope.traces.copies import copy_table
+        from stepscope.traces.kernels import copy_table
 
         result = replace(result, copies=copy_table(trace))
     if "annotations" in asked:
@@ -178,8 +177,8 @@ def _details(
 
         result = replace(result, memory=known("memory", memory_timeline(trace, phases=phases)) or ())
     if "path" in asked:
-        from stepscope.traces.cpu_legs import cpu_legs
         from stepscope.traces.critical_path import Walk, critical_path, rank_legs
+        from stepscope.traces.replay import cpu_legs
 
         walk = Walk(trace.events, activity, launches)
         result = replace(

@@ -20,10 +20,10 @@ from stepscope.records.trace_rules import EARLY_SHARE, ROOT, ShardedUnits, UnitC
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity
-from stepscope.traces.copies import copy_kind
 from stepscope.traces.events import Category, Events, Ints, RankTrace, TraceMeta
 from stepscope.traces.groups import NOT_SHARDED, kind_by_name
 from stepscope.traces.kernel_names import Work
+from stepscope.traces.kernels import copy_kind
 from stepscope.traces.nesting import Launches
 from stepscope.traces.steps import BACKWARD, StepWindows, pass_at
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import nn
 
 from stepscope.rank.backward import WithoutReductions, summarise
-from stepscope.rank.instruments.timer import StepTimes
+from stepscope.rank.timer import StepTimes
 
 Step = tuple[StepTimes, dict[str, int], int]
 

@@ -9,9 +9,9 @@ from stepscope.collectives import REGISTRY
 from stepscope.rank.collectives import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.collectives import Setup
 from stepscope.rank.collectives.table import peers
+from stepscope.rank.comm.job import buffer_bytes, plan_size
 from stepscope.rank.comm.overlap import rows_of
-from stepscope.rank.comm.pairs import all_pairs
-from stepscope.rank.comm.sizes import buffer_bytes, plan_size
+from stepscope.rank.comm.sweep import all_pairs
 from stepscope.rank.mesh import Mesh
 
 

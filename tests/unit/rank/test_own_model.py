@@ -14,8 +14,8 @@ from torch import nn
 
 from stepscope.core.errors import UsageError
 from stepscope.rank.loading import MadeBatches
-from stepscope.rank.nest import mapped, samples_in
 from stepscope.rank.own_model import measure
+from stepscope.rank.precision import mapped, samples_in
 from stepscope.rank.sampling import Sampling
 from stepscope.rank.workloads import REGISTRY, default_loss
 from stepscope.records.plan import OWN_INPUT, InputNeeds, MeasuredModel, ModelQuestion

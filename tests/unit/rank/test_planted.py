@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.unit.cells import cell_spec
 
-from stepscope.rank import planted
-from stepscope.rank.instruments.timer import StepTimes
-from stepscope.rank.planted import REMEMBERED, PlantedFaults
+from stepscope.rank import training
+from stepscope.rank.timer import StepTimes
+from stepscope.rank.training import REMEMBERED, PlantedFaults
 
 CPU = torch.device("cpu")
 MS = 1_000_000
@@ -20,8 +20,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0
         self.slept: list[float] = []
-        monkeypatch.setattr(planted.time, "perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr(planted.time, "sleep", self.sleep)
+        monkeypatch.setattr(training.time, "perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr(training.time, "sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stepscope.core.errors import MissingError
-from stepscope.rank.instruments.timer import CpuStepTimer, PendingStep
 from stepscope.rank.recorder import Recorder, StepFacts
+from stepscope.rank.timer import CpuStepTimer, PendingStep
 from stepscope.records.samples import SamplesHeader
 from stepscope.store.reader import read_samples
 

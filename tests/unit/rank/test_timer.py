@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.rank.instruments import timer
-from stepscope.rank.instruments.timer import (
+from stepscope.rank import timer
+from stepscope.rank.timer import (
     BACKWARD,
     COMMUNICATION,
     DATA,

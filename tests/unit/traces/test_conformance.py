@@ -10,7 +10,7 @@ import pytest
 from tests.hand_events import mark, trace
 
 from stepscope.records.trace_collectives import ConformanceCheck
-from stepscope.traces.conformance import check_plan
+from stepscope.traces.rule_facts import check_plan
 
 MESSAGE = {"numel": 8, "dtype": "float32"}
 PLAN = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.hand_events import copy, kernel, op, trace
 
-from stepscope.traces.copies import copy_kind, copy_table
+from stepscope.traces.kernels import copy_kind, copy_table
 from stepscope.traces.load import load_traces
 
 SETS = Path(__file__).parents[3].parent / "shared" / "data" / "traces"

@@ -9,11 +9,11 @@ from tests.hand_events import Row, call, kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
 from stepscope.report.views import trace_budget
+from stepscope.traces.activity import verdict_of
 from stepscope.traces.idle import REFILL_NS
 from stepscope.traces.job import analyse_job
 from stepscope.traces.load import Wanted
 from stepscope.traces.rank_pass import analyse
-from stepscope.traces.verdict import verdict_of
 
 OURS = {
     "launch": ("host_late", "launch_latency"),

@@ -8,7 +8,7 @@ from tests.hand_events import kernel, launch, op, trace
 from stepscope.records.trace_work import LaunchStatistics
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import RankTrace
-from stepscope.traces.launches import launch_statistics, queue_length
+from stepscope.traces.idle import launch_statistics, queue_length
 from stepscope.traces.nesting import launches_of
 
 

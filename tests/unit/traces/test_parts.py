@@ -12,7 +12,7 @@ import pytest
 from tests.trace_reference import SHARED
 
 from stepscope.core.errors import DataError
-from stepscope.traces import parts
+from stepscope.traces import load
 from stepscope.traces.events import RankTrace
 from stepscope.traces.job import analyse_job
 from stepscope.traces.load import DEVICE_ONLY, Wanted, load_file
@@ -34,15 +34,15 @@ def real_trace_text(name: str) -> bytes:
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every file is worth several processes; what they were given to read."""
     read: list[object] = []
-    original = parts.read_parts
+    original = load.read_parts
 
     def note(*args: object, **kwargs: object) -> tuple[int, int] | None:
         done = original(*args, **{**kwargs, "part_bytes": 1 << 20})  # type: ignore[arg-type]
         read.append(done)
         return done
 
-    monkeypatch.setattr(parts, "WORTH_BYTES", 0)
-    monkeypatch.setattr(parts, "read_parts", note)
+    monkeypatch.setattr(load, "WORTH_BYTES", 0)
+    monkeypatch.setattr(load, "read_parts", note)
     return read
 
 
@@ -81,7 +81,7 @@ def test_the_stretches_are_whole_events_one_after_the_other(tmp_path: Path) -> N
     path = tmp_path / "trace.json"
     text = real_trace_text(REAL[0])
     path.write_bytes(text)
-    found = parts.cuts(path, part_bytes=1 << 20)
+    found = load.cuts(path, part_bytes=1 << 20)
     assert len(found) > 10
     for (_, end), (start, _) in pairwise(found):
         assert text[end:start] == b",\n"

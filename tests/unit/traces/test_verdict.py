@@ -6,7 +6,7 @@ import pytest
 
 from stepscope.records.trace_budget import IdleCause, Parts, RankBudget
 from stepscope.records.trace_collectives import ExactSpans, RankWaitTotal
-from stepscope.traces.verdict import verdict_of
+from stepscope.traces.activity import verdict_of
 
 
 def budget(compute: int = 0, comm: int = 0, overlap: int = 0, memory: int = 0, idle: int = 0) -> RankBudget:

@@ -11,10 +11,9 @@ from stepscope.records.codec import to_builtins
 from stepscope.traces.activity import activity_of
 from stepscope.traces.buckets import bucket_rows
 from stepscope.traces.collectives import rank_communication
-from stepscope.traces.copies import copy_table
 from stepscope.traces.diff import diff_profiles, work_profile
-from stepscope.traces.kernels import kernel_table, sequence_rows
-from stepscope.traces.launches import launch_statistics
+from stepscope.traces.idle import launch_statistics
+from stepscope.traces.kernels import copy_table, kernel_table, sequence_rows
 from stepscope.traces.load import load_traces
 from stepscope.traces.memory import memory_timeline
 from stepscope.traces.modules import annotation_rows

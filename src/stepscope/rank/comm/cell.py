@@ -11,7 +11,7 @@ import torch.distributed as dist
 from stepscope.collectives import REGISTRY as SPECS
 from stepscope.core.errors import UsageError
 from stepscope.rank import flight
-from stepscope.rank.comm import overlap, pairs, sweep
+from stepscope.rank.comm import overlap, sweep
 from stepscope.rank.comm.job import CommJob
 from stepscope.rank.comm.loop import clock_of
 from stepscope.rank.mesh import reset
@@ -23,7 +23,7 @@ from stepscope.store.writer import LineFile, write_record
 
 KINDS: dict[CommKind, Callable[[CommJob], str | None]] = {
     "collective": sweep.run,
-    "pairs": pairs.run,
+    "pairs": sweep.run_pairs,
     "matmul": overlap.run_matmul,
     "overlap": overlap.run,
 }

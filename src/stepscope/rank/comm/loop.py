@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from stepscope.rank.collectives import Exchange, Issue, Waitable
-from stepscope.rank.instruments.timer import ClockName, between_ns, cuda_event
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.pace import Control, SlowestRanks
+from stepscope.rank.timer import ClockName, between_ns, cuda_event
 from stepscope.records.comm import CommMeasure, Mode
 from stepscope.stats.warmup import checkpoints, warmup_end
 

@@ -21,11 +21,10 @@ from torch import Tensor
 
 from stepscope.rank.collectives import Exchange, Waitable
 from stepscope.rank.collectives.table import Batch
-from stepscope.rank.comm.job import CommJob
+from stepscope.rank.comm.job import CommJob, Size, made
 from stepscope.rank.comm.loop import Call, clock_of, measure, time_calls
-from stepscope.rank.comm.sizes import Size, made
 from stepscope.rank.comm.sweep import planned, prepare, refused, sample, skipped
-from stepscope.rank.instruments.timer import between_ns, cuda_event
+from stepscope.rank.timer import between_ns, cuda_event
 from stepscope.records.comm import CommSample
 
 ALIGNED_FROM, ALIGNMENT = 128, 16

@@ -1,14 +1,24 @@
-"""Kind ``collective``: one collective over all sizes."""
+"""Kind ``collective``: one collective over all sizes.
+
+Kind ``pairs``: messages between every two ranks, one pair at a time while the others wait in a barrier.
+
+Every ordered pair one way, every unordered pair both ways at once. A sample is written by the two ranks of a pair.
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations, permutations
 from typing import Any
 
-from stepscope.rank.collectives import Exchange
-from stepscope.rank.comm.job import CommJob
-from stepscope.rank.comm.loop import Call, Timed, combine, measure
-from stepscope.rank.comm.sizes import Size, buffer_bytes, made, plan_size
+import torch
+from torch import Tensor
+
+from stepscope.rank.collectives import Exchange, Setup
+from stepscope.rank.collectives.table import between
+from stepscope.rank.comm.job import CommJob, Size, buffer_bytes, made, plan_size
+from stepscope.rank.comm.loop import Call, StopReason, Timed, combine, measure
+from stepscope.rank.comm.values import Values, fill
 from stepscope.records.comm import CommSample
 
 PROBE_ELEMENTS = 4
@@ -94,3 +104,108 @@ def _one_size(job: CommJob, size: Size) -> CommSample:
     job.enter("verify", size.size_bytes)
     correct, wrong = job.check(call, exchanges)
     return sample(size, timed, correct=correct, wrong=wrong)
+
+
+MIN_CALLS, MOST_CALLS = 2, 20
+MOST_PAIR_NS = 20_000_000
+"""Of one pair and size, where more than ``MIN_CALLS`` messages fit into it: 8 ranks have 84 pairs."""
+
+Pair = tuple[int, int]
+
+
+def all_pairs(world_size: int) -> list[tuple[Pair, bool]]:
+    """((sender, receiver), False) of every ordered pair, then ((lower, higher), True) of every unordered one."""
+    one_way = [(pair, False) for pair in permutations(range(world_size), 2)]
+    return [*one_way, *((pair, True) for pair in combinations(range(world_size), 2))]
+
+
+def run_pairs(job: CommJob) -> str | None:
+    """Measure every pair at every size; why the backend cannot, or None."""
+    unsupported = refused(job)
+    if unsupported is not None:
+        return unsupported
+    for index, asked_bytes in enumerate(job.cell.sizes_bytes):
+        _one_size_of_pairs(job, planned(job, asked_bytes), is_first=index == 0)
+    return None
+
+
+def _one_size_of_pairs(job: CommJob, size: Size, *, is_first: bool) -> None:
+    setup = job.setup(size.numel or 0)
+    buffers = made(job, size, 2 * (size.size_bytes or 0), lambda: [setup.empty(setup.numel).fill_(1) for _ in range(2)])
+    if isinstance(buffers, str):
+        job.writer.write(skipped(size, buffers))
+        return
+    pairs = all_pairs(job.mesh.world_size)
+    budget_ns = min(MOST_PAIR_NS, job.settings.budget_ns // len(pairs))
+    job.enter("measure", size.size_bytes)
+    for pair, bidirectional in pairs:
+        job.pulse.step += 1
+        values = job.values()  # by all ranks, so that they stay in step
+        job.barrier()
+        if job.mesh.rank not in pair:
+            continue
+        one = _Pairing(job, setup, pair, bidirectional, (buffers[0], buffers[1]))
+        job.writer.write(one.measure(size, values, budget_ns, warm=not is_first))
+    job.barrier()
+
+
+class _Pairing:
+    """The two ranks of one pair: their message, and how they start together."""
+
+    def __init__(
+        self, job: CommJob, setup: Setup, pair: Pair, bidirectional: bool, buffers: tuple[Tensor, Tensor]
+    ) -> None:
+        self._job, self._pair, self._bidirectional = job, pair, bidirectional
+        sends = bidirectional or job.mesh.rank == pair[0]
+        receives = bidirectional or job.mesh.rank == pair[1]
+        self._peer = pair[1] if job.mesh.rank == pair[0] else pair[0]
+        self._exchange = between(
+            setup,
+            to=self._peer if sends else None,
+            source=self._peer if receives else None,
+            buffers=buffers,
+        )
+        self._call = self._in_mode([self._exchange])
+        one = Setup(mesh=job.mesh, dtype=torch.int64, numel=1, reduce_op=None, in_place=False, root=0, pattern=None)
+        self._meeting = between(one, to=self._peer, source=self._peer)
+        # A barrier of two: both leave it within the time of one small message.
+        self._meet = self._in_mode([self._meeting])
+
+    def _in_mode(self, exchanges: list[Exchange]) -> Call:
+        # In one group: facing sends must not wait for each other.
+        return combine(exchanges, op="send_recv", mode="grouped", mesh=self._job.mesh)
+
+    def measure(self, size: Size, values: Values, budget_ns: int, *, warm: bool) -> CommSample:
+        """Messages as often as asked, or as the pair's budget allows. The first one is checked.
+
+        warm: the pair has exchanged messages before, so that without a fixed number none is given away as warm-up.
+        """
+        job, settings = self._job, self._job.settings
+        fill(self._exchange, values)
+        job.synchronize()
+        run_pairs = job.runner(self._call, pace=self._meet)
+        warmup = settings.warmup if settings.warmup is not None else 0 if warm else 1
+        warmup_ns = run_pairs(min(warmup, 1))
+        times_ns = [] if warmup_ns or settings.iterations == 0 else run_pairs(1)
+        correct, wrong = (None, None)
+        if settings.check and (warmup_ns or times_ns):
+            job.synchronize()
+            correct, wrong = job.verdict([self._exchange], [values])
+        warmup_ns += run_pairs(warmup - len(warmup_ns))
+        wanted = settings.iterations
+        if wanted is None:
+            affordable = budget_ns // max(1, (times_ns or warmup_ns)[-1])
+            wanted = self._agree(max(MIN_CALLS, min(MOST_CALLS, affordable)))
+        times_ns += run_pairs(wanted - len(times_ns))
+        reason: StopReason = "most calls" if len(times_ns) >= MOST_CALLS else "budget used up"
+        if settings.iterations is not None:
+            reason = "fixed number of calls"
+        timed = Timed(warmup_ns=tuple(warmup_ns), times_ns=tuple(times_ns), stop_reason=reason)
+        return sample(size, timed, correct=correct, wrong=wrong, peer=self._pair, bidirectional=self._bidirectional)
+
+    def _agree(self, count: int) -> int:
+        """The lower rank's ``count``, on both."""
+        self._meeting.inputs[0].tensor.fill_(count)
+        self._meet()
+        theirs = int(self._meeting.outputs[0].tensor)
+        return count if self._job.mesh.rank < self._peer else theirs

@@ -12,8 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.strategies._common import Session
-from stepscope.rank.strategies._ddp import DdpSession
+from stepscope.rank.strategies._common import DdpSession, Session
 from stepscope.records.plan import ModelFacts
 from stepscope.strategies.ddp import DdpOptions
 

@@ -23,10 +23,10 @@ from torch.distributed.pipelining import (
 )
 
 from stepscope.core.errors import UsageError
-from stepscope.rank.instruments.timer import BACKWARD, FORWARD, WAIT
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import ObservedOp
 from stepscope.rank.strategies._common import FlatSession, PlainSession, Session, clip_over, dtype_name
+from stepscope.rank.timer import BACKWARD, FORWARD, WAIT
 from stepscope.rank.workloads import Cuttable, Piece
 from stepscope.records.mesh import PipelineSpan
 from stepscope.records.plan import ModelFacts

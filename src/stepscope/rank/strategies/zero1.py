@@ -10,8 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.strategies._common import Session
-from stepscope.rank.strategies._ddp import DdpSession
+from stepscope.rank.strategies._common import DdpSession, Session
 from stepscope.records.plan import ModelFacts
 from stepscope.strategies.zero1 import Zero1Options
 

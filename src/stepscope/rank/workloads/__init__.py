@@ -4,8 +4,17 @@ A key ``python:MODULE:FUNCTION`` is built by that function of the user's.
 """
 
 from stepscope.core.registry import Registry
-from stepscope.rank.workloads._common import Build, Cuttable, Piece, Task, class_task
-from stepscope.rank.workloads._own import class_targets, default_loss, logits_of, own_build
+from stepscope.rank.workloads._common import (
+    Build,
+    Cuttable,
+    Piece,
+    Task,
+    class_targets,
+    class_task,
+    default_loss,
+    logits_of,
+    own_build,
+)
 from stepscope.workloads import PREFIX
 
 __all__ = ["REGISTRY", "Build", "Cuttable", "Piece", "Task", "class_targets", "class_task", "default_loss", "logits_of"]

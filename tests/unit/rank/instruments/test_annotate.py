@@ -12,7 +12,7 @@ from torch.profiler import profile
 
 import stepscope
 from stepscope.core.errors import UsageError
-from stepscope.rank.instruments.annotate import Annotated
+from stepscope.rank.annotate import Annotated
 
 
 class Block(nn.Module):

@@ -6,12 +6,14 @@ CPU: ``perf_counter_ns``. GPU: CUDA events on the compute stream, read later, so
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Literal, Protocol
 
 import torch
 from torch import nn
+from torch.profiler import record_function
 from torch.utils.hooks import RemovableHandle
 
 ClockName = Literal["perf_counter", "cuda_event"]
@@ -19,6 +21,29 @@ ClockName = Literal["perf_counter", "cuda_event"]
 DATA, FORWARD, BACKWARD, READY, COMMUNICATION, WAIT, OPTIMIZER, END = range(8)
 """What a mark closes. READY is the last local gradient; COMMUNICATION closes when all gradients are usable; WAIT is
 exposed, wherever it lies (a pipeline's messages)."""
+
+
+class Regions:
+    """``with regions(Regions.FORWARD): ...`` marks a profiled step and costs nothing in a timed one.
+
+    The names are those that a trace shows for the parts of a step.
+    """
+
+    STEP = "stepscope.step"
+    DATA = "stepscope.data"
+    FORWARD = "stepscope.forward"
+    LOSS = "stepscope.loss"
+    BACKWARD = "stepscope.backward"
+    COMMUNICATION = "stepscope.communication"
+    OPTIMIZER = "stepscope.optimizer"
+    PLANTED = "stepscope.planted"
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._nothing = nullcontext()
+
+    def __call__(self, name: str) -> AbstractContextManager[object]:
+        return record_function(name) if self._enabled else self._nothing
 
 
 @dataclass(frozen=True, slots=True)

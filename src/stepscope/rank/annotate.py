@@ -16,7 +16,7 @@ from torch.profiler import record_function
 from torch.utils.hooks import RemovableHandle
 
 from stepscope.core.errors import UsageError
-from stepscope.rank.nest import tensors_of
+from stepscope.rank.precision import tensors_of
 
 FORWARD, BACKWARD = "module: ", "backward: "
 """How names of ranges begin; `stepscope trace --show modules` reads the first."""
