@@ -23,5 +23,5 @@ def show(what: str, result: Comparison, *, bar: str) -> None:
     """``what``: "A / B" in words. bar: what the figure has to reach."""
     ratio, aa = result.ratio, result.aa
     interval = "too few rounds" if ratio.low is None else f"95% {ratio.low:.3f} to {ratio.high:.3f}"
-    spread = "" if aa is None or aa.low is None else f"; A/A {aa.ratio:.3f} ({aa.low:.3f} to {aa.high:.3f})"
-    print(f"{what}: {ratio.ratio:.3f} ({interval}; {result.rounds} rounds{spread}); bar: {bar}", flush=True)
+    spread = "" if aa is None or aa.low is None else f"; A/A {aa.value:.3f} ({aa.low:.3f} to {aa.high:.3f})"
+    print(f"{what}: {ratio.value:.3f} ({interval}; {result.rounds} rounds{spread}); bar: {bar}", flush=True)

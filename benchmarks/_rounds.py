@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import StepscopeError, Unavailable
-from stepscope.stats.compare import MIN_REPLICATES, RESAMPLES, MannWhitney, Ratio, mann_whitney, percentile_interval
+from stepscope.records.nouns import Estimate
+from stepscope.stats.compare import MIN_REPLICATES, RESAMPLES, MannWhitney, mann_whitney, percentile_interval
 from stepscope.stats.order import Samples, as_array, median_interval
 
 
@@ -25,8 +26,8 @@ class Comparison:
     test: Mann-Whitney U over the rounds' medians, or why it was refused.
     """
 
-    ratio: Ratio
-    aa: Ratio | None
+    ratio: Estimate
+    aa: Estimate | None
     aa_spread_fraction: float | None
     test: MannWhitney | Unavailable
     rounds: int
@@ -55,7 +56,7 @@ def compare_rounds(
     )
 
 
-def _paired_ratio(top: Sequence[Samples], bottom: Sequence[Samples], rng: np.random.Generator) -> Ratio:
+def _paired_ratio(top: Sequence[Samples], bottom: Sequence[Samples], rng: np.random.Generator) -> Estimate:
     if len(top) != len(bottom) or not top:
         raise StepscopeError(f"rounds do not pair up: {len(top)} against {len(bottom)}")
     above, below = _round_medians(top), _round_medians(bottom)
@@ -64,19 +65,19 @@ def _paired_ratio(top: Sequence[Samples], bottom: Sequence[Samples], rng: np.ran
     logs = np.log(above / below)
     ratio = math.exp(float(np.median(logs)))
     if logs.size < MIN_REPLICATES:
-        return Ratio(ratio=ratio, low=None, high=None)
+        return Estimate(value=ratio)
     interval = median_interval(logs, independent=True)
     if interval is None:
         index = rng.integers(0, logs.size, size=(RESAMPLES, logs.size))
         interval = percentile_interval(np.median(logs[index], axis=1))
-    return Ratio(ratio=ratio, low=math.exp(interval.low), high=math.exp(interval.high))
+    return Estimate(value=ratio, low=math.exp(interval[0]), high=math.exp(interval[1]))
 
 
 def _round_medians(rounds: Sequence[Samples]) -> NDArray[np.float64]:
     return np.array([float(np.median(as_array(samples))) for samples in rounds])
 
 
-def _spread(aa: Ratio | None) -> float | None:
+def _spread(aa: Estimate | None) -> float | None:
     if aa is None or aa.low is None or aa.high is None:
         return None
     return max(abs(aa.low - 1.0), abs(aa.high - 1.0))

@@ -327,8 +327,8 @@ def _by_all_steps(diffs: Sequence[TraceDiff], before: Path, after: Path) -> list
             steps = f"{old.step.size:,} + {new.step.size:,} timed steps of the whole job, replicate: {kind}"
             verdict, why = step_verdict(change, f"over {steps}")
             diff = replace(
-                diff, verdict=verdict, why=f"{why}; the tables are of the profiled steps", ratio=change.ratio,
-                ratio_low=change.low, ratio_high=change.high, p_value=change.p_value,
+                diff, verdict=verdict, why=f"{why}; the tables are of the profiled steps", ratio=change.ratio.value,
+                ratio_low=change.ratio.low, ratio_high=change.ratio.high, p_value=change.p_value,
             )  # fmt: skip
         found.append(diff)
     return found

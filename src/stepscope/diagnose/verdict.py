@@ -17,7 +17,8 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.trace_facts import exposed_transfer
 from stepscope.diagnose.verdict_words import CAUSES_OF_TRANSFER, KIND_OF_EVENT, KIND_OF_RULE, worded
-from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Quiet, Share, TimeCost, VerdictKind, VerdictPart
+from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Quiet, TimeCost, VerdictKind, VerdictPart
+from stepscope.records.nouns import Estimate
 from stepscope.results.diary import (
     JobSteps,
     Numbers,
@@ -181,7 +182,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     kind, ranks = _kind(steps, diagnosis, costs)
     if failed is not None and job.end is not None:
         kind, ranks = failed, job.end.ranks
-    middle, low, high = step_interval(steps)
+    timed = step_interval(steps)
     first = costs[0] if costs and costs[0].kind == kind else None
     verdict = JobVerdict(
         kind=kind,
@@ -193,9 +194,9 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         headline="",
         costs=tuple(costs),
         tree=tree_of(steps, cause=kind),
-        step_ns=middle,
-        step_low_ns=low,
-        step_high_ns=high,
+        step_ns=timed.value,
+        step_low_ns=timed.low,
+        step_high_ns=timed.high,
         profiled_step_ns=job.profiled_step_ns,
         steps_timed=steps.steps,
         steps_profiled=job.steps_profiled,
@@ -351,7 +352,7 @@ def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow], *, ahead:
             high = None if low is None else 2 * saved - low
             yield TimeCost(
                 kind="straggler",
-                share=Share(value=saved, low=low, high=high),
+                share=Estimate(value=saved, low=low, high=high),
                 stake_fraction=saved,
                 ranks=ranks,
                 excess_ns=worst.excess_ns,
@@ -432,7 +433,7 @@ def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) ->
         value = finding.stake_fraction or 0.0
         yield TimeCost(
             kind=kind,
-            share=Share(value=value),
+            share=Estimate(value=value),
             stake_fraction=value,
             ranks=finding.ranks,
             rules=(finding.rule,),

@@ -12,7 +12,8 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rules.straggler import CAUSE_ADVICE
-from stepscope.records.finding import Advice, Diagnosis, JobVerdict, Share, TimeCost, VerdictKind
+from stepscope.records.finding import Advice, Diagnosis, JobVerdict, TimeCost, VerdictKind
+from stepscope.records.nouns import Estimate
 from stepscope.records.profile import JobEnd
 from stepscope.results.diary import JobSteps, between_steps, crowd, drift
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
@@ -171,7 +172,7 @@ def worded(
     )
 
 
-def percent(share: Share) -> str:
+def percent(share: Estimate) -> str:
     """``38 % (±2)``; the interval's half width in points where there is one."""
     text = format_percent(share.value)
     if share.low is None or share.high is None:

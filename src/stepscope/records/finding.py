@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Literal
 
 from stepscope.core.dataclass import dataclass
+from stepscope.records.nouns import Estimate
 
 Severity = Literal["info", "warning", "problem"]
 
@@ -114,15 +115,6 @@ VerdictKind = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """A share and its block-bootstrap 95% interval; None where the steps are too few for one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictPart:
     """A line of the tree: mean nanoseconds a step, as a share of the whole; the parts of one level sum to their parent.
 
@@ -147,7 +139,7 @@ class TimeCost:
     """
 
     kind: VerdictKind
-    share: Share
+    share: Estimate
     of: Literal["step", "wall"] = "step"
     stake_fraction: float | None = None
     ranks: tuple[int, ...] = ()
@@ -170,7 +162,7 @@ class JobVerdict:
 
     kind: VerdictKind
     ranks: tuple[int, ...] = ()
-    share: Share | None = None
+    share: Estimate | None = None
     of: Literal["step", "wall"] = "step"
     stake_fraction: float | None = None
     confidence: str

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from stepscope.core.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Status = Literal["ok", "oom", "host_oom", "timeout", "error", "killed", "unsupported", "skipped", "interrupted"]
 Scaling = Literal["strong", "weak"]
@@ -15,22 +18,42 @@ EXPOSED_COMM, EXPOSED_COMM_SHORT = "exposed communication", "exposed comm"
 """A step's communication under no computation: its name in every title, legend and sentence; in a narrow column."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """A figure and its 95% interval in base units; low, high None: too few samples, or the source gives none.
+Ends = tuple[float, float]
+"""Low and high end of an interval."""
 
-    n: replicates behind it (steps, epochs, rounds); None: not told.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A number and the ends of its interval, in one unit: 95% of what was measured, 80% of what was predicted.
+
+    low, high None: too few samples, or the source gives none.
     """
 
     value: float
     low: float | None = None
     high: float | None = None
-    n: int | None = None
 
-    def times(self, factor: float) -> Measured:
+    def times(self, factor: float) -> Self:
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
         return replace(self, value=self.value * factor, low=low, high=high)
 
-    def below(self, other: Measured) -> bool | None:
+    def below(self, other: Estimate) -> bool | None:
         """Whether both intervals leave no doubt that this figure is the smaller; None: one of them is unknown."""
         return None if self.high is None or other.low is None else self.high < other.low
+
+    def leaves_out(self, value: float) -> bool:
+        """Whether there is an interval, and ``value`` is outside of it."""
+        return self.low is not None and self.high is not None and not self.low <= value <= self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Estimate):
+    """A figure in base units. n: replicates behind it (steps, epochs, rounds); None: not told."""
+
+    n: int | None = None
+
+    @classmethod
+    def between(cls, value: float, ends: Ends | None, *, n: int | None = None) -> Measured:
+        """``value`` with its interval, where there is one."""
+        low, high = ends or (None, None)
+        return cls(value=value, low=low, high=high, n=n)

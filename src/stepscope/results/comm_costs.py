@@ -184,7 +184,7 @@ def _row(same: Sequence[MatchedCollective], hosts: Mapping[int, str | None], *, 
     first = same[0]
     times = np.array([float(each.transfer_ns or 0) for each in same])
     known = {hosts.get(rank) for rank in _ranks(first)}
-    interval = bootstrap_median_interval(times, rng=np.random.default_rng(_SEED))
+    low, high = bootstrap_median_interval(times, rng=np.random.default_rng(_SEED)) or (None, None)
     return CommRow(
         **{
             **UNMEASURED,
@@ -194,7 +194,7 @@ def _row(same: Sequence[MatchedCollective], hosts: Mapping[int, str | None], *, 
             "world_size": first.group_size, "hosts": None if None in known else len(known), "device": device,
             "backend": backend, "env": {}, "network": None, "size_bytes": first.size_bytes,
             "asked_bytes": first.size_bytes, "iterations": len(same), "time_ns_median": float(np.median(times)),
-            "time_ns_low": interval.low if interval else None, "time_ns_high": interval.high if interval else None,
+            "time_ns_low": low, "time_ns_high": high,
             "time_ns_mean": float(times.mean()), "time_ns_min": float(times.min()), "time_ns_max": float(times.max()),
         }
     )  # fmt: skip

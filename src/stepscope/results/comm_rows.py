@@ -19,7 +19,7 @@ from stepscope.records.cell import CellStatus
 from stepscope.records.comm import CommRow, CommSample, CommSpec, CommSummary
 from stepscope.records.network import hosts_of
 from stepscope.records.samples import RankCommSamples
-from stepscope.stats.order import summary
+from stepscope.stats.order import measured_median
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_comm_samples, read_if_there, read_record, read_run
 from stepscope.store.writer import write_bytes
@@ -200,17 +200,22 @@ def _per_call(times: Sequence[tuple[int, ...]]) -> NDArray[np.float64] | None:
     return np.asarray(table.max(axis=0))
 
 
-_SUMMARY = ("median", "low", "high", "mean", "min", "p90", "p99", "max")
-
-
 def _timed(row: CommRow, times: NDArray[np.float64], *, warmup: int, stop_reason: str | None) -> CommRow:
-    found = summary(times)
+    middle = measured_median(times)
+    p90, p99 = np.quantile(times, [0.9, 0.99])
     return replace(
         row,
-        iterations=found.n,
+        iterations=middle.n,
         warmup=warmup,
         stop_reason=stop_reason,
-        **{f"time_ns_{name}": getattr(found, name) for name in _SUMMARY},
+        time_ns_median=middle.value,
+        time_ns_low=middle.low,
+        time_ns_high=middle.high,
+        time_ns_mean=float(times.mean()),
+        time_ns_min=float(times.min()),
+        time_ns_p90=float(p90),
+        time_ns_p99=float(p99),
+        time_ns_max=float(times.max()),
     )
 
 

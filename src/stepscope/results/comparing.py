@@ -18,7 +18,7 @@ from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted, grouped
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Comparison, ComparisonVerdict, Replicates, ScalingBudget
-from stepscope.records.nouns import Measured, Scaling
+from stepscope.records.nouns import Estimate, Measured, Scaling
 from stepscope.records.training import TrainingRun
 from stepscope.results.diary import job_steps
 from stepscope.results.differences import SweepPair, conditions_of, sweep_pairs
@@ -202,9 +202,9 @@ def figure(
         higher_is_better=higher_is_better,
         first=first,
         second=second,
-        ratio=found.ratio,
-        low=found.low,
-        high=found.high,
+        ratio=found.ratio.value,
+        low=found.ratio.low,
+        high=found.ratio.high,
         p_value=found.p_value,
         untested=found.untested,
         replicate=None if replicates is None else replicates[0].kind,
@@ -216,10 +216,10 @@ def figure(
 
 def _untested(first: Measured, second: Measured) -> Change:
     """One figure a side; where both have an interval, the widest that the ratio can be."""
-    ratio, why = second.value / first.value, "no replicates: one figure on each side"
-    if first.low is None or first.high is None or second.low is None or second.high is None or first.low <= 0:
-        return Change(ratio=ratio, untested=why)
-    return Change(ratio=ratio, low=second.low / first.high, high=second.high / first.low, untested=why)
+    ratio = Estimate(value=second.value / first.value)
+    if first.low and first.high and second.low is not None and second.high is not None and first.low > 0:
+        ratio = replace(ratio, low=second.low / first.high, high=second.high / first.low)
+    return Change(ratio=ratio, untested="no replicates: one figure on each side")
 
 
 def _verdict(found: Change, *, higher_is_better: bool, wider: bool) -> ComparisonVerdict:
@@ -227,14 +227,14 @@ def _verdict(found: Change, *, higher_is_better: bool, wider: bool) -> Compariso
 
     wider: the interval holds what the test cannot know (what two runs differ by), and decides alone that there is nothing.
     """
-    if found.low is None or found.high is None:
+    if found.ratio.low is None:
         return "not tested"
     significant = found.apart if found.p_value is None else found.p_value < SIGNIFICANT
     if found.apart != significant and not (wider and not found.apart):
         return "not clear"
     if not found.apart:
         return "no significant difference"
-    return "better" if (found.ratio > 1.0) == higher_is_better else "worse"
+    return "better" if (found.ratio.value > 1.0) == higher_is_better else "worse"
 
 
 def lacking(compared: ComparedFigure) -> Literal["test", "interval"] | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
-from stepscope.records.finding import Share
+from stepscope.records.nouns import Estimate, Measured
 from stepscope.records.profile import NO_TIMED_STEP, EventKind
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
 from stepscope.stats.compare import bootstrap_median_interval, share_interval
@@ -226,7 +226,7 @@ def _own(
     return np.full_like(whole, np.nan), np.full_like(whole, np.nan), "unknown"
 
 
-def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> Share | None:
+def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> Estimate | None:
     """Sum of the parts / sum of the wholes over steps (and ranks), with its block-bootstrap interval; None: not known.
 
     block: steps that belong together, such as a period.
@@ -236,14 +236,13 @@ def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> S
         return None
     top, bottom = np.nan_to_num(part).mean(axis=0), np.broadcast_to(whole, part.shape).mean(axis=0)
     low, high = share_interval(top, bottom, rng=np.random.default_rng(_SEED), block=block) or (None, None)
-    return Share(value=float(top.sum() / bottom.sum()), low=low, high=high)
+    return Estimate(value=float(top.sum() / bottom.sum()), low=low, high=high)
 
 
-def step_interval(steps: JobSteps) -> tuple[float, float | None, float | None]:
-    """(median ns of the slowest rank's step, low, high): block bootstrap, 95%."""
-    interval = bootstrap_median_interval(steps.step_ns[:: _stride(steps)], rng=np.random.default_rng(_SEED))
-    middle = float(np.median(steps.step_ns))
-    return (middle, None, None) if interval is None else (middle, interval.low, interval.high)
+def step_interval(steps: JobSteps) -> Measured:
+    """Median ns of the slowest rank's step, with a block bootstrap's interval."""
+    ends = bootstrap_median_interval(steps.step_ns[:: _stride(steps)], rng=np.random.default_rng(_SEED))
+    return Measured.between(float(np.median(steps.step_ns)), ends, n=steps.steps)
 
 
 def _stride(steps: JobSteps) -> int:
@@ -318,7 +317,7 @@ class Between:
 
     kind: EventKind
     what: str
-    share: Share
+    share: Estimate
     ranks: tuple[int, ...]
     count: int
     mean_ns: float
@@ -398,7 +397,7 @@ class Pauses:
     period: None where they do not come regularly beyond chance, last differently long, or lacked a processor.
     """
 
-    share: Share
+    share: Estimate
     mean_ns: float
     period: int | None
     rank: int | None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch, TrainingRun
-from stepscope.stats.order import Interval, median, median_interval
+from stepscope.stats.order import median, median_interval
 
 
 def timed_epochs(run: TrainingRun) -> list[Epoch]:
@@ -49,18 +49,8 @@ def epoch_time(run: TrainingRun, drop_epochs: int = 1) -> Measured | None:
     times = steady_times(run, drop_epochs)
     if not times:
         return run.epoch_ns
-    interval = _interval(times)
-    return Measured(
-        value=median(times),
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        n=len(times),
-    )
-
-
-def _interval(times: Sequence[float]) -> Interval | None:
-    found = median_interval(times)
-    return Interval(min(times), max(times)) if found is None and len(times) > 1 else found
+    ends = median_interval(times) or ((min(times), max(times)) if len(times) > 1 else None)
+    return Measured.between(median(times), ends, n=len(times))
 
 
 def per_second(time: Measured, amount: float) -> Measured:

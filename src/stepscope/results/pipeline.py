@@ -19,7 +19,7 @@ from stepscope.records.nouns import Measured
 from stepscope.records.samples import CellResult, RankSummary
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import CellEvidence
-from stepscope.stats.order import median_interval
+from stepscope.stats.order import measured_median
 
 STAGES, MICRO_BATCHES, CHUNKS, SCHEDULE = "pipeline_parallel", "micro_batches", "pipeline_chunks", "pipeline_schedule"
 """Settings that importers write: ranks of a pipeline, micro-batches of a step, chunks of layers a rank, schedule."""
@@ -121,9 +121,7 @@ class MeasuredPipeline:
         shares = [
             1 - sum(s.end_ns - s.start_ns for s in step) / (self.layout.ranks * _length(step)) for step in self.steps
         ]
-        interval = median_interval(shares)
-        around = (None, None) if interval is None else (interval.low, interval.high)
-        return Measured(value=median(shares), low=around[0], high=around[1], n=len(shares))
+        return measured_median(shares)
 
     @cached_property
     def times(self) -> tuple[StageTime, ...]:

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
-from stepscope.records.nouns import Measured, Scaling
+from stepscope.records.nouns import Estimate, Measured, Scaling
 from stepscope.records.training import Epoch, ScalingRow, TrainingRun
 from stepscope.results.epochs import best_accuracy, epochs_mixed, steady_epochs, steady_times
 from stepscope.results.learning import duplicated, quality, same_data, scaling_of, target_times
@@ -280,19 +279,15 @@ def _differ(one: object, other: object) -> bool:
     return one is not None and other is not None and one != other
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Speedup:
-    value: float
-    low: float | None
-    high: float | None
-    basis: str
-    of_medians: float | None = None
+_Speedup = tuple[Estimate, str, float | None]
+"""The speed-up, what it is computed from, and that of medians where it is one of means."""
 
 
 def _row(run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequence[float]) -> ScalingRow | None:
     found = _speedup(run, base, drop_epochs)
     if found is None or run.world_size is None or base.world_size is None:
         return None
+    speedup, basis, of_medians = found
     is_baseline = run.run_id == base.run_id
     relative = run.world_size / base.world_size
     return ScalingRow(
@@ -302,14 +297,14 @@ def _row(run: TrainingRun, base: TrainingRun, drop_epochs: int, targets: Sequenc
         world_size=run.world_size,
         baseline_world_size=base.world_size,
         is_baseline=is_baseline,
-        basis=found.basis,
-        speedup=found.value,
-        low=None if is_baseline else found.low,
-        high=None if is_baseline else found.high,
-        efficiency=found.value / relative,
+        basis=basis,
+        speedup=speedup.value,
+        low=None if is_baseline else speedup.low,
+        high=None if is_baseline else speedup.high,
+        efficiency=speedup.value / relative,
         scaling=None if is_baseline else scaling_of(run, base),
         rating=None,
-        speedup_of_medians=found.of_medians,
+        speedup_of_medians=of_medians,
         best_accuracy=best_accuracy(run),
         baseline_best_accuracy=best_accuracy(base),
         targets=() if is_baseline else target_times(run, base, targets),
@@ -352,12 +347,9 @@ def _ratio(top: Measured, bottom: Measured, basis: str, *, scale: float = 1.0) -
     value = scale * top.value / bottom.value
     low = _reach(top.low, top.value, bottom.value, bottom.high)
     high = _reach(top.value, top.high, bottom.low, bottom.value)
-    return _Speedup(
-        value=value,
-        low=None if low is None or high is None else value * math.exp(-low),
-        high=None if low is None or high is None else value * math.exp(high),
-        basis=basis,
-    )
+    if low is None or high is None:
+        return Estimate(value=value), basis, None
+    return Estimate(value=value, low=value * math.exp(-low), high=value * math.exp(high)), basis, None
 
 
 def _reach(*ends: float | None) -> float | None:
@@ -374,14 +366,7 @@ def _of_epochs(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> _Speedu
     if not mine or not theirs:
         return None
     ratio = ratio_of_means(theirs, mine, rng=np.random.default_rng(BOOTSTRAP_SEED))
-    assert math.isclose(ratio.ratio, fmean(theirs) / fmean(mine))
-    return _Speedup(
-        value=ratio.ratio,
-        low=ratio.low,
-        high=ratio.high,
-        basis=_basis(run, base, drop_epochs),
-        of_medians=median(theirs) / median(mine),
-    )
+    return ratio, _basis(run, base, drop_epochs), median(theirs) / median(mine)
 
 
 def _basis(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> str:

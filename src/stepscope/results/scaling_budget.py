@@ -16,7 +16,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.records.comparison import ScalingBudget, ScalingPart, ScalingReading
-from stepscope.records.nouns import EXPOSED_COMM, Measured, Scaling
+from stepscope.records.nouns import EXPOSED_COMM, Estimate, Measured, Scaling
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.training import ScalingRow, TrainingRun
@@ -196,7 +196,7 @@ def _pair(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:
         work = run.world / base.world if kind == "weak" else 1.0
         readings.append(
             _reading(
-                kind, ratio.ratio * work, _times(ratio.low, work), _times(ratio.high, work), run.world / base.world,
+                kind, ratio.times(work), run.world / base.world,
                 times[1].value, times[0].value, base.parts, run.parts,
             )
         )  # fmt: skip
@@ -230,27 +230,25 @@ def _by_work(run: _Traced, base: _Traced) -> tuple[Scaling | None, str | None]:
 
 def _reading(
     scaling: Scaling | None,
-    speedup: float,
-    low: float | None,
-    high: float | None,
+    speedup: Estimate,
     ratio: float,
     time: float,
     base_time: float,
     base_parts: Mapping[str, float],
     parts: Mapping[str, float],
 ) -> ScalingReading:
-    efficiency = speedup / ratio
+    efficiency = speedup.value / ratio
     lost = time * (1 - efficiency)
     scale = time * efficiency / base_time
     base_parts, parts = ({key: _resolved(ns) for key, ns in each.items()} for each in (base_parts, parts))
     loss = {key: _resolved(parts[key] - base_parts[key] * scale) for key in parts}
     return ScalingReading(
         scaling=scaling,
-        speedup=speedup,
-        low=low,
-        high=high,
+        speedup=speedup.value,
+        low=speedup.low,
+        high=speedup.high,
         efficiency=efficiency,
-        rating=rate(speedup, world_size=ratio),
+        rating=rate(speedup.value, world_size=ratio),
         ideal_ns=time * efficiency,
         lost_ns=lost,
         parts=tuple(
@@ -278,16 +276,12 @@ def _resolved(ns: float) -> float:
     return 0.0 if abs(ns) < RESOLUTION_NS else ns
 
 
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
-
-
 def _of_run(run: TrainingRun, base: TrainingRun, row: ScalingRow, drop_epochs: int) -> ScalingBudget | None:
     unit, times = _run_times(run, base, drop_epochs)
     if times is None:
         return None
     ranks = (row.baseline_world_size, row.world_size)
-    readings = [(row.scaling, row.speedup, row.low, row.high)]
+    readings = [(row.scaling, Estimate(value=row.speedup, low=row.low, high=row.high))]
     decided_by = _batches(run, base, row.scaling)
     return _budget(run, base, unit, times, ranks, readings, basis=row.basis, decided_by=decided_by)
 
@@ -302,12 +296,12 @@ def _undecided(run: TrainingRun, runs: Sequence[TrainingRun]) -> ScalingBudget |
     ranks, times = (base.world_size, run.world_size), (base.step_ns, run.step_ns)
     strong = base.step_ns.value / run.step_ns.value
     weak = strong * (run.world_size / base.world_size)
-    readings: list[_Known] = [("strong", strong, None, None), ("weak", weak, None, None)]
+    readings: list[_Known] = [("strong", Estimate(value=strong)), ("weak", Estimate(value=weak))]
     return _budget(run, base, "step", times, ranks, readings, basis="step time", decided_by=None)
 
 
-_Known = tuple[Scaling | None, float, float | None, float | None]
-"""Scaling, speed-up and the ends of its interval."""
+_Known = tuple[Scaling | None, Estimate]
+"""Scaling and speed-up."""
 
 
 def _budget(
@@ -340,7 +334,7 @@ def _budget(
         readings=tuple(
             _reading(*each, ranks[1] / ranks[0], times[1].value, times[0].value, theirs, mine) for each in readings
         ),
-        no_interval=None if readings[0][2] is not None else _why_no_interval(unit, [each.n for each in times]),
+        no_interval=None if readings[0][1].low is not None else _why_no_interval(unit, [each.n for each in times]),
         no_parts=None if known else f"the files record only the time of {a_unit}, not its parts",
     )
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
+from stepscope.records.nouns import Estimate
 from stepscope.stats.compare import RESAMPLES, percentile_interval
 from stepscope.stats.measured import BOOTSTRAP_SEED
-from stepscope.stats.order import Interval
 
 MIN_SIZES = 4
 """Different numbers of ranks: with three, the three parameters of the law pass through any three points."""
@@ -31,47 +31,43 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePoint:
-    """Throughput on ``world_size`` ranks relative to one of the points, and its 95% interval where there is one."""
+    """speedup: throughput on ``world_size`` ranks relative to one of the points."""
 
     world_size: int
-    speedup: float
-    low: float | None = None
-    high: float | None = None
+    speedup: Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingLaw:
-    """A fitted law. serial_fraction: s, with its 95% interval; coherency: k, 0 and no interval in Amdahl's law.
+    """A fitted law. serial_fraction: s; coherency: k, 0 and no interval in Amdahl's law.
 
     max_relative_error: of the fitted throughput at the measured sizes. sizes: how many there were.
     """
 
-    serial_fraction: float
-    serial_interval: Interval
-    coherency: float
-    coherency_interval: Interval | None
+    serial_fraction: Estimate
+    coherency: Estimate
     max_relative_error: float
     sizes: int
 
     def efficiency(self, world_size: float) -> float:
         """Throughput of ``world_size`` ranks over that many times one rank's."""
         more = world_size - 1
-        return 1.0 / (1.0 + self.serial_fraction * more + self.coherency * world_size * more)
+        return 1.0 / (1.0 + self.serial_fraction.value * more + self.coherency.value * world_size * more)
 
     @property
     def most_speedup(self) -> float | None:
         """Largest speed-up of any number of ranks: at the peak, or 1 / s; None: the fit shows no limit."""
-        if self.coherency > 0:
+        if self.coherency.value > 0:
             peak = self.best_world_size or 1.0
             return peak * self.efficiency(peak)
-        return 1.0 / self.serial_fraction if self.serial_fraction > 0 else None
+        return 1.0 / self.serial_fraction.value if self.serial_fraction.value > 0 else None
 
     @property
     def best_world_size(self) -> float | None:
         """Ranks beyond which more are slower: sqrt((1 - s) / k), at least 1; None without coherency."""
-        if self.coherency <= 0:
+        if self.coherency.value <= 0:
             return None
-        return math.sqrt(max(1.0, (1.0 - self.serial_fraction) / self.coherency))
+        return math.sqrt(max(1.0, (1.0 - self.serial_fraction.value) / self.coherency.value))
 
 
 def fit_amdahl(points: Sequence[SizePoint]) -> ScalingLaw | Unavailable:
@@ -89,13 +85,13 @@ def fit_usl(points: Sequence[SizePoint]) -> ScalingLaw | Unavailable:
 
 
 def _fit(points: Sequence[SizePoint], *, coherency: bool) -> ScalingLaw | Unavailable:
-    usable = [p for p in points if p.world_size >= 1 and p.speedup > 0 and math.isfinite(p.speedup)]
+    usable = [p for p in points if p.world_size >= 1 and p.speedup.value > 0 and math.isfinite(p.speedup.value)]
     sizes = len({p.world_size for p in usable})
     if sizes < MIN_SIZES:
         counts = ", ".join(str(n) for n in sorted({p.world_size for p in usable})) or "none"
         return Unavailable(f"{sizes} different numbers of ranks ({counts}): a scaling law needs at least {MIN_SIZES}")
     n = np.array([p.world_size for p in usable], dtype=np.float64)
-    time = n / np.array([p.speedup for p in usable])
+    time = n / np.array([p.speedup.value for p in usable])
     columns = [np.ones_like(n), n - 1.0, n * (n - 1.0)][: 3 if coherency else 2]
     design = np.stack(columns, axis=1) / time[:, None]  # relative to the measured time: every size counts the same
     best = _solve(design, np.ones((n.size, 1)))[:, 0]
@@ -103,32 +99,34 @@ def _fit(points: Sequence[SizePoint], *, coherency: bool) -> ScalingLaw | Unavai
     free = n.size - design.shape[1]
     draws = _draws(usable, float(np.sqrt((residual**2).sum() / free)), free)
     solved = _solve(design, draws.T)
-    serial = percentile_interval(solved[1] / solved[0])
     error = float(np.abs(1.0 / (residual + 1.0) - 1.0).max())
     return ScalingLaw(
-        serial_fraction=float(best[1] / best[0]),
-        serial_interval=serial,
-        coherency=float(best[2] / best[0]) if coherency else 0.0,
-        coherency_interval=percentile_interval(solved[2] / solved[0]) if coherency else None,
+        serial_fraction=_parameter(best, solved, 1),
+        coherency=_parameter(best, solved, 2) if coherency else Estimate(value=0.0),
         max_relative_error=error,
         sizes=sizes,
     )
 
 
+def _parameter(best: Floats, solved: Floats, index: int) -> Estimate:
+    low, high = percentile_interval(solved[index] / solved[0])
+    return Estimate(value=float(best[index] / best[0]), low=low, high=high)
+
+
 def _draws(points: Sequence[SizePoint], residual: float, free: int) -> Floats:
     """Measured times relative to themselves, drawn again [resamples, points]."""
     rng = np.random.default_rng(BOOTSTRAP_SEED)
-    own = np.array([_own_spread(p) for p in points])
+    own = np.array([_own_spread(p.speedup) for p in points])
     shape = (RESAMPLES, len(points))
     noise = np.where(own >= residual, own * rng.standard_normal(shape), residual * rng.standard_t(free, size=shape))
     return np.asarray(np.exp(np.clip(noise, -_WIDEST, _WIDEST)))
 
 
-def _own_spread(point: SizePoint) -> float:
-    """Standard deviation of log(speed-up) that the point's own interval tells; 0 without one."""
-    if point.low is None or point.high is None or point.low <= 0:
+def _own_spread(speedup: Estimate) -> float:
+    """Standard deviation of log(speed-up) that its own interval tells; 0 without one."""
+    if speedup.low is None or speedup.high is None or speedup.low <= 0:
         return 0.0
-    return math.log(point.high / point.low) / (2 * _Z95)
+    return math.log(speedup.high / speedup.low) / (2 * _Z95)
 
 
 def _solve(design: Floats, targets: Floats) -> Floats:

@@ -251,7 +251,7 @@ def _always_last(mine: Floats, rest: Floats, ranks: int) -> bool:
     if (mine <= slowest).any() or np.median(mine - slowest) <= MIN_ROTATING * np.median(rest):
         return False
     ratio = mean_interval(np.log(mine / np.maximum(slowest, 1.0)))
-    clear = ratio is not None and ratio.low > np.log(CLEAR_HOST)
+    clear = ratio is not None and ratio[0] > np.log(CLEAR_HOST)
     return bool(clear) or count / ranks / comb(count, ranks) ** steps < HOST_P
 
 

@@ -26,13 +26,10 @@ from stepscope.results.held import held_by
 class Hidden:
     """Communication under computation in the profiled steps of all ranks.
 
-    share: of all communication. low, high: of the single steps; None: one step. comm_ns: of a rank and step, mean.
+    share: of all communication of its ``n`` steps; low, high: least and most of a step. comm_ns: of a rank and step, mean.
     """
 
-    share: float
-    low: float | None
-    high: float | None
-    steps: int
+    share: Measured
     comm_ns: float
 
 
@@ -124,10 +121,11 @@ def hidden_of(trace: TraceEvidence) -> Hidden | None:
         return None
     shares = [overlap / total for overlap, total in sums if total]
     return Hidden(
-        share=sum(overlap for overlap, _ in sums) / comm,
-        low=min(shares) if len(shares) > 1 else None,
-        high=max(shares) if len(shares) > 1 else None,
-        steps=len(shares),
+        share=Measured.between(
+            sum(overlap for overlap, _ in sums) / comm,
+            (min(shares), max(shares)) if len(shares) > 1 else None,
+            n=len(shares),
+        ),
         comm_ns=fmean(p.comm_ns for parts in each for p in parts),
     )
 
@@ -140,10 +138,10 @@ def overlap_conclusions(found: Sequence[OverlapGain]) -> tuple[str, ...]:
 def _said(gain: OverlapGain) -> Iterator[str]:
     inside, after = gain.inside.run, gain.after.run
     hidden, none = gain.hidden_inside, gain.hidden_after
-    span = "" if hidden.low is None else f"{_percent(hidden.low)} to {_percent(hidden.high)} "
+    span = "" if hidden.share.low is None else f"{_percent(hidden.share.low)} to {_percent(hidden.share.high)} "
     yield (
-        f"{inside.label} hides {_percent(hidden.share)} of its communication under computation"
-        f" ({span}in {counted(hidden.steps, 'profiled step')}); {after.label} hides {_percent(none.share)}"
+        f"{inside.label} hides {_percent(hidden.share.value)} of its communication under computation"
+        f" ({span}in {counted(hidden.share.n or 0, 'profiled step')}); {after.label} hides {_percent(none.share.value)}"
     )
     yield step_said(gain)
     if gain.step.verdict != "better" and gain.inside.spec.device == "cpu" and gain.inside.spec.network is None:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError, Unavailable
+from stepscope.records.nouns import Ends, Estimate
 from stepscope.stats.order import (
     CONFIDENCE,
     MIN_INTERVAL_SAMPLES,
-    Interval,
     Samples,
     as_array,
     doubled_mid_ranks,
@@ -34,15 +34,6 @@ LONG = 20_000
 
 _LOOKED_AT = 10_000  # leading steps that show how steps depend on each other
 _CHUNK_ELEMENTS = 4_000_000  # of one matrix of resampled values: 32 MB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ratio:
-    """A ratio of two means and its interval; ``low`` and ``high`` are None where there is no interval."""
-
-    ratio: float
-    low: float | None
-    high: float | None
 
 
 def block_length(samples: Samples) -> int:
@@ -79,9 +70,7 @@ def _bootstrap(
     return result
 
 
-def bootstrap_median_interval(
-    samples: Samples, *, rng: np.random.Generator, block: int | None = None
-) -> Interval | None:
+def bootstrap_median_interval(samples: Samples, *, rng: np.random.Generator, block: int | None = None) -> Ends | None:
     """95% percentile interval of the median under a block bootstrap; None below 6 samples. Of a long series that of order
     statistics, as wide as its dependence makes it.
     """
@@ -92,7 +81,7 @@ def bootstrap_median_interval(
     return percentile_interval(bootstrap_medians(samples, rng=rng, block=block))
 
 
-def ratio_of_means(numerator: Samples, denominator: Samples, *, rng: np.random.Generator) -> Ratio:
+def ratio_of_means(numerator: Samples, denominator: Samples, *, rng: np.random.Generator) -> Estimate:
     """mean(numerator) / mean(denominator), the two measured independently; 95% interval from 6 samples a side.
 
     Block bootstrap of each side, percentile interval of the ratio. Samples must be positive.
@@ -102,15 +91,13 @@ def ratio_of_means(numerator: Samples, denominator: Samples, *, rng: np.random.G
         raise StepscopeError("a ratio of means needs positive samples")
     ratio = float(top.mean() / bottom.mean())
     if min(top.size, bottom.size) < MIN_INTERVAL_SAMPLES:
-        return Ratio(ratio=ratio, low=None, high=None)
+        return Estimate(value=ratio)
     above, below = (_bootstrap(np.mean, side, rng=rng) for side in (top, bottom))
-    interval = percentile_interval(above / below)
-    return Ratio(ratio=ratio, low=interval.low, high=interval.high)
+    low, high = percentile_interval(above / below)
+    return Estimate(value=ratio, low=low, high=high)
 
 
-def share_interval(
-    part: Samples, whole: Samples, *, rng: np.random.Generator, block: int | None = None
-) -> tuple[float, float] | None:
+def share_interval(part: Samples, whole: Samples, *, rng: np.random.Generator, block: int | None = None) -> Ends | None:
     """95% interval of sum(part) / sum(whole), the two of the same steps [n]; None below 6 steps.
 
     Block bootstrap: blocks of steps are drawn with both their figures, so that what they have in common cancels.
@@ -133,11 +120,10 @@ def share_interval(
         ratios = np.array([sums[0][each].sum() / sums[1][each].sum() for each in drawn])
     else:
         ratios = sums[0][starts].sum(axis=1) / sums[1][starts].sum(axis=1)
-    interval = percentile_interval(ratios)
-    return interval.low, interval.high
+    return percentile_interval(ratios)
 
 
-def rounds_median_interval(rounds: Sequence[Samples], *, rng: np.random.Generator) -> Interval | None:
+def rounds_median_interval(rounds: Sequence[Samples], *, rng: np.random.Generator) -> Ends | None:
     """Interval of the median over all samples of several rounds (>= 2), each round a block of its own.
 
     Two-stage bootstrap: rounds are drawn with replacement, then blocks of samples inside each. What differs
@@ -157,11 +143,11 @@ def rounds_median_interval(rounds: Sequence[Samples], *, rng: np.random.Generato
     return percentile_interval(medians)
 
 
-def percentile_interval(estimates: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> Interval:
+def percentile_interval(estimates: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> Ends:
     """The central 95% of bootstrap estimates, or another share of them, in their unit."""
     tail = (1.0 - confidence) / 2
     low, high = np.quantile(estimates, [tail, 1.0 - tail])
-    return Interval(float(low), float(high))
+    return float(low), float(high)
 
 
 def _resample(values: NDArray[np.float64], length: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -249,20 +235,18 @@ def _normal_p(doubled: NDArray[np.int64], n: int, m: int, u: float) -> float:
 class Change:
     """A second sample of replicates against a first one.
 
-    ratio: median of the second / median of the first; low, high: its 95% interval; p_value: Mann-Whitney, two-sided.
-    All but the ratio are None where ``untested`` says why. differs: whether test and interval agree that it is not 1.
+    ratio: median of the second / median of the first. p_value: Mann-Whitney, two-sided. All but the ratio's value are None
+    where ``untested`` says why. differs: whether test and interval agree that it is not 1.
     """
 
-    ratio: float
-    low: float | None = None
-    high: float | None = None
+    ratio: Estimate
     p_value: float | None = None
     untested: str | None = None
 
     @property
     def apart(self) -> bool:
         """Whether the interval leaves out no change."""
-        return self.low is not None and self.high is not None and (self.low > 1.0 or self.high < 1.0)
+        return self.ratio.leaves_out(1.0)
 
     @property
     def differs(self) -> bool:
@@ -285,20 +269,19 @@ def change(
     ratio = float(np.median(b) / np.median(a))
     test = mann_whitney(a, b)
     if isinstance(test, Unavailable):
-        return Change(ratio=ratio, untested=test.reason)
+        return Change(ratio=Estimate(value=ratio), untested=test.reason)
     rng = np.random.default_rng(_SEED)
     drawn = rng.integers(0, a.size, size=(_RESAMPLES, a.size))
     other = drawn if paired and a.size == b.size else rng.integers(0, b.size, size=(_RESAMPLES, b.size))
     bottom, top = np.median(a[drawn], axis=1), np.median(b[other], axis=1)
     if bottom.min() <= 0:
-        return Change(ratio=ratio, p_value=test.p_value)
-    found = percentile_interval(top / bottom, confidence=1 - SIGNIFICANT / tests)
-    p_value = min(1.0, test.p_value * tests)
-    if between is None:
-        return Change(ratio=ratio, low=found.low, high=found.high, p_value=p_value)
-    within, of_runs = _carried_over(a, b), NormalDist().inv_cdf(1 - SIGNIFICANT / tests / 2) * between
-    below, above = (math.hypot(within * math.log(end / ratio), of_runs) for end in (found.low, found.high))
-    return Change(ratio=ratio, low=ratio * math.exp(-below), high=ratio * math.exp(above), p_value=p_value)
+        return Change(ratio=Estimate(value=ratio), p_value=test.p_value)
+    low, high = percentile_interval(top / bottom, confidence=1 - SIGNIFICANT / tests)
+    if between is not None:
+        within, of_runs = _carried_over(a, b), NormalDist().inv_cdf(1 - SIGNIFICANT / tests / 2) * between
+        below, above = (math.hypot(within * math.log(end / ratio), of_runs) for end in (low, high))
+        low, high = ratio * math.exp(-below), ratio * math.exp(above)
+    return Change(ratio=Estimate(value=ratio, low=low, high=high), p_value=min(1.0, test.p_value * tests))
 
 
 def _carried_over(*sides: NDArray[np.float64]) -> float:
@@ -411,4 +394,4 @@ def chronic_excess(excess_ns: NDArray[np.float64], others_ns: NDArray[np.float64
 def lower_bound(values: NDArray[np.float64]) -> float | None:
     """Lower end of the block bootstrap's 95% interval of the median; None below 6 samples."""
     interval = bootstrap_median_interval(values, rng=np.random.default_rng(_EXCESS_SEED))
-    return None if interval is None else interval.low
+    return None if interval is None else interval[0]

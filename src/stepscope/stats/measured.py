@@ -11,7 +11,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.records.nouns import Measured
 from stepscope.stats.compare import rounds_median_interval
-from stepscope.stats.order import Interval, median, median_interval
+from stepscope.stats.order import measured_median, median
 from stepscope.stats.warmup import drift_fraction, one_level
 
 if TYPE_CHECKING:
@@ -69,18 +69,10 @@ def estimate(rounds: Mapping[int, Sequence[int]]) -> Measured | None:
     pooled = [value for values in rounds.values() for value in values]
     if not pooled:
         return None
-    interval: Interval | None
     if len(rounds) == 1:
-        interval = median_interval(pooled)
-    else:
-        interval = rounds_median_interval(list(rounds.values()), rng=np.random.default_rng(BOOTSTRAP_SEED))
-    middle = median(pooled)
-    return Measured(
-        value=middle,
-        low=None if interval is None else interval.low,
-        high=None if interval is None else interval.high,
-        n=len(pooled),
-    )
+        return measured_median(pooled)
+    ends = rounds_median_interval(list(rounds.values()), rng=np.random.default_rng(BOOTSTRAP_SEED))
+    return Measured.between(median(pooled), ends, n=len(pooled))
 
 
 def step_of(cell: CellResult) -> Measured | None:

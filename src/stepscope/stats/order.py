@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError, Unavailable
+from stepscope.records.nouns import Ends, Measured
 
 Samples = Sequence[float] | Sequence[int] | NDArray[np.float64]
 
@@ -25,14 +26,6 @@ MIN_INTERVAL_SAMPLES = 6
 
 _NORMAL_SIGMA_PER_MAD = 1.0 / NormalDist().inv_cdf(0.75)
 _EXACT_UP_TO = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Low and high end, in the unit of the samples."""
-
-    low: float
-    high: float
 
 
 def as_array(samples: Samples) -> NDArray[np.float64]:
@@ -60,7 +53,7 @@ def mad(samples: Samples, *, scaled: bool = True) -> float:
     return raw * _NORMAL_SIGMA_PER_MAD if scaled else raw
 
 
-def median_interval(samples: Samples, *, independent: bool = False) -> Interval | None:
+def median_interval(samples: Samples, *, independent: bool = False) -> Ends | None:
     """95% interval of the median, unit of the samples; None where they are too few or too dependent to give one.
 
     Order statistics k and n+1-k, with k from the binomial distribution of the number of samples below the
@@ -85,7 +78,12 @@ def median_interval(samples: Samples, *, independent: bool = False) -> Interval 
         if tau > 1:
             k = min(k, max(1, math.floor(n * quantile)))
     ordered = np.sort(values)
-    return Interval(float(ordered[k - 1]), float(ordered[n - k]))
+    return float(ordered[k - 1]), float(ordered[n - k])
+
+
+def measured_median(samples: Samples) -> Measured:
+    """The median with :func:`median_interval` and the number of samples; refuses an empty list."""
+    return Measured.between(median(samples), median_interval(samples), n=len(samples))
 
 
 def doubled_mid_ranks(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -150,7 +148,7 @@ _T975 = (
 """Student's t, 97.5%, for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2); beyond, 1.96 + 2.4 / df."""
 
 
-def mean_interval(samples: Samples) -> Interval | None:
+def mean_interval(samples: Samples) -> Ends | None:
     """95% interval of the mean of independent repeats, by Student's t; None below 3."""
     values = as_array(samples)
     free = values.size - 1
@@ -159,7 +157,7 @@ def mean_interval(samples: Samples) -> Interval | None:
     t = _T975[free - 1] if free <= len(_T975) else 1.96 + 2.4 / free
     half = t * float(values.std(ddof=1)) / math.sqrt(values.size)
     middle = float(values.mean())
-    return Interval(middle - half, middle + half)
+    return middle - half, middle + half
 
 
 def deviation_within(steps: Sequence[Sequence[float]]) -> tuple[float, int, str]:
@@ -179,41 +177,6 @@ def deviation_within(steps: Sequence[Sequence[float]]) -> tuple[float, int, str]
         return 0.0, 1, "steps"
     middle = median(alone)
     return 1.4826 * median([abs(value - middle) for value in alone]), len(alone), "steps"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """Figures of one series in the unit of its samples; ``low``/``high``: 95% interval of the median, or
-    None.
-    """
-
-    n: int
-    median: float
-    low: float | None
-    high: float | None
-    mean: float
-    p90: float
-    p99: float
-    min: float
-    max: float
-
-
-def summary(samples: Samples) -> Summary:
-    """Median with its interval, mean, p90, p99 (linear between samples), min and max; refuses an empty list."""
-    values = as_array(samples)
-    interval = median_interval(values)
-    p90, p99 = np.quantile(values, [0.9, 0.99])
-    return Summary(
-        n=int(values.size),
-        median=float(np.median(values)),
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        mean=float(values.mean()),
-        p90=float(p90),
-        p99=float(p99),
-        min=float(values.min()),
-        max=float(values.max()),
-    )
 
 
 MIN_RUNS = 6

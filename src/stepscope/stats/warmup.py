@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.stats.order import Samples, as_array, mad, median, median_interval
+from stepscope.stats.order import Samples, as_array, mad, measured_median
 
 MIN_WARMUP_STEPS = 3
 """The first step allocates, DDP rebuilds its buckets after it, and the next is the first on the new buckets.
@@ -123,11 +123,10 @@ def precise_enough(step_ns: Samples, *, ci_fraction: float) -> bool:
     """
     if len(step_ns) < MIN_STEPS:
         return False
-    interval = median_interval(step_ns)
-    if interval is None:
+    found = measured_median(step_ns)
+    if found.low is None or found.high is None:
         return False
-    middle = median(step_ns)
-    return max(interval.high - middle, middle - interval.low) <= ci_fraction * middle
+    return max(found.high - found.value, found.value - found.low) <= ci_fraction * found.value
 
 
 def checkpoints(*, first: int = FIRST_CHECKPOINT, growth: float = GROWTH) -> Iterator[int]:

@@ -33,7 +33,6 @@ from stepscope.store.training_runs import (
     measured,
     require_agreement,
     slug,
-    with_interval,
     with_own_scaling,
     with_unique_ids,
 )
@@ -273,7 +272,7 @@ def _of_repeats(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
 
 def _mean_of(values: Sequence[Measured | None]) -> Measured | None:
     known = [value.value for value in values if value is not None]
-    return with_interval(fmean(known), mean_interval(known), n=len(known)) if known else None
+    return Measured.between(fmean(known), mean_interval(known), n=len(known)) if known else None
 
 
 def _status(line: TableLine) -> tuple[Status, str | None]:

@@ -17,7 +17,7 @@ from stepscope.core.words import counted, grouped
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nouns import Measured, Scaling
 from stepscope.records.training import Epoch, StepChange, TrainingRun
-from stepscope.stats.order import LEAST_POINTS, Interval, level_change, median, median_interval
+from stepscope.stats.order import LEAST_POINTS, level_change, measured_median
 from stepscope.store.columns import Meaning, meanings_of, plain, spellings
 from stepscope.store.epoch_table import MOST_EPOCHS
 from stepscope.store.importer import Candidate
@@ -79,12 +79,6 @@ def label(strategy: str | None, world_size: int | None, *more: str) -> str:
 def measured(value: float | None, *, scale: float = 1.0, n: int | None = None) -> Measured | None:
     """``value`` in base units without an interval; None stays None."""
     return None if value is None else Measured(value=value * scale, n=n)
-
-
-def with_interval(value: float, interval: Interval | None, *, n: int) -> Measured:
-    """``value`` with its 95% interval, where there is one."""
-    low, high = (None, None) if interval is None else (interval.low, interval.high)
-    return Measured(value=value, low=low, high=high, n=n)
 
 
 def require_agreement(source: str, what: str, *, stated: float, derived: float, formula: str, tolerance: float) -> None:
@@ -164,7 +158,7 @@ def step_change(steps: Sequence[int], times_ns: Sequence[float], *, timed: bool 
 
 def steady_median(values: Sequence[float]) -> Measured:
     """The median of logged figures, with its 95% interval where they are enough and independent enough."""
-    return with_interval(median(values), median_interval(values), n=len(values))
+    return measured_median(values)
 
 
 _BY_EPOCH = {

@@ -137,9 +137,9 @@ def diff_profiles(before: WorkProfile, after: WorkProfile, *, limit: int | None 
         rank_after=after.rank,
         verdict=verdict,
         why=why,
-        ratio=step.ratio if step else None,
-        ratio_low=step.low if step else None,
-        ratio_high=step.high if step else None,
+        ratio=step.ratio.value if step else None,
+        ratio_low=step.ratio.low if step else None,
+        ratio_high=step.ratio.high if step else None,
         p_value=p_value,
         steps_before=len(before.steps),
         steps_after=len(after.steps),
@@ -172,7 +172,7 @@ def step_verdict(step: Change, over: str) -> tuple[str, str]:
         return "not tested", step.untested
     rests = f"Mann-Whitney {over}, p = {step.p_value:.2g}"
     if step.differs:
-        return ("faster" if step.ratio < 1 else "slower"), rests
+        return ("faster" if step.ratio.value < 1 else "slower"), rests
     if step.apart:
         return "not clear", f"{rests}: the interval leaves out no change, the test does not"
     if step.p_value is not None and step.p_value < SIGNIFICANT:

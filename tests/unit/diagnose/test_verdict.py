@@ -14,7 +14,8 @@ from tests.simulated_diaries import simulate
 
 from stepscope.diagnose.verdict import judge
 from stepscope.diagnose.verdict_words import percent
-from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Share, VerdictPart
+from stepscope.records.finding import Diagnosis, Finding, JobVerdict, VerdictPart
+from stepscope.records.nouns import Estimate
 from stepscope.records.profile import HookedRank, JobEnd
 from stepscope.results.open import load_evidence
 from stepscope.store.layout import ProfileLayout
@@ -147,8 +148,8 @@ def test_a_stake_of_the_window_is_sized_by_all_steps(tmp_path: Path) -> None:
 
 
 def test_percentages_carry_their_half_width() -> None:
-    assert percent(Share(value=0.38, low=0.36, high=0.4)) == "38% (±2)"
-    assert percent(Share(value=0.38)) == "38%"
+    assert percent(Estimate(value=0.38, low=0.36, high=0.4)) == "38% (±2)"
+    assert percent(Estimate(value=0.38)) == "38%"
 
 
 def test_python_that_prepares_batches_is_told_once_as_input(tmp_path: Path) -> None:

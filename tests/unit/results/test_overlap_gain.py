@@ -9,6 +9,7 @@ import pytest
 from tests.bench_evidence import made
 from tests.overlapped_cells import MS, evidence, traced, two
 
+from stepscope.records.nouns import Measured
 from stepscope.report.views import overlap_gain as view
 from stepscope.results.evidence import Evidence
 from stepscope.results.sweeps import OverlapGain, gains, hidden_of, overlap_conclusions
@@ -24,9 +25,8 @@ def only(found: Evidence) -> OverlapGain:
 def test_the_hidden_share_is_that_of_all_ranks_and_steps_with_the_single_steps_as_its_range() -> None:
     gain = only(evidence(*two(40, 10), naive=[0, 0, 0], ddp=[0.5, 0.75, 1.0]))
     assert (gain.after.cell_id, gain.inside.cell_id) == ("naive-cell", "ddp-cell")
-    assert gain.hidden_after.share == 0
-    assert gain.hidden_inside.share == pytest.approx(0.75)
-    assert (gain.hidden_inside.low, gain.hidden_inside.high, gain.hidden_inside.steps) == (0.5, 1.0, 3)
+    assert gain.hidden_after.share.value == 0
+    assert gain.hidden_inside.share == Measured(value=pytest.approx(0.75), low=0.5, high=1.0, n=3)
     assert gain.hidden_inside.comm_ns == 40 * MS
 
 
@@ -88,12 +88,12 @@ def test_cells_of_two_runs_of_one_matrix_keep_their_own_traces() -> None:
     assert {name: gain.after.run.run_id for name, gain in found.items()} == {
         "a/ddp-cell": "a/naive-cell", "b/ddp-cell": "b/naive-cell",
     }  # fmt: skip
-    assert [gain.hidden_inside.share for gain in found.values()] == [0.5, 1.0]
+    assert [gain.hidden_inside.share.value for gain in found.values()] == [0.5, 1.0]
     assert len(view.prepare(cells, traces)) == 4
     # Where a folder has the one kind alone, the other's serves.
     apart = [cell for cell in cells if cell.run.run_id in ("a/naive-cell", "b/ddp-cell")]
     (gain,) = gains(apart, traces)
-    assert (gain.after.run.source, gain.inside.run.source, gain.hidden_inside.share) == ("a", "b", 1.0)
+    assert (gain.after.run.source, gain.inside.run.source, gain.hidden_inside.share.value) == ("a", "b", 1.0)
 
 
 def test_without_both_traces_or_communication_nothing_is_compared() -> None:

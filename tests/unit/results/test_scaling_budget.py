@@ -16,7 +16,7 @@ from stepscope.diagnose.engine import diagnose
 from stepscope.examples.machine import Operator
 from stepscope.records.comparison import ScalingBudget, ScalingReading
 from stepscope.records.imported import Stated
-from stepscope.records.training import Measured
+from stepscope.records.nouns import Estimate, Measured
 from stepscope.report.views import scaling as scaling_budget_view
 from stepscope.results.comparing import Side, compare
 from stepscope.results.epochs import PER_EPOCH
@@ -208,7 +208,7 @@ def test_a_residue_of_float_arithmetic_is_no_loss() -> None:
     """0.1 + 0.2 - 0.3 of a second leaves 5e-8 ns, which no clock resolves."""
     base = {"compute": 1e9, "idle": (0.1 + 0.2 - 0.3) * 1e9, "input": 0.3e9}
     run = {"compute": 2e9, "idle": 0.0, "input": 0.1e9 + 0.2e9 + 1e-7}
-    reading = _reading("weak", 1.0, None, None, 2.0, 2.3e9, 1.15e9, base, run)
+    reading = _reading("weak", Estimate(value=1.0), 2.0, 2.3e9, 1.15e9, base, run)
     assert parts_of(reading) == {"compute": pytest.approx(1e9), "input": 0.0}
     assert [part.share for part in reading.parts if part.key == "input"] == [0.0]
 
@@ -217,7 +217,7 @@ def test_a_part_that_lost_more_than_the_whole_is_no_share_of_it() -> None:
     """24 ms on 1 rank, 15 ms on 2: 3 ms lost, of which communication takes 4 and input gains 1."""
     base = {"compute": 20e6, "exposed_comm": 0.0, "input": 4e6}
     parts = {"compute": 10e6, "exposed_comm": 4e6, "input": 1e6}
-    reading = _reading("strong", 1.6, None, None, 2.0, 15e6, 24e6, base, parts)
+    reading = _reading("strong", Estimate(value=1.6), 2.0, 15e6, 24e6, base, parts)
     assert reading.lost_ns == pytest.approx(3e6)
     assert parts_of(reading) == pytest.approx({"compute": 0.0, "exposed_comm": 4e6, "input": -1e6})
     assert {part.key: part.share for part in reading.parts} == {"compute": 0.0, "exposed_comm": None, "input": None}

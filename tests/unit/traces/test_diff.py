@@ -6,6 +6,7 @@ import pytest
 from tests.hand_events import Row, kernel, launch, mark, op, trace
 
 from stepscope.core.errors import Unavailable, UsageError
+from stepscope.records.nouns import Estimate
 from stepscope.records.trace_summary import TraceDiff, WorkProfile
 from stepscope.stats.compare import Change
 from stepscope.traces.activity import activity_of
@@ -175,4 +176,5 @@ def test_with_six_steps_a_side_a_kernel_that_changed_is_significant_among_many_a
     ],
 )
 def test_where_test_and_interval_disagree_nothing_is_decided(low: float, high: float, p: float, verdict: str) -> None:
-    assert step_verdict(Change(ratio=(low + high) / 2, low=low, high=high, p_value=p), "over 9 + 9 steps")[0] == verdict
+    ratio = Estimate(value=(low + high) / 2, low=low, high=high)
+    assert step_verdict(Change(ratio=ratio, p_value=p), "over 9 + 9 steps")[0] == verdict

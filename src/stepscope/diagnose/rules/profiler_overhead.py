@@ -83,7 +83,7 @@ def _steps(evidence: Evidence, job: TraceEvidence) -> tuple[float, float] | None
     """Medians of a traced and of a timed step, ns; None where either is unknown."""
     profiled = next((p for p in evidence.profiled if job.job and p.folder.resolve() == job.job.resolve()), None)
     if profiled is not None and profiled.steps is not None and profiled.profiled_step_ns:
-        timed = step_interval(profiled.steps)[0]
+        timed = step_interval(profiled.steps).value
         return (profiled.profiled_step_ns, timed) if timed else None
     cell = next((c for c in evidence.cells if job.is_of(c)), None)
     traced = traced_step_ns(job.summary)

@@ -31,11 +31,11 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.nouns import Estimate
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
 from stepscope.results.scaling import GOOD
 from stepscope.results.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_amdahl, fit_usl
-from stepscope.stats.order import Interval
 
 MAX_LOST = Limit(
     value=GOOD, unit="fitted efficiency on the largest number of ranks", source="METRICS, Scaling: good above 0.80"
@@ -85,9 +85,9 @@ def check(evidence: Evidence) -> Statement:
     firing = [(s, law) for s, law in laws if law.efficiency(s.most) <= MAX_LOST.value]
     if firing:
         return [_finding(series, law) for series, law in firing]
-    series, law = max(laws, key=lambda each: each[1].serial_fraction)
+    series, law = max(laws, key=lambda each: each[1].serial_fraction.value)
     return (
-        f"{series.name}: serial fraction {format_percent(law.serial_fraction)}, "
+        f"{series.name}: serial fraction {format_percent(law.serial_fraction.value)}, "
         f"{format_percent(law.efficiency(series.most))}"
         f" of ideal on {series.most} ranks; limit {format_percent(MAX_LOST.value)}"
     )
@@ -110,9 +110,9 @@ def _series(found: list[Pair]) -> list[_Series]:
             before = best.get(pair.row.world_size)
             if before is None or pair.row.speedup > before.row.speedup:
                 best[pair.row.world_size] = pair
-        points = [SizePoint(world_size=members[0].row.baseline_world_size, speedup=1.0)]
+        points = [SizePoint(world_size=members[0].row.baseline_world_size, speedup=Estimate(value=1.0))]
         points += [
-            SizePoint(world_size=n, speedup=p.row.speedup, low=p.row.low, high=p.row.high)
+            SizePoint(world_size=n, speedup=Estimate(value=p.row.speedup, low=p.row.low, high=p.row.high))
             for n, p in sorted(best.items())
         ]
         name = f"{group}: {strategy}" if strategy else group
@@ -123,11 +123,11 @@ def _series(found: list[Pair]) -> list[_Series]:
 
 def _finding(series: _Series, law: ScalingLaw) -> Finding:
     lost = 1 - law.efficiency(series.most)
-    shown = ", ".join(f"{p.world_size}: {p.speedup:.2f}x" for p in series.points)
+    shown = ", ".join(f"{p.world_size}: {p.speedup.value:.2f}x" for p in series.points)
     evidence = [
         f"speed-ups by ranks: {shown}",
-        f"Amdahl's law: serial fraction {format_percent(law.serial_fraction)} "
-        f"({_interval(law.serial_interval)}), off by at most"
+        f"Amdahl's law: serial fraction {format_percent(law.serial_fraction.value)} "
+        f"({_interval(law.serial_fraction)}), off by at most"
         f" {format_percent(law.max_relative_error)} on {law.sizes} sizes",
         *_usl(series),
     ]
@@ -135,12 +135,12 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
     bound = "" if limit is None else f": at most {limit:.1f}x by Amdahl's law"
     return Finding(
         severity="warning",
-        title=f"{format_percent(law.serial_fraction)} of the work does not shrink with the ranks{bound}"
-        if law.serial_fraction < 1
-        else f"negative scaling: {series.most} ranks reach {series.points[-1].speedup:.2f}x",
+        title=f"{format_percent(law.serial_fraction.value)} of the work does not shrink with the ranks{bound}"
+        if law.serial_fraction.value < 1
+        else f"negative scaling: {series.most} ranks reach {series.points[-1].speedup.value:.2f}x",
         evidence=tuple(evidence),
         stake_fraction=lost,
-        confidence=f"likely: {law.sizes} sizes, {_interval(law.serial_interval)}; the law does not identify the part",
+        confidence=f"likely: {law.sizes} sizes, {_interval(law.serial_fraction)}; the law does not identify the part",
         advice=(
             Advice(text="identify the part: communication-bound, poor-overlap, data-loading and a trace name it"),
             Advice(
@@ -155,19 +155,21 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
 
 def _usl(series: _Series) -> list[str]:
     law = fit_usl(series.points)
-    if isinstance(law, Unavailable) or law.coherency_interval is None:
+    if isinstance(law, Unavailable) or law.coherency.low is None:
         return []
-    if law.coherency_interval.low <= 0 or law.best_world_size is None or law.most_speedup is None:
+    if law.coherency.low <= 0 or law.best_world_size is None or law.most_speedup is None:
         return ["USL: these sizes show no cost that grows with the square of the ranks"]
     return [
-        f"USL: contention {format_percent(law.serial_fraction)}, coherency {law.coherency:.2g}"
-        f" ({law.coherency_interval.low:.2g} to {law.coherency_interval.high:.2g}): fastest on"
+        f"USL: contention {format_percent(law.serial_fraction.value)}, coherency {law.coherency.value:.2g}"
+        f" ({law.coherency.low:.2g} to {law.coherency.high:.2g}): fastest on"
         f" {law.best_world_size:.0f} ranks with {law.most_speedup:.1f}x, slower beyond"
     ]
 
 
-def _interval(interval: Interval) -> str:
-    return f"95% interval {format_percent(interval.low)} to {format_percent(interval.high)}"
+def _interval(found: Estimate) -> str:
+    assert found.low is not None
+    assert found.high is not None
+    return f"95% interval {format_percent(found.low)} to {format_percent(found.high)}"
 
 
 RULE = Rule(

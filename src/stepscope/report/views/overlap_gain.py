@@ -74,10 +74,11 @@ def _reduces(row: _Row) -> str:
 
 
 def _hidden(found: Hidden) -> Value:
-    text = format_percent(found.share)
-    if found.low is not None and found.high is not None and found.high > 0:
-        text += f" ({format_percent(found.low)} to {format_percent(found.high)})"
-    return Value(text=text, raw=found.share)
+    share = found.share
+    text = format_percent(share.value)
+    if share.low is not None and share.high is not None and share.high > 0:
+        text += f" ({format_percent(share.low)} to {format_percent(share.high)})"
+    return Value(text=text, raw=share.value)
 
 
 def _ratio(gain: OverlapGain | None) -> Value:
@@ -127,7 +128,11 @@ def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> I
     for cell, said, (number, length, ranks) in steps:
         job = jobs[cell.run.run_id]
         hidden = hidden_of(job)
-        share = "" if hidden is None else f"; over all steps {format_percent(hidden.share)} of communication is hidden"
+        share = (
+            ""
+            if hidden is None
+            else f"; over all steps {format_percent(hidden.share.value)} of communication is hidden"
+        )
         where = "after backward" if cell is first else "inside backward"
         rest = len(job.summary.ranks) - len(ranks)
         yield StepPicture(

@@ -150,9 +150,8 @@ def _excess(times: OwnTimes, rank: int) -> Measured:
 
 
 def _median(values: Floats) -> Measured:
-    interval = bootstrap_median_interval(values, rng=np.random.default_rng(BOOTSTRAP_SEED))
-    around = (None, None) if interval is None else (interval.low, interval.high)
-    return Measured(value=median(values), low=around[0], high=around[1], n=len(values))
+    ends = bootstrap_median_interval(values, rng=np.random.default_rng(BOOTSTRAP_SEED))
+    return Measured.between(median(values), ends, n=len(values))
 
 
 EXPERIMENT = Experiment(matrix=MATRIX, judge=judge)

@@ -58,7 +58,7 @@ def test_a_job_of_profile_is_compared_with_its_own_timed_steps(tmp_path: Path) -
     folder = planted(tmp_path / "job")
     profiled = job(folder)
     assert profiled.steps is not None
-    timed = step_interval(profiled.steps)[0]
+    timed = step_interval(profiled.steps).value
     summary = generated(tmp_path, world=2).traces[0].summary
     trace = TraceEvidence(name="job", summary=summary, job=folder)
     for longer, fires in ((2.0, True), (1.1, False)):
