@@ -17,7 +17,7 @@ SOURCE = Path(stepscope.__file__).parent
 
 MOST = {
     "": (100, 2),
-    "cli": (7200, 43),
+    "cli": (7200, 40),
     "collectives": (400, 2),
     "core": (1100, 11),
     "datasets": (1200, 9),
@@ -25,7 +25,7 @@ MOST = {
     "examples": (1100, 4),
     "hook": (3200, 16),
     "launch": (3400, 18),
-    "machine": (3400, 26),
+    "machine": (3300, 23),
     "matrix": (4300, 19),
     "predict": (8400, 36),
     "presets": (100, 1),

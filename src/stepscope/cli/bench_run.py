@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli import bench_plan
-from stepscope.cli.command import require_only
+from stepscope.cli.command import listed, require_only, whole_numbers
 from stepscope.cli.console import OutputError, ReaderGone, out, print_document, say, typed
 from stepscope.cli.findings import print_figures, print_headlines, show_table
-from stepscope.cli.option_text import listed, whole_numbers
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import DataError, ExitCode, Interrupted, UsageError
 from stepscope.core.places import cache_dir

@@ -8,10 +8,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
-from stepscope.cli.command import given, require_only, spelled
+from stepscope.cli.command import (
+    choice,
+    duration_ns,
+    given,
+    listed,
+    require_only,
+    spelled,
+    whole_numbers,
+    whole_or_auto,
+)
 from stepscope.cli.console import out, print_document, print_json, say, typed
 from stepscope.cli.findings import print_block, show_table
-from stepscope.cli.option_text import choice, duration_ns, listed, whole_numbers, whole_or_auto
 from stepscope.cli.progress import run_and_show
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import ExitCode, MissingError, UsageError

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import require_only
+from stepscope.cli.command import listed, parse_ranges, require_only
 from stepscope.cli.console import err, log, out, print_document, say
 from stepscope.cli.findings import say_not_checked, show_table
-from stepscope.cli.option_text import listed, parse_ranges
 from stepscope.core.errors import DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.words import counted, ranges, unknown

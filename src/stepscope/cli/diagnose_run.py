@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import require_only
+from stepscope.cli.command import listed, require_only
 from stepscope.cli.console import out, print_document, say
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import (
@@ -17,7 +17,6 @@ from stepscope.cli.findings import (
     show_table,
     show_verdict,
 )
-from stepscope.cli.option_text import listed
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, unknown
 from stepscope.store.layout import profiled_job, shown_as

@@ -16,8 +16,8 @@ from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes
 from stepscope.core.words import counted
 from stepscope.machine.peaks import ACCELERATORS, Accelerator, find
-from stepscope.machine.peaks.links import LINKS, LinkPeak, pcie_bytes_per_s
 from stepscope.machine.peaks.lookup import spelled_like
+from stepscope.machine.peaks.rates import LINKS, LinkPeak, pcie_bytes_per_s
 from stepscope.records.codec import headed
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import require_only
+from stepscope.cli.command import parse_ranges, require_only, whole_or_auto
 from stepscope.cli.console import ReaderGone, err, log, out, say, typed
-from stepscope.cli.option_text import parse_ranges, whole_or_auto
 from stepscope.cli.profile_words import checked_place, missing, no_such_rank, notes, results_at, show_profiled
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores

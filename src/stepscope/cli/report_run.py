@@ -8,11 +8,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.cli.command import listed
 from stepscope.cli.console import log, out, print_document, say, typed
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict, show_verdict
-from stepscope.cli.option_text import listed
 from stepscope.core.errors import Interrupted, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.pool import get_ready, side_by_side

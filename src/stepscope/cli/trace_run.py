@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.cli.command import given, spelled
+from stepscope.cli.command import given, parse_ranges, spelled
 from stepscope.cli.console import err, out, print_document, say
 from stepscope.cli.evidence import Watch, traces_of
 from stepscope.core.errors import DataError, NoTraceError, UsageError
@@ -84,7 +84,7 @@ def run(
         return code
     sections = trace_sections.chosen([*_sections(options), *also])
     conditions, rules_asked = _conditions(options.fail_if) if options.fail_if else ((), False)
-    ranks, steps = _numbers(options.rank, "--rank"), _numbers(options.steps, "--steps")
+    ranks, steps = parse_ranges(options.rank, "--rank"), parse_ranges(options.steps, "--steps")
     wanted = Wanted(
         sections=_wanted(sections, options),
         sort=options.sort,
@@ -273,14 +273,6 @@ def _wanted(sections: Sequence[str], options: Trace) -> frozenset[str]:
     from stepscope.traces.load import FOR_FINDINGS
 
     return frozenset({*sections, "idle", *FOR_FINDINGS})
-
-
-def _numbers(text: str | None, option: str) -> frozenset[int] | None:
-    if text is None:
-        return None
-    from stepscope.cli.option_text import parse_ranges
-
-    return parse_ranges(text, option)
 
 
 def _name(paths: Sequence[str]) -> str:

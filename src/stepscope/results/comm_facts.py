@@ -8,7 +8,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import grouped
 from stepscope.machine.peaks import find
-from stepscope.machine.peaks.links import pcie_bytes_per_s
+from stepscope.machine.peaks.rates import pcie_bytes_per_s
 from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.trace_builder import build, write_job
 
+from stepscope.cli.commands.schema import documents
 from stepscope.cli.main import main
-from stepscope.cli.schema_run import DOCUMENTS
 from stepscope.records.schemas import document_schema
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
@@ -47,7 +47,7 @@ def test_a_document_begins_with_its_head_and_has_the_keys_of_its_schema(
     assert list(document)[:4] == ["schema", "tool_version", "created", "command"]
     assert document["command"] == ["stepscope", *words]
     key = document["schema"].removeprefix("stepscope.")
-    schema = document_schema(key, DOCUMENTS[key])
+    schema = document_schema(key, documents()[key])
     assert set(schema["required"]) <= set(document)
     free = {"predict/1", "hardware/1"}  # keys of theirs depend on what was asked for
     assert key in free or set(document) <= set(schema["properties"])

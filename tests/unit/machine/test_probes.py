@@ -11,7 +11,7 @@ import pytest
 from stepscope.core.errors import Unavailable
 from stepscope.machine.cgroups import CgroupLimits, cgroup_limits
 from stepscope.machine.collect import assemble, collect
-from stepscope.machine.probes import REGISTRY, Facts, ProbeContext, gpus, host, nics, processors, torch
+from stepscope.machine.probes import REGISTRY, Facts, ProbeContext, gpus, host, processors, torch
 from stepscope.records.codec import decode, encode
 from stepscope.records.environment import EnvironmentRecord
 
@@ -184,7 +184,7 @@ def test_rdma_ports_are_read_with_rate_layer_and_state(tmp_path: Path) -> None:
     write(tmp_path / "mlx5_1/ports/2/rate", "garbage\n")
     write(tmp_path / "mlx5_1/ports/2/state", "1: DOWN\n")
     write(tmp_path / "mlx5_1/ports/2/link_layer", "Ethernet\n")
-    first, second = nics.rdma_devices(tmp_path)
+    first, second = host.rdma_devices(tmp_path)
     assert (first.name, first.kind, first.speed_bits_per_s, first.up) == (
         "mlx5_0",
         "infiniband",
@@ -200,7 +200,7 @@ def test_interfaces_without_hardware_behind_them_are_virtual(tmp_path: Path) -> 
     for name, kind in (("lo", "772"), ("ib0", "32"), ("docker0", "1"), ("eth0", "1")):
         write(tmp_path / name / "type", kind)
     (tmp_path / "eth0/device").mkdir()
-    kinds = [nics.interface_kind(tmp_path / name, name) for name in ("lo", "ib0", "docker0", "eth0")]
+    kinds = [host.interface_kind(tmp_path / name, name) for name in ("lo", "ib0", "docker0", "eth0")]
     assert kinds == ["loopback", "infiniband", "virtual", "ethernet"]
 
 

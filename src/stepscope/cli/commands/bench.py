@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stepscope.cli.command import Command, Options
-from stepscope.cli.option_text import listed
+from stepscope.cli.command import Command, Options, listed
 
 
 class Bench(Options):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stepscope.cli.command import Command, Options
+from stepscope.core.errors import DataError, UsageError
+from stepscope.core.words import counted, grouped
+
+if TYPE_CHECKING:
+    from stepscope.records.calibration import Calibration
+    from stepscope.records.comm import CommRow
+    from stepscope.store.layout import RunLayout
 
 
 class Calibrate(Options):
@@ -36,4 +44,114 @@ class Calibrate(Options):
     json: Annotated[bool, typer.Option("--json", help="Print the calibration as one JSON document.")] = False
 
 
-COMMAND = Command(options=Calibrate, where="stepscope.cli.calibrate_run", panel="Predict")
+def run(options: Calibrate) -> int:
+    """Write the calibration and print it; the exit code. Raises StepscopeError."""
+    from stepscope.cli.console import log, print_json
+    from stepscope.cli.findings import show_table
+    from stepscope.records.codec import encode
+    from stepscope.report.charts import draw_charts
+    from stepscope.report.views.predicted import build_steps, calibration_table
+    from stepscope.store.layout import ProfileLayout, RunLayout
+    from stepscope.store.writer import write_bytes
+
+    path, layout = options.run, RunLayout(options.run)
+    of_table = any(path.glob("*.csv")) and not layout.run.exists() if path.is_dir() else path.suffix == ".csv"
+    rows: tuple[CommRow, ...] = ()
+    if of_table and path.exists():
+        if options.charts:
+            raise UsageError("--charts needs a run of `stepscope comm`", why=f"{path} is a table of training runs")
+        calibration = _of_rows(path)
+    elif ProfileLayout(path).record.is_file():
+        rows, calibration = _of_profile(path)
+    elif layout.run.is_file():
+        rows, calibration = _of_comm(layout)
+    else:
+        why = "it is a file" if path.is_file() else "there is no such folder"
+        raise DataError(
+            f"{path} is not a run folder",
+            why="it has neither run.json nor profile.json" if path.is_dir() else why,
+            fix="pass the folder that `stepscope comm` or `stepscope profile` printed, or a csv of training runs",
+        )
+    target = options.output or (path if path.is_dir() else path.parent) / "calib.json"
+    data = encode(calibration)
+    write_bytes(target, data)
+    if options.json:
+        print_json(data)
+    else:
+        tables = [calibration_table(calibration)] if rows else []
+        for table in [*tables, *([build_steps(calibration)] if calibration.steps else [])]:
+            show_table(table, folded=True)
+    if options.charts:
+        draw_charts(rows, layout.report, calibration)
+    fitted = (
+        counted(len(calibration.fits), "fit") if rows else f"corrections of {counted(len(calibration.steps), 'GPU')}"
+    )
+    log(f"{fitted} in {target}")
+    return 0
+
+
+def _of_rows(path: Path) -> Calibration:
+    """Corrections of the step model from measured training runs, on whatever machines."""
+    from stepscope.predict.step.run_fit import fit_rows
+    from stepscope.records.calibration import CalibratedMachine, Calibration
+
+    steps, skipped = fit_rows(path)
+    nobody = CalibratedMachine(
+        hosts=(), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None
+    )
+    return Calibration(run=str(path), machine=nobody, fits=(), steps=steps, skipped=skipped)
+
+
+def _of_comm(layout: RunLayout) -> tuple[tuple[CommRow, ...], Calibration]:
+    """What collectives cost on the machine that measured them."""
+    from stepscope.predict.calibration import calibrate, machine_of
+    from stepscope.records.environment import EnvironmentRecord
+    from stepscope.results.comm_rows import read_comm_rows
+    from stepscope.store.reader import read_if_there
+
+    rows, environment = read_comm_rows(layout.root), read_if_there(layout.environment, EnvironmentRecord)
+    if environment is None:
+        raise DataError(
+            f"{layout.root} has no environment.json",
+            why="a calibration must say which machine it holds for",
+            fix="run `stepscope comm` again",
+        )
+    return rows, _with_steps(calibrate(rows, run=str(layout.root), machine=machine_of(environment)))
+
+
+def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
+    """What the collectives of a profiled job cost it. Raises DataError, UsageError with the sizes that are missing."""
+    from stepscope.cli.evidence import traces_of
+    from stepscope.core.units import format_size
+    from stepscope.predict.calibration import calibrate
+    from stepscope.predict.line_fit import MIN_SIZES, MIN_SPAN
+    from stepscope.results.comm_costs import OF_A_JOB, SECTIONS, machine_of_traces, rows_of_traces
+    from stepscope.traces.job import analyse_job
+    from stepscope.traces.load import Wanted
+
+    (folder,) = traces_of(str(run), None)
+    summary = analyse_job(Path(folder), wanted=Wanted(sections=SECTIONS))
+    rows = rows_of_traces(summary, name=str(run))
+    try:
+        found = calibrate(rows, run=str(run), machine=machine_of_traces(summary))
+    except UsageError as error:
+        sent = {op: sorted({row.size_bytes or 0 for row in each}) for op, each in grouped(rows, lambda r: r.op).items()}
+        sizes = "; ".join(f"{op} of {', '.join(map(format_size, each))}" for op, each in sent.items())
+        raise UsageError(
+            f"{run}: {error.what}",
+            why=f"this job sends {sizes}: a latency and a rate need {MIN_SIZES} sizes over a factor of {MIN_SPAN}",
+            fix="stepscope predict --from uses what there is; stepscope comm -o COMM measures the network itself",
+        ) from error
+    fits = tuple(replace(fit, notes=(*fit.notes, OF_A_JOB)) for fit in found.fits)
+    return rows, _with_steps(replace(found, fits=fits))
+
+
+def _with_steps(found: Calibration) -> Calibration:
+    """With what the same measurements say of the step model's constants, where they are of GPUs that the table knows."""
+    from stepscope.predict.step.measured import fit_machine
+
+    steps, unused = fit_machine(found)
+    return replace(found, steps=steps, skipped=(*found.skipped, *unused))
+
+
+COMMAND = Command(options=Calibrate, where="stepscope.cli.commands.calibrate", panel="Predict")

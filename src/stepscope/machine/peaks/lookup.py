@@ -8,10 +8,8 @@ from functools import cache
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import did_you_mean
-from stepscope.machine.peaks import amd, nvidia
-from stepscope.machine.peaks._common import Accelerator, normalise
-
-ACCELERATORS: tuple[Accelerator, ...] = (*nvidia.ENTRIES, *amd.ENTRIES)
+from stepscope.machine.peaks.accelerators import ACCELERATORS
+from stepscope.machine.peaks.rates import Accelerator, normalise
 
 CLOSE = 0.6
 """Least similarity (0 to 1) of two names that is worth a mention."""

@@ -14,7 +14,7 @@ from typing import Literal
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.words import unknown
 from stepscope.machine.peaks import Accelerator
-from stepscope.machine.peaks.links import LINKS, pcie_bytes_per_s
+from stepscope.machine.peaks.rates import LINKS, pcie_bytes_per_s
 from stepscope.predict.collectives import constants
 from stepscope.predict.collectives.constants import GENERATIONS, MESHES, Generation
 

@@ -7,8 +7,8 @@ import pytest
 
 from stepscope.core.errors import Unavailable
 from stepscope.machine.peaks import ACCELERATORS, Accelerator, find
-from stepscope.machine.peaks.links import LINKS, pcie_bytes_per_s
 from stepscope.machine.peaks.lookup import spelled_like
+from stepscope.machine.peaks.rates import LINKS, pcie_bytes_per_s
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "published" / "accelerators.csv"
 

@@ -1,19 +1,30 @@
-"""NVIDIA GPUs. Dense rates: where a datasheet prints "with sparsity", half of it.
+"""The accelerator table: NVIDIA GPUs, then AMD's. Dense rates: where a datasheet prints "with sparsity", half of it.
 
 form: SXM modules hang on NVSwitch or a mesh of NVLinks; PCIe cards may carry a bridge over two cards.
 
 Matrix rates with FP32 accumulation, which torch uses: on GeForce cards half of the FP16-accumulate rate that
 headlines print (and a quarter of the sparse one). Laptop parts and the cards sold under one name with different
 chips (GeForce RTX 3080 10 GB and 12 GB) are left out on purpose: their peak cannot be told from the name.
+
+AMD Instinct accelerators. On MI200 one package is two devices (GCDs) to torch: the values are one GCD's.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from stepscope.machine.peaks._common import Accelerator, accelerator, nvlink, nvlink_bridge_ga102, tflops
+from stepscope.machine.peaks.rates import (
+    Accelerator,
+    LinkSpec,
+    accelerator,
+    infinity_fabric,
+    nvlink,
+    nvlink_bridge_ga102,
+    tflops,
+)
 
-_gpu = partial(accelerator, "NVIDIA")
+_gpu, _amd = partial(accelerator, "NVIDIA"), partial(accelerator, "AMD")
+_CDNA3 = tflops(fp32=163.4, tf32=653.7, fp16=1307.4, bf16=1307.4, fp8=2614.9)
 _P100 = "NVIDIA Tesla P100 datasheet"
 _V100 = "NVIDIA V100 Tensor Core GPU datasheet"
 _A100 = "NVIDIA A100 Tensor Core GPU datasheet"
@@ -28,7 +39,7 @@ _BLACKWELL_RTX = "NVIDIA RTX Blackwell architecture whitepaper"
 _FP16_ACCUMULATE = "{} TFLOP/s is the rate with FP16 accumulation, which training does not use"
 _GA100 = tflops(fp32=19.5, tf32=156, fp16=312, bf16=312)
 
-ENTRIES: tuple[Accelerator, ...] = (
+ACCELERATORS: tuple[Accelerator, ...] = (
     _gpu(
         "p100-sxm2", "P100-SXM2-16GB", "SXM2", match=(r"Tesla P100-SXM2-16GB",), memory=(16, 732),
         peak=tflops(fp32=10.6, fp16=21.2), link=nvlink(1, 4, peer_links=1), pcie=(3, 16), source=_P100, date="2016",
@@ -291,5 +302,58 @@ ENTRIES: tuple[Accelerator, ...] = (
         peak=tflops(fp32=126, tf32=251.9, fp16=503.8, bf16=503.8, fp8=1007.6), pcie=(5, 16),
         source="NVIDIA RTX Blackwell PRO architecture whitepaper", date="2025-03",
         confused_with="4000 'AI TOPS' is sparse FP4; the Max-Q and Server editions clock lower",
+    ),
+    _amd(
+        "mi100", "Instinct MI100", "PCIe", memory=(32, 1228.8), peak=tflops(fp32=23.1, fp16=184.6, bf16=92.3),
+        link=infinity_fabric(46, count=3), pcie=(4, 16), source="AMD Instinct MI100 data sheet", date="2020-11",
+        confused_with="BF16 runs at half the FP16 rate; 46.1 TFLOP/s is FP32 on the matrix units",
+    ),
+    _amd(
+        "mi210", "Instinct MI210", "PCIe", memory=(64, 1638.4), peak=tflops(fp32=22.6, fp16=181, bf16=181),
+        link=LinkSpec(name="Infinity Fabric bridge", count=3, each_bytes_per_s=50e9, peer_links=1, optional=True),
+        pcie=(4, 16), source="AMD Instinct MI210 data sheet", date="2022-03",
+        confused_with="45.3 TFLOP/s is FP32 on the matrix units",
+    ),
+    _amd(
+        "mi250", "Instinct MI250 (one GCD)", "OAM", match=(r"Instinct MI250",), memory=(64, 1638.4),
+        peak=tflops(fp32=22.65, fp16=181.05, bf16=181.05),
+        link=LinkSpec(name="Infinity Fabric", count=7, each_bytes_per_s=50e9, peer_links=1), pcie=(4, 16),
+        source="AMD Instinct MI250 data sheet, halved", date="2021-11",
+        confused_with="362 TFLOP/s and 128 GB are the package's two GCDs together; torch sees two devices",
+    ),
+    _amd(
+        "mi250x", "Instinct MI250X (one GCD)", "OAM", match=(r"Instinct MI250X",), memory=(64, 1638.4),
+        peak=tflops(fp32=23.95, fp16=191.5, bf16=191.5),
+        link=LinkSpec(name="Infinity Fabric", count=8, each_bytes_per_s=50e9, peer_links=1), pcie=(4, 16),
+        source="AMD Instinct MI250X data sheet, halved", date="2021-11",
+        confused_with="383 TFLOP/s and 128 GB are the package's two GCDs together; the GCDs of one package share 4 links",
+    ),
+    _amd(
+        "mi300a", "Instinct MI300A", "SH5", memory=(128, 5300),
+        peak=tflops(fp32=122.6, tf32=490.3, fp16=980.6, bf16=980.6, fp8=1961.2), pcie=(5, 16),
+        source="AMD Instinct MI300A data sheet", date="2023-12",
+        confused_with="an APU: fewer compute units than the MI300X (1307); memory is shared with the CPU cores",
+    ),
+    _amd(
+        "mi300x", "Instinct MI300X", "OAM", match=(r"Instinct MI300X(?: OAM)?",), memory=(192, 5300), peak=_CDNA3,
+        link=infinity_fabric(64), pcie=(5, 16), source="AMD Instinct MI300X data sheet", date="2023-12",
+        confused_with="2615 BF16 is sparse; 448 GB/s is the sum over seven peers, a pair has 64",
+    ),
+    _amd(
+        "mi325x", "Instinct MI325X", "OAM", match=(r"Instinct MI325X(?: OAM)?",), memory=(256, 6000), peak=_CDNA3,
+        link=infinity_fabric(64), pcie=(5, 16), source="AMD Instinct MI325X data sheet", date="2024-10",
+        confused_with="computes like an MI300X; 2615 BF16 is sparse",
+    ),
+    _amd(
+        "mi350x", "Instinct MI350X", "OAM", match=(r"Instinct MI350X(?: OAM)?",), memory=(288, 8000),
+        peak=tflops(fp32=144.2, fp16=2300, bf16=2300, fp8=4600), link=infinity_fabric(76.8), pcie=(5, 16),
+        source="AMD Instinct MI350X data sheet", date="2025-06",
+        confused_with="4600 BF16 is sparse; the liquid-cooled MI355X has 2500; no TF32 in hardware",
+    ),
+    _amd(
+        "mi355x", "Instinct MI355X", "OAM", match=(r"Instinct MI355X(?: OAM)?",), memory=(288, 8000),
+        peak=tflops(fp32=157.3, fp16=2500, bf16=2500, fp8=5000), link=infinity_fabric(76.8), pcie=(5, 16),
+        source="AMD Instinct MI355X data sheet", date="2025-06",
+        confused_with="5000 BF16 is sparse; no TF32 in hardware",
     ),
 )  # fmt: skip
