@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, listed
-from stepscope.records.finding import Finding, Quiet, Skipped
+from stepscope.records.finding import Finding, Quiet, Skipped, VerdictKind
 from stepscope.results.evidence import TraceEvidence
 
 if TYPE_CHECKING:
@@ -197,6 +197,8 @@ class Rule:
     explains one on the whole that holds it: where it has as much at stake in the same job, that one is not told again; good
     news of a part is not told where a finding wants any of it. folded: from the fifth finding on a
     line each. good_news: it fires for what is well, so that its silence is no praise.
+    kind: what its findings are about in the terms of the verdict on one's own job; None: nothing that a verdict is on.
+    names_cause: they say why time of that kind is spent and what would change it, not only how much it is.
     """
 
     name: str = ""
@@ -212,6 +214,8 @@ class Rule:
     good_news: bool = False
     folded: bool = False
     claims: tuple[str, ...] = ()
+    kind: VerdictKind | None = None
+    names_cause: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.module.rpartition(".")[2].replace("_", "-"))

@@ -15,8 +15,9 @@ from statistics import median
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
+from stepscope.diagnose.rules import kind_of, names_cause
 from stepscope.diagnose.trace_facts import exposed_transfer
-from stepscope.diagnose.verdict_words import CAUSES_OF_TRANSFER, KIND_OF_EVENT, KIND_OF_RULE, worded
+from stepscope.diagnose.verdict_words import KIND_OF_EVENT, worded
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Quiet, TimeCost, VerdictKind, VerdictPart
 from stepscope.records.nouns import Estimate
 from stepscope.results.diary import (
@@ -288,7 +289,7 @@ def _beyond_timed(
 
 
 def _named(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[Finding, ...]:
-    return tuple(f for f in diagnosis.findings if KIND_OF_RULE.get(f.rule) == kind and f.severity != "info")
+    return tuple(f for f in diagnosis.findings if kind_of(f) == kind and f.severity != "info")
 
 
 def _rules(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[str, ...]:
@@ -375,7 +376,7 @@ def _communication(
         return
     settled = any(each.kind in ("chronic", "rotating") for each in late)
     part = share(steps.transfer_ns if settled else steps.comm_ns, steps.step_ns if settled else steps.whole_ns)
-    causes = [f for f in _named(diagnosis, "communication-bound") if f.rule in CAUSES_OF_TRANSFER]
+    causes = [f for f in _named(diagnosis, "communication-bound") if names_cause(f)]
     if part is None or part.value < (WORTH if causes else WORTH_TRANSFER):
         return
     of_window = _exposed(window)
@@ -417,7 +418,7 @@ def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) ->
     """What rules find in the window, of kinds that the diary does not measure: the largest of each kind."""
     best: dict[VerdictKind, Finding] = {}
     for finding in diagnosis.findings:
-        kind = KIND_OF_RULE.get(finding.rule)
+        kind = kind_of(finding)
         if (
             kind is None
             or kind in skip
@@ -478,7 +479,7 @@ def _ordered(costs: Iterable[TimeCost]) -> list[TimeCost]:
 
 def _kind(steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[TimeCost]) -> tuple[VerdictKind, tuple[int, ...]]:
     grave = [finding for finding in diagnosis.findings if finding.severity != "info"]
-    if steps.independent or any(KIND_OF_RULE.get(f.rule) == "independent-processes" for f in grave):
+    if steps.independent or any(kind_of(f) == "independent-processes" for f in grave):
         return "independent-processes", ()
     if costs:
         return costs[0].kind, costs[0].ranks
@@ -500,7 +501,7 @@ def _sized(diagnosis: Diagnosis, steps: JobSteps, costs: Sequence[TimeCost], *, 
     kept: list[Finding] = []
     quiet = list(diagnosis.quiet)
     for finding in diagnosis.findings:
-        kind = KIND_OF_RULE.get(finding.rule)
+        kind = kind_of(finding)
         if finding.rule == "long-gap" and by_kind.keys() & _PAUSES:
             quiet.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: the verdict names what happens then"))
         elif kind not in SIZED or finding.severity == "info":

@@ -11,6 +11,7 @@ from dataclasses import replace
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.rules import kind_of
 from stepscope.diagnose.rules.straggler import CAUSE_ADVICE
 from stepscope.records.finding import Advice, Diagnosis, JobVerdict, TimeCost, VerdictKind
 from stepscope.records.nouns import Estimate
@@ -48,7 +49,7 @@ def advice_for(
         return (Advice(text=_OUTSIDE_LOADERS) if outside else _loader(job),)
     if verdict.kind == "straggler" and any(each.kind == "chronic" and each.part == "data_wait" for each in late):
         return (Advice(text=CAUSE_ADVICE["data"]),)
-    explained = [f for f in diagnosis.findings if KIND_OF_RULE.get(f.rule) == verdict.kind and f.advice]
+    explained = [f for f in diagnosis.findings if kind_of(f) == verdict.kind and f.advice]
     if explained:
         return explained[0].advice[:1]
     full = crowd(job.steps) if verdict.kind == "contended-machine" and job.steps is not None else None
@@ -73,43 +74,6 @@ def _loader(job: ProfiledJob) -> Advice:
     named = option("loader workers", job.facts.get("frameworks") or {}, plain=plain).replace("...", str(wanted))
     return Advice(text=named)
 
-
-KIND_OF_RULE: Mapping[str, VerdictKind] = {
-    "data-loading": "input-bound",
-    "straggler": "straggler",
-    "communication-bound": "communication-bound",
-    "exposed-communication": "communication-bound",
-    "naive-synchronisation": "communication-bound",
-    "exposed-tail-bucket": "communication-bound",
-    "poor-overlap": "communication-bound",
-    "gradient-sync-each-micro-step": "communication-bound",
-    "fsdp-small-units": "communication-bound",
-    "fsdp-no-prefetch": "communication-bound",
-    "fsdp-regathers": "communication-bound",
-    "fsdp-root-unit": "communication-bound",
-    "fsdp-wait-on-copy": "communication-bound",
-    "tensor-parallel-slow-link": "communication-bound",
-    "python-overhead": "host-bound",
-    "launch-bound": "host-bound",
-    "small-kernels": "host-bound",
-    "host-sync": "host-bound",
-    "memory-bandwidth-bound": "memory-bound",
-    "optimizer-heavy": "optimizer-bound",
-    "pipeline-bubble": "pipeline-bubble",
-    "pipeline-imbalance": "pipeline-bubble",
-    "oversubscription": "contended-machine",
-    "compute-bound": "compute-bound",
-    "no-communication": "independent-processes",
-}
-"""What each rule's finding is about, in the verdict's terms."""
-
-CAUSES_OF_TRANSFER = frozenset(
-    {
-        "naive-synchronisation", "gradient-sync-each-micro-step", "fsdp-small-units", "fsdp-regathers", "fsdp-root-unit",
-        "fsdp-no-prefetch", "tensor-parallel-slow-link",
-    }
-)  # fmt: skip
-"""Rules that name why communication is exposed, and what would change it."""
 
 KIND_OF_EVENT: Mapping[str, VerdictKind] = {
     "evaluation": "evaluation",

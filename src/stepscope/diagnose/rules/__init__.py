@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.registry import Registry
 from stepscope.diagnose.rule import Rule
+from stepscope.records.finding import Finding, VerdictKind
 
 REGISTRY: Registry[Rule] = Registry("stepscope.diagnose.rules", "RULE", "rule")
 
@@ -21,6 +23,8 @@ class Declared:
     needs: tuple[str, ...]
     any_of: tuple[str, ...]
     rates: bool
+    kind: VerdictKind | None
+    names_cause: bool
 
 
 @cache
@@ -37,7 +41,26 @@ def declared(key: str) -> Declared | Rule:
         needs=needs,
         any_of=any_of,
         rates="good_news=True" in written or "scaling_budgets" in needs,
+        kind=cast("VerdictKind | None", kind[1] if (kind := re.search(r'\bkind="([a-z-]+)"', written)) else None),
+        names_cause="names_cause=True" in written,
     )
+
+
+def kind_of(finding: Finding) -> VerdictKind | None:
+    """What a finding is about in the verdict's terms, as its rule declares."""
+    rule = _declared_by(finding)
+    return None if rule is None else rule.kind
+
+
+def names_cause(finding: Finding) -> bool:
+    """Whether it says why the time is spent, as its rule declares."""
+    rule = _declared_by(finding)
+    return rule is not None and rule.names_cause
+
+
+def _declared_by(finding: Finding) -> Declared | Rule | None:
+    key = finding.rule.replace("-", "_")
+    return declared(key) if key in REGISTRY.names() else None
 
 
 def _names(field: str, written: str) -> tuple[str, ...]:

@@ -444,6 +444,7 @@ RULE = Rule(
     needs=("runs",),
     look=check,
     folded=True,
+    kind="communication-bound",
     protocol=2,
     thresholds={
         "exposed": MAX_EXPOSED,

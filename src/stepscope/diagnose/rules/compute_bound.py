@@ -187,6 +187,7 @@ RULE = Rule(
     look_at_job=_look,
     good_news=True,
     claims=("step/computation",),
+    kind="compute-bound",
     protocol=2,
     thresholds={"compute": MIN_COMPUTE, "other": MAX_OTHER, "in a trace": MOSTLY},
 )

@@ -190,6 +190,7 @@ RULE = Rule(
     look=check,
     look_at_job=_look,
     claims=("step/idle/data",),
+    kind="input-bound",
     protocol=2,
     thresholds={"step": MIN_SHARE, "problem of a step": PROBLEM, **SHARES},
 )

@@ -280,6 +280,7 @@ RULE = Rule(
     symptom=f"{EXPOSED_COMM}: no computation runs beside it",
     look_at_job=_look,
     claims=("step/communication",),
+    kind="communication-bound",
     protocol=2,
     thresholds={"small": SMALL, **SHARES},
 )

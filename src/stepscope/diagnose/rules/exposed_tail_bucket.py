@@ -154,6 +154,7 @@ RULE = Rule(
     symptom=f"the last gradient bucket is most of the {EXPOSED_COMM}",
     look_at_job=_look,
     claims=("step/communication/tail bucket",),
+    kind="communication-bound",
     protocol=3,
     thresholds={"of exposed": _HALF, "of the step": _WORTH},
 )

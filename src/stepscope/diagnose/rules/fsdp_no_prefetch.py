@@ -88,6 +88,8 @@ RULE = Rule(
     symptom="sharded units are gathered after the computation that could hide it",
     look_at_job=_look,
     claims=("step/communication/prefetch",),
+    kind="communication-bound",
+    names_cause=True,
     protocol=3,
     thresholds={"late": _HALF, "of the step": WORTH},
 )

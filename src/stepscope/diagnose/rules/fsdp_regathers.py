@@ -84,6 +84,8 @@ RULE = Rule(
     symptom="sharded units are gathered twice although memory has room",
     look_at_job=_look,
     claims=("step/communication/regathers",),
+    kind="communication-bound",
+    names_cause=True,
     protocol=3,
     thresholds={"of the step": WORTH, "room": ROOM},
 )

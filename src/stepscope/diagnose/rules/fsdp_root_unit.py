@@ -63,6 +63,8 @@ RULE = Rule(
     symptom="the root unit of a sharded model is too large",
     look_at_job=_look,
     claims=("step/communication/root unit",),
+    kind="communication-bound",
+    names_cause=True,
     protocol=3,
     thresholds={"of the bytes": _MOST, "of the step": WORTH},
 )

@@ -105,6 +105,8 @@ RULE = Rule(
     symptom="sharded units are too small for the network",
     look_at_job=_look,
     claims=("step/communication/small units",),
+    kind="communication-bound",
+    names_cause=True,
     protocol=3,
     thresholds={
         "small": _SMALL,

@@ -85,6 +85,7 @@ RULE = Rule(
     symptom="sharded units wait for copies around their collectives",
     look_at_job=_look,
     claims=("step/copies/units",),
+    kind="communication-bound",
     protocol=3,
     thresholds={"of the step": WORTH, "room": ROOM},
 )

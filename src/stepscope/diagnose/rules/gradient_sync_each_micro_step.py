@@ -101,6 +101,8 @@ RULE = Rule(
     symptom="gradients are reduced in every micro-step",
     look_at_job=_look,
     claims=("step/communication/micro-steps",),
+    kind="communication-bound",
+    names_cause=True,
     protocol=3,
     thresholds={"of the step": WORTH},
 )

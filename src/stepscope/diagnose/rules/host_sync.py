@@ -99,6 +99,7 @@ RULE = Rule(
     symptom="the device idles after the host waited for it",
     look_at_job=_look,
     claims=("step/idle/sync",),
+    kind="host-bound",
     protocol=4,
     thresholds=SHARES,
 )

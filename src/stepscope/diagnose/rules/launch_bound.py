@@ -96,6 +96,7 @@ RULE = Rule(
     symptom="the device idles because the host launches work too late",
     look_at_job=_look,
     claims=("step/idle/launch",),
+    kind="host-bound",
     protocol=2,
     thresholds=SHARES,
 )

@@ -116,6 +116,7 @@ RULE = Rule(
     symptom="kernels that only move memory dominate the computation",
     look_at_job=_look,
     claims=("step/computation/memory",),
+    kind="memory-bound",
     protocol=4,
     thresholds={"kernels": _DOMINATES, **SHARES},
 )

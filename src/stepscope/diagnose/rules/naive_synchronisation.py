@@ -205,6 +205,8 @@ RULE = Rule(
     any_of=("cells", "traces"),
     look=check,
     claims=("step/communication/after backward",),
+    kind="communication-bound",
+    names_cause=True,
     protocol=3,
     thresholds={
         "share": MIN_SHARE,

@@ -109,5 +109,6 @@ RULE = Rule(
     symptom="the traces of a job with several ranks contain no communication",
     look_at_job=_look,
     decided_by="no collective at all on several ranks",
+    kind="independent-processes",
     protocol=1,
 )

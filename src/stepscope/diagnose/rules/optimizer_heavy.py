@@ -108,6 +108,7 @@ RULE = Rule(
     needs=("cells",),
     look=check,
     claims=("step/computation/memory/optimizer",),
+    kind="optimizer-bound",
     protocol=2,
     thresholds={"share": MIN_SHARE},
 )

@@ -215,6 +215,7 @@ RULE = Rule(
     symptom="more threads than cores, or more ranks than GPUs",
     needs=("cells",),
     look=check,
+    kind="contended-machine",
     protocol=1,
     thresholds={"cores": CORES, "gloo_threads": GLOO_THREADS},
 )

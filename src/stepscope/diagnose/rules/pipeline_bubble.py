@@ -217,6 +217,7 @@ RULE = Rule(
     look_at_job=_look,
     folded=True,
     claims=("step/communication/stages",),
+    kind="pipeline-bubble",
     protocol=2,
     thresholds={"bubble": MOST},
 )

@@ -169,6 +169,7 @@ RULE = Rule(
     look_at_job=_look,
     folded=True,
     claims=("step/communication/stages/imbalance", "step/waiting/stages"),
+    kind="pipeline-bubble",
     protocol=2,
     thresholds={"slow": _SLOW, "of the window": _WORTH},
 )

@@ -226,6 +226,7 @@ RULE = Rule(
     symptom="communication is exposed although it could hide under the backward pass",
     needs=("cells",),
     look=check,
+    kind="communication-bound",
     protocol=3,
     thresholds={"exposed": MIN_EXPOSED, "avoidable": MIN_AVOIDABLE},
 )

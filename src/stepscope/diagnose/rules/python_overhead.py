@@ -132,6 +132,7 @@ RULE = Rule(
     symptom="nothing runs while the host executes Python between operators",
     look_at_job=_look,
     claims=("step/idle/python",),
+    kind="host-bound",
     protocol=4,
     thresholds={"of late": PYTHON_OWNS, "sure on CPUs": SURE_ON_CPU, **SHARES},
 )

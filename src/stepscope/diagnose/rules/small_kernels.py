@@ -96,6 +96,7 @@ RULE = Rule(
     symptom="most kernels are shorter than their launch",
     look_at_job=_look,
     claims=("step/idle/small kernels",),
+    kind="host-bound",
     protocol=4,
     thresholds={"number": MOSTLY_SHORT, **SHARES},
 )

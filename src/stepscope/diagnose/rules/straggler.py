@@ -481,6 +481,7 @@ RULE = Rule(
     look=check,
     look_at_job=_look,
     claims=("step/waiting",),
+    kind="straggler",
     protocol=2,
     thresholds={
         "steps": STEPS,

@@ -178,6 +178,8 @@ RULE = Rule(
     symptom="tensor parallelism crosses a slow link",
     look_at_job=_look,
     claims=("step/communication/slow link",),
+    kind="communication-bound",
+    names_cause=True,
     protocol=3,
     thresholds={"slow": _SLOW, "of the links": _OF_LINKS, "of the step": WORTH},
 )

@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.diagnose.engine import check, page_of
 from stepscope.diagnose.rule import Rule
-from stepscope.diagnose.rules import REGISTRY, declared
+from stepscope.diagnose.rules import REGISTRY, Declared, declared
 from stepscope.records.finding import Skipped
 from stepscope.results.evidence import NEEDS, Evidence
 
@@ -60,7 +60,8 @@ def test_it_asks_for_evidence_that_exists_and_that_someone_can_get(rule: Rule) -
 
 def test_what_its_file_declares_is_what_it_asks_for(key: str, rule: Rule) -> None:
     read = declared(key)
-    assert (read.name, read.needs, read.any_of, read.rates) == (rule.name, rule.needs, rule.any_of, rule.rates)
+    for field in dataclasses.fields(Declared):
+        assert getattr(read, field.name) == getattr(rule, field.name), field.name
 
 
 def test_it_is_in_words_and_in_a_step_of_the_protocol(rule: Rule) -> None:
