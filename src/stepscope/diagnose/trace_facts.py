@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from statistics import fmean, median
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
-from stepscope.diagnose.rule import Limit, Rule
+from stepscope.core.words import in_words
+from stepscope.diagnose.frameworks import used_in
+from stepscope.diagnose.rule import Limit, Rule, Statement
 from stepscope.diagnose.rules import Declared
-from stepscope.records.finding import Advice, Finding, Severity, Skipped
+from stepscope.records.finding import Advice, Finding, Severity, Skipped, VerdictKind
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_rules import KernelMix
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.results.evidence import TraceEvidence
+from stepscope.results.evidence import Evidence, TraceEvidence
 
 WORTH = 0.1
 GRAVE = 0.2
@@ -173,9 +176,15 @@ def severity_of(share: float) -> Severity:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the window, as its share on each rank; the mean decides."""
+    """A part of the window, as its share on each rank; the mean decides.
+
+    job, ranks: whose it is. also: the other share that a rule compares with a limit, where it has two.
+    """
 
     shares: Sequence[float]
+    job: TraceEvidence | None = None
+    ranks: Sequence[RankPass] = ()
+    also: float = 0.0
 
     @property
     def share(self) -> float:
@@ -193,6 +202,21 @@ class Part:
         return (
             f"mean of {len(self.shares)} ranks" + (", all alike" if least == most else f"; between {least} and {most}"),
         )
+
+    @property
+    def device(self) -> str | None:
+        """As the traces name it."""
+        return None if self.job is None else device_name(self.job.summary)
+
+    @property
+    def frameworks(self) -> frozenset[str]:
+        """Those that the job uses."""
+        return frozenset() if self.job is None else used_in(self.job.summary)
+
+    def command(self, options: str) -> str:
+        """The ``stepscope trace`` of the job that this is a part of."""
+        assert self.job is not None
+        return trace_command(self.job, options)
 
     def finding(
         self,
@@ -215,6 +239,55 @@ class Part:
         )
 
 
+def share_rule(
+    *,
+    symptom: str,
+    ranks: Callable[[TraceSummary], Sequence[RankPass]],
+    without: str,
+    measure: Callable[[Sequence[RankPass]], Sequence[float]],
+    also: tuple[Callable[[Sequence[RankPass]], float], Limit] | None = None,
+    said: Callable[[Part], str],
+    words: Callable[[Part], Statement],
+    limit: Limit = SHARES["warning"],
+    thresholds: Mapping[str, Limit] | None = None,
+    protocol: int,
+    claims: tuple[str, ...],
+    kind: VerdictKind | None = None,
+    any_of: tuple[str, ...] = (),
+    look: Callable[[Evidence], Statement] | None = None,
+) -> Rule:
+    """A rule on a share of the window, mean over ranks, that fires from ``limit`` on.
+
+    ranks: that can be judged; without: what the traces lack where there are none. measure: the share on each of them.
+    also: another share that has to reach a limit of its own. said: the figures, as a quiet rule says them before its limits.
+    words: what is said of a part that is large enough. thresholds: further limits.
+    """
+    limits = [limit] if also is None else [also[1], limit]
+
+    @wraps(words)
+    def look_at_job(job: TraceEvidence) -> Statement:
+        judged = ranks(job.summary)
+        if not judged:
+            return unread(job.summary, without)
+        part = Part(measure(judged), job, judged, 0.0 if also is None else also[0](judged))
+        if part.share >= limit.value and (also is None or part.also >= also[1].value):
+            return words(part)
+        return (
+            f"{said(part)}, limit{'s' * (len(limits) > 1)} {in_words([format_percent(each.value) for each in limits])}"
+        )
+
+    return Rule(
+        symptom=symptom,
+        look=look,
+        look_at_job=look_at_job,
+        any_of=any_of,
+        claims=claims,
+        kind=kind,
+        protocol=protocol,
+        thresholds={**(thresholds or {}), "warning": limit, "problem": SHARES["problem"]},
+    )
+
+
 def trace_command(job: TraceEvidence, options: str) -> str:
     """``stepscope trace FOLDER OPTIONS`` for this job's files; of files in folders of their ranks, each by its name."""
     files = list(dict.fromkeys(p.facts.file for p in job.summary.ranks))
@@ -228,6 +301,20 @@ def cut(name: str, at: int = 90) -> str:
     return name if len(name) <= at else f"{name[:at].rstrip()}…"
 
 
-def kinds_ns(mix: KernelMix, *kinds: str) -> int:
+def kinds_ns(mix: KernelMix | None, *kinds: str) -> int:
     """Time of the rank's compute kernels of these kinds."""
-    return sum(each.total_ns for each in mix.kinds if each.kind in kinds)
+    return sum(each.total_ns for each in mix.kinds if each.kind in kinds) if mix is not None else 0
+
+
+def with_kernels(summary: TraceSummary) -> list[RankPass]:
+    """Ranks on GPUs whose compute kernels were counted."""
+    return [p for p in on_device(summary) if p.mix is not None]
+
+
+def mixes_of(ranks: Sequence[RankPass]) -> list[KernelMix]:
+    return [p.mix for p in ranks if p.mix is not None]
+
+
+def kinds_shares(ranks: Sequence[RankPass], *kinds: str) -> list[float]:
+    """Compute kernels of these kinds / the window, on each rank."""
+    return [kinds_ns(p.mix, *kinds) / window_ns(p) for p in ranks]

@@ -32,7 +32,7 @@ def declared(key: str) -> Declared | Rule:
     """What the rule asks for, read from its file without importing what it works with; the rule itself of third parties."""
     if key not in REGISTRY.shipped:
         return REGISTRY.load(key)
-    _, _, written = (Path(__path__[0]) / f"{key}.py").read_text(encoding="utf-8").rpartition("\nRULE = Rule(")
+    _, _, written = (Path(__path__[0]) / f"{key}.py").read_text(encoding="utf-8").rpartition("\nRULE = ")
     needs, any_of = _names("needs", written), _names("any_of", written)
     if not needs and not any_of and not re.search(r"\blook=", written):
         needs = ("traces",)

@@ -30,8 +30,8 @@ from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import AdviceFor, JobFacts, facts_of
-from stepscope.diagnose.rule import Limit, Rule, Statement, over_share
-from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, read_in_full, trace_command, unread
+from stepscope.diagnose.rule import Limit, Statement, over_share
+from stepscope.diagnose.trace_facts import WORTH, Part, idle_share, read_in_full, share_rule, trace_command
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
@@ -118,20 +118,16 @@ def _on(value: bool) -> str:
     return "on" if value else "off"
 
 
-def _look(job: TraceEvidence) -> Statement:
-    ranks = read_in_full(job.summary)
-    if not ranks:
-        return unread(job.summary, "no rank has measurable events")
-    part = Part([idle_share(p, "data") for p in ranks])
-    on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in ranks)
-    if part.share < WORTH:
-        return f"{part} of the time waits for data, limit {format_percent(WORTH)}"
+def _words(part: Part) -> Finding:
+    assert part.job is not None
+    on_cpu = all(p.budget is not None and p.budget.source == "cpu_spans" for p in part.ranks)
     idles = "no operator runs" if on_cpu else "the device idles"
+    waiting = [p.facts.rank for p in part.ranks if idle_share(p, "data") >= WORTH]
     return part.finding(
         f"input-bound: {part} of the time waits for data",
-        (f"{idles} while the host is in the data loader", *_recorded(facts_of(job.summary))),
+        (f"{idles} while the host is in the data loader", *_recorded(facts_of(part.job.summary))),
         confidence="measured from operators" if on_cpu else "measured from launches and their kernels",
-        advice=_of_loader(job, [p.facts.rank for p in ranks if idle_share(p, "data") >= WORTH], len(ranks)),
+        advice=_of_loader(part.job, waiting, len(part.ranks)),
     )
 
 
@@ -184,13 +180,17 @@ def _workers(facts: JobFacts) -> str:
     return f"use {2 * now} loader workers instead of {now}: {text}"
 
 
-RULE = Rule(
+RULE = share_rule(
     symptom="computation stops while data are loaded",
     any_of=("cells", "traces"),
     look=check,
-    look_at_job=_look,
+    ranks=read_in_full,
+    without="no rank has measurable events",
+    measure=lambda ranks: [idle_share(p, "data") for p in ranks],
+    said=lambda part: f"{part} of the time waits for data",
+    words=_words,
     claims=("step/idle/data",),
     kind="input-bound",
     protocol=2,
-    thresholds={"step": MIN_SHARE, "problem of a step": PROBLEM, **SHARES},
+    thresholds={"step": MIN_SHARE, "problem of a step": PROBLEM},
 )

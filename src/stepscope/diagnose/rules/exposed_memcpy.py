@@ -23,14 +23,13 @@ PyTorch, A guide on good usage of non_blocking and pin_memory(); NVIDIA, How to 
 
 from __future__ import annotations
 
-from stepscope.core.units import format_bandwidth, format_duration, format_percent
+from stepscope.core.units import format_bandwidth, format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.diagnose.trace_facts import GRAVE, GRAVE_SOURCE, Part, on_device, trace_command, unread, window_ns
-from stepscope.records.finding import Advice
+from stepscope.diagnose.rule import Limit
+from stepscope.diagnose.trace_facts import Part, on_device, share_rule, window_ns
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_work import CopyRow
-from stepscope.results.evidence import TraceEvidence
 
 _WORTH = Limit(
     value=0.05,
@@ -48,14 +47,8 @@ _SAID = {
 }
 
 
-def _look(job: TraceEvidence) -> Statement:
-    ranks = on_device(job.summary)
-    if not ranks:
-        return unread(job.summary, "no device work: a CPU job has no device copies")
-    part = Part([_share(p) for p in ranks])
-    if part.share < _WORTH.value:
-        return f"exposed copies take {part} of the time, limit {format_percent(_WORTH.value)}"
-    rows = [row for p in ranks if p.copies is not None for row in p.copies.rows]
+def _words(part: Part) -> Finding:
+    rows = [row for p in part.ranks if p.copies is not None for row in p.copies.rows]
     kinds = _by_kind(rows)
     most, memory = next(iter(kinds), ("other", None))
     return part.finding(
@@ -65,7 +58,7 @@ def _look(job: TraceEvidence) -> Statement:
         confidence="measured",
         advice=(
             _advice(most, memory),
-            Advice(text="see the kinds of copies", command=trace_command(job, "--show copies,operators")),
+            Advice(text="see the kinds of copies", command=part.command("--show copies,operators")),
         ),
     )
 
@@ -116,10 +109,14 @@ def _advice(kind: str, memory: str | None) -> Advice:
     return Advice(text=text)
 
 
-RULE = Rule(
+RULE = share_rule(
     symptom="exposed copies: nothing runs beside them",
-    look_at_job=_look,
+    ranks=on_device,
+    without="no device work: a CPU job has no device copies",
+    measure=lambda ranks: list(map(_share, ranks)),
+    limit=_WORTH,
+    said=lambda part: f"exposed copies take {part} of the time",
+    words=_words,
     claims=("step/copies",),
     protocol=4,
-    thresholds={"warning": _WORTH, "problem": Limit(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE)},
 )

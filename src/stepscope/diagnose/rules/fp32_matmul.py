@@ -26,42 +26,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Rule, Statement
-from stepscope.diagnose.trace_facts import (
-    SHARES,
-    WORTH,
-    Part,
-    cut,
-    device_name,
-    kinds_ns,
-    on_device,
-    trace_command,
-    unread,
-    window_ns,
-)
+from stepscope.diagnose.rule import Statement
+from stepscope.diagnose.trace_facts import Part, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
 from stepscope.machine.peaks.lookup import has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Skipped
 from stepscope.records.trace_rules import KernelMix
-from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, kernel_dtype
 
 
-def _look(job: TraceEvidence) -> Statement:
-    ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
-    if not ranks:
-        return unread(job.summary, "no compute kernels: a CPU job has none")
-    fp32 = [kind for _, mix in ranks for kind in mix.kinds if kind.kind == MATRIX_FP32]
-    part = Part([kinds_ns(mix, MATRIX_FP32) / window_ns(p) for p, mix in ranks])
-    device = device_name(job.summary)
-    if part.share < WORTH:
-        return f"FP32 products on the vector units take {part} of the time, limit {format_percent(WORTH)}"
-    tf32 = has_tf32(device, [kind.largest for _, mix in ranks for kind in mix.kinds])
+def _words(part: Part) -> Statement:
+    mixes, device = mixes_of(part.ranks), part.device
+    fp32 = [kind for mix in mixes for kind in mix.kinds if kind.kind == MATRIX_FP32]
+    tf32 = has_tf32(device, [kind.largest for mix in mixes for kind in mix.kinds])
     if tf32 is None:
         return Skipped(reason="unknown whether the device has TF32: neither its name nor its kernels show it")
     if not tf32:
         return f"{device or 'the device'} has no TF32"
     ratio = peak_ratio(device, "fp32", "tf32")
-    products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
+    products = sum(kinds_ns(mix, *MATRIX) for mix in mixes)
     largest = max(fp32, key=lambda kind: kind.largest_ns)
     peak = f"; TF32 has {1 / ratio:.1f} times the peak" if ratio else ""
     return part.finding(
@@ -78,9 +60,9 @@ def _look(job: TraceEvidence) -> Statement:
                 command="torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = True",
             ),
             Advice(text="the other products run in 16 bits: find what leaves autocast and stays in FP32")
-            if _mostly_half([mix for _, mix in ranks])
+            if _mostly_half(mixes)
             else Advice(text="or use bf16 autocast, which also halves the size and traffic of activations"),
-            Advice(text="list the kernels", command=trace_command(job, "--show kernels,operators")),
+            Advice(text="list the kernels", command=part.command("--show kernels,operators")),
         ),
     )
 
@@ -92,10 +74,13 @@ def _mostly_half(mixes: Sequence[KernelMix]) -> bool:
     return bool(half) and len(half) == len(tensor)
 
 
-RULE = Rule(
+RULE = share_rule(
     symptom="FP32 matrix products without TF32 on a GPU that has it",
-    look_at_job=_look,
+    ranks=with_kernels,
+    without="no compute kernels: a CPU job has none",
+    measure=lambda ranks: kinds_shares(ranks, MATRIX_FP32),
+    said=lambda part: f"FP32 products on the vector units take {part} of the time",
+    words=_words,
     claims=("step/computation/precision",),
     protocol=4,
-    thresholds=SHARES,
 )

@@ -29,35 +29,27 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Rule, Statement
-from stepscope.diagnose.trace_facts import SHARES, WORTH, Part, idle_share, on_device, trace_command, unread
-from stepscope.records.finding import Advice
+from stepscope.core.units import format_duration
+from stepscope.diagnose.trace_facts import Part, idle_share, on_device, share_rule
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import IdleCause
-from stepscope.results.evidence import TraceEvidence
 
 _ALLOCATES = re.compile(r"Malloc|Free|HostAlloc", re.IGNORECASE)
 _EXPLICIT = re.compile(r"(Device|Ctx)Synchronize")
 
 
-def _look(job: TraceEvidence) -> Statement:
-    ranks = on_device(job.summary)
-    if not ranks:
-        return unread(job.summary, "no device work: a CPU job does not wait for a device")
-    part = Part([idle_share(p, "sync") for p in ranks])
-    if part.share < WORTH:
-        return f"the device idles {part} after the host waited for it, limit {format_percent(WORTH)}"
-    gaps = [i for p in ranks for i in p.idle if i.cause == "sync"]
-    call = _most(gaps)
+def _words(part: Part) -> Finding:
+    gaps = [i for p in part.ranks for i in p.idle if i.cause == "sync"]
+    call, ranks = _most(gaps), len(part.ranks)
     count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
     return part.finding(
         f"the host waits for the device, which then idles: {part} of the time",
         (
-            f"{count:,} gaps after such waits on {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
+            f"{count:,} gaps after such waits on {ranks} rank{'s' * (ranks > 1)}, "
             f"the longest {format_duration(longest)}" + (f"; mostly in {call}" if call else ""),
         ),
         confidence="measured from launches and their kernels",
-        advice=_advice(job, call),
+        advice=_advice(part, call),
     )
 
 
@@ -69,8 +61,8 @@ def _most(gaps: Sequence[IdleCause]) -> str | None:
     return max(spent, key=lambda call: spent[call], default="") or None
 
 
-def _advice(job: TraceEvidence, call: str | None) -> tuple[Advice, ...]:
-    look = trace_command(job, "--show idle,operators --sort host_self")
+def _advice(part: Part, call: str | None) -> tuple[Advice, ...]:
+    look = part.command("--show idle,operators --sort host_self")
     if call is not None and _ALLOCATES.search(call):
         return (
             Advice(
@@ -78,7 +70,7 @@ def _advice(job: TraceEvidence, call: str | None) -> tuple[Advice, ...]:
                 "let segments grow in place",
                 command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             ),
-            Advice(text="see when it does", command=trace_command(job, "--show idle,memory")),
+            Advice(text="see when it does", command=part.command("--show idle,memory")),
         )
     if call is not None and _EXPLICIT.search(call):
         return (
@@ -95,11 +87,14 @@ def _advice(job: TraceEvidence, call: str | None) -> tuple[Advice, ...]:
     )
 
 
-RULE = Rule(
+RULE = share_rule(
     symptom="the device idles after the host waited for it",
-    look_at_job=_look,
+    ranks=on_device,
+    without="no device work: a CPU job does not wait for a device",
+    measure=lambda ranks: [idle_share(p, "sync") for p in ranks],
+    said=lambda part: f"the device idles {part} after the host waited for it",
+    words=_words,
     claims=("step/idle/sync",),
     kind="host-bound",
     protocol=4,
-    thresholds=SHARES,
 )

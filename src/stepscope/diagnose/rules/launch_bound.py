@@ -27,50 +27,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepscope.core.units import format_percent
-from stepscope.diagnose.frameworks import option, used_in
+from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Rule, Statement
-from stepscope.diagnose.trace_facts import (
-    SHARES,
-    WORTH,
-    Part,
-    idle_share,
-    on_device,
-    python_shares,
-    trace_command,
-    unread,
-)
-from stepscope.records.finding import Advice
+from stepscope.diagnose.trace_facts import Part, idle_share, on_device, python_shares, share_rule
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
-from stepscope.results.evidence import TraceEvidence
 
 _SAID = {"host_late": "idle before the launch", "launch_latency": "idle between launch and start"}
 
 
-def _look(job: TraceEvidence) -> Statement:
-    ranks = on_device(job.summary)
-    if not ranks:
-        return unread(job.summary, "no device work: a CPU job launches no kernels")
-    python = python_shares(ranks) or [0.0] * len(ranks)
-    part = Part([idle_share(p, *_SAID) - elsewhere for p, elsewhere in zip(ranks, python, strict=True)])
-    if part.share < WORTH:
-        rest = ", without Python between operators" if any(python) else ""
-        return f"the device idles {part} because launches are late{rest}, limit {format_percent(WORTH)}"
-    split = ", ".join(f"{said} {Part([idle_share(p, c) for p in ranks])}" for c, said in _SAID.items())
-    if any(python):
+def _measure(ranks: Sequence[RankPass]) -> list[float]:
+    """What is idle before late launches, without the time that python-overhead has."""
+    return [idle_share(p, *_SAID) - elsewhere for p, elsewhere in zip(ranks, _python(ranks), strict=True)]
+
+
+def _python(ranks: Sequence[RankPass]) -> list[float]:
+    return python_shares(ranks) or [0.0] * len(ranks)
+
+
+def _said(part: Part) -> str:
+    rest = ", without Python between operators" if any(_python(part.ranks)) else ""
+    return f"the device idles {part} because launches are late{rest}"
+
+
+def _words(part: Part) -> Finding:
+    split = ", ".join(f"{said} {Part([idle_share(p, c) for p in part.ranks])}" for c, said in _SAID.items())
+    if any(python := _python(part.ranks)):
         split += f"; of it {Part(python)} is Python between operators (python-overhead)"
     return part.finding(
         f"launch-bound: the device idles {part} of the time because the host launches work too late",
         (split,),
         confidence="measured from launches and their kernels; the profiler itself slows launches",
-        advice=_advice(job, ranks),
+        advice=_advice(part),
     )
 
 
-def _advice(job: TraceEvidence, ranks: Sequence[RankPass]) -> tuple[Advice, ...]:
-    look = trace_command(job, "--show launches,idle,sequences")
-    late = [i for p in ranks for i in p.idle if i.cause == "host_late"]
+def _advice(part: Part) -> tuple[Advice, ...]:
+    look = part.command("--show launches,idle,sequences")
+    late = [i for p in part.ranks for i in p.idle if i.cause == "host_late"]
     graphs = sum(i.idle_ns for i in late if i.call is not None and "GraphLaunch" in i.call)
     if graphs > sum(i.idle_ns for i in late) / 2:
         return (
@@ -80,11 +74,12 @@ def _advice(job: TraceEvidence, ranks: Sequence[RankPass]) -> tuple[Advice, ...]
             ),
             Advice(text="use a larger micro-batch, which makes every graph longer"),
         )
-    used = used_in(job.summary)
     return (
         Advice(text="use fewer, larger kernels: a larger micro-batch", command=look),
         AdviceFor(text="update in few kernels: a fused optimizer (fused=True)", applies_to=("trains",)),
-        AdviceFor(text=option("compile", used, plain="fuse them: torch.compile(model)"), applies_to=("eager",)),
+        AdviceFor(
+            text=option("compile", part.frameworks, plain="fuse them: torch.compile(model)"), applies_to=("eager",)
+        ),
         AdviceFor(
             text='if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"',
             applies_to=("gpu",),
@@ -92,11 +87,14 @@ def _advice(job: TraceEvidence, ranks: Sequence[RankPass]) -> tuple[Advice, ...]
     )
 
 
-RULE = Rule(
+RULE = share_rule(
     symptom="the device idles because the host launches work too late",
-    look_at_job=_look,
+    ranks=on_device,
+    without="no device work: a CPU job launches no kernels",
+    measure=_measure,
+    said=_said,
+    words=_words,
     claims=("step/idle/launch",),
     kind="host-bound",
     protocol=2,
-    thresholds=SHARES,
 )

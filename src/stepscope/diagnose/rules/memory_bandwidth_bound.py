@@ -30,24 +30,22 @@ import re
 from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.frameworks import option, used_in
+from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit
 from stepscope.diagnose.trace_facts import (
-    SHARES,
-    WORTH,
     Part,
     cut,
     kinds_ns,
-    on_device,
+    kinds_shares,
+    mixes_of,
     severity_of,
-    trace_command,
-    unread,
-    window_ns,
+    share_rule,
+    with_kernels,
 )
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_rules import KernelMix
-from stepscope.results.evidence import TraceEvidence
+from stepscope.records.trace_summary import RankPass
 from stepscope.traces.kernel_names import BANDWIDTH, MATRIX
 
 _DOMINATES = Limit(
@@ -69,29 +67,23 @@ def _fewer_bytes(mixes: Sequence[KernelMix], largest: str) -> Iterator[Advice]:
         yield Advice(text="use bf16 activations, which halve the bytes of fp32")
 
 
-def _look(job: TraceEvidence) -> Statement:
-    ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
-    if not ranks:
-        return unread(job.summary, "no compute kernels: a CPU job has none")
-    total = sum(mix.total_ns for _, mix in ranks)
-    moved = sum(kinds_ns(mix, BANDWIDTH) for _, mix in ranks)
-    part = Part([kinds_ns(mix, BANDWIDTH) / window_ns(p) for p, mix in ranks])
-    of_kernels = moved / total if total else 0.0
-    if of_kernels < _DOMINATES.value or part.share < WORTH:
-        return (
-            f"{format_percent(of_kernels)} of the kernels' time and {part} of the window, limits "
-            f"{format_percent(_DOMINATES.value)} and {format_percent(WORTH)}"
-        )
-    kinds = [kind for _, mix in ranks for kind in mix.kinds if kind.kind == BANDWIDTH]
+def _of_kernels(ranks: Sequence[RankPass], *kinds: str) -> float:
+    """Of all compute kernel time, that of these kinds."""
+    total = sum(mix.total_ns for mix in mixes_of(ranks))
+    return sum(kinds_ns(p.mix, *kinds) for p in ranks) / total if total else 0.0
+
+
+def _words(part: Part) -> Finding:
+    mixes = mixes_of(part.ranks)
+    kinds = [kind for mix in mixes for kind in mix.kinds if kind.kind == BANDWIDTH]
     largest = max(kinds, key=lambda kind: kind.largest_ns)
-    products = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks) / total
     return Finding(
         severity=severity_of(part.share),
-        title=f"memory-bandwidth-bound: {format_percent(of_kernels)} of the computation is kernels that only move memory",
+        title=f"memory-bandwidth-bound: {format_percent(part.also)} of the computation is kernels that only move memory",
         evidence=(
             f"elementwise, normalisation and the like: {part} of the window, in "
-            f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: {format_percent(products)} of "
-            "the computation",
+            f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: "
+            f"{format_percent(_of_kernels(part.ranks, *MATRIX))} of the computation",
             *part.spread,
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
         ),
@@ -99,24 +91,28 @@ def _look(job: TraceEvidence) -> Statement:
         confidence="likely: inferred from kernel names; fusing recovers only a part",
         advice=(
             Advice(
-                text="fuse these kernels: fused norms and attention",
-                command=trace_command(job, "--show sequences,kernels"),
+                text="fuse these kernels: fused norms and attention", command=part.command("--show sequences,kernels")
             ),
             AdviceFor(text="update in few kernels: a fused optimizer (fused=True)", applies_to=("trains",)),
             AdviceFor(
-                text=option("compile", used_in(job.summary), plain="torch.compile(model) fuses element-wise kernels"),
+                text=option("compile", part.frameworks, plain="torch.compile(model) fuses element-wise kernels"),
                 applies_to=("eager",),
             ),
-            *_fewer_bytes([mix for _, mix in ranks], largest.largest),
+            *_fewer_bytes(mixes, largest.largest),
         ),
     )
 
 
-RULE = Rule(
+RULE = share_rule(
     symptom="kernels that only move memory dominate the computation",
-    look_at_job=_look,
+    ranks=with_kernels,
+    without="no compute kernels: a CPU job has none",
+    measure=lambda ranks: kinds_shares(ranks, BANDWIDTH),
+    also=(lambda ranks: _of_kernels(ranks, BANDWIDTH), _DOMINATES),
+    said=lambda part: f"{format_percent(part.also)} of the kernels' time and {part} of the window",
+    words=_words,
     claims=("step/computation/memory",),
     kind="memory-bound",
     protocol=4,
-    thresholds={"kernels": _DOMINATES, **SHARES},
+    thresholds={"kernels": _DOMINATES},
 )

@@ -23,26 +23,11 @@ Mixed Precision; document 004's checklist, "Tensor Cores used?" and "Mixed preci
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.diagnose.trace_facts import (
-    SHARES,
-    WORTH,
-    Part,
-    cut,
-    device_name,
-    kinds_ns,
-    on_device,
-    trace_command,
-    unread,
-    window_ns,
-)
+from stepscope.diagnose.rule import Limit, Statement
+from stepscope.diagnose.trace_facts import Part, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
 from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Advice, Skipped
-from stepscope.records.trace_rules import KernelMix
-from stepscope.results.evidence import TraceEvidence
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN, kernel_dtype
 
 _NONE = Limit(
@@ -52,31 +37,26 @@ _NONE = Limit(
 )
 
 
-def _look(job: TraceEvidence) -> Statement:
-    ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
-    if not ranks:
-        return unread(job.summary, "no compute kernels: a CPU job has none")
-    part = Part([kinds_ns(mix, *MATRIX) / window_ns(p) for p, mix in ranks])
-    if part.share < WORTH:
-        return f"matrix products take {part} of the time, limit {format_percent(WORTH)}"
-    total = sum(kinds_ns(mix, *MATRIX) for _, mix in ranks)
-    kinds = {kind: sum(kinds_ns(mix, kind) for _, mix in ranks) / total for kind in MATRIX}
+def _words(part: Part) -> Statement:
+    mixes, device = mixes_of(part.ranks), part.device
+    total = sum(kinds_ns(mix, *MATRIX) for mix in mixes)
+    kinds = {kind: sum(kinds_ns(mix, kind) for mix in mixes) / total for kind in MATRIX}
     if kinds[MATRIX_TENSOR] >= _NONE.value:
         return f"{format_percent(kinds[MATRIX_TENSOR])} of the products' time uses them"
     if kinds[MATRIX_UNKNOWN] > 0.5:
         return f"{format_percent(kinds[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind"
-    device, names = device_name(job.summary), [kind.largest for _, mix in ranks for kind in mix.kinds]
+    names = [kind.largest for mix in mixes for kind in mix.kinds]
     there = has_matrix_units(device, names)
     if there is None:
         return Skipped(reason="unknown whether the device has tensor cores: neither its name nor its kernels show it")
     if not there:
         return f"{device} has no tensor cores"
-    if double := _double([mix for _, mix in ranks]):
-        return f"the products are FP64 ({cut(double)}): lower precision would be other mathematics"
+    largest = max((k for mix in mixes for k in mix.kinds if k.kind in MATRIX), key=lambda kind: kind.largest_ns)
+    if kernel_dtype(largest.largest) == "fp64":
+        return f"the products are FP64 ({cut(largest.largest)}): lower precision would be other mathematics"
     if kinds[MATRIX_FP32] >= 0.5 and has_tf32(device, names):
         return "FP32 products without TF32: see fp32-matmul"
     ratio = peak_ratio(device, "fp32", "fp16")
-    largest = max((k for _, mix in ranks for k in mix.kinds if k.kind in MATRIX), key=lambda kind: kind.largest_ns)
     return part.finding(
         f"matrix products do not use the tensor cores: {part} of the time",
         (
@@ -93,22 +73,19 @@ def _look(job: TraceEvidence) -> Statement:
                 "dimensions in multiples of 8",
                 command="stepscope bench --preset precision",
             ),
-            Advice(text="list the kernels", command=trace_command(job, "--show kernels,operators")),
+            Advice(text="list the kernels", command=part.command("--show kernels,operators")),
         ),
     )
 
 
-def _double(mixes: Sequence[KernelMix]) -> str | None:
-    """The largest product's kernel, where it computes in FP64."""
-    products = [kind for mix in mixes for kind in mix.kinds if kind.kind in MATRIX]
-    largest = max(products, key=lambda kind: kind.largest_ns)
-    return largest.largest if kernel_dtype(largest.largest) == "fp64" else None
-
-
-RULE = Rule(
+RULE = share_rule(
     symptom="no matrix product uses the tensor cores",
-    look_at_job=_look,
+    ranks=with_kernels,
+    without="no compute kernels: a CPU job has none",
+    measure=lambda ranks: kinds_shares(ranks, *MATRIX),
+    said=lambda part: f"matrix products take {part} of the time",
+    words=_words,
     claims=("step/computation/tensor cores",),
     protocol=4,
-    thresholds={"tensor cores": _NONE, **SHARES},
+    thresholds={"tensor cores": _NONE},
 )

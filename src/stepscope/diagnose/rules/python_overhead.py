@@ -25,26 +25,16 @@ overhead?".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stepscope.core.units import format_percent
-from stepscope.diagnose.frameworks import option, used_in
+from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.diagnose.trace_facts import (
-    PYTHON_OWNS,
-    SHARES,
-    WORTH,
-    Part,
-    idle_share,
-    read_in_full,
-    trace_command,
-    unread,
-    window_ns,
-)
-from stepscope.records.finding import Advice, Finding
+from stepscope.diagnose.rule import Limit, Statement
+from stepscope.diagnose.trace_facts import PYTHON_OWNS, Part, idle_share, read_in_full, share_rule, window_ns
+from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import RankPass
-from stepscope.results.evidence import TraceEvidence
 
 SURE_ON_CPU = Limit(
     value=0.20,
@@ -53,29 +43,20 @@ SURE_ON_CPU = Limit(
 )
 
 
-def _look(job: TraceEvidence) -> Statement:
-    ranks = [p for p in read_in_full(job.summary) if _known(p)]
-    if not ranks:
-        return unread(job.summary, "no operators were recorded: profile with ProfilerActivity.CPU")
-    part = Part([_share(p) for p in ranks])
-    on_cpu = _on_cpu(ranks[0])
-    said = "Python between operators takes" if on_cpu else "the device waits for Python between operators"
-    if part.share < WORTH:
-        return f"{said} {part} of the time, limit {format_percent(WORTH)}"
-    of_late = _of_late(ranks)
+def _said(part: Part) -> str:
+    cpu = _on_cpu(part.ranks[0])
+    said = "Python between operators takes" if cpu else "the device waits for Python between operators"
+    return f"{said} {part} of the time"
+
+
+def _words(part: Part) -> Statement:
+    of_late, on_cpu = _of_late(part.ranks), _on_cpu(part.ranks[0])
     if of_late is not None and of_late < PYTHON_OWNS.value:
-        return f"{said} {part} of the time, {format_percent(of_late)} of the host's delay, which is mostly in operators"
-    found = _finding(job, part, ranks, on_cpu=on_cpu)
-    if on_cpu and part.share < SURE_ON_CPU.value:
-        return replace(found, severity="info", stake_fraction=None)
-    return found
-
-
-def _finding(job: TraceEvidence, part: Part, ranks: list[RankPass], *, on_cpu: bool) -> Finding:
+        return f"{_said(part)}, {format_percent(of_late)} of the host's delay, which is mostly in operators"
     said = "runs Python between operators" if on_cpu else "the device waits for Python between operators"
-    return part.finding(
+    found = part.finding(
         f"host-bound: {part} of the time {said}",
-        (*_split(ranks),),
+        (*_split(part.ranks),),
         confidence="measured; a sampling profiler shows whether it is Python or another process on that core"
         + ("; what the profiler itself takes between operators is part of it" if on_cpu else ""),
         advice=(
@@ -85,14 +66,17 @@ def _finding(job: TraceEvidence, part: Part, ranks: list[RankPass], *, on_cpu: b
             ),
             Advice(
                 text="move logging, metrics and hooks out of the step; use gc.freeze() after the first steps",
-                command=trace_command(job, "--show phases,annotations,operators --sort host_self"),
+                command=part.command("--show phases,annotations,operators --sort host_self"),
             ),
             AdviceFor(
-                text=option("compile", used_in(job.summary), plain="torch.compile(model) runs less Python a step"),
+                text=option("compile", part.frameworks, plain="torch.compile(model) runs less Python a step"),
                 applies_to=("eager",),
             ),
         ),
     )
+    if on_cpu and part.share < SURE_ON_CPU.value:
+        return replace(found, severity="info", stake_fraction=None)
+    return found
 
 
 def _on_cpu(each: RankPass) -> bool:
@@ -109,14 +93,14 @@ def _share(each: RankPass) -> float:
     return idle_share(each, "outside_operators")
 
 
-def _of_late(ranks: list[RankPass]) -> float | None:
+def _of_late(ranks: Sequence[RankPass]) -> float | None:
     """Python's share of what the host is late; None on CPU jobs."""
     late = [p.host_lateness for p in ranks if p.host_lateness is not None and not _on_cpu(p)]
     total = sum(each.late_ns for each in late)
     return sum(each.python_ns for each in late) / total if total else None
 
 
-def _split(ranks: list[RankPass]) -> tuple[str, ...]:
+def _split(ranks: Sequence[RankPass]) -> tuple[str, ...]:
     late = [(p.host_lateness, window_ns(p)) for p in ranks if p.host_lateness is not None and not _on_cpu(p)]
     if not late:
         return ("no operator, collective or data loader runs in that time",)
@@ -128,11 +112,15 @@ def _split(ranks: list[RankPass]) -> tuple[str, ...]:
     )
 
 
-RULE = Rule(
+RULE = share_rule(
     symptom="nothing runs while the host executes Python between operators",
-    look_at_job=_look,
+    ranks=lambda summary: list(filter(_known, read_in_full(summary))),
+    without="no operators were recorded: profile with ProfilerActivity.CPU",
+    measure=lambda ranks: list(map(_share, ranks)),
+    said=_said,
+    words=_words,
     claims=("step/idle/python",),
     kind="host-bound",
     protocol=4,
-    thresholds={"of late": PYTHON_OWNS, "sure on CPUs": SURE_ON_CPU, **SHARES},
+    thresholds={"of late": PYTHON_OWNS, "sure on CPUs": SURE_ON_CPU},
 )

@@ -23,52 +23,49 @@ operations; document 004's checklist, "Batch size sufficient?".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.frameworks import option, used_in
+from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Rule, Statement
 from stepscope.diagnose.trace_facts import (
     MOSTLY_SHORT,
-    SHARES,
-    WORTH,
     Part,
     idle_share,
-    on_device,
-    trace_command,
-    unread,
+    mixes_of,
+    share_rule,
     window_ns,
+    with_kernels,
 )
-from stepscope.records.finding import Advice
-from stepscope.records.trace_rules import KernelMix
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
-from stepscope.results.evidence import TraceEvidence
 
 
-def _look(job: TraceEvidence) -> Statement:
-    ranks = [(p, p.mix) for p in on_device(job.summary) if p.mix is not None]
-    if not ranks:
-        return unread(job.summary, "no compute kernels: a CPU job has none")
-    short, calls = sum(m.short_calls for _, m in ranks), sum(m.calls for _, m in ranks)
-    part = Part([_share(p, m) for p, m in ranks])
-    limit = format_duration(ranks[0][1].short_limit_ns)
-    said = f"{format_percent(short / calls)} of {calls:,} compute kernels take at most {limit}"
-    if short / calls < MOSTLY_SHORT.value or part.share < WORTH:
-        return (
-            f"{said} and take {part} of the time with their gaps, limits "
-            f"{format_percent(MOSTLY_SHORT.value)} and {format_percent(WORTH)}"
-        )
+def _short(ranks: Sequence[RankPass]) -> float:
+    """Of all compute kernels, by number, those no longer than their launch."""
+    mixes = mixes_of(ranks)
+    return sum(m.short_calls for m in mixes) / sum(m.calls for m in mixes)
+
+
+def _many(part: Part) -> str:
+    mixes = mixes_of(part.ranks)
+    calls, limit = sum(m.calls for m in mixes), format_duration(mixes[0].short_limit_ns)
+    return f"{format_percent(part.also)} of {calls:,} compute kernels take at most {limit}"
+
+
+def _words(part: Part) -> Finding:
     return part.finding(
-        f"kernels are too short: {said}, and {part} of the time goes to them and to the gaps between kernels",
-        (*_per_step(ranks),),
+        f"kernels are too short: {_many(part)}, and {part} of the time goes to them and to the gaps between kernels",
+        (*_per_step(part.ranks),),
         confidence="measured; the gain depends on how many kernels can be fused",
         advice=(
             Advice(
                 text="find repeated sequences, and fuse them",
-                command=trace_command(job, "--show sequences,kernels,launches"),
+                command=part.command("--show sequences,kernels,launches"),
             ),
             AdviceFor(text="update in few kernels: a fused or foreach optimizer", applies_to=("trains",)),
             AdviceFor(
-                text=option("compile", used_in(job.summary), plain="torch.compile(model) fuses them"),
+                text=option("compile", part.frameworks, plain="torch.compile(model) fuses them"),
                 applies_to=("eager",),
             ),
             Advice(text="use a larger micro-batch, which makes every kernel longer at the same number of launches"),
@@ -76,27 +73,36 @@ def _look(job: TraceEvidence) -> Statement:
     )
 
 
-def _share(each: RankPass, mix: KernelMix) -> float:
+def _share(each: RankPass) -> float:
+    mix = each.mix
+    assert mix is not None
     computing = each.budget.parts.compute_ns if each.budget is not None else mix.short_ns
     alone = max(0, min(mix.short_ns, computing - (mix.total_ns - mix.short_ns)))
     return min(1.0, alone / window_ns(each) + idle_share(each, "kernel_gap"))
 
 
-def _per_step(ranks: list[tuple[RankPass, KernelMix]]) -> tuple[str, ...]:
+def _per_step(ranks: Sequence[RankPass]) -> tuple[str, ...]:
     """Kernels a step, where steps are marked, and the mean length of the short ones."""
-    mean_ns = sum(m.short_ns for _, m in ranks) / max(1, sum(m.short_calls for _, m in ranks))
-    steps = sum(len(p.steps) for p, _ in ranks)
+    mixes = mixes_of(ranks)
+    mean_ns = sum(m.short_ns for m in mixes) / max(1, sum(m.short_calls for m in mixes))
+    steps = sum(len(p.steps) for p in ranks)
     lengths = f"the short ones take {format_duration(mean_ns)} each on average"
     if not steps:
         return (lengths,)
-    return (f"{sum(m.calls for p, m in ranks if p.steps) / steps:,.0f} kernels a step and rank; {lengths}",)
+    calls = sum(p.mix.calls for p in ranks if p.mix is not None and p.steps)
+    return (f"{calls / steps:,.0f} kernels a step and rank; {lengths}",)
 
 
-RULE = Rule(
+RULE = share_rule(
     symptom="most kernels are shorter than their launch",
-    look_at_job=_look,
+    ranks=with_kernels,
+    without="no compute kernels: a CPU job has none",
+    measure=lambda ranks: list(map(_share, ranks)),
+    also=(_short, MOSTLY_SHORT),
+    said=lambda part: f"{_many(part)} and take {part} of the time with their gaps",
+    words=_words,
     claims=("step/idle/small kernels",),
     kind="host-bound",
     protocol=4,
-    thresholds={"number": MOSTLY_SHORT, **SHARES},
+    thresholds={"number": MOSTLY_SHORT},
 )
