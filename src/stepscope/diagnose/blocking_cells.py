@@ -5,9 +5,9 @@ from __future__ import annotations
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Statement
+from stepscope.diagnose.rule import Statement, advise
 from stepscope.predict.run_buckets import same_work
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.plan import CommOp
 from stepscope.results.cell_facts import TimedCell, by_model, exposed, others, timed_cells
@@ -88,9 +88,9 @@ def _of_cells(
         if sure
         else "likely: no overlapping cell was measured well enough",
         advice=(
-            Advice(
-                text="reduce during the backward pass: DistributedDataParallel, or buckets of your own",
-                command=again(evidence, cell.cell, ("strategy", ["naive", "bucketed", "ddp"])),
+            advise(
+                "reduce during the backward pass: DistributedDataParallel, or buckets of your own",
+                again(evidence, cell.cell, ("strategy", ["naive", "bucketed", "ddp"])),
             ),
         ),
         subject=cell.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stepscope.diagnose.rule import advise
 from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import TraceSummary
 
@@ -194,7 +195,7 @@ def in_words_of(topic: str, used: Iterable[str], *, otherwise: Iterable[str] = (
     """The option of the framework that takes it; those of ``otherwise``, one advice each, where none of a job's does."""
     key = speaks(topic, used)
     named = [key] if key is not None else [k for k in otherwise if k in OPTIONS[topic]]
-    return tuple(Advice(text=_said(topic, key)) for key in named)
+    return tuple(advise(_said(topic, key)) for key in named)
 
 
 def _said(topic: str, framework: str) -> str:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median_low
-from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import used_in
-from stepscope.diagnose.rule import Outcome
+from stepscope.diagnose.rule import AdviceFor, Condition, Outcome
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.profile import LoaderSetup
@@ -209,20 +208,6 @@ def _splits_sequence(each: RankPass) -> bool:
     return {"all_gather", "reduce_scatter"} <= ops
 
 
-Condition = Literal[
-    "gpu",
-    "eager",
-    "replicated",
-    "no pipeline",
-    "no split sequence",
-    "several hosts",
-    "trains",
-    "micro-steps",
-    "room for workers",
-    "workers that end",
-    "pageable batches",
-]
-
 HOLDS: Mapping[Condition, Callable[[JobFacts], bool]] = {
     "gpu": lambda job: not job.on_cpu,
     "eager": lambda job: job.compiled is not True,
@@ -239,13 +224,6 @@ HOLDS: Mapping[Condition, Callable[[JobFacts], bool]] = {
     "pageable batches": lambda job: not job.on_cpu and (job.loader is None or job.loader.pinned is not True),
 }
 """Condition -> whether it may hold: true where the facts do not say otherwise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceFor(Advice):
-    """Advice for jobs of which all of ``applies_to`` may hold. The engine makes it plain advice, or drops it."""
-
-    applies_to: tuple[Condition, ...]
 
 
 def applies(advice: Advice, job: JobFacts | None) -> bool:

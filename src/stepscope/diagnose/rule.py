@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, listed
-from stepscope.records.finding import Finding, Quiet, Skipped, VerdictKind
+from stepscope.records.finding import Advice, Finding, Quiet, Skipped, VerdictKind
 from stepscope.results.evidence import TraceEvidence
 
 if TYPE_CHECKING:
@@ -153,6 +153,35 @@ def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tuple
     others = f"the same in {len(found) - 1} more of the {what}{low}"
     first = replace(findings[0], evidence=(*findings[0].evidence, others))
     return name, (first, *findings[1:])
+
+
+Condition = Literal[
+    "gpu",
+    "eager",
+    "replicated",
+    "no pipeline",
+    "no split sequence",
+    "several hosts",
+    "trains",
+    "micro-steps",
+    "room for workers",
+    "workers that end",
+    "pageable batches",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceFor(Advice):
+    """Advice for jobs of which all of ``applies_to`` may hold. The engine makes it plain advice, or drops it."""
+
+    applies_to: tuple[Condition, ...]
+
+
+def advise(text: str, command: str | None = None, *, only_for: tuple[Condition, ...] = ()) -> Advice:
+    """One thing to do, and how; only_for: what has to hold of the job, as far as its facts say."""
+    return (
+        AdviceFor(text=text, command=command, applies_to=only_for) if only_for else Advice(text=text, command=command)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

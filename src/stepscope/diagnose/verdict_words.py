@@ -11,6 +11,7 @@ from dataclasses import replace
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import option
+from stepscope.diagnose.rule import advise
 from stepscope.diagnose.rules import kind_of
 from stepscope.diagnose.rules.straggler import CAUSE_ADVICE
 from stepscope.records.finding import Advice, Diagnosis, JobVerdict, TimeCost, VerdictKind
@@ -46,33 +47,33 @@ def advice_for(
     """At most two: of the finding that explains the first cost, or the general one."""
     if verdict.kind == "input-bound":
         outside = verdict.costs[0].rules == ("before",)
-        return (Advice(text=_OUTSIDE_LOADERS) if outside else _loader(job),)
+        return (advise(_OUTSIDE_LOADERS) if outside else _loader(job),)
     if verdict.kind == "straggler" and any(each.kind == "chronic" and each.part == "data_wait" for each in late):
-        return (Advice(text=CAUSE_ADVICE["data"]),)
+        return (advise(CAUSE_ADVICE["data"]),)
     explained = [f for f in diagnosis.findings if kind_of(f) == verdict.kind and f.advice]
     if explained:
         return explained[0].advice[:1]
     full = crowd(job.steps) if verdict.kind == "contended-machine" and job.steps is not None else None
     if full is not None:
-        return (Advice(text=f"start no more ranks x threads a host than its {full.cores} cores"),)
+        return (advise(f"start no more ranks x threads a host than its {full.cores} cores"),)
     plain = _PLAIN.get(verdict.kind)
-    return () if plain is None else (Advice(text=plain),)
+    return () if plain is None else (advise(plain),)
 
 
 def _loader(job: ProfiledJob) -> Advice:
     """Workers where there are none, more where cores are left, else cheaper loading."""
     loaders = job.facts.get("loaders") or {}
     if not loaders and job.facts:
-        return Advice(text=_OUTSIDE_LOADERS)
+        return advise(_OUTSIDE_LOADERS)
     workers = (loaders.get("first") or {}).get("num_workers") or 0
     free = job.cores_a_rank or MOST_WORKERS
     if workers and workers >= free:
-        return Advice(text=f"make loading cheaper: {workers} workers a rank use all cores; store decoded samples")
+        return advise(f"make loading cheaper: {workers} workers a rank use all cores; store decoded samples")
     wanted = min(MOST_WORKERS, free) if not workers else min(2 * workers, free)
     keep = "" if (loaders.get("first") or {}).get("persistent_workers") else ", persistent_workers=True"
     plain = f"DataLoader(num_workers={wanted}{keep})"
     named = option("loader workers", job.facts.get("frameworks") or {}, plain=plain).replace("...", str(wanted))
-    return Advice(text=named)
+    return advise(named)
 
 
 KIND_OF_EVENT: Mapping[str, VerdictKind] = {

@@ -14,8 +14,8 @@ from tests.trace_evidence import by_hand, generated, with_setup
 
 from stepscope.diagnose import rules
 from stepscope.diagnose.engine import check
-from stepscope.diagnose.job_facts import HOLDS, AdviceFor, Condition, JobFacts, applies, facts_of
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.job_facts import HOLDS, JobFacts, applies, facts_of
+from stepscope.diagnose.rule import AdviceFor, Condition, Rule, advise
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.profile import JobSetup, LoaderSetup
 from stepscope.results.evidence import TraceEvidence
@@ -48,9 +48,7 @@ def test_what_is_unknown_excludes_no_advice(condition: Condition) -> None:
     ],
 )
 def test_a_fact_that_says_otherwise_excludes_it(condition: Condition, job: JobFacts) -> None:
-    assert not applies(
-        AdviceFor(text="-", applies_to=("eager", condition)), replace(job, compiled=condition == "eager")
-    )
+    assert not applies(advise("-", only_for=("eager", condition)), replace(job, compiled=condition == "eager"))
 
 
 def test_tensor_parallel_replicas_reduce_their_gradients_in_buckets() -> None:
@@ -62,8 +60,8 @@ def test_the_engine_asks_once_and_gives_plain_advice() -> None:
         return Finding(
             severity="warning", title="-", evidence=("-",), confidence="-",
             advice=(
-                AdviceFor(text="augment on the device", command="c", applies_to=("gpu",)),
-                AdviceFor(text="compile", applies_to=("eager",)),
+                advise("augment on the device", "c", only_for=("gpu",)),
+                advise("compile", only_for=("eager",)),
             ),
         )  # fmt: skip
 
@@ -98,7 +96,9 @@ def test_advice_with_such_words_carries_its_condition() -> None:
     free = set()
     for path in Path(rules.__path__[0]).glob("*.py"):
         tree = ast.parse(path.read_text())
-        for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Advice"):
+        for call in (n for n in ast.walk(tree) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "advise"):
+            if any(each.arg == "only_for" for each in call.keywords):
+                continue
             said = " ".join(n.value for n in ast.walk(call) if isinstance(n, ast.Constant) and isinstance(n.value, str))
             free |= {(path.stem, word) for word in GUARDED if word in said}
     assert free - _KNOWN == set()

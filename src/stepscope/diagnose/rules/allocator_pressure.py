@@ -31,7 +31,7 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
@@ -99,21 +99,21 @@ def _confidence(memory: MemorySnapshot, *, full: bool) -> str:
 
 
 def _advice(memory: MemorySnapshot, *, full: bool) -> Iterator[Advice]:
-    smaller = Advice(text="free memory: use a smaller micro-batch with accumulation; the global batch stays the same")
+    smaller = advise("free memory: use a smaller micro-batch with accumulation; the global batch stays the same")
     if full:
         yield smaller
     elif memory.late_retries:
-        yield Advice(text="remove torch.cuda.empty_cache() from the loop")
+        yield advise("remove torch.cuda.empty_cache() from the loop")
     else:
-        yield Advice(
-            text="if memory grows in every step, tensors are kept: log loss.item(), not loss; detach stored tensors"
+        yield advise(
+            "if memory grows in every step, tensors are kept: log loss.item(), not loss; detach stored tensors"
         )
     if not memory.expandable_segments:
-        yield Advice(
-            text="let segments grow in place, so that differing sizes fit",
-            command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        yield advise(
+            "let segments grow in place, so that differing sizes fit",
+            "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
-    yield Advice(text="make sizes repeat: pad sequences to few lengths, drop the odd last batch")
+    yield advise("make sizes repeat: pad sequences to few lengths, drop the odd last batch")
     if not full:
         yield smaller
 

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_bytes, format_duration, format_percent, format_size
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
@@ -138,14 +138,14 @@ def _advice(evidence: Evidence, cell: TimedCell) -> Iterator[Advice]:
     bf16 = torch is None or torch.bf16
     if cell.cell.spec.strategy in _REPLICATED:
         hooks = ["none", "bf16" if bf16 else "fp16"]
-        yield Advice(
-            text="halve the bytes with a hook that sends gradients in " + ("BF16 or FP16" if bf16 else "FP16"),
-            command=again(evidence, cell.cell, ("strategy", ["ddp"]), ("strategy_options.hook", hooks)),
+        yield advise(
+            "halve the bytes with a hook that sends gradients in " + ("BF16 or FP16" if bf16 else "FP16"),
+            again(evidence, cell.cell, ("strategy", ["ddp"]), ("strategy_options.hook", hooks)),
         )
     if bf16:
-        yield Advice(
-            text="keep parameters and gradients in BF16 (check the loss)",
-            command=again(evidence, cell.cell, ("precision", [cell.cell.spec.precision, "bf16"])),
+        yield advise(
+            "keep parameters and gradients in BF16 (check the loss)",
+            again(evidence, cell.cell, ("precision", [cell.cell.spec.precision, "bf16"])),
         )
 
 

@@ -23,9 +23,9 @@ METRICS, Scaling. McCandlish et al., An Empirical Model of Large-Batch Training,
 from __future__ import annotations
 
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement
+from stepscope.diagnose.rule import Rule, Statement, advise
 from stepscope.records import mesh
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.results.cell_facts import differing
 from stepscope.results.evidence import CellEvidence, Evidence
 
@@ -91,9 +91,9 @@ def _finding(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Fin
         ),
         confidence="certain: from the batches",
         advice=(
-            Advice(
-                text="compare at the same global batch",
-                command=None if rest else again(evidence, cell, ("accumulation", factor * ours.accumulation)),
+            advise(
+                "compare at the same global batch",
+                None if rest else again(evidence, cell, ("accumulation", factor * ours.accumulation)),
             ),
         ),
         subject=f"{cell.run.group}: {cell.run.label}",

@@ -33,9 +33,9 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.predict.run_buckets import DEFAULT, advised, bucket_cap, bucket_kinds, measured_steps
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.prediction import BucketAdvice, BucketChoice, Timeline
 from stepscope.results.cell_facts import TimedCell, timed_cells
@@ -163,13 +163,11 @@ def _finding(evidence: Evidence, worst: _Judged) -> Finding:
         stake_fraction=1 - 1 / (1 + worst.gain),
         confidence=_confidence(worst.advice),
         advice=(
-            Advice(
-                text=f"set the bucket size to {named:g} MiB: DistributedDataParallel(..., bucket_cap_mb={named:g})",
-                command=again(
-                    evidence, cell.cell, ("strategy_options.bucket_cap_mb", [cap or TORCH_DEFAULT_MB, named])
-                ),
+            advise(
+                f"set the bucket size to {named:g} MiB: DistributedDataParallel(..., bucket_cap_mb={named:g})",
+                again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [cap or TORCH_DEFAULT_MB, named])),
             ),
-            Advice(text="compare the predicted step of each size", command=_predict(cell)),
+            advise("compare the predicted step of each size", _predict(cell)),
         ),
         subject=cell.name,
         runs=(cell.cell.run.run_id,),

@@ -23,9 +23,9 @@ nccl-tests, doc/PERFORMANCE.md: bus bandwidth does not depend on the size once l
 from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.results.comm_facts import above_peak, by_sweep, size_of
 from stepscope.results.evidence import NEEDS, Evidence
 
@@ -96,14 +96,14 @@ def _finding(drop: float, name: str, best: CommRow, last: CommRow) -> Finding:
         ),
         confidence="measured; the cause is unknown",
         advice=(
-            Advice(
-                text="find the size where busbw drops"
+            advise(
+                "find the size where busbw drops"
                 + (
                     ", and keep buckets below it"
                     if last.op in _BUCKETED
                     else ": larger messages in pieces may be faster"
                 ),
-                command=f"stepscope comm --ops {last.op} --sizes {sizes}",
+                f"stepscope comm --ops {last.op} --sizes {sizes}",
             ),
         ),
         subject=name,

@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.predict.specs import specs_of
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.results.cell_facts import memory_share, same_but, times_faster
 from stepscope.results.evidence import CellEvidence, Evidence
 from stepscope.results.held import held_by
@@ -99,11 +99,8 @@ def _finding(evidence: Evidence, cell: CellEvidence, more: int, share: float) ->
         stake_fraction=stake,
         confidence="measured" if gain is not None else "from planned FLOP: the step without was not measured",
         advice=(
-            Advice(
-                text="keep all activations",
-                command=again(evidence, cell, ("activation_checkpointing", "none")),
-            ),
-            Advice(text="or use the memory: a larger micro-batch, a longer sequence"),
+            advise("keep all activations", again(evidence, cell, ("activation_checkpointing", "none"))),
+            advise("or use the memory: a larger micro-batch, a longer sequence"),
         ),
         subject=f"{cell.run.group}: {cell.run.label}",
         runs=(cell.run.run_id,),

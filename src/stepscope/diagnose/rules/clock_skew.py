@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import ClockFit
@@ -86,9 +86,9 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
         evidence=tuple(evidence),
         confidence="measured on the ends of collectives",
         advice=(
-            Advice(
-                text="stepscope uses corrected times; for other viewers, write one file on a common clock",
-                command=trace_command(job, "--merge merged.json.gz"),
+            advise(
+                "stepscope uses corrected times; for other viewers, write one file on a common clock",
+                trace_command(job, "--merge merged.json.gz"),
             ),
             *_keep_together(job, moved, reference),
         ),
@@ -101,15 +101,15 @@ def _keep_together(job: TraceEvidence, moved: list[ClockFit], reference: int) ->
     hosts = {p.facts.rank: p.facts.host for p in job.summary.ranks}
     others = {hosts.get(fit.rank) for fit in moved}
     if None in others or hosts.get(reference) is None:
-        return (Advice(text="if these ranks run on several hosts, synchronise the hosts' clocks (chrony, PTP)"),)
+        return (advise("if these ranks run on several hosts, synchronise the hosts' clocks (chrony, PTP)"),)
     if others == {hosts[reference]}:
         return (
-            Advice(
-                text="these ranks share a host and its clock: look for files of different runs, or profilers that count "
+            advise(
+                "these ranks share a host and its clock: look for files of different runs, or profilers that count "
                 "time from different starts"
             ),
         )
-    return (Advice(text="synchronise the hosts' clocks: chrony against one server, PTP where the network has it"),)
+    return (advise("synchronise the hosts' clocks: chrony against one server, PTP where the network has it"),)
 
 
 def _contradiction(job: TraceEvidence, fits: list[ClockFit]) -> Finding:
@@ -120,9 +120,9 @@ def _contradiction(job: TraceEvidence, fits: list[ClockFit]) -> Finding:
         evidence=(f"ranks {ranks}: {fits[0].reason}; waiting and skew with them may be wrong",),
         confidence="certain: either the clocks or the matching of collectives is wrong",
         advice=(
-            Advice(
-                text="check that the traces belong to one run, and how collectives were matched",
-                command=trace_command(job, "--show collectives"),
+            advise(
+                "check that the traces belong to one run, and how collectives were matched",
+                trace_command(job, "--show collectives"),
             ),
         ),
     )

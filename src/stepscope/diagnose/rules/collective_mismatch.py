@@ -24,8 +24,8 @@ the same errors in MPI.
 from __future__ import annotations
 
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nccl import MISMATCHES, FlightFinding, Kind
 from stepscope.results.evidence import NEEDS, Evidence
 
@@ -63,10 +63,10 @@ def _finding(each: FlightFinding) -> Finding:
         confidence="certain: both calls are recorded"
         + ("; as many ranks made either call, so that either may be the wrong one" if _even(each) else ""),
         advice=(
-            Advice(text=_where(each.kind)),
-            Advice(
-                text="let torch compare every call before it runs (slow) and name the line",
-                command="export TORCH_DISTRIBUTED_DEBUG=DETAIL",
+            advise(_where(each.kind)),
+            advise(
+                "let torch compare every call before it runs (slow) and name the line",
+                "export TORCH_DISTRIBUTED_DEBUG=DETAIL",
             ),
         ),
         subject=who,

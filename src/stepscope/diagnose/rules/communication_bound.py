@@ -40,8 +40,8 @@ from stepscope.core.errors import UsageError
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.job_facts import AdviceFor, facts_of_run
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.job_facts import facts_of_run
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.training import TrainingRun
@@ -396,34 +396,32 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
         if strong:
             accumulated.append(("global_batch", cell.spec.global_batch * more))
         advice = [
-            Advice(
-                text=f"larger batch, if memory and accuracy allow: {larger[0]} {larger[1]}",
-                command=again(evidence, cell, larger),
+            advise(
+                f"larger batch, if memory and accuracy allow: {larger[0]} {larger[1]}", again(evidence, cell, larger)
             ),
-            AdviceFor(
-                text=f"same memory: accumulate {cell.spec.accumulation * more} micro-batches between reductions",
-                command=again(evidence, cell, *accumulated),
-                applies_to=("replicated",),
+            advise(
+                f"same memory: accumulate {cell.spec.accumulation * more} micro-batches between reductions",
+                again(evidence, cell, *accumulated),
+                only_for=("replicated",),
             ),
         ]
     elif more is not None:
         advice = [
-            Advice(
-                text=f"{more} times the batch per rank, if memory and accuracy allow: updates become fewer, scale the "
+            advise(
+                f"{more} times the batch per rank, if memory and accuracy allow: updates become fewer, scale the "
                 "learning rate"
             ),
-            AdviceFor(
-                text=f"the same with {more} micro-batches accumulated between reductions (no_sync)",
-                applies_to=("replicated",),
+            advise(
+                f"the same with {more} micro-batches accumulated between reductions (no_sync)", only_for=("replicated",)
             ),
         ]
     if run.precision not in ("bf16", "fp16") and not any(cause == "model too small" for cause, _ in cost.causes):
         advice.append(_fewer_bytes(run))
-    advice.append(Advice(text="use fewer ranks: a job that does not scale is cheaper on the ranks that it fills"))
+    advice.append(advise("use fewer ranks: a job that does not scale is cheaper on the ranks that it fills"))
     if not cost.measured:
         advice.insert(
             0,
-            Advice(text="measure the communication first", command=None if cell is None else profiled(evidence, cell)),
+            advise("measure the communication first", None if cell is None else profiled(evidence, cell)),
         )
     return tuple(advice)
 
@@ -431,12 +429,10 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
 def _fewer_bytes(run: TrainingRun) -> Advice:
     """Hooks are DDP's; what is sharded sends its parameters too."""
     if shards(run.strategy):
-        return Advice(
-            text="halve the bytes: gather and reduce in bf16 (mixed precision of the wrapper; AMP alone does not)"
-        )
+        return advise("halve the bytes: gather and reduce in bf16 (mixed precision of the wrapper; AMP alone does not)")
     if not facts_of_run(run).replicated:
-        return Advice(text="halve the bytes: send activations in bf16; keep these groups inside a host")
-    return Advice(text="halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)")
+        return advise("halve the bytes: send activations in bf16; keep these groups inside a host")
+    return advise("halve the bytes: a bf16 communication hook on DDP (AMP alone does not cut them)")
 
 
 RULE = Rule(

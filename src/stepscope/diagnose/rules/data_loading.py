@@ -29,8 +29,8 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.job_facts import AdviceFor, JobFacts, facts_of
-from stepscope.diagnose.rule import Limit, Statement, over_share
+from stepscope.diagnose.job_facts import JobFacts, facts_of
+from stepscope.diagnose.rule import Limit, Statement, advise, over_share
 from stepscope.diagnose.trace_facts import WORTH, Part, idle_share, read_in_full, share_rule, trace_command
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
@@ -79,39 +79,36 @@ def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
         if cores is not None and busy + spec.world_size > cores:
             warning = f" (workers need cores: {counted(busy, 'compute thread')} on {counted(cores, 'core')} already)"
         advice.append(
-            Advice(
-                text=f"load batches in advance in worker processes{warning}",
-                command=again(evidence, cell.cell, ("num_workers", [0, 1, 2])),
+            advise(
+                f"load batches in advance in worker processes{warning}",
+                again(evidence, cell.cell, ("num_workers", [0, 1, 2])),
             )
         )
     else:
         more = 2 * spec.num_workers
         if cores is None or busy + spec.world_size * more <= cores:
             advice.append(
-                Advice(
-                    text=f"use {more} workers instead of {spec.num_workers}",
-                    command=again(evidence, cell.cell, ("num_workers", [spec.num_workers, more])),
+                advise(
+                    f"use {more} workers instead of {spec.num_workers}",
+                    again(evidence, cell.cell, ("num_workers", [spec.num_workers, more])),
                 )
             )
         if not spec.persistent_workers:
             advice.append(
-                Advice(
-                    text="keep workers alive between epochs",
-                    command=again(evidence, cell.cell, ("persistent_workers", True)),
-                )
+                advise("keep workers alive between epochs", again(evidence, cell.cell, ("persistent_workers", True)))
             )
     if spec.device == "cuda" and not spec.pin_memory:
         advice.append(
-            Advice(
-                text="copy from pinned memory without waiting: pin_memory, non_blocking=True",
-                command=again(evidence, cell.cell, ("pin_memory", True)),
+            advise(
+                "copy from pinned memory without waiting: pin_memory, non_blocking=True",
+                again(evidence, cell.cell, ("pin_memory", True)),
             )
         )
     if spec.dataset == "synthetic":
         text = "synthetic batches are made in memory: check the copy to the device and what else runs on these cores"
     else:
         text = "make a batch cheaper: decode and tokenise in advance, store arrays, read from a local disk"
-    return (*advice, Advice(text=text))
+    return (*advice, advise(text))
 
 
 def _on(value: bool) -> str:
@@ -139,20 +136,20 @@ def _of_loader(job: TraceEvidence, waiting: list[int], ranks: int) -> tuple[Advi
         text = (
             f"only {who} of {ranks} wait{'s' * (len(waiting) == 1)}: check storage, cores and share of the data there"
         )
-        return (Advice(text=text, command=look),)
+        return (advise(text, look),)
     facts = facts_of(job.summary)
     return (
-        AdviceFor(text=_workers(facts), command=look, applies_to=("room for workers",)),
-        AdviceFor(
-            text=option("keep workers", facts.frameworks, plain="keep workers between epochs: persistent_workers=True"),
-            applies_to=("workers that end",),
+        advise(_workers(facts), look, only_for=("room for workers",)),
+        advise(
+            option("keep workers", facts.frameworks, plain="keep workers between epochs: persistent_workers=True"),
+            only_for=("workers that end",),
         ),
-        AdviceFor(
-            text=option("pin batches", facts.frameworks, plain="copy from pinned memory: DataLoader(pin_memory=True)"),
-            applies_to=("pageable batches",),
+        advise(
+            option("pin batches", facts.frameworks, plain="copy from pinned memory: DataLoader(pin_memory=True)"),
+            only_for=("pageable batches",),
         ),
-        Advice(text="make a batch cheaper: decode and augment in advance, store arrays, read from a local disk"),
-        AdviceFor(text="augment on the device", applies_to=("gpu",)),
+        advise("make a batch cheaper: decode and augment in advance, store arrays, read from a local disk"),
+        advise("augment on the device", only_for=("gpu",)),
     )
 
 

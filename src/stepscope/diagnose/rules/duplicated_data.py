@@ -29,15 +29,15 @@ from __future__ import annotations
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.learning import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, FirstEpochs, curves, times_seen
 from stepscope.results.pairs import Pair, name_of, pairs
 
-_SHARE = Advice(
-    text="give each rank its own share of the data: DataLoader(sampler=DistributedSampler(dataset)) and "
+_SHARE = advise(
+    "give each rank its own share of the data: DataLoader(sampler=DistributedSampler(dataset)) and "
     "sampler.set_epoch(epoch),"
     " set whenever torch.distributed.is_initialized(); split an IterableDataset by rank and worker"
 )
@@ -45,7 +45,7 @@ _SHARE = Advice(
 
 def _advice(command: str | None) -> tuple[Advice, ...]:
     text = "then measure again; count samples per rank and epoch and compare their sum with the data set"
-    return _SHARE, Advice(text=text, command=command)
+    return _SHARE, advise(text, command)
 
 
 def check(evidence: Evidence) -> Statement:

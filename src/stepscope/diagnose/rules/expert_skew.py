@@ -28,9 +28,9 @@ from statistics import fmean
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import severity_of, trace_command, unread, window_ns
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -88,11 +88,11 @@ def _look(job: TraceEvidence) -> Statement:
         ranks=tuple(r for r, _ in last.most_common(1 if one else 4) if r is not None),
         confidence="measured: sizes and arrivals; that tokens make it late is an inference",
         advice=(
-            Advice(text="balance the router: an auxiliary loss or a bias by load, a capacity factor near 1"),
+            advise("balance the router: an auxiliary loss or a bias by load, a capacity factor near 1"),
             *in_words_of("balance experts", used_in(summary)),
-            Advice(
-                text="place hot experts on different ranks, or replicate them",
-                command=trace_command(job, "--show collectives,stragglers"),
+            advise(
+                "place hot experts on different ranks, or replicate them",
+                trace_command(job, "--show collectives,stragglers"),
             ),
         ),
         subject=f"rank {rank}" if one else None,

@@ -30,8 +30,8 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.job_facts import AdviceFor, facts_of
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.job_facts import facts_of
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import (
     SHARES,
     WORTH,
@@ -206,50 +206,48 @@ def _size_or_kind(summary: TraceSummary) -> str:
     return "sharded half" if kind == "sharded" else "half"
 
 
-_MORE_WORK = Advice(text="increase the work per step: a larger micro-batch")
+_MORE_WORK = advise("increase the work per step: a larger micro-batch")
 
 
 def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
     """What helps, by what the exposed communication is of; of gradients and what is unknown where no kind is known."""
     used = facts_of(summary).frameworks
-    accumulate = AdviceFor(
-        text="synchronise less often: "
+    accumulate = advise(
+        "synchronise less often: "
         + option("accumulate", used, plain="`with model.no_sync():` around all micro-steps but the last"),
-        applies_to=("replicated", "micro-steps"),
+        only_for=("replicated", "micro-steps"),
     )
-    half = AdviceFor(
-        text="send fewer bytes: " + option("smaller messages", used, plain="reduce in bf16 (a bf16 hook)"),
-        applies_to=("replicated",),
+    half = advise(
+        "send fewer bytes: " + option("smaller messages", used, plain="reduce in bf16 (a bf16 hook)"),
+        only_for=("replicated",),
     )
-    same = Advice(text="a smaller type cuts nothing: the messages have 16 bits already")
-    keep = Advice(
-        text="keep units gathered where memory has room: "
+    same = advise("a smaller type cuts nothing: the messages have 16 bits already")
+    keep = advise(
+        "keep units gathered where memory has room: "
         + option("keep gathered", used, plain="reshard_after_forward=False")
     )
-    small = Advice(
-        text="send fewer, larger messages (several tensors in one, a larger bucket, several layers in a unit): most of a "
+    small = advise(
+        "send fewer, larger messages (several tensors in one, a larger bucket, several layers in a unit): most of a "
         "small message's time is latency, which a smaller type does not cut"
     )
     where = "within NVLink" if on_device(summary) else "on one host"
     return {
         "tp": (
-            AdviceFor(text=f"keep a tensor-parallel group {where}", applies_to=("several hosts",)),
-            AdviceFor(text="split the sequence too (sequence parallel)", applies_to=("no split sequence",)),
-            Advice(
-                text="make the tensor-parallel group smaller, or split the batch in two, so that one half computes during "
+            advise(f"keep a tensor-parallel group {where}", only_for=("several hosts",)),
+            advise("split the sequence too (sequence parallel)", only_for=("no split sequence",)),
+            advise(
+                "make the tensor-parallel group smaller, or split the batch in two, so that one half computes during "
                 "the communication of the other"
             ),
         ),
         "pp": (
-            Advice(
-                text="use more micro-batches a step or an interleaved schedule: stages then wait less for each other"
-            ),
+            advise("use more micro-batches a step or an interleaved schedule: stages then wait less for each other"),
         ),
         "ep": (
-            AdviceFor(text=f"keep an expert-parallel group {where}", applies_to=("several hosts",)),
-            Advice(text="overlap the exchange with shared experts or another micro-batch"),
+            advise(f"keep an expert-parallel group {where}", only_for=("several hosts",)),
+            advise("overlap the exchange with shared experts or another micro-batch"),
         ),
-        "sharded": (Advice(text="gather and reduce in bf16 (mixed precision of the wrapper)"), keep, _MORE_WORK),
+        "sharded": (advise("gather and reduce in bf16 (mixed precision of the wrapper)"), keep, _MORE_WORK),
         "sharded half": (keep, same, _MORE_WORK),
         "small": (small, _MORE_WORK),
         "one small": (accumulate, _MORE_WORK),
@@ -269,7 +267,7 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
     else:
         text = "find these collectives and what runs beside them"
     parts = {"sharded": "units", "sharded half": "units", "tp": "layers"}.get(kind, "buckets")
-    look = Advice(text=text, command=trace_command(job, f"--show overlap,collectives,stragglers,{parts}"))
+    look = advise(text, trace_command(job, f"--show overlap,collectives,stragglers,{parts}"))
     if waiting is not None and waiting >= MAINLY_WAITING:
         return (look,)
     less = _send_less(job.summary, kind)

@@ -32,8 +32,7 @@ from statistics import median
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import option, used_in
-from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import severity_of, steps_ns, trace_command, unread
 from stepscope.diagnose.unit_facts import fitted
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -113,18 +112,18 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
     if len({p.facts.rank for p in job.summary.ranks}) == 1:
         evidence.append("only one rank's trace: this may include waiting for others")
     advice: list[Advice] = [
-        Advice(text=f"use a smaller last bucket: less than {size}", command=trace_command(job, "--show buckets")),
-        AdviceFor(
-            text=option("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
-            applies_to=("replicated",),
+        advise(f"use a smaller last bucket: less than {size}", trace_command(job, "--show buckets")),
+        advise(
+            option("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
+            only_for=("replicated",),
         ),
     ]
     if members is not None and len(members) == 1:
         evidence.append(f"the bucket is one gradient of shape {members[0]}: DDP does not split a parameter")
         advice = [
-            Advice(
-                text="a smaller cap does not help; use a sparse or sharded embedding, a bf16 hook, or accumulation",
-                command=trace_command(job, "--show buckets"),
+            advise(
+                "a smaller cap does not help; use a sparse or sharded embedding, a bf16 hook, or accumulation",
+                trace_command(job, "--show buckets"),
             )
         ]
     return Finding(

@@ -27,9 +27,9 @@ from collections.abc import Sequence
 
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again, swept_again
-from stepscope.diagnose.rule import Rule, Statement, together
+from stepscope.diagnose.rule import Rule, Statement, advise, together
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Finding
 from stepscope.records.nouns import Status
 from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import CellEvidence, Evidence
@@ -73,9 +73,9 @@ def _of_sweeps(evidence: Evidence, rows: Sequence[CommRow], total: int) -> Findi
         evidence=(*reasons[:_SHOWN], *more),
         confidence="certain: recorded",
         advice=(
-            Advice(
-                text="rerun with the same folder to resume; finished sweeps are kept",
-                command=swept_again(evidence, *(("-o", str(evidence.sources[0].path)) if evidence.sources else ())),
+            advise(
+                "rerun with the same folder to resume; finished sweeps are kept",
+                swept_again(evidence, *(("-o", str(evidence.sources[0].path)) if evidence.sources else ())),
             ),
         ),
         priority="performance" if stopped else "failure",
@@ -113,19 +113,16 @@ def _failed(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
     stopped = set(kinds) == {INTERRUPTED}
     folder = evidence.cells[0].run.source
     advice = [
-        Advice(
-            text="rerun with the same folder: finished cells are kept, the others run"
+        advise(
+            "rerun with the same folder: finished cells are kept, the others run"
             if stopped
             else "fix the cause above, then rerun with the same folder: finished cells are kept, failed cells run again",
-            command=f"{again(evidence, cells[0])} -o {shlex.quote(folder)}",
+            f"{again(evidence, cells[0])} -o {shlex.quote(folder)}",
         )
     ]
     if kinds["timeout"]:
         advice.append(
-            Advice(
-                text="see which rank missed which collective",
-                command=f"stepscope diagnose {shlex.quote(folder)} DUMPS",
-            )
+            advise("see which rank missed which collective", f"stepscope diagnose {shlex.quote(folder)} DUMPS")
         )
     return Finding(
         severity="info" if stopped else "problem",
@@ -148,9 +145,7 @@ def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
             for cell in cells[:_SHOWN]
         ),
         confidence="certain: recorded",
-        advice=(
-            Advice(text="time at least 6 whole steps after warm-up", command=f"{again(evidence, cells[0])} --steps 40"),
-        ),
+        advice=(advise("time at least 6 whole steps after warm-up", f"{again(evidence, cells[0])} --steps 40"),),
         priority="failure",
     )
 

@@ -26,10 +26,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Statement
+from stepscope.diagnose.rule import Statement, advise
 from stepscope.diagnose.trace_facts import Part, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
 from stepscope.machine.peaks.lookup import has_tf32, peak_ratio
-from stepscope.records.finding import Advice, Skipped
+from stepscope.records.finding import Skipped
 from stepscope.records.trace_rules import KernelMix
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, kernel_dtype
 
@@ -55,14 +55,14 @@ def _words(part: Part) -> Statement:
         stake=min(1.0, part.share * (1 - (ratio or 0.0))),
         confidence="likely: inferred from kernel names; memory-bound products gain less",
         advice=(
-            Advice(
-                text="allow TF32 for FP32 products before the first step",
-                command="torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = True",
+            advise(
+                "allow TF32 for FP32 products before the first step",
+                "torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = True",
             ),
-            Advice(text="the other products run in 16 bits: find what leaves autocast and stays in FP32")
+            advise("the other products run in 16 bits: find what leaves autocast and stays in FP32")
             if _mostly_half(mixes)
-            else Advice(text="or use bf16 autocast, which also halves the size and traffic of activations"),
-            Advice(text="list the kernels", command=part.command("--show kernels,operators")),
+            else advise("or use bf16 autocast, which also halves the size and traffic of activations"),
+            advise("list the kernels", part.command("--show kernels,operators")),
         ),
     )
 

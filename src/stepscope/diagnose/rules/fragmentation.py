@@ -29,8 +29,8 @@ from pathlib import Path
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.records.finding import Advice, Finding
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.records.finding import Finding
 from stepscope.records.imported import MemorySnapshot
 from stepscope.results.evidence import Evidence
 
@@ -106,20 +106,13 @@ def _finding(memory: MemorySnapshot) -> Finding:
             *(
                 ()
                 if memory.expandable_segments
-                else (
-                    Advice(
-                        text="let segments grow in place",
-                        command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-                    ),
-                )
+                else (advise("let segments grow in place", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),)
             ),
-            Advice(
-                text="if that is not available, keep large blocks whole",
-                command="export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512",
+            advise(
+                "if that is not available, keep large blocks whole",
+                "export PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512",
             ),
-            Advice(
-                text="make sizes repeat: pad sequences to few lengths; allocate permanent tensors before temporary ones"
-            ),
+            advise("make sizes repeat: pad sequences to few lengths; allocate permanent tensors before temporary ones"),
         ),
         subject=f"{Path(memory.path).name}, device {memory.device}",
     )

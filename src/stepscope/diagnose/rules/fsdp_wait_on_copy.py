@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
-from stepscope.diagnose.rule import Rule, Statement
+from stepscope.diagnose.rule import Rule, Statement, advise
 from stepscope.diagnose.trace_facts import Part
 from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
 from stepscope.records.finding import Advice, Skipped
@@ -49,9 +49,7 @@ def _look(units: Units) -> Statement:
     most = sorted(kinds, key=lambda kind: -sum(row.exposed_ns for row in kinds[kind]))
     full = _no_room(units) if most[0] in _HOST else None
     if full is not None:
-        advice: tuple[Advice, ...] = (
-            Advice(text="the device has no room for the shards: use larger micro-batches a copy"),
-        )
+        advice: tuple[Advice, ...] = (advise("the device has no room for the shards: use larger micro-batches a copy"),)
     else:
         advice = units.advice("no offload" if most[0] in _HOST else "less copying")
     return part.finding(

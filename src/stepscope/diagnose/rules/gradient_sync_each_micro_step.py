@@ -32,9 +32,9 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.job_facts import micro_steps
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import exposed_transfer, severity_of, steps_ns, trace_command, unread
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Finding
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
 
@@ -73,9 +73,7 @@ def _look(job: TraceEvidence) -> Statement:
         ranks=tuple(p.facts.rank for p in job.summary.ranks[:1]),
         confidence="measured; reductions of the same gradients, counted",
         advice=(
-            Advice(
-                text="reduce once a step, in the last micro-step", command=trace_command(job, "--show buckets,overlap")
-            ),
+            advise("reduce once a step, in the last micro-step", trace_command(job, "--show buckets,overlap")),
             *in_words_of("accumulate", used, otherwise=("ddp",)),
         ),
     )

@@ -31,7 +31,7 @@ from collections.abc import Iterable
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, in_words, plural
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import MISMATCHES, FlightFinding, WatchdogTimeout
 from stepscope.results.evidence import NEEDS, Evidence
@@ -139,9 +139,9 @@ def _of_log(watchdog: tuple[WatchdogTimeout, ...], *, world: int | None) -> Find
         evidence=tuple(said) or ("the NCCL watchdog reports it in the log",),
         confidence="certain that these ranks waited; the log does not prove which rank was missing",
         advice=(
-            Advice(
-                text="find the rank that never entered: collect the flight recorders of all ranks",
-                command="export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+            advise(
+                "find the rank that never entered: collect the flight recorders of all ranks",
+                "export TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
             ),
         ),
         priority="failure",
@@ -175,29 +175,24 @@ def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
     does = "does" if len(cause.ranks) == 1 else "do"
     if not cause.ranks:
         return (
-            Advice(
-                text="every rank is in the collective: look for network and device errors on all hosts (kernel log, "
+            advise(
+                "every rank is in the collective: look for network and device errors on all hosts (kernel log, "
                 "link counters)"
             ),
-            Advice(
-                text="if the backend is NCCL, read its log",
-                command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET",
-            ),
+            advise("if the backend is NCCL, read its log", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),
         )
     if cause.kind == "stuck_inside":
         return (
-            Advice(
-                text=f"on the host of {ranks}: look for device errors", command="dmesg | grep -i -E 'xid|nvrm|amdgpu'"
-            ),
-            Advice(text="check whether a thread holds the interpreter lock", command="py-spy dump --native --pid PID"),
+            advise(f"on the host of {ranks}: look for device errors", "dmesg | grep -i -E 'xid|nvrm|amdgpu'"),
+            advise("check whether a thread holds the interpreter lock", "py-spy dump --native --pid PID"),
         )
     return (
-        Advice(text=f"see what {ranks} {does} instead", command="py-spy dump --native --pid PID"),
-        Advice(
-            text="usual reasons: a swallowed exception, a branch that depends on the rank, uneven data (one rank has "
+        advise(f"see what {ranks} {does} instead", "py-spy dump --native --pid PID"),
+        advise(
+            "usual reasons: a swallowed exception, a branch that depends on the rank, uneven data (one rank has "
             "an extra batch), checkpoint or evaluation on one rank only, a slow or full disk"
         ),
-        Advice(text="record more calls next time", command="export TORCH_FR_BUFFER_SIZE=20000"),
+        advise("record more calls next time", "export TORCH_FR_BUFFER_SIZE=20000"),
     )
 
 

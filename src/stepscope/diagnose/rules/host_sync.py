@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
+from stepscope.diagnose.rule import advise
 from stepscope.diagnose.trace_facts import Part, idle_share, on_device, share_rule
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import IdleCause
@@ -65,25 +66,25 @@ def _advice(part: Part, call: str | None) -> tuple[Advice, ...]:
     look = part.command("--show idle,operators --sort host_self")
     if call is not None and _ALLOCATES.search(call):
         return (
-            Advice(
-                text="the allocator asks the driver inside the step: remove torch.cuda.empty_cache(), make sizes repeat, or "
+            advise(
+                "the allocator asks the driver inside the step: remove torch.cuda.empty_cache(), make sizes repeat, or "
                 "let segments grow in place",
-                command="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             ),
-            Advice(text="see when it does", command=part.command("--show idle,memory")),
+            advise("see when it does", part.command("--show idle,memory")),
         )
     if call is not None and _EXPLICIT.search(call):
         return (
-            Advice(text="remove torch.cuda.synchronize() and timers that call it from the step", command=look),
-            Advice(text="time steps with torch.cuda.Event, and read them only every N steps"),
+            advise("remove torch.cuda.synchronize() and timers that call it from the step", look),
+            advise("time steps with torch.cuda.Event, and read them only every N steps"),
         )
     return (
-        Advice(
-            text="look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
+        advise(
+            "look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
             'torch.cuda.set_sync_debug_mode("warn") names the lines',
-            command=look,
+            look,
         ),
-        Advice(text="keep losses on the device and read them only every N steps"),
+        advise("keep losses on the device and read them only every N steps"),
     )
 
 

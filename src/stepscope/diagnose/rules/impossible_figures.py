@@ -30,8 +30,8 @@ from collections.abc import Iterable, Iterator
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.records.finding import Advice, Finding
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.records.finding import Finding
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import setting
@@ -257,7 +257,7 @@ def _finding(
         title=title,
         evidence=tuple(evidence),
         confidence=confidence,
-        advice=(Advice(text=fix, command=command),),
+        advice=(advise(fix, command),),
         subject=subject,
         priority="wrong",
         runs=runs,

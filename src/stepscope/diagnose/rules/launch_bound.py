@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.job_facts import AdviceFor
+from stepscope.diagnose.rule import advise
 from stepscope.diagnose.trace_facts import Part, idle_share, on_device, python_shares, share_rule
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
@@ -68,22 +68,14 @@ def _advice(part: Part) -> tuple[Advice, ...]:
     graphs = sum(i.idle_ns for i in late if i.call is not None and "GraphLaunch" in i.call)
     if graphs > sum(i.idle_ns for i in late) / 2:
         return (
-            Advice(
-                text="CUDA graphs run already: find what the host does between them, and put it into the graphs",
-                command=look,
-            ),
-            Advice(text="use a larger micro-batch, which makes every graph longer"),
+            advise("CUDA graphs run already: find what the host does between them, and put it into the graphs", look),
+            advise("use a larger micro-batch, which makes every graph longer"),
         )
     return (
-        Advice(text="use fewer, larger kernels: a larger micro-batch", command=look),
-        AdviceFor(text="update in few kernels: a fused optimizer (fused=True)", applies_to=("trains",)),
-        AdviceFor(
-            text=option("compile", part.frameworks, plain="fuse them: torch.compile(model)"), applies_to=("eager",)
-        ),
-        AdviceFor(
-            text='if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"',
-            applies_to=("gpu",),
-        ),
+        advise("use fewer, larger kernels: a larger micro-batch", look),
+        advise("update in few kernels: a fused optimizer (fused=True)", only_for=("trains",)),
+        advise(option("compile", part.frameworks, plain="fuse them: torch.compile(model)"), only_for=("eager",)),
+        advise('if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"', only_for=("gpu",)),
     )
 
 

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_flops, format_percent
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import (
     idle_share,
     kinds_ns,
@@ -44,7 +44,7 @@ from stepscope.diagnose.trace_facts import (
     window_ns,
 )
 from stepscope.machine.peaks.lookup import find
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_budget import Utilisation
 from stepscope.records.trace_summary import RankPass, TraceSummary
@@ -109,7 +109,7 @@ def _look(job: TraceEvidence) -> Statement:
         stake_fraction=stake,
         confidence=f"measured; FLOP {_SOURCES.get(u.flop_source or '', 'as recorded')}, {u.formula}",
         advice=tuple(
-            Advice(text=text, command=trace_command(job, "--show utilisation,kernels,idle") if not number else None)
+            advise(text, trace_command(job, "--show utilisation,kernels,idle") if not number else None)
             for number, text in enumerate(dict.fromkeys(point.advice for point in told[:3] if point.advice))
         ),
     )

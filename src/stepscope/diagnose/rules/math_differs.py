@@ -31,8 +31,8 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import learning_rate, setting
 from stepscope.results.evidence import Evidence
@@ -131,13 +131,11 @@ def _finding(apart: _Apart) -> Finding:
         evidence=tuple(evidence),
         confidence="likely: unrecorded settings may differ, and dropout differs between ranks",
         advice=(
-            Advice(
-                text="compare gradients of one step in float64 with one process: sum of sample losses over all ranks /"
+            advise(
+                "compare gradients of one step in float64 with one process: sum of sample losses over all ranks /"
                 " number of samples, uneven last batches included"
             ),
-            Advice(
-                text="check samplers (set_epoch), division by ranks and accumulation, unscaling before the reduction"
-            ),
+            advise("check samplers (set_epoch), division by ranks and accumulation, unscaling before the reduction"),
         ),
         subject=name_of(run),
         runs=(run.run_id,),
@@ -154,8 +152,8 @@ def _replicas(run: TrainingRun, note: str) -> Finding:
         evidence=(note,),
         confidence="measured: checksums of all parameters after the last step",
         advice=(
-            Advice(
-                text="every rank must start from the same parameters and apply the same reduced gradients: broadcast the"
+            advise(
+                "every rank must start from the same parameters and apply the same reduced gradients: broadcast the"
                 " parameters, unscale and check for infinity only after the reduction"
             ),
         ),

@@ -31,8 +31,7 @@ from collections.abc import Iterator, Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Limit
+from stepscope.diagnose.rule import Limit, advise
 from stepscope.diagnose.trace_facts import (
     Part,
     cut,
@@ -62,9 +61,9 @@ _HALF = re.compile(r"b?float16|bf16|fp16|half", re.IGNORECASE)
 def _fewer_bytes(mixes: Sequence[KernelMix], largest: str) -> Iterator[Advice]:
     """What halves the bytes: not where the largest kernel has 16 bits already; a layout only where something convolves."""
     if any(_CONVOLUTION.search(kind.largest) for mix in mixes for kind in mix.kinds):
-        yield Advice(text="use channels_last for convolutions")
+        yield advise("use channels_last for convolutions")
     if not _HALF.search(largest):
-        yield Advice(text="use bf16 activations, which halve the bytes of fp32")
+        yield advise("use bf16 activations, which halve the bytes of fp32")
 
 
 def _of_kernels(ranks: Sequence[RankPass], *kinds: str) -> float:
@@ -90,13 +89,11 @@ def _words(part: Part) -> Finding:
         stake_fraction=min(1.0, part.share),
         confidence="likely: inferred from kernel names; fusing recovers only a part",
         advice=(
-            Advice(
-                text="fuse these kernels: fused norms and attention", command=part.command("--show sequences,kernels")
-            ),
-            AdviceFor(text="update in few kernels: a fused optimizer (fused=True)", applies_to=("trains",)),
-            AdviceFor(
-                text=option("compile", part.frameworks, plain="torch.compile(model) fuses element-wise kernels"),
-                applies_to=("eager",),
+            advise("fuse these kernels: fused norms and attention", part.command("--show sequences,kernels")),
+            advise("update in few kernels: a fused optimizer (fused=True)", only_for=("trains",)),
+            advise(
+                option("compile", part.frameworks, plain="torch.compile(model) fuses element-wise kernels"),
+                only_for=("eager",),
             ),
             *_fewer_bytes(mixes, largest.largest),
         ),

@@ -32,8 +32,8 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.job_facts import AdviceFor, facts_of
-from stepscope.diagnose.rule import Limit, Rule, Statement, each_job, together
+from stepscope.diagnose.job_facts import facts_of
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, each_job, together
 from stepscope.diagnose.trace_facts import (
     WORTH,
     WORTH_SOURCE,
@@ -44,7 +44,7 @@ from stepscope.diagnose.trace_facts import (
     window_ns,
 )
 from stepscope.diagnose.unit_facts import message_cost
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_rules import GradientSync, SyncPlace
@@ -143,12 +143,12 @@ def _of_trace(
         stake_fraction=stake,
         confidence="measured by launch time; overlap gains less on CPUs that also run the communication",
         advice=(
-            AdviceFor(
-                text="wrap the model in DistributedDataParallel: it sends few large messages, during the backward pass",
-                command=look,
-                applies_to=("replicated",),
+            advise(
+                "wrap the model in DistributedDataParallel: it sends few large messages, during the backward pass",
+                look,
+                only_for=("replicated",),
             ),
-            Advice(text=own, command=None if facts_of(job.summary).replicated else look),
+            advise(own, None if facts_of(job.summary).replicated else look),
         ),
     )
 

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nccl import NcclChoice
 from stepscope.results.comm_facts import Winner, size_of, winners
 from stepscope.results.comm_labels import env_label, op_label, ranks_label
@@ -114,17 +114,13 @@ def _finding(
         evidence=tuple(said),
         confidence="measured without concurrent computation: 95% intervals of the medians do not overlap",
         advice=(
-            *(
-                ()
-                if losing
-                else (Advice(text="try it in the training job; its sizes and overlap decide", command=f"export {env}"),)
-            ),
-            Advice(
-                text="the variable applies to every size: use a tuner plugin (NCCL_TUNER_PLUGIN) for the sizes that gain"
+            *(() if losing else (advise("try it in the training job; its sizes and overlap decide", f"export {env}"),)),
+            advise(
+                "the variable applies to every size: use a tuner plugin (NCCL_TUNER_PLUGIN) for the sizes that gain"
                 if losing
                 else "if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of the variable"
             ),
-            Advice(text="show NCCL's choice at each size", command=f"{_SWEEP} --nccl-debug TUNING"),
+            advise("show NCCL's choice at each size", f"{_SWEEP} --nccl-debug TUNING"),
         ),
         subject=f"{op} on {ranks}",
     )

@@ -26,9 +26,9 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, in_words, listed, plural
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.machine.topology import Topology
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Finding
 from stepscope.records.nccl import NcclCommunicator, NcclDebug, NcclLink
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import Evidence
@@ -81,14 +81,14 @@ def _through_memory(
         said.append("the link matrix shows NVLink between all GPUs")
     elif crossing:
         said.append("the link matrix shows pairs across sockets (SYS), where NCCL avoids P2P by itself")
-    advice = [Advice(text="list the GPUs that reach each other directly", command="nvidia-smi topo -p2p r")]
+    advice = [advise("list the GPUs that reach each other directly", "nvidia-smi topo -p2p r")]
     if switched:
         unset = " ".join(text.partition("=")[0] for text in switched)
-        advice.insert(0, Advice(text="remove the setting and measure again", command=f"unset {unset}"))
+        advice.insert(0, advise("remove the setting and measure again", f"unset {unset}"))
     elif not crossing:
         advice.append(
-            Advice(
-                text="check what prevents P2P: an IOMMU or PCI access control services on the host, a container that "
+            advise(
+                "check what prevents P2P: an IOMMU or PCI access control services on the host, a container that "
                 "isolates each GPU"
             )
         )
@@ -116,7 +116,7 @@ def _incomplete(log: NcclDebug, communicator: NcclCommunicator, late: tuple[int,
         title=f"{who} never completed the initialisation of a communicator",
         evidence=tuple(said),
         confidence="likely: the log is truncated" if cut else "likely: NCCL's log, which may be incomplete",
-        advice=(Advice(text=f"check the last log lines of {who}, and the network between these hosts"),),
+        advice=(advise(f"check the last log lines of {who}, and the network between these hosts"),),
         subject=who,
         priority="failure",
     )

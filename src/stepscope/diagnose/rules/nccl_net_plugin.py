@@ -28,7 +28,7 @@ import shlex
 
 from stepscope.core.units import format_bandwidth, format_percent, format_size
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import GRAVE, exposed_transfer
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -135,10 +135,10 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
 
 
 _ETHERNET = (
-    Advice(
-        text="send less over it: accumulate gradients (no_sync), compress them, keep tensor and sharded groups in a host"
+    advise(
+        "send less over it: accumulate gradients (no_sync), compress them, keep tensor and sharded groups in a host"
     ),
-    Advice(text="more sockets may fill it", command="export NCCL_NSOCKS_PERTHREAD=4 NCCL_SOCKET_NTHREADS=2"),
+    advise("more sockets may fill it", "export NCCL_NSOCKS_PERTHREAD=4 NCCL_SOCKET_NTHREADS=2"),
 )
 
 
@@ -161,24 +161,24 @@ def _stake(evidence: Evidence, communicator: NcclCommunicator) -> float | None:
 
 def _advice(switched: list[str], rdma: tuple[str, ...]) -> tuple[Advice, ...]:
     unset = "unset " + " ".join(name.partition("=")[0] for name in switched)
-    first = (Advice(text="remove the setting", command=unset),) if switched else ()
+    first = (advise("remove the setting", unset),) if switched else ()
     verbs = any("mlx" in name or name.endswith(("/IB", "/RoCE")) for name in rdma)
     network = "IB" if verbs else "AWS Libfabric" if any("efa" in name or "cxi" in name for name in rdma) else None
     return (
         *first,
-        Advice(text="check that the job can access the verbs devices: in a container, /dev/infiniband and libibverbs")
+        advise("check that the job can access the verbs devices: in a container, /dev/infiniband and libibverbs")
         if verbs
-        else Advice(
-            text="if the hosts have EFA, Slingshot or a cloud's own network, load its plugin (aws-ofi-nccl or the cloud's) "
+        else advise(
+            "if the hosts have EFA, Slingshot or a cloud's own network, load its plugin (aws-ofi-nccl or the cloud's) "
             "and add its folder to LD_LIBRARY_PATH; in containers enable the hook that mounts it"
         ),
-        Advice(
-            text="name the network that NCCL must use, so that it fails instead of falling back",
-            command=None if network is None else f"export NCCL_NET={shlex.quote(network)}",
+        advise(
+            "name the network that NCCL must use, so that it fails instead of falling back",
+            None if network is None else f"export NCCL_NET={shlex.quote(network)}",
         ),
-        Advice(
-            text="check the network that NCCL reports",
-            command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV    # look for: Using network",
+        advise(
+            "check the network that NCCL reports",
+            "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV    # look for: Using network",
         ),
     )
 

@@ -26,8 +26,8 @@ import re
 from dataclasses import dataclass
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nccl import NcclCommunicator
 from stepscope.results.evidence import Evidence
 
@@ -125,8 +125,8 @@ def _finding(bug: _Bug, version: str) -> Finding:
         ),
         confidence="likely: the version has the bug; whether this job meets it depends on the machine",
         advice=(
-            Advice(text=f"update NCCL to {before} or later; torch includes it"),
-            *((Advice(text="until then, use the workaround", command=bug.workaround),) if bug.workaround else ()),
+            advise(f"update NCCL to {before} or later; torch includes it"),
+            *((advise("until then, use the workaround", bug.workaround),) if bug.workaround else ()),
         ),
         subject=f"NCCL {version}",
     )

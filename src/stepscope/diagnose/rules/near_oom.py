@@ -38,7 +38,7 @@ from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of_run
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.machine.peaks import find
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -312,43 +312,41 @@ def _remedies(evidence: Evidence, job: _Job) -> tuple[Advice, ...]:
         first = "no cost: set gradients to None, keep no tensor for logging (loss.item())"
         grow = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         advice.append(
-            Advice(text=f"{first}, fewer data workers with smaller queues")
+            advise(f"{first}, fewer data workers with smaller queues")
             if job.host
-            else Advice(text=f"{first}, segments that grow in place", command=grow)
+            else advise(f"{first}, segments that grow in place", grow)
         )
     batch = None if run is None else run.micro_batch
     if (batch is None or batch > 1) and not job.too_large and job.holds(ACTIVATION, TEMPORARY):
         half = "" if batch is None else f" ({batch // 2} instead of {batch})"
         advice.append(
-            Advice(
-                text=f"low cost: halve the micro-batch{half} and double the accumulation, same global batch",
-                command=None if cell is None else again(evidence, cell, *_halved(cell)),
+            advise(
+                f"low cost: halve the micro-batch{half} and double the accumulation, same global batch",
+                None if cell is None else again(evidence, cell, *_halved(cell)),
             )
         )
     wide = run is None or run.precision in (None, "fp32", "tf32")
     if wide and job.holds(ACTIVATION, TEMPORARY, PARAMETER, GRADIENT):
         advice.append(
-            Advice(
-                text="use bf16 parameters and activations, which halves both (check the loss); autocast halves activations "
+            advise(
+                "use bf16 parameters and activations, which halves both (check the loss); autocast halves activations "
                 "only",
-                command=None if cell is None else again(evidence, cell, ("precision", "bf16")),
+                None if cell is None else again(evidence, cell, ("precision", "bf16")),
             )
         )
     ranks = run.world_size if run is not None else None
     replicated = run is None or (facts_of_run(run).replicated and ranks != 1)
     if replicated and job.holds(OPTIMIZER):
         n = f" from 12 to {12 / ranks:.1f} bytes a parameter" if ranks else ""
-        advice.append(Advice(text=f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}"))
+        advice.append(advise(f"same traffic: shard the optimizer state (ZeRO-1); with Adam it shrinks{n}"))
     if job.holds(ACTIVATION) and not job.too_large and not _recomputes(run):
-        advice.append(
-            Advice(text="costs about a third more computation (4/3): recompute activations in the backward pass")
-        )
+        advice.append(advise("costs about a third more computation (4/3): recompute activations in the backward pass"))
     if replicated and job.holds(PARAMETER, GRADIENT):
-        advice.append(Advice(text="50% more traffic: shard parameters too (FSDP, ZeRO-3)"))
+        advice.append(advise("50% more traffic: shard parameters too (FSDP, ZeRO-3)"))
     if not job.host and cell is None and job.holds(OPTIMIZER, ACTIVATION):
-        advice.append(Advice(text="highest cost: move optimizer state or activations to the host"))
+        advice.append(advise("highest cost: move optimizer state or activations to the host"))
     if cell is not None:
-        advice.append(Advice(text=f"use a {'host' if job.host else 'device'} with more memory, or a smaller model"))
+        advice.append(advise(f"use a {'host' if job.host else 'device'} with more memory, or a smaller model"))
     return tuple(advice)
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.commands import profiled, remeasured
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
@@ -91,31 +91,29 @@ def _other_work(pair: Pair) -> str:
 
 def _advice(evidence: Evidence, pair: Pair, *, copies: bool) -> tuple[Advice, ...]:
     if copies:
-        return (Advice(text="first give each rank its own share of the data: see duplicated-data"),)
+        return (advise("first give each rank its own share of the data: see duplicated-data"),)
     if _other_work(pair):
         return (
-            Advice(
-                text=f"measure {pair.base.label} and {pair.run.label} on the same machine and in the same precision first",
-                command=remeasured(evidence, pair.base, pair.run),
+            advise(
+                f"measure {pair.base.label} and {pair.run.label} on the same machine and in the same precision first",
+                remeasured(evidence, pair.base, pair.run),
             ),
         )
-    return (Advice(text=f"run it on {pair.base_ranks} until the cause is found"), _look_inside(evidence, pair))
+    return (advise(f"run it on {pair.base_ranks} until the cause is found"), _look_inside(evidence, pair))
 
 
 def _look_inside(evidence: Evidence, pair: Pair) -> Advice:
     """The next step: read the run's traces, make some, or (a run of another tool) record some."""
     cell = cell_of(evidence, pair.run)
     if cell is None:
-        return Advice(text="find where the step time goes: record a few steps with torch.profiler on all ranks")
+        return advise("find where the step time goes: record a few steps with torch.profiler on all ranks")
     traced = evidence.trace_of(cell.cell_id)
     if traced is not None:
-        return Advice(
-            text="find where the step time goes: traces of this run are available",
-            command=trace_command(traced, "--show budget,overlap,collectives,stragglers"),
+        return advise(
+            "find where the step time goes: traces of this run are available",
+            trace_command(traced, "--show budget,overlap,collectives,stragglers"),
         )
-    return Advice(
-        text="find where the step time goes: trace a few steps on all ranks", command=profiled(evidence, cell)
-    )
+    return advise("find where the step time goes: trace a few steps on all ranks", profiled(evidence, cell))
 
 
 RULE = Rule(

@@ -32,9 +32,9 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_slurm, swept_again
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.results.comm_facts import LARGE_BYTES, by_sweep, size_of
 from stepscope.results.evidence import Evidence
@@ -173,13 +173,10 @@ def _finding(worst: _Varying, firing: list[_Varying], command: str | None, *, sl
         stake_fraction=worst.stake,
         confidence="likely: the ranks share the network; a log of its switches would prove it",
         advice=(
-            Advice(
-                text="before tuning, measure again at another hour without other jobs of your own",
-                command=command,
-            ),
-            Advice(text="ask for nodes under one switch", command="sbatch --switches=1 JOB" if slurm else None),
-            Advice(
-                text="ask the operator about congestion control (ECN, adaptive routing) and the counters of the switches"
+            advise("before tuning, measure again at another hour without other jobs of your own", command),
+            advise("ask for nodes under one switch", "sbatch --switches=1 JOB" if slurm else None),
+            advise(
+                "ask the operator about congestion control (ECN, adaptive routing) and the counters of the switches"
             ),
         ),
         subject=worst.name,

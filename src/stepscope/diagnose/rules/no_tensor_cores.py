@@ -24,10 +24,10 @@ Mixed Precision; document 004's checklist, "Tensor Cores used?" and "Mixed preci
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Limit, Statement
+from stepscope.diagnose.rule import Limit, Statement, advise
 from stepscope.diagnose.trace_facts import Part, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
 from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
-from stepscope.records.finding import Advice, Skipped
+from stepscope.records.finding import Skipped
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN, kernel_dtype
 
 _NONE = Limit(
@@ -68,12 +68,12 @@ def _words(part: Part) -> Statement:
         stake=min(1.0, part.share * (1 - (ratio or 0.0))),
         confidence="likely: inferred from kernel names; memory-bound products gain less",
         advice=(
-            Advice(
-                text="use mixed precision (torch.autocast with fp16 and GradScaler, bf16 from Ampere on) and "
+            advise(
+                "use mixed precision (torch.autocast with fp16 and GradScaler, bf16 from Ampere on) and "
                 "dimensions in multiples of 8",
-                command="stepscope bench --preset precision",
+                "stepscope bench --preset precision",
             ),
-            Advice(text="list the kernels", command=part.command("--show kernels,operators")),
+            advise("list the kernels", part.command("--show kernels,operators")),
         ),
     )
 

@@ -28,9 +28,9 @@ from collections.abc import Sequence
 from stepscope.core.units import format_percent, format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import sweep_budget_ns, swept_again
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.results.comm_facts import interval_share, measured, size_of
 from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import NEEDS, Evidence
@@ -96,10 +96,7 @@ def _noisy(count: int, total: int, reach: float, worst: str, command: str | None
         evidence=(f"worst: ±{format_percent(reach)}, {worst}", "smaller differences mean nothing"),
         confidence="measured",
         advice=(
-            Advice(
-                text="measure longer without other load on the machine: --budget gives each size more time",
-                command=command,
-            ),
+            advise("measure longer without other load on the machine: --budget gives each size more time", command),
         ),
     )
 
@@ -110,7 +107,7 @@ def _tails(count: int, total: int, ratio: float, worst: str) -> Finding:
         title=f"{count} of {counted(total, 'size')} with long tails: the mean is up to {ratio:.1f}x the median",
         evidence=(f"worst: {worst}", "a step waits for every call, so it pays the mean"),
         confidence="measured",
-        advice=(Advice(text="check p99 and max in results.csv; other work on the cores or the network causes tails"),),
+        advice=(advise("check p99 and max in results.csv; other work on the cores or the network causes tails"),),
     )
 
 
@@ -123,7 +120,7 @@ def _policy(rows: Sequence[CommRow]) -> Finding:
             "take several times as long on average as under SCHED_BATCH",
         ),
         confidence="likely: the policy is recorded, its cost depends on the kernel",
-        advice=(Advice(text="check whether SCHED_BATCH is allowed on this machine", command="stepscope doctor"),),
+        advice=(advise("check whether SCHED_BATCH is allowed on this machine", "stepscope doctor"),),
     )
 
 

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, plural
 from stepscope.diagnose.commands import ANY_MATRIX, remeasured
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.records.finding import Advice, Doubt, Finding, Skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.records.finding import Doubt, Finding, Skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import timed_epochs
@@ -164,13 +164,13 @@ def _finding(evidence: Evidence, noisy: list[_Noisy], timed: int) -> Finding:
         evidence=tuple(shown),
         confidence="measured",
         advice=(
-            Advice(
-                text="measure longer: the runs are short, whatever the machine does"
+            advise(
+                "measure longer: the runs are short, whatever the machine does"
                 if _fault(noisy) == "too short"
                 else "measure longer, in several rounds, without other load on the machine",
-                command=command,
+                command,
             ),
-            Advice(text="ignore differences smaller than the intervals; compare shows the larger ones"),
+            advise("ignore differences smaller than the intervals; compare shows the larger ones"),
         ),
         subject=name_of(worst.run) if alone else None,
         runs=tuple(each.run.run_id for each in noisy),

@@ -25,9 +25,8 @@ from __future__ import annotations
 from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Limit, Rule, Statement, over_share
-from stepscope.records.finding import Advice, Finding
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, over_share
+from stepscope.records.finding import Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, traced
 from stepscope.results.evidence import Evidence
 
@@ -63,9 +62,9 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
             f"{spec.strategy} sends the updated parameters in this phase: how much of it is transfer, traces show"
         )
     advice = [
-        Advice(
-            text="update less often: accumulate gradients over several micro-steps (the global batch grows with it)",
-            command=again(
+        advise(
+            "update less often: accumulate gradients over several micro-steps (the global batch grows with it)",
+            again(
                 evidence,
                 cell.cell,
                 ("accumulation", 2 * spec.accumulation),
@@ -74,16 +73,14 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         )
     ]
     if spec.device == "cuda" and not sends:
-        advice.append(
-            Advice(text=f"use one kernel for all tensors: torch.optim.{_name(spec.optimizer)}(..., fused=True)")
-        )
+        advice.append(advise(f"use one kernel for all tensors: torch.optim.{_name(spec.optimizer)}(..., fused=True)"))
     if cell.world_size > 1:
         n = cell.world_size
         advice.append(
-            AdviceFor(
-                text=f"shard the update (ZeRO stage 1): each rank updates 1/{n}, up to "
+            advise(
+                f"shard the update (ZeRO stage 1): each rank updates 1/{n}, up to "
                 f"{format_percent(share * (n - 1) / n)} of the step, for the time of an all-gather",
-                applies_to=("replicated",),
+                only_for=("replicated",),
             )
         )
     return Finding(

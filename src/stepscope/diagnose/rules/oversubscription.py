@@ -32,9 +32,9 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.evidence import CellEvidence, Evidence
 
@@ -111,23 +111,23 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
     advice = []
     if worst.threads > fits:
         advice.append(
-            Advice(
-                text=f"give each rank {counted(fits, 'thread')}: OMP_NUM_THREADS={fits}",
-                command=f"{again(evidence, worst.cell)} --set launch.threads_per_rank={fits}",
+            advise(
+                f"give each rank {counted(fits, 'thread')}: OMP_NUM_THREADS={fits}",
+                f"{again(evidence, worst.cell)} --set launch.threads_per_rank={fits}",
             )
         )
     if worst.workers:
         advice.append(
-            Advice(
-                text="use fewer loader workers: each is a process that needs a core",
-                command=again(evidence, worst.cell, ("num_workers", 0)),
+            advise(
+                "use fewer loader workers: each is a process that needs a core",
+                again(evidence, worst.cell, ("num_workers", 0)),
             )
         )
     if worst.ranks > cores:
         advice.append(
-            Advice(
-                text=f"run at most {counted(cores, 'rank')} on this machine: more ranks only cost scheduling time",
-                command=again(evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])),
+            advise(
+                f"run at most {counted(cores, 'rank')} on this machine: more ranks only cost scheduling time",
+                again(evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])),
             )
         )
     if worst.cell.spec.device == "cuda" and worst.ranks + worst.workers <= cores:
@@ -163,9 +163,9 @@ def _gpus(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Load]
         evidence=(f"{worst.cell.run.group}, {worst.cell.run.label}: {worst.ranks} ranks, {gpus} visible to torch",),
         confidence="certain: counted",
         advice=(
-            Advice(
-                text="start one rank per GPU; if the host has more GPUs, make them visible",
-                command=again(evidence, worst.cell, ("world_size", [gpus])),
+            advise(
+                "start one rank per GPU; if the host has more GPUs, make them visible",
+                again(evidence, worst.cell, ("world_size", [gpus])),
             ),
         ),
         subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
@@ -200,10 +200,10 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
         evidence=tuple(said),
         confidence="likely: the policy is recorded; its cost depends on the kernel",
         advice=(
-            Advice(
-                text="run ranks under SCHED_BATCH (no privilege needed): unset STEPSCOPE_SCHEDULER, in your own script "
+            advise(
+                "run ranks under SCHED_BATCH (no privilege needed): unset STEPSCOPE_SCHEDULER, in your own script "
                 "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)) before init_process_group",
-                command="chrt --batch 0 COMMAND",
+                "chrt --batch 0 COMMAND",
             ),
         ),
         subject=f"{worst.cell.run.group}: {worst.cell.run.label}",

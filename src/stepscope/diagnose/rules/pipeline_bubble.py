@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import severity_of, trace_command
 from stepscope.diagnose.traced_pipeline import SLOW, TracedPipeline, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -92,7 +92,7 @@ def _measured(name: str, cell: CellEvidence, found: MeasuredPipeline) -> Finding
         advice = _more_micro_batches(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
     else:
         enough = f"{layout.micro_batches} micro-batches are enough by the formula"
-        advice = [Advice(text=f"{enough}: look at messages and at unequal stages")]
+        advice = [advise(f"{enough}: look at messages and at unequal stages")]
     return Finding(
         severity=severity_of(bubble.value),
         title=f"{format_percent(bubble.value)} of the schedule is pipeline bubble: {layout.ranks} ranks, "
@@ -128,20 +128,16 @@ def _stated(name: str, each: Pipeline) -> Finding:
 
 def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_batch: int | None) -> list[Advice]:
     wanted = layout.micro_batches_for(MOST.value)
-    advice = [
-        Advice(text=f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(MOST.value)}")
-    ]
+    advice = [advise(f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(MOST.value)}")]
     if global_batch is not None:
         larger = -(-global_batch * wanted // layout.micro_batches)
-        advice.append(Advice(text=f"with the same micro-batch size the global batch is {larger} (now {global_batch})"))
+        advice.append(advise(f"with the same micro-batch size the global batch is {larger} (now {global_batch})"))
     if micro_batch is not None and micro_batch > 1:
         most = micro_batch * layout.micro_batches
-        advice.append(Advice(text=f"with the same global batch, micro-batches of 1 sample give {most} of them"))
+        advice.append(advise(f"with the same global batch, micro-batches of 1 sample give {most} of them"))
     if layout.chunks == 1 and layout.schedule in ("gpipe", "1f1b"):
-        advice.append(
-            Advice(text="use an interleaved schedule: v chunks of layers a rank divide the bubble by about v")
-        )
-    advice.append(Advice(text="use fewer stages if the model fits with more tensor or sharded data parallelism"))
+        advice.append(advise("use an interleaved schedule: v chunks of layers a rank divide the bubble by about v"))
+    advice.append(advise("use fewer stages if the model fits with more tensor or sharded data parallelism"))
     return advice
 
 
@@ -195,19 +191,17 @@ def _of_traces(job: TraceEvidence, layout: PipelineLayout | None, *, uneven: boo
         f"use {layout.micro_batches_for(MOST.value)} micro-batches or more: the bubble is then at most "
         f"{format_percent(MOST.value)} with equal stages"
     )  # fmt: skip
-    advice = [Advice(text=more), *in_words_of("micro-batches", used)] if few else []
+    advice = [advise(more), *in_words_of("micro-batches", used)] if few else []
     if few and (layout is None or layout.chunks == 1):
         interleaved = option("interleave stages", used, plain="ScheduleInterleaved1F1B with several stages a rank")
-        advice.append(Advice(text=f"or an interleaved schedule, which divides the bubble: {interleaved}"))
+        advice.append(advise(f"or an interleaved schedule, which divides the bubble: {interleaved}"))
     if uneven:
-        advice.append(Advice(text="balance the stages: the others wait for the one that limits"))
+        advice.append(advise("balance the stages: the others wait for the one that limits"))
         advice += in_words_of("balance stages", used)
     if not advice:
-        advice.append(
-            Advice(text=f"{layout.micro_batches if layout else 'its'} micro-batches are enough: look at messages")
-        )
+        advice.append(advise(f"{layout.micro_batches if layout else 'its'} micro-batches are enough: look at messages"))
     look = advice[0]
-    return Advice(text=look.text, command=trace_command(job, "--show groups,idle,collectives")), *advice[1:]
+    return advise(look.text, trace_command(job, "--show groups,idle,collectives")), *advice[1:]
 
 
 RULE = Rule(

@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Limit, Rule, Statement, together
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, together
 from stepscope.diagnose.trace_facts import severity_of, trace_command, window_ns
 from stepscope.diagnose.traced_pipeline import SLOW, traced_pipeline
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.pairs import name_of
@@ -80,7 +80,7 @@ def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Statement:
         stake_fraction=share,
         ranks=(found.stages[slowest].rank,),
         confidence="measured; what the split brings is simulated, with blocks as their FLOP say",
-        advice=(Advice(text=f"split the blocks as {better}: `strategy_options: {{split: {better}}}`"),),
+        advice=(advise(f"split the blocks as {better}: `strategy_options: {{split: {better}}}`"),),
         subject=name_of(cell.run),
         runs=(cell.run.run_id,),
     )
@@ -116,24 +116,17 @@ def _look(job: TraceEvidence) -> Statement:
         confidence="measured; what even stages would return at most",
         advice=(
             *(
-                (
-                    Advice(
-                        text="check its device first (clocks, other processes): it runs no more kernels than the others"
-                    ),
-                )
+                (advise("check its device first (clocks, other processes): it runs no more kernels than the others"),)
                 if _as_many(stages, slowest)
                 else ()
             ),
-            Advice(
-                text="if its layers are larger, move some to the others; embedding, head and loss count as layers"
+            advise(
+                "if its layers are larger, move some to the others; embedding, head and loss count as layers"
                 if _as_many(stages, slowest)
                 else "move layers from this stage to the others; embedding, head and loss count as layers"
             ),
             *in_words_of("balance stages", used_in(job.summary)),
-            Advice(
-                text="compare its kernels with another stage's",
-                command=trace_command(job, "--show kernels,groups,idle"),
-            ),
+            advise("compare its kernels with another stage's", trace_command(job, "--show kernels,groups,idle")),
         ),
         subject=f"stage {slowest}",
     )

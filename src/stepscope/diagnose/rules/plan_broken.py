@@ -23,9 +23,9 @@ docs/reference/trace.md (``--show conformance``); FORMATS, Strategy protocol.
 from __future__ import annotations
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement
+from stepscope.diagnose.rule import Rule, Statement, advise
 from stepscope.diagnose.trace_facts import trace_command, unread
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Finding
 from stepscope.records.trace_collectives import ConformanceCheck
 from stepscope.results.evidence import TraceEvidence
 
@@ -60,9 +60,9 @@ def _deviation(job: TraceEvidence, first: ConformanceCheck, ranks: int) -> Findi
         evidence=_shown(first),
         confidence="certain: collectives counted by operation, bytes and phase",
         advice=(
-            Advice(
-                text="correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong",
-                command=trace_command(job, _SHOW),
+            advise(
+                "correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong",
+                trace_command(job, _SHOW),
             ),
         ),
         priority="wrong",
@@ -76,9 +76,9 @@ def _rearranged(job: TraceEvidence, first: ConformanceCheck, ranks: int) -> Find
         evidence=_shown(first),
         confidence="likely: batching or prefetch explains every difference",
         advice=(
-            Advice(
-                text="compare the calls with the plan before you use its predictions: they price the plan's pieces",
-                command=trace_command(job, _SHOW),
+            advise(
+                "compare the calls with the plan before you use its predictions: they price the plan's pieces",
+                trace_command(job, _SHOW),
             ),
         ),
     )

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.commands import again, profiled
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -161,17 +161,17 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
         title += f"; better overlap could recover {format_percent(worst.avoidable)}"
     advice = [
         *_buckets(evidence, cell),
-        Advice(
-            text="inspect the step: find the bucket that starts late and what the host does meanwhile",
-            command=profiled(evidence, cell.cell),
+        advise(
+            "inspect the step: find the bucket that starts late and what the host does meanwhile",
+            profiled(evidence, cell.cell),
         ),
     ]
     if not known:
         advice.insert(
             0,
-            Advice(
-                text="measure the collectives to learn how much could be hidden",
-                command=command_for(cell.cell.result.spec, run=cell.cell.run.source),
+            advise(
+                "measure the collectives to learn how much could be hidden",
+                command_for(cell.cell.result.spec, run=cell.cell.run.source),
             ),
         )
     return Finding(
@@ -192,14 +192,14 @@ def _buckets(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
     spec = cell.cell.spec
     if "bucket_cap_mb" in specs_of(spec).strategy.options.model_fields:
         return (
-            Advice(
-                text="try other bucket sizes: smaller buckets start earlier",
-                command=again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [1, 2, 4, 8, 16, 25])),
+            advise(
+                "try other bucket sizes: smaller buckets start earlier",
+                again(evidence, cell.cell, ("strategy_options.bucket_cap_mb", [1, 2, 4, 8, 16, 25])),
             ),
         )
     if shards(spec.strategy):
         text = "try other units: each gather and reduction travels beside the computation of the next"
-        return (Advice(text=text, command="stepscope bench --preset fsdp-unit-size"),)
+        return (advise(text, "stepscope bench --preset fsdp-unit-size"),)
     return ()
 
 

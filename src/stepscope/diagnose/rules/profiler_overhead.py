@@ -28,7 +28,7 @@ from statistics import median
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Doubt, Finding, Skipped
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.diary import step_interval
@@ -67,7 +67,7 @@ def _look(evidence: Evidence) -> Statement:
         ),
         confidence="measured: medians of traced and of timed steps",
         advice=(
-            Advice(text="trust sizes of timed steps; of the trace, the order of things and what the devices do"),
+            advise("trust sizes of timed steps; of the trace, the order of things and what the devices do"),
             *_lighter(job),
         ),
         subject=job.name,
@@ -102,7 +102,7 @@ def _lighter(job: TraceEvidence) -> tuple[Advice, ...]:
     if job.cell_id is not None:
         return ()
     text = "profile without shapes, stacks and memory, then compare"
-    return (Advice(text=text, command="stepscope profile --no-shapes -- COMMAND"),)
+    return (advise(text, "stepscope profile --no-shapes -- COMMAND"),)
 
 
 RULE = Rule(

@@ -30,10 +30,8 @@ from dataclasses import replace
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.job_facts import AdviceFor
-from stepscope.diagnose.rule import Limit, Statement
+from stepscope.diagnose.rule import Limit, Statement, advise
 from stepscope.diagnose.trace_facts import PYTHON_OWNS, Part, idle_share, read_in_full, share_rule, window_ns
-from stepscope.records.finding import Advice
 from stepscope.records.trace_summary import RankPass
 
 SURE_ON_CPU = Limit(
@@ -60,17 +58,17 @@ def _words(part: Part) -> Statement:
         confidence="measured; a sampling profiler shows whether it is Python or another process on that core"
         + ("; what the profiler itself takes between operators is part of it" if on_cpu else ""),
         advice=(
-            Advice(
-                text="find the lines: sample the process while it trains",
-                command="py-spy record --native --duration 30 -o profile.svg --pid PID",
+            advise(
+                "find the lines: sample the process while it trains",
+                "py-spy record --native --duration 30 -o profile.svg --pid PID",
             ),
-            Advice(
-                text="move logging, metrics and hooks out of the step; use gc.freeze() after the first steps",
-                command=part.command("--show phases,annotations,operators --sort host_self"),
+            advise(
+                "move logging, metrics and hooks out of the step; use gc.freeze() after the first steps",
+                part.command("--show phases,annotations,operators --sort host_self"),
             ),
-            AdviceFor(
-                text=option("compile", part.frameworks, plain="torch.compile(model) runs less Python a step"),
-                applies_to=("eager",),
+            advise(
+                option("compile", part.frameworks, plain="torch.compile(model) runs less Python a step"),
+                only_for=("eager",),
             ),
         ),
     )

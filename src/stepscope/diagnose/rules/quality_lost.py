@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TargetTime
 from stepscope.results.epochs import learning_rate
@@ -108,21 +108,21 @@ def _advice(evidence: Evidence, pair: Pair) -> tuple[Advice, ...]:
     run, base = pair.run, pair.base
     if run.global_batch is not None and run.global_batch == base.global_batch:
         return (
-            Advice(
-                text="batch and updates are the baseline's: compare the mathematics (samplers, set_epoch, division by "
+            advise(
+                "batch and updates are the baseline's: compare the mathematics (samplers, set_epoch, division by "
                 "ranks; math-differs)"
             ),
-            Advice(text="repeat both with other seeds: one run each may differ by chance"),
+            advise("repeat both with other seeds: one run each may differ by chance"),
         )
     factor = run.global_batch / base.global_batch if run.global_batch and base.global_batch else pair.relative
     scaled = (learning_rate(run) or 0) > 1.5 * (learning_rate(base) or math.inf)
     return (
-        Advice(
-            text="keep the global batch when adding ranks (strong scaling): same updates, same curve",
-            command=_same_batch(evidence, pair),
+        advise(
+            "keep the global batch when adding ranks (strong scaling): same updates, same curve",
+            _same_batch(evidence, pair),
         ),
-        Advice(
-            text="the learning rate is scaled already: use more epochs of warm-up, and judge by the time to the accuracy"
+        advise(
+            "the learning rate is scaled already: use more epochs of warm-up, and judge by the time to the accuracy"
             if scaled
             else f"or scale the learning rate with the global batch (x {factor:g}) with a few epochs of "
             "warm-up, and judge by the time to the accuracy"

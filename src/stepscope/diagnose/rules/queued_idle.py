@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Rule, Statement
+from stepscope.diagnose.rule import Rule, Statement, advise
 from stepscope.diagnose.trace_facts import (
     GRAVE,
     SHARES,
@@ -42,7 +42,7 @@ from stepscope.diagnose.trace_facts import (
     unread,
     window_ns,
 )
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Finding
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import TraceEvidence
 
@@ -80,13 +80,13 @@ def _between(job: TraceEvidence, ranks: list[RankPass], part: Part, causes: tupl
         (f"{sum(i.gap_count for i in gaps):,} gaps, the longest {format_duration(max(i.largest_ns for i in gaps))}",),
         confidence="measured; the trace does not record what a queued kernel waits for",
         advice=(
-            Advice(
-                text="check for waits between streams (wait_stream, events), host callbacks and side streams",
-                command=trace_command(job, "--show idle,launches,path"),
+            advise(
+                "check for waits between streams (wait_stream, events), host callbacks and side streams",
+                trace_command(job, "--show idle,launches,path"),
             ),
-            Advice(
-                text="check whether another process computes on the same device",
-                command="rocm-smi --showpids" if is_amd_device(job.summary) else _PROCESSES,
+            advise(
+                "check whether another process computes on the same device",
+                "rocm-smi --showpids" if is_amd_device(job.summary) else _PROCESSES,
             ),
         ),
     )
@@ -99,7 +99,7 @@ def _unlinked(job: TraceEvidence, part: Part) -> Iterator[Finding]:
         f"the device idles {part} of the time; the cause is unknown because the trace lacks the launches after the gaps",
         ("work launched before the capture began, or runtime calls that were not recorded",),
         confidence="measured; the cause is unknown",
-        advice=(Advice(text=_RECORD[_by_nsys(job)], command=trace_command(job, "--show launches,idle")),),
+        advice=(advise(_RECORD[_by_nsys(job)], trace_command(job, "--show launches,idle")),),
     )
 
 
@@ -120,11 +120,7 @@ def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Find
         f"the device idles {total} of the time for several causes, none of them {format_percent(WORTH)}",
         (said,),
         confidence="measured",
-        advice=(
-            Advice(
-                text="find the cause that is cheapest to remove", command=trace_command(job, "--show idle,launches")
-            ),
-        ),
+        advice=(advise("find the cause that is cheapest to remove", trace_command(job, "--show idle,launches")),),
     )
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.comparison import ScalingBudget, ScalingReading
 from stepscope.records.finding import Advice, Finding, Severity
@@ -116,10 +116,10 @@ def _severity(reading: ScalingReading) -> Severity:
 
 def _advice(evidence: Evidence, budget: ScalingBudget) -> tuple[Advice, ...]:
     if len(budget.readings) > 1:
-        return (Advice(text="state --scaling strong or --scaling weak; traces with record_shapes=True decide it"),)
+        return (advise("state --scaling strong or --scaling weak; traces with record_shapes=True decide it"),)
     if not budget.traced:
         text = "record a few steps of both with torch.profiler to see which part grew"
-        return () if budget.no_parts is None else (Advice(text=text, command="stepscope trace --help"),)
+        return () if budget.no_parts is None else (advise(text, "stepscope trace --help"),)
     job = next((each for each in evidence.traces if each.name == budget.run), None)
     reading = budget.readings[0]
     if job is None or reading.efficiency > GOOD_FROM.value:
@@ -127,7 +127,7 @@ def _advice(evidence: Evidence, budget: ScalingBudget) -> tuple[Advice, ...]:
     worst = [part for part in ranked(reading) if part.key in _LOOK and part.lost_ns >= WORTH.value * reading.lost_ns][
         :2
     ]
-    return tuple(Advice(text=_LOOK[part.key][0], command=trace_command(job, _LOOK[part.key][1])) for part in worst)
+    return tuple(advise(_LOOK[part.key][0], trace_command(job, _LOOK[part.key][1])) for part in worst)
 
 
 MIN_LOSS = Limit(value=0.05, unit="loss / time", source="METRICS, Scaling: excellent above 0.90; half of that")

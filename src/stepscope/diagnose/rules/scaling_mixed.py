@@ -23,8 +23,8 @@ METRICS, Scaling: always say which. Gustafson, Reevaluating Amdahl's law, CACM 3
 
 from __future__ import annotations
 
-from stepscope.diagnose.rule import Rule, Statement
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import Scaling
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
@@ -84,9 +84,9 @@ def _contradiction(pair: Pair) -> Finding:
         evidence=(*said, f"the speed-up of {pair.speedup_text} mixes more ranks with another batch"),
         confidence="certain: from the batches",
         advice=(
-            Advice(
-                text="compare with a baseline of the same global batch (strong) or of the same batch per rank (weak)",
-                command="stepscope bench --preset strong-scaling",
+            advise(
+                "compare with a baseline of the same global batch (strong) or of the same batch per rank (weak)",
+                "stepscope bench --preset strong-scaling",
             ),
         ),
         subject=pair.name,
@@ -103,7 +103,7 @@ def _mixed(group: list[Pair]) -> Finding:
         title=f"strong and weak scaling in one comparison: {len(group)} runs against {base.label}",
         evidence=tuple(said),
         confidence="certain: from the batches or as stated",
-        advice=(Advice(text="plot and rate each kind separately, against its own baseline"),),
+        advice=(advise("plot and rate each kind separately, against its own baseline"),),
         subject=base.group,
         runs=(base.run_id, *(pair.run.run_id for pair in group)),
     )

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import Estimate
 from stepscope.results.evidence import Evidence
 from stepscope.results.pairs import Pair, pairs
@@ -142,10 +142,10 @@ def _finding(series: _Series, law: ScalingLaw) -> Finding:
         stake_fraction=lost,
         confidence=f"likely: {law.sizes} sizes, {_interval(law.serial_fraction)}; the law does not identify the part",
         advice=(
-            Advice(text="identify the part: communication-bound, poor-overlap, data-loading and a trace name it"),
-            Advice(
-                text="check with weak scaling whether more work per step outweighs it",
-                command="stepscope bench --preset weak-scaling",
+            advise("identify the part: communication-bound, poor-overlap, data-loading and a trace name it"),
+            advise(
+                "check with weak scaling whether more work per step outweighs it",
+                "stepscope bench --preset weak-scaling",
             ),
         ),
         subject=series.name,

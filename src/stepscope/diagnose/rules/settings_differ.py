@@ -29,8 +29,8 @@ from typing import Any
 
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Rule, Statement
-from stepscope.records.finding import Advice, Finding
+from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.records.finding import Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import learning_rate
 from stepscope.results.evidence import Evidence
@@ -122,11 +122,7 @@ def _finding(evidence: Evidence, pair: Pair, differing: dict[str, tuple[Any, Any
         title=f"{pair.run.label} and its baseline differ in more than the number of ranks: {listed(differing)}",
         evidence=tuple(f"{name}: {mine} against {theirs}" for name, (mine, theirs) in list(differing.items())[:8]),
         confidence="certain: both sources record the settings; whether the difference matters is for the reader to judge",
-        advice=(
-            Advice(
-                text="measure the baseline again with the run's settings", command=_command(evidence, pair, differing)
-            ),
-        ),
+        advice=(advise("measure the baseline again with the run's settings", _command(evidence, pair, differing)),),
         subject=pair.name,
         runs=(pair.run.run_id, pair.base.run_id),
     )

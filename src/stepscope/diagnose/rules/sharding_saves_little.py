@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.predict.specs import specs_of
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.results.cell_facts import NEAR_CAPACITY, memory_share, same_but, times_faster
 from stepscope.results.evidence import Evidence
 from stepscope.results.held import Held, held_by
@@ -102,11 +102,11 @@ def _finding(evidence: Evidence, each: Held, saved: float) -> Finding | None:
         if gain is not None
         else "from counted tensors and planned bytes; the time was not compared",
         advice=(
-            Advice(
-                text="keep the whole model on each rank: ddp",
-                command=again(evidence, cell, ("strategy", "ddp"), *((("mesh", {}),) if cell.spec.mesh else ())),
+            advise(
+                "keep the whole model on each rank: ddp",
+                again(evidence, cell, ("strategy", "ddp"), *((("mesh", {}),) if cell.spec.mesh else ())),
             ),
-            Advice(text="where memory is short, recompute activations: they are what is large here"),
+            advise("where memory is short, recompute activations: they are what is large here"),
         ),
         subject=f"{cell.run.group}: {cell.run.label}",
         runs=(cell.run.run_id,),

@@ -30,7 +30,7 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.units import format_bandwidth, format_duration, format_percent, format_size
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.commands import excluding, is_amd
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.results.comm_facts import by_sweep, size_of, time_of, topology_of, why_above
@@ -117,7 +117,7 @@ def _of_sweep(name: str, row: CommRow, share: float, evidence: Evidence) -> Find
         evidence=tuple(said),
         confidence="measured; assumes that every rank can use the whole link",
         advice=(
-            Advice(text="find the link: measure every pair of ranks", command="stepscope comm --ops none --pairs"),
+            advise("find the link: measure every pair of ranks", "stepscope comm --ops none --pairs"),
             *_tools(row, evidence),
         ),
         subject=name,
@@ -128,15 +128,13 @@ def _tools(row: CommRow, evidence: Evidence) -> tuple[Advice, ...]:
     """Tools that show more of the links, for NCCL devices only."""
     if row.backend != "nccl":
         return ()
-    way = Advice(
-        text="show NCCL's transport (P2P, SHM, NET) and its number of channels",
-        command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
+    way = advise(
+        "show NCCL's transport (P2P, SHM, NET) and its number of channels",
+        "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH",
     )
     if is_amd(evidence):
-        return Advice(text="check whether links are down or missing", command="rocm-smi --showtopo"), way
-    return Advice(
-        text="check whether links are down or missing", command="nvidia-smi nvlink -s && nvidia-smi topo -m"
-    ), way
+        return advise("check whether links are down or missing", "rocm-smi --showtopo"), way
+    return advise("check whether links are down or missing", "nvidia-smi nvlink -s && nvidia-smi topo -m"), way
 
 
 def _of_pairs(verdict: PairsVerdict, evidence: Evidence) -> list[Finding]:
@@ -169,10 +167,10 @@ def _of_end(end: SlowEnd, verdict: PairsVerdict, evidence: Evidence) -> Finding:
 
 def _repair(end: SlowEnd, evidence: Evidence) -> tuple[Advice, ...]:
     if end.host is None:
-        return (Advice(text=f"check the devices and cores of {plural(len(end.ranks), 'rank')} {in_words(end.ranks)}"),)
+        return (advise(f"check the devices and cores of {plural(len(end.ranks), 'rank')} {in_words(end.ranks)}"),)
     return (
-        Advice(text="check its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops"),
-        Advice(text="exclude the host until it is repaired", command=excluding(evidence, end.host)),
+        advise("check its NIC, cable and switch port: ethtool or ibstat for the rate, errors and drops"),
+        advise("exclude the host until it is repaired", excluding(evidence, end.host)),
     )
 
 
@@ -192,12 +190,12 @@ def _of_pair(pair: SlowPair, evidence: Evidence, verdict: PairsVerdict) -> Findi
         ),
         confidence="measured",
         advice=(
-            Advice(
-                text="check the link between the two: "
+            advise(
+                "check the link between the two: "
                 + ("nvidia-smi nvlink -s within a host, " if nccl else "cores and memory within a host, ")
                 + "the switch between hosts"
             ),
-            Advice(text="until it is repaired, order ranks so that these two are not neighbours in the ring"),
+            advise("until it is repaired, order ranks so that these two are not neighbours in the ring"),
         ),
         subject=f"ranks {a} and {b}",
     )

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.job_facts import AdviceFor
+from stepscope.diagnose.rule import advise
 from stepscope.diagnose.trace_facts import (
     MOSTLY_SHORT,
     Part,
@@ -37,7 +37,7 @@ from stepscope.diagnose.trace_facts import (
     window_ns,
     with_kernels,
 )
-from stepscope.records.finding import Advice, Finding
+from stepscope.records.finding import Finding
 from stepscope.records.trace_summary import RankPass
 
 
@@ -59,16 +59,10 @@ def _words(part: Part) -> Finding:
         (*_per_step(part.ranks),),
         confidence="measured; the gain depends on how many kernels can be fused",
         advice=(
-            Advice(
-                text="find repeated sequences, and fuse them",
-                command=part.command("--show sequences,kernels,launches"),
-            ),
-            AdviceFor(text="update in few kernels: a fused or foreach optimizer", applies_to=("trains",)),
-            AdviceFor(
-                text=option("compile", part.frameworks, plain="torch.compile(model) fuses them"),
-                applies_to=("eager",),
-            ),
-            Advice(text="use a larger micro-batch, which makes every kernel longer at the same number of launches"),
+            advise("find repeated sequences, and fuse them", part.command("--show sequences,kernels,launches")),
+            advise("update in few kernels: a fused or foreach optimizer", only_for=("trains",)),
+            advise(option("compile", part.frameworks, plain="torch.compile(model) fuses them"), only_for=("eager",)),
+            advise("use a larger micro-batch, which makes every kernel longer at the same number of launches"),
         ),
     )
 

@@ -25,9 +25,9 @@ nccl-tests issue 178: 208 GB/s on two GPUs with NVLink, 20 GB/s on three of whic
 from __future__ import annotations
 
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.machine.topology import Topology
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.results.comm_facts import shared_memory_links, topology_of
 from stepscope.results.evidence import NEEDS, Evidence
 
@@ -99,15 +99,15 @@ def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: 
         evidence=tuple(evidence),
         confidence="certain for the machine, by its link matrix; which of these GPUs the job uses is not recorded",
         advice=(
-            Advice(
-                text=f"jobs of up to {counted(len(largest), 'GPU')}: stay on one side",
-                command=f"export CUDA_VISIBLE_DEVICES={devices}",
+            advise(
+                f"jobs of up to {counted(len(largest), 'GPU')}: stay on one side",
+                f"export CUDA_VISIBLE_DEVICES={devices}",
             ),
-            Advice(
-                text="larger jobs: keep tensor parallelism and FSDP groups on one side; use only data parallelism "
+            advise(
+                "larger jobs: keep tensor parallelism and FSDP groups on one side; use only data parallelism "
                 "across sides"
             ),
-            Advice(text="measure the cost of the crossing for each pair", command="stepscope comm --ops none --pairs"),
+            advise("measure the cost of the crossing for each pair", "stepscope comm --ops none --pairs"),
         ),
         subject="GPU pairs",
     )
@@ -136,13 +136,11 @@ def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
         evidence=(f"{', '.join(far)}: nearest cards are SYS", f"cards: {nics}"),
         confidence="certain for the machine; it matters to jobs on several hosts only",
         advice=(
-            Advice(
-                text="without GPUDirect RDMA the traffic of these GPUs goes through host memory; let NCCL send "
+            advise(
+                "without GPUDirect RDMA the traffic of these GPUs goes through host memory; let NCCL send "
                 "through a GPU beside the card (PXN, NVLink machines, on by default since 2.12)"
             ),
-            Advice(
-                text="ask the operator for a card on each socket, or use the GPUs beside the cards for jobs of few GPUs"
-            ),
+            advise("ask the operator for a card on each socket, or use the GPUs beside the cards for jobs of few GPUs"),
         ),
         subject="network cards",
     )

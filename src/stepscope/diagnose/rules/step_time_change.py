@@ -32,8 +32,8 @@ from collections.abc import Iterator
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
-from stepscope.records.finding import Advice, Finding, Severity, Skipped
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.records.finding import Finding, Severity, Skipped
 from stepscope.records.training import StepChange, TrainingRun
 from stepscope.results.evidence import Evidence
 from stepscope.results.history import CellHistory, History, Nights, history, nights
@@ -102,9 +102,9 @@ def _of_steps(run: TrainingRun, change: StepChange) -> Finding:
         stake_fraction=min(1.0, change.share * (1 - 1 / change.ratio)),
         confidence="measured; the log does not state what changed",
         advice=(
-            Advice(text=f"look at what began with step {change.step}: other jobs on the hosts, throttled clocks, other "
+            advise(f"look at what began with step {change.step}: other jobs on the hosts, throttled clocks, other "
                         "data, a checkpoint or an evaluation that never ended"),
-            Advice(text="the medians over the whole run mix two levels: compare runs by the steps of one"),
+            advise("the medians over the whole run mix two levels: compare runs by the steps of one"),
         ),
         subject=name_of(run),
         runs=(run.run_id,),
@@ -138,9 +138,9 @@ def _over_runs(found: History, cell: CellHistory, change: ChangePoint, since: in
         stake_fraction=1 - 1 / ratio,
         confidence="measured; what changed between the two runs is not recorded as a cause",
         advice=(
-            Advice(
-                text=f"compare the last run before with the first after: {before.name} and {after.name}",
-                command=shlex.join(["stepscope", "compare", before.path, after.path]),
+            advise(
+                f"compare the last run before with the first after: {before.name} and {after.name}",
+                shlex.join(["stepscope", "compare", before.path, after.path]),
             ),
         ),
         subject=who,
@@ -175,9 +175,7 @@ def _of_days(found: Nights) -> Finding:
         stake_fraction=1 - 1 / ratio,
         confidence=f"measured, one figure per run; by chance in less than {format_percent(SIGNIFICANT)} of such series",
         advice=(
-            Advice(
-                text=f"compare what ran on {found.days[since - 1]} and {found.days[since]}: code, packages, hosts, data"
-            ),
+            advise(f"compare what ran on {found.days[since - 1]} and {found.days[since]}: code, packages, hosts, data"),
         ),
         subject=name,
         runs=tuple(run.run_id for run in found.runs),

@@ -42,7 +42,7 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import again, excluding, profiled
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_path import Straggler, StragglerReport
@@ -262,47 +262,44 @@ def _confidence(slow: Slow, times: OwnTimes) -> str:
 def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) -> tuple[Advice, ...]:
     if slow.kind == "rotating":
         return (
-            Advice(
-                text="check what interrupts ranks: other jobs, too many threads, data of uneven length",
-                command="stepscope doctor",
+            advise(
+                "check what interrupts ranks: other jobs, too many threads, data of uneven length", "stepscope doctor"
             ),
         )
     if slow.kind == "one-off":
         return (
-            Advice(
-                text="check what ran in these steps: checkpoints, evaluation, garbage collection, other jobs",
-                command=profiled(evidence, cell.cell),
+            advise(
+                "check what ran in these steps: checkpoints, evaluation, garbage collection, other jobs",
+                profiled(evidence, cell.cell),
             ),
         )
     advice = []
     if slow.samples_ratio is not None and slow.samples_ratio > 1 + MIN_EXCESS:
-        advice.append(Advice(text="rebalance: give every rank as many samples"))
+        advice.append(advise("rebalance: give every rank as many samples"))
     elif slow.part == "data_wait":
         advice.append(
-            Advice(
-                text=f"its data arrives late: check where rank {slow.rank} reads from, and give it loader workers",
-                command=again(evidence, cell.cell, ("num_workers", 2)),
+            advise(
+                f"its data arrives late: check where rank {slow.rank} reads from, and give it loader workers",
+                again(evidence, cell.cell, ("num_workers", 2)),
             )
         )
     else:
         advice.append(
-            Advice(
-                text=f"check {slow.host}: throttled clocks, other jobs on its cores, another GPU model",
-                command="stepscope doctor",
+            advise(
+                f"check {slow.host}: throttled clocks, other jobs on its cores, another GPU model", "stepscope doctor"
             )
         )
     if len(set(times.hosts)) > 1:
         advice.append(
-            Advice(
-                text=f"exclude {slow.host}: the step is then up to {format_percent(slow.stake_fraction)} shorter",
-                command=excluding(evidence, slow.host),
+            advise(
+                f"exclude {slow.host}: the step is then up to {format_percent(slow.stake_fraction)} shorter",
+                excluding(evidence, slow.host),
             )
         )
     else:
         advice.append(
-            Advice(
-                text="rebalance: a smaller share of the batch for this rank, or a job without it",
-                command="stepscope doctor --quick",
+            advise(
+                "rebalance: a smaller share of the batch for this rank, or a job without it", "stepscope doctor --quick"
             )
         )
     return tuple(advice)
@@ -370,15 +367,15 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
     place = f"rank {each.rank}" + (f" on {host}" if host else "")
     cause, work = _of_work(job.summary, each)
     advice = [
-        Advice(
-            text=CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
-            command=trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
+        advise(
+            CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
+            trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
         )
     ]
     several = len({p.facts.host for p in job.summary.ranks}) > 1
     if each.kind == "chronic" and cause != "more work" and host is not None and several:
-        advice.append(Advice(text=f"if it is late in every run without a known cause, exclude {host} from the job"))
-    advice.append(Advice(text="a faster network does not help: this time is waiting, not transfer"))
+        advice.append(advise(f"if it is late in every run without a known cause, exclude {host} from the job"))
+    advice.append(advise("a faster network does not help: this time is waiting, not transfer"))
     stake = min(1.0, each.saved_ns / window_ns) if window_ns else None
     return Finding(
         severity="warning" if stake is not None and stake < MIN_STAKE else "problem",
@@ -430,7 +427,7 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
         ),
         stake_fraction=None if few else min(1.0, waiting),
         confidence=f"measured; {sure}",
-        advice=(Advice(text=advice, command=trace_command(job, "--show collectives,stragglers")),),
+        advice=(advise(advice, trace_command(job, "--show collectives,stragglers")),),
     )
 
 

@@ -32,11 +32,11 @@ from statistics import median
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import device_name, severity_of, trace_command, unread
 from stepscope.diagnose.unit_facts import WORTH
 from stepscope.machine.peaks import lookup
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -108,8 +108,8 @@ def _finding(
         at_ns=(worst.start_ns, worst.end_ns),
         confidence=f"measured{compared}",
         advice=(
-            Advice(text=_better(len(across[0].ranks), max(Counter(hosts.values()).values()))),
-            Advice(text="see what each layer sends", command=trace_command(job, "--show layers,groups")),
+            advise(_better(len(across[0].ranks), max(Counter(hosts.values()).values()))),
+            advise("see what each layer sends", trace_command(job, "--show layers,groups")),
         ),
     )
 

@@ -29,10 +29,10 @@ from collections import Counter
 from stepscope.core.units import format_duration, format_flops, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_amd
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import GpuFact
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.results.evidence import Evidence
 
 MOST_SPREAD = Limit(
@@ -103,8 +103,8 @@ def _capped(gpus: list[GpuFact]) -> Finding:
         evidence=tuple(said),
         confidence="certain: reported by the driver; how far clocks drop depends on the work",
         advice=(
-            Advice(text="ask the operator, or raise the limit as root", command="nvidia-smi -pl WATTS"),
-            Advice(text="show what limits the clocks under load", command="nvidia-smi -q -d PERFORMANCE,CLOCK,POWER"),
+            advise("ask the operator, or raise the limit as root", "nvidia-smi -pl WATTS"),
+            advise("show what limits the clocks under load", "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER"),
         ),
         subject="power limit",
     )
@@ -129,12 +129,10 @@ def _slow(slow: list[CommRow], products: list[CommRow], query: str) -> Finding:
         if cpu
         else "measured; the device's own tools show the cause",
         advice=(
-            Advice(text="check for other processes on its cores", command="top -H -b -n 1 | head -30")
+            advise("check for other processes on its cores", "top -H -b -n 1 | head -30")
             if cpu
-            else Advice(text="check its host under load: clocks, temperature and clock limits", command=query),
-            Advice(
-                text="measure again; if the same rank is slow, exclude its host or reduce its work", command=_MATMUL
-            ),
+            else advise("check its host under load: clocks, temperature and clock limits", query),
+            advise("measure again; if the same rank is slow, exclude its host or reduce its work", _MATMUL),
         ),
         subject=f"rank {worst.slowest_rank}",
     )

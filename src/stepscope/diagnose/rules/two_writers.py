@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.records.finding import Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import written_by_several
 from stepscope.results.evidence import Evidence
@@ -66,7 +66,7 @@ def _finding(run: TrainingRun) -> Finding | None:
         title=f"{run.run_id}: {what} in one metrics file, probably because {cause}",
         evidence=tuple(said),
         confidence="certain: epoch numbers repeat or decrease; the writer is likely",
-        advice=(Advice(text=fix),),
+        advice=(advise(fix),),
         subject=name_of(run),
         runs=(run.run_id,),
         priority="wrong",

@@ -25,18 +25,18 @@ from __future__ import annotations
 from stepscope.core.units import format_size
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_amd
-from stepscope.diagnose.rule import Limit, Rule, Statement
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Finding, Skipped
 from stepscope.results.comm_labels import op_label, sweep_names, sweeps
 from stepscope.results.evidence import NEEDS, Evidence
 
 MOST_WRONG = Limit(value=0, unit="wrong elements", source="a collective is exact up to rounding")
 _SHOWN = 4
 _PROTOCOLS = (
-    Advice(
-        text="check whether only one protocol is wrong (LL128 needs ordered 128-byte writes), and update NCCL",
-        command="stepscope comm --ops all_reduce --sizes 1K:256M:4 --env NCCL_PROTO=Simple,LL,LL128",
+    advise(
+        "check whether only one protocol is wrong (LL128 needs ordered 128-byte writes), and update NCCL",
+        "stepscope comm --ops all_reduce --sizes 1K:256M:4 --env NCCL_PROTO=Simple,LL,LL128",
     ),
 )
 
@@ -69,10 +69,10 @@ def _finding(name: str, wrong: list[CommRow], evidence: Evidence) -> Finding:
         evidence=(*shown, *more),
         confidence="measured: the result was compared with the expected one",
         advice=(
-            Advice(text="do not use results of this machine until this is fixed; models trained on it may be damaged"),
-            Advice(
-                text=f"measure pairs of ranks to find the link or host, then check it for errors{errors}",
-                command="stepscope comm --ops none --pairs",
+            advise("do not use results of this machine until this is fixed; models trained on it may be damaged"),
+            advise(
+                f"measure pairs of ranks to find the link or host, then check it for errors{errors}",
+                "stepscope comm --ops none --pairs",
             ),
             *protocols,
         ),
