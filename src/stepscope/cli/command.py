@@ -1,11 +1,8 @@
 """What a command file exports: a class whose fields are the options, and the module that takes an object of it.
 
-A field is written as typer writes a parameter: ``name: Annotated[type, typer.Option(...)] = default``, or
-``typer.Argument``. ``tuple[T, ...]`` is what may be given several times.
-
-``Option`` and ``Argument`` of this module in place of typer's let a command start without typer, whose import takes
-longer than reading a small trace. ``read`` takes a line of
-known options with plain values by itself; whatever it does not understand (a mistake, ``--help``) is typer's to read.
+A field is ``name: type = option(help, metavar)``, ``switch(help)`` or ``argument(help, metavar)``; ``tuple[T, ...]`` is
+what may be given several times. ``read`` takes a line of known options with plain values by itself: importing typer takes
+longer than reading a small trace. Whatever it does not understand (a mistake, ``--help``) is typer's to read.
 
 Below that: what the text of an option means (lists, whole numbers, ranges, choices, durations).
 """
@@ -26,50 +23,81 @@ from stepscope.core.words import unknown
 T = TypeVar("T")
 
 
-class Argument:
-    """What ``typer.Argument`` says, without typer."""
+REQUIRED: Any = object()
+"""Default of what must be given."""
 
-    def __init__(self, *names: str, **settings: Any) -> None:
-        self.names = names
-        self.settings = settings
+
+class Said:
+    """What a field says beside its type: its help, and how it is typed.
+
+    names: ``-o``, or a long name that is not the field's own. least, most: bounds of a number. place: an argument, which
+    has no name.
+    """
+
+    def __init__(
+        self, help_: str, metavar: str | None, names: tuple[str, ...], default: Any, *, bounds: Any, place: bool
+    ) -> None:
+        self.help, self.metavar, self.names, self.default, self.place = help_, metavar, names, default, place
+        self.least, self.most = bounds
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        long = [text for text in self.names if text.startswith("--")]
+        self.name = long[0] if long else "--" + name.rstrip("_").replace("_", "-")
+        self.names = self.names if long else (self.name, *self.names)
+
+    @property
+    def spelled(self) -> str:
+        """As one types it: ``--fail-if``; the metavar of an argument."""
+        return str(self.metavar) if self.place else self.name.partition("/")[0]
 
     def for_typer(self) -> Any:
         """typer's own object of it."""
         import typer
 
-        return typer.Argument(**self.settings)
+        shown = self.default is not REQUIRED and self.default not in (None, "", ())
+        told: dict[str, Any] = {"help": self.help, "metavar": self.metavar, "show_default": shown}
+        if self.place:
+            return typer.Argument(**told)
+        return typer.Option(*self.names, min=self.least, max=self.most, **told)
 
 
-class Option(Argument):
-    """What ``typer.Option`` says, without typer."""
+def option(
+    help: str,  # noqa: A002 - as one reads it in a command
+    metavar: str | None = None,
+    *names: str,
+    default: Any = None,
+    min: float | None = None,  # noqa: A002
+    max: float | None = None,  # noqa: A002
+) -> Any:
+    """A field's default that says what the option is: ``--the-fields-name METAVAR``. names: ``-o``, ``--another-name``."""
+    return Said(help, metavar, names, default, bounds=(min, max), place=False)
 
-    def for_typer(self) -> Any:
-        """typer's own object of it."""
-        import typer
 
-        return typer.Option(*self.names, **self.settings)
+def switch(help: str, *names: str) -> Any:  # noqa: A002
+    """An option without a value, False where it is not given."""
+    return Said(help, None, names, False, bounds=(None, None), place=False)
+
+
+def argument(help: str, metavar: str, *, default: Any = REQUIRED) -> Any:  # noqa: A002
+    """What is typed without a name in front."""
+    return Said(help, metavar, (), default, bounds=(None, None), place=True)
 
 
 def read(kind: type[T], words: Sequence[str]) -> T | None:
-    """The options in ``words``; None where typer has to look: for what is unknown, missing, odd or asks for help.
-
-    Only for kinds whose every field has an ``Option`` or ``Argument`` of this module.
-    """
+    """The options in ``words``; None where typer has to look: for what is unknown, missing, odd or asks for help."""
     if "--help" in words or "-h" in words:
         return None
-    hints = {name: get_args(hint)[:2] for name, hint in get_type_hints(kind, include_extras=True).items()}
-    if not all(isinstance(said, Argument) for _, said in hints.values()):
-        return None
-    options = {_name(name, said): name for name, (_, said) in hints.items() if isinstance(said, Option)}
-    places = [name for name, (_, said) in hints.items() if not isinstance(said, Option)]
+    fields, types = _fields(kind), get_type_hints(kind)
+    options = {spelled: name for name, said in fields.items() if not said.place for spelled in said.names}
+    place = next((name for name, said in fields.items() if said.place), None)
     values: dict[str, Any] = {}
     coming = iter(words)
     for word in coming:
         spelled, equals, text = word.partition("=") if word.startswith("-") else ("", "=", word)
-        name = options.get(spelled) if spelled else next(iter(places), None)
+        name = options.get(spelled) if spelled else place
         if name is None:
             return None
-        annotation, said = hints[name]
+        annotation, said = types[name], fields[name]
         several = get_origin(annotation) is tuple
         if name in values and not several:
             return None
@@ -82,13 +110,13 @@ def read(kind: type[T], words: Sequence[str]) -> T | None:
             text = next(coming, "-")
             if text.startswith("-"):
                 return None
-        value = _READERS[get_args(annotation)[0] if get_args(annotation) else annotation](text)
-        least = said.settings.get("min")
-        if value is None or (least is not None and value < least):
+        inner = annotation if get_origin(annotation) is list else (*get_args(annotation), annotation)[0]
+        reader = _READERS.get(inner)
+        value = None if reader is None else reader(text)
+        if value is None or (said.least is not None and value < said.least) or (said.most and value > said.most):
             return None
         values[name] = (*values.get(name, ()), value) if several else value
-    given = values.keys() | {name for name in hints if hasattr(kind, name)}
-    return kind(**values) if given >= hints.keys() else None
+    return kind(**values) if values.keys() >= {name for name in fields if fields[name].default is REQUIRED} else None
 
 
 _FLOAT = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -105,10 +133,6 @@ def _real(text: str) -> float | None:
 _READERS: dict[type, Callable[[str], Any]] = {str: str, int: _whole, float: _real, Path: Path}
 
 
-def _name(name: str, said: Option) -> str:
-    return said.names[0] if said.names else "--" + name.replace("_", "-")
-
-
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Options:
     """Base of a command's options. Made by keyword; frozen.
@@ -118,11 +142,11 @@ class Options:
 
     def __init__(self, **given: Any) -> None:
         fields = _fields(type(self))
-        if strange := given.keys() - fields:
+        if strange := given.keys() - fields.keys():
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(strange))}")
-        if missing := [name for name in fields if name not in given and not hasattr(type(self), name)]:
+        if missing := [name for name, said in fields.items() if name not in given and said.default is REQUIRED]:
             raise TypeError(f"{type(self).__name__} needs {', '.join(missing)}")
-        vars(self).update({name: given.get(name, getattr(type(self), name, None)) for name in fields})
+        vars(self).update({name: given.get(name, said.default) for name, said in fields.items()})
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"options are frozen: {name}")
@@ -158,41 +182,37 @@ class Command:
             several = {name: tuple(given[name] or ()) for name in repeated}
             return self.run(self.options(**given | several))
 
-        hints = {name: _typed(hint) for name, hint in get_type_hints(self.options, include_extras=True).items()}
-        repeated = frozenset(name for name in _fields(self.options) if _item(hints[name]) is not None)
-        parameters = [self._parameter(name, hints[name]) for name in _fields(self.options)]
+        fields, types = _fields(self.options), get_type_hints(self.options)
+        repeated = frozenset(name for name in fields if get_origin(types[name]) is tuple)
+        parameters = []
+        for name, said in fields.items():
+            kind, default = types[name], inspect.Parameter.empty if said.default is REQUIRED else said.default
+            if name in repeated:  # typer knows lists only
+                item = get_args(kind)[0]
+                kind = list[item] if said.default is REQUIRED else list[item] | None  # type: ignore[valid-type]
+                default = default or None
+            parameters.append(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=Annotated[kind, said.for_typer()],
+                )
+            )
         called.__doc__ = self.options.__doc__
         called.__annotations__ = {each.name: each.annotation for each in parameters}
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return called
 
-    def _parameter(self, name: str, hint: Any) -> inspect.Parameter:
-        default = getattr(self.options, name, inspect.Parameter.empty)
-        item = _item(hint)
-        if item is not None:  # typer knows lists only
-            of_list: Any = list[item] if default is inspect.Parameter.empty else list[item] | None  # type: ignore[valid-type]
-            hint = Annotated[(of_list, *hint.__metadata__)]
-            default = default or None
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-
 
 def given(options: Options) -> tuple[str, ...]:
     """Names of the options that are not at their default."""
-    kind, default = type(options), object()
-    return tuple(name for name in _fields(kind) if getattr(options, name) != getattr(kind, name, default))
+    return tuple(name for name, said in _fields(type(options)).items() if getattr(options, name) != said.default)
 
 
 def spelled(kind: type[Options], field: str) -> str:
     """An option as one types it: ``--fail-if``; the metavar of an argument."""
-    said = get_args(get_type_hints(kind, include_extras=True)[field])[1]
-    # typer keeps the first name where a parameter's default stands outside of Annotated.
-    names = said.names if isinstance(said, Argument) else (said.default, *(said.param_decls or ()))
-    long = [name for name in names if isinstance(name, str) and name.startswith("--")]
-    if long:
-        return long[0].partition("/")[0]
-    is_option = isinstance(said, Option) if isinstance(said, Argument) else type(said).__name__ == "OptionInfo"
-    metavar = said.settings.get("metavar") if isinstance(said, Argument) else said.metavar
-    return f"--{field.replace('_', '-')}" if is_option else metavar or field.upper()
+    return _fields(kind)[field].spelled
 
 
 def require_only(options: Options, mode: str, obeyed: Collection[str]) -> None:
@@ -202,26 +222,12 @@ def require_only(options: Options, mode: str, obeyed: Collection[str]) -> None:
         raise UsageError(f"{mode} does not go with {', '.join(foreign)}")
 
 
-def _fields(options: type[Options]) -> tuple[str, ...]:
-    """Names in the order of help: those of a base class first."""
-    names = (name for each in reversed(options.__mro__) for name in vars(each).get("__annotations__", {}))
-    return tuple(dict.fromkeys(names))
-
-
-def _typed(hint: Any) -> Any:
-    """The hint in typer's own words."""
-    inner, said = get_args(hint)[:2]
-    return Annotated[inner, said.for_typer()] if isinstance(said, Option | Argument) else hint
-
-
-def _item(hint: Any) -> Any:
-    """T of ``Annotated[tuple[T, ...], ...]``; None for other types."""
-    inner = get_args(hint)[0]
-    if get_origin(inner) is tuple:
-        item, ellipsis = get_args(inner)
-        assert ellipsis is ...
-        return item
-    return None
+def _fields(kind: type) -> dict[str, Said]:
+    """In the order of help: those of a base class first."""
+    own = (
+        {name: said for name, said in vars(each).items() if isinstance(said, Said)} for each in reversed(kind.__mro__)
+    )
+    return {name: said for each in own for name, said in each.items()}
 
 
 EXIT_CODES = {

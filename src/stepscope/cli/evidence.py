@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, cast
 
-from stepscope.cli.command import Argument, Option, Options, given, spelled
+from stepscope.cli.command import Options, argument, given, option, spelled
 from stepscope.cli.console import err
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted, named, unknown
@@ -19,53 +19,26 @@ if TYPE_CHECKING:
     from stepscope.store.layout import ProfileLayout, RunLayout
 
 
-WorldSize = Annotated[
-    str | None,
-    Option(
-        "--world-size",
-        help="Number of ranks, for runs whose files do not state it: exp021=4,exp044=4.",
-        metavar="RUN=N,...",
-    ),
-]
-Scaling = Annotated[
-    str | None,
-    Option(
-        help="Where files do not state it: strong (same global batch on more ranks) or weak (same batch per rank).",
-        metavar="strong|weak",
-    ),
-]
-Columns = Annotated[
-    str | None,
-    Option(
-        help="What a table's columns mean: tok_s=tokens_per_s; NAME=- leaves a column out.", metavar="NAME=MEANING,..."
-    ),
-]
-DropEpochs = Annotated[
-    int, Option("--drop-epochs", help="Number of first epochs to leave out of epoch times.", min=0, metavar="N")
-]
-Paths = Annotated[
-    tuple[Path, ...],
-    Argument(
-        help="Run folders, traces, or results of other tools (tables, logs, nccl-tests, ...).",
-        metavar="PATHS",
-        show_default=False,
-    ),
-]
+WORLD_SIZE = option("Number of ranks, for runs whose files do not state it: exp021=4,exp044=4.", "RUN=N,...")
+SCALING = option(
+    "Where files do not state it: strong (same global batch on more ranks) or weak (same batch per rank).",
+    "strong|weak",
+)
+COLUMNS = option("What a table's columns mean: tok_s=tokens_per_s; NAME=- leaves a column out.", "NAME=MEANING,...")
+DROP_EPOCHS = option("Number of first epochs to leave out of epoch times.", "N", default=1, min=0)
+PATHS = "Run folders, traces, or results of other tools (tables, logs, nccl-tests, ...)."
 
 
 class EvidenceOptions(Options):
     """What is read, and what the user states of it: ``world_size``, ``columns`` and ``target_accuracy`` as typed."""
 
-    paths: Paths
-    world_size: WorldSize = None
-    scaling: Scaling = None
-    columns: Columns = None
-    target_accuracy: Annotated[
-        str | None,
-        Option("--target-accuracy", help="Also show the time to these validation accuracies.", metavar="A,..."),
-    ] = None
-    drop_epochs: DropEpochs = 1
-    cell: Annotated[str | None, Option(help="Only this cell of a run folder.", metavar="ID")] = None
+    paths: tuple[Path, ...] = argument(PATHS, "PATHS")
+    world_size: str | None = WORLD_SIZE
+    scaling: str | None = SCALING
+    columns: str | None = COLUMNS
+    target_accuracy: str | None = option("Also show the time to these validation accuracies.", "A,...")
+    drop_epochs: int = DROP_EPOCHS
+    cell: str | None = option("Only this cell of a run folder.", "ID")
 
 
 _STOPPED = "terminated while reading"

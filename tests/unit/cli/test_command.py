@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from stepscope.cli.command import Command, Options
+from stepscope.cli.command import Command, Options, argument, option, switch
 
 
 class Reading(Options):
-    paths: Annotated[tuple[Path, ...], typer.Argument(help="What to read.")]
-    limit: Annotated[int, typer.Option(help="Longest list.")] = 24
+    paths: tuple[Path, ...] = argument("What to read.", "PATHS")
+    limit: int = option("Longest list.", "N", default=24)
 
 
 class Look(Reading):
     """Look at things."""
 
-    env: Annotated[tuple[str, ...], typer.Option("--env", help="Sweep.")] = ()
-    json: Annotated[bool, typer.Option("--json", help="One document.")] = False
+    env: tuple[str, ...] = option("Sweep.", "NAME=VALUE", default=())
+    json: bool = switch("One document.")
 
 
 def run(options: Look) -> int:

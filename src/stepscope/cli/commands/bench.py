@@ -3,101 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from stepscope.cli.command import Command, Options, listed
+from stepscope.cli.command import Command, Options, argument, listed, option, switch
 
 
 class Bench(Options):
     """Benchmark training strategies: a matrix of models, strategies, ranks and precisions."""
 
-    matrix: Annotated[
-        Path | None, typer.Argument(help="Matrix file (YAML).", metavar="MATRIX.yaml", show_default=False)
-    ] = None
-    preset: Annotated[
-        str | None,
-        typer.Option(help="In place of a file: a matrix that comes with stepscope (--list).", metavar="NAME"),
-    ] = None
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="In place of a file: your own model, by the function that returns it.", metavar="MODULE:FUNCTION"
-        ),
-    ] = None
-    batch: Annotated[
-        int | None, typer.Option(help="With --model: samples per rank and step; default: 32.", metavar="N", min=1)
-    ] = None
-    strategies: Annotated[
-        str | None, typer.Option(help="With --model: strategies to compare; default: single,ddp.", metavar="NAME,...")
-    ] = None
-    ranks: Annotated[
-        str | None,
-        typer.Option(
-            help="With --model: numbers of ranks; default: 1, 2, 4, ... up to all GPUs, or cores.", metavar="N,..."
-        ),
-    ] = None
-    input: Annotated[
-        str | None,
-        typer.Option(
-            help="With --model: random samples of this shape: 3x224x224; 128:50257: 128 ids below 50257.",
-            metavar="SHAPE[:BELOW]",
-        ),
-    ] = None
-    list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False
-    show: Annotated[bool, typer.Option("--show", help="Print the resolved matrix as YAML and exit.")] = False
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Print the cells and the longest time they may take; run nothing.")
-    ] = False
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Run folder; one that exists is resumed. Default: ./stepscope-runs/NAME-TIME.",
-            metavar="DIR",
-        ),
-    ] = None
-    set_: Annotated[
-        tuple[str, ...],
-        typer.Option("--set", help="Change one key: --set base.lr=0.01. Repeatable.", metavar="KEY=VALUE"),
-    ] = ()
-    only: Annotated[
-        str | None, typer.Option(help="Of a matrix with sections, such as suite: run these.", metavar="NAME,...")
-    ] = None
-    warmup: Annotated[str | None, typer.Option(help="Warm-up steps: a number, or auto.", metavar="N|auto")] = None
-    steps: Annotated[str | None, typer.Option(help="Timed steps: a number, or auto.", metavar="N|auto")] = None
-    emulate_network: Annotated[
-        str | None,
-        typer.Option(
-            "--emulate-network",
-            help="Put ranks on emulated hosts, RATE[:HOSTS][,delay=TIME]: 2gbit:2.",
-            metavar="NETWORK",
-        ),
-    ] = None
-    inject: Annotated[
-        tuple[str, ...],
-        typer.Option(help="Plant a fault: slow_rank=2:30%, jitter or loader. Repeatable.", metavar="FAULT[=AMOUNT]"),
-    ] = ()
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets.", metavar="DIR")] = None
-    download: Annotated[bool, typer.Option("--download", help="Fetch missing public data into --data-dir.")] = False
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Add three profiled steps to each cell: one trace per rank.")
-    ] = False
-    tensorboard: Annotated[
-        Path | None, typer.Option(help="Also write the traces for TensorBoard into this folder.", metavar="DIR")
-    ] = None
-    rerun: Annotated[
-        str | None,
-        typer.Option(
-            help="In a run folder that exists: measure these cells again.", metavar="CELL|failed|baseline,..."
-        ),
-    ] = None
-    force: Annotated[
-        bool, typer.Option("--force", help="Use the run folder although it is of another matrix, machine or torch.")
-    ] = False
-    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
+    matrix: Path | None = argument("Matrix file (YAML).", "MATRIX.yaml", default=None)
+    preset: str | None = option("In place of a file: a matrix that comes with stepscope (--list).", "NAME")
+    model: str | None = option(
+        "In place of a file: your own model, by the function that returns it.", "MODULE:FUNCTION"
+    )
+    batch: int | None = option("With --model: samples per rank and step; default: 32.", "N", min=1)
+    strategies: str | None = option("With --model: strategies to compare; default: single,ddp.", "NAME,...")
+    ranks: str | None = option(
+        "With --model: numbers of ranks; default: 1, 2, 4, ... up to all GPUs, or cores.", "N,..."
+    )
+    input: str | None = option(
+        "With --model: random samples of this shape: 3x224x224; 128:50257: 128 ids below 50257.", "SHAPE[:BELOW]"
+    )
+    list_: bool = switch("List the presets and exit.")
+    show: bool = switch("Print the resolved matrix as YAML and exit.")
+    plan: bool = switch("Print the cells and the longest time they may take; run nothing.")
+    output: Path | None = option(
+        "Run folder; one that exists is resumed. Default: ./stepscope-runs/NAME-TIME.", "DIR", "-o"
+    )
+    set_: tuple[str, ...] = option("Change one key: --set base.lr=0.01. Repeatable.", "KEY=VALUE", default=())
+    only: str | None = option("Of a matrix with sections, such as suite: run these.", "NAME,...")
+    warmup: str | None = option("Warm-up steps: a number, or auto.", "N|auto")
+    steps: str | None = option("Timed steps: a number, or auto.", "N|auto")
+    emulate_network: str | None = option("Put ranks on emulated hosts, RATE[:HOSTS][,delay=TIME]: 2gbit:2.", "NETWORK")
+    inject: tuple[str, ...] = option(
+        "Plant a fault: slow_rank=2:30%, jitter or loader. Repeatable.", "FAULT[=AMOUNT]", default=()
+    )
+    data_dir: Path | None = option("Folder of the data sets.", "DIR")
+    download: bool = switch("Fetch missing public data into --data-dir.")
+    profile: bool = switch("Add three profiled steps to each cell: one trace per rank.")
+    tensorboard: Path | None = option("Also write the traces for TensorBoard into this folder.", "DIR")
+    rerun: str | None = option("In a run folder that exists: measure these cells again.", "CELL|failed|baseline,...")
+    force: bool = switch("Use the run folder although it is of another matrix, machine or torch.")
+    json: bool = switch("One JSON document on stdout instead of the table.")
 
     @property
     def sections(self) -> tuple[str, ...] | None:

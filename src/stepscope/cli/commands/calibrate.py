@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from stepscope.cli.command import Command, Options
+from stepscope.cli.command import Command, Options, argument, option, switch
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted, grouped
 
@@ -26,22 +24,12 @@ class Calibrate(Options):
     `predict` and `plan`.
     """
 
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="Run folder of `stepscope comm` or of `stepscope profile`, or a table of training runs (csv).",
-            metavar="RUN|CSV",
-            show_default=False,
-        ),
-    ]
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Output file; default: RUN/calib.json.", metavar="FILE"),
-    ] = None
-    charts: Annotated[
-        bool, typer.Option("--charts", help="Also draw predicted beside measured times (PNG) into RUN/report.")
-    ] = False
-    json: Annotated[bool, typer.Option("--json", help="Print the calibration as one JSON document.")] = False
+    run: Path = argument(
+        "Run folder of `stepscope comm` or of `stepscope profile`, or a table of training runs (csv).", "RUN|CSV"
+    )
+    output: Path | None = option("Output file; default: RUN/calib.json.", "FILE", "-o")
+    charts: bool = switch("Also draw predicted beside measured times (PNG) into RUN/report.")
+    json: bool = switch("Print the calibration as one JSON document.")
 
 
 def run(options: Calibrate) -> int:

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from stepscope.cli.command import Command, Options
+from stepscope.cli.command import Command, Options, option, switch
 from stepscope.core.errors import ExitCode
 
 
 class Demo(Options):
     """Train a small model in every strategy on this machine, trace it, and report: about a minute, no GPU needed."""
 
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Run folder; default: ./stepscope-runs/demo-TIME.", metavar="DIR"),
-    ] = None
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Train on the MNIST files in this folder, not on synthetic data.", metavar="DIR"),
-    ] = None
-    json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of the table.")] = False
+    output: Path | None = option("Run folder; default: ./stepscope-runs/demo-TIME.", "DIR", "-o")
+    data_dir: Path | None = option("Train on the MNIST files in this folder, not on synthetic data.", "DIR")
+    json: bool = switch("One JSON document on stdout instead of the table.")
 
 
 def run(options: Demo) -> int:

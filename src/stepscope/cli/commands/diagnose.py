@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from stepscope.cli.command import Command
-from stepscope.cli.evidence import EvidenceOptions, Paths
+from stepscope.cli.command import Command, argument, option, switch
+from stepscope.cli.evidence import PATHS, EvidenceOptions
 
 
 class Diagnose(EvidenceOptions):
@@ -16,31 +14,17 @@ class Diagnose(EvidenceOptions):
     Findings are ranked by the maximum share of the step that a fix can save.
     """
 
-    paths: Paths = ()
-    rules: Annotated[
-        str | None, typer.Option(help="Apply only these rules; `--rules list` names all.", metavar="RULE,...")
-    ] = None
-    explain: Annotated[
-        str | None, typer.Option(help="Explain a rule: what it detects, why it matters, its limits.", metavar="RULE")
-    ] = None
-    protocol: Annotated[
-        bool, typer.Option("--protocol", help="Show the investigation in five steps: what is known, what to run.")
-    ] = False
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Also list the checks that found nothing, those that were skipped, and what NCCL logged."
-        ),
-    ] = False
-    fail_if: Annotated[
-        tuple[str, ...],
-        typer.Option(
-            "--fail-if",
-            help="Exit 6 when this holds: a rule's name, or 'problem_count > 0'.",
-            metavar="CONDITION",
-        ),
-    ] = ()
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+    paths: tuple[Path, ...] = argument(PATHS, "PATHS", default=())
+    rules: str | None = option("Apply only these rules; `--rules list` names all.", "RULE,...")
+    explain: str | None = option("Explain a rule: what it detects, why it matters, its limits.", "RULE")
+    protocol: bool = switch("Show the investigation in five steps: what is known, what to run.")
+    everything: bool = switch(
+        "Also list the checks that found nothing, those that were skipped, and what NCCL logged.", "--all"
+    )
+    fail_if: tuple[str, ...] = option(
+        "Exit 6 when this holds: a rule's name, or 'problem_count > 0'.", "CONDITION", default=()
+    )
+    json: bool = switch("Print one JSON document.")
 
 
 COMMAND = Command(options=Diagnose, where="stepscope.cli.diagnose_run", panel="Look at a job")

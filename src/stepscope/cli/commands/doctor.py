@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from stepscope.cli.command import Command, Options
+from stepscope.cli.command import Command, Options, option, switch
 
 
 class Doctor(Options):
@@ -16,22 +12,11 @@ class Doctor(Options):
     Under a launcher, local rank 0 reports for its host. --quick trains for some seconds and takes under half a minute.
     """
 
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 6 when a check fails.")] = False
-    torch_timeout: Annotated[
-        float, typer.Option(help="Timeout for importing torch, in seconds.", metavar="SECONDS", min=1)
-    ] = 60.0
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            help="Train for a few seconds instead: each rank's own time, stragglers, the collective.",
-        ),
-    ] = False
-    ranks: Annotated[
-        int | None,
-        typer.Option(help="Ranks of --quick; default: all GPUs, or 2 on the CPU.", metavar="N", min=1),
-    ] = None
+    json: bool = switch("Print one JSON document.")
+    strict: bool = switch("Exit with code 6 when a check fails.")
+    torch_timeout: float = option("Timeout for importing torch, in seconds.", "SECONDS", default=60.0, min=1)
+    quick: bool = switch("Train for a few seconds instead: each rank's own time, stragglers, the collective.")
+    ranks: int | None = option("Ranks of --quick; default: all GPUs, or 2 on the CPU.", "N", min=1)
 
 
 COMMAND = Command(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from stepscope.cli.command import Command, Options
+from stepscope.cli.command import Command, Options, argument, option
 from stepscope.cli.console import out, say
 from stepscope.core.errors import Interrupted, UsageError
 
@@ -23,14 +21,10 @@ class Example(Options):
     Takes a few seconds and needs neither torch nor a GPU. Nothing is measured: `stepscope demo` measures this machine.
     """
 
-    directory: Annotated[Path, typer.Argument(help="Folder to write the jobs into.", metavar="DIR", show_default=False)]
-    inject: Annotated[
-        tuple[str, ...],
-        typer.Option(
-            help="Also a job of 8 ranks with this fault: slow_rank=2:30% or loader. Repeatable.",
-            metavar="FAULT[=AMOUNT]",
-        ),
-    ] = ()
+    directory: Path = argument("Folder to write the jobs into.", "DIR")
+    inject: tuple[str, ...] = option(
+        "Also a job of 8 ranks with this fault: slow_rank=2:30% or loader. Repeatable.", "FAULT[=AMOUNT]", default=()
+    )
 
 
 def run(options: Example) -> None:

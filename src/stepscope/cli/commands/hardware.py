@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from stepscope.cli.command import Command, Options
+from stepscope.cli.command import Command, Options, argument, switch
 
 
 class Hardware(Options):
@@ -15,13 +11,10 @@ class Hardware(Options):
     Rates are dense (no sparsity), matrix units with FP32 accumulation; links count one direction.
     """
 
-    name: Annotated[
-        tuple[str, ...],
-        typer.Argument(
-            help="A GPU as torch or nvidia-smi prints it, or a key of the table.", metavar="NAME", show_default=False
-        ),
-    ] = ()
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False
+    name: tuple[str, ...] = argument(
+        "A GPU as torch or nvidia-smi prints it, or a key of the table.", "NAME", default=()
+    )
+    json: bool = switch("Print one JSON document.")
 
 
 COMMAND = Command(options=Hardware, where="stepscope.cli.hardware_run", panel="Look at a machine")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from stepscope.cli.command import Argument, Command, Option, Options
+from stepscope.cli.command import Command, Options, argument, option, switch
 
 
 class Plan(Options):
@@ -14,45 +13,25 @@ class Plan(Options):
     Nothing is measured: every layout that fits is timed by the model of `stepscope predict --model`.
     """
 
-    run: Annotated[Path | None, Argument(help="The same as --from RUN.", metavar="RUN", show_default=False)] = None
-    from_: Annotated[
-        Path | None,
-        Option(
-            "--from",
-            help="In place of --model: the model of a profiled job, as far as its traces show it.",
-            metavar="RUN|TRACE",
-        ),
-    ] = None
-    model: Annotated[
-        str | None,
-        Option(help="A named model (llama3-8b), or its dimensions: FILE.yaml, config.json.", metavar="MODEL"),
-    ] = None
-    gpu: Annotated[str | None, Option(help="A GPU of `stepscope hardware`: h100-sxm.", metavar="GPU")] = None
-    gpus: Annotated[str | None, Option(help="Number of GPUs.", metavar="N")] = None
-    layout: Annotated[
-        tuple[str, ...],
-        Option(
-            help="What every layout must keep: gbs=512,seq=8192,precision=fp8, tp=4, ...; the rest is searched.",
-            metavar="KEY=VALUE",
-        ),
-    ] = ()
-    gpus_per_node: Annotated[
-        int | None,
-        Option(help="GPUs of one node; default: the usual number for the GPU, mostly 8.", metavar="N", min=1),
-    ] = None
-    network: Annotated[str | None, Option(help="Network between nodes: infiniband-ndr, ...", metavar="NETWORK")] = None
-    adapters: Annotated[
-        int | None, Option(help="Network adapters per node; default: the usual number.", metavar="N", min=1)
-    ] = None
-    sharp: Annotated[bool, Option("--sharp", help="The network's switches do the reductions (SHARP).")] = False
-    calib: Annotated[
-        Path | None, Option(help="Correct the model by this result of `stepscope calibrate`.", metavar="FILE")
-    ] = None
-    matrix: Annotated[
-        Path | None,
-        Option(help="Write a matrix for `stepscope bench` that measures the three best layouts.", metavar="FILE"),
-    ] = None
-    json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False
+    run: Path | None = argument("The same as --from RUN.", "RUN", default=None)
+    from_: Path | None = option(
+        "In place of --model: the model of a profiled job, as far as its traces show it.", "RUN|TRACE"
+    )
+    model: str | None = option("A named model (llama3-8b), or its dimensions: FILE.yaml, config.json.", "MODEL")
+    gpu: str | None = option("A GPU of `stepscope hardware`: h100-sxm.", "GPU")
+    gpus: str | None = option("Number of GPUs.", "N")
+    layout: tuple[str, ...] = option(
+        "What every layout must keep: gbs=512,seq=8192,precision=fp8, tp=4, ...; the rest is searched.",
+        "KEY=VALUE",
+        default=(),
+    )
+    gpus_per_node: int | None = option("GPUs of one node; default: the usual number for the GPU, mostly 8.", "N", min=1)
+    network: str | None = option("Network between nodes: infiniband-ndr, ...", "NETWORK")
+    adapters: int | None = option("Network adapters per node; default: the usual number.", "N", min=1)
+    sharp: bool = switch("The network's switches do the reductions (SHARP).")
+    calib: Path | None = option("Correct the model by this result of `stepscope calibrate`.", "FILE")
+    matrix: Path | None = option("Write a matrix for `stepscope bench` that measures the three best layouts.", "FILE")
+    json: bool = switch("Print one JSON document.")
 
 
 COMMAND = Command(options=Plan, where="stepscope.cli.predict_step:run_plan", panel="Predict")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from stepscope.cli.command import Command
+from stepscope.cli.command import Command, option, switch
 from stepscope.cli.evidence import EvidenceOptions
 
 
@@ -17,32 +14,21 @@ class Report(EvidenceOptions):
     Works on what `bench`, `comm` and the profiler left, and on results of other tools; several paths make one report.
     """
 
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="Output folder; default: RUN/report, or ./stepscope-report/NAME for other results.",
-            metavar="DIR",
-        ),
-    ] = None
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the report of other results that is in the folder.")
-    ] = False
-    html: Annotated[bool, typer.Option("--html", help="One self-contained HTML page.")] = False
-    png: Annotated[bool, typer.Option("--png", help="Charts as PNG.")] = False
-    svg: Annotated[bool, typer.Option("--svg", help="Charts as SVG.")] = False
-    pdf: Annotated[bool, typer.Option("--pdf", help="Charts as PDF.")] = False
-    csv: Annotated[bool, typer.Option("--csv", help="Tables as CSV, in base units.")] = False
-    tex: Annotated[bool, typer.Option("--tex", help="Tables as LaTeX (booktabs).")] = False
-    md: Annotated[bool, typer.Option("--md", help="Tables as Markdown.")] = False
-    txt: Annotated[bool, typer.Option("--txt", help="performance_report.txt: findings first.")] = False
-    datasets: Annotated[
-        tuple[str, ...],
-        typer.Option("--datasets", help="Only runs on these data sets.", metavar="NAME,..."),
-    ] = ()
-    title: Annotated[str | None, typer.Option(help="Heading of the page.", metavar="TEXT")] = None
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document, with the files.")] = False
+    output: Path | None = option(
+        "Output folder; default: RUN/report, or ./stepscope-report/NAME for other results.", "DIR", "-o"
+    )
+    force: bool = switch("Replace the report of other results that is in the folder.")
+    html: bool = switch("One self-contained HTML page.")
+    png: bool = switch("Charts as PNG.")
+    svg: bool = switch("Charts as SVG.")
+    pdf: bool = switch("Charts as PDF.")
+    csv: bool = switch("Tables as CSV, in base units.")
+    tex: bool = switch("Tables as LaTeX (booktabs).")
+    md: bool = switch("Tables as Markdown.")
+    txt: bool = switch("performance_report.txt: findings first.")
+    datasets: tuple[str, ...] = option("Only runs on these data sets.", "NAME,...", default=())
+    title: str | None = option("Heading of the page.", "TEXT")
+    json: bool = switch("Print one JSON document, with the files.")
 
 
 COMMAND = Command(options=Report, where="stepscope.cli.report_run", panel="Look at a job")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from stepscope.cli.command import Command, Options
-from stepscope.cli.commands.profile import HangAfter, NcclDebug, StepOptimizer
+from stepscope.cli.command import Command, Options, argument, option, switch
+from stepscope.cli.commands.profile import HANG_AFTER, NCCL_DEBUG, STEP_OPTIMIZER
 
 
 class Run(Options):
@@ -17,25 +14,14 @@ class Run(Options):
     stepscope run -o RUN -- torchrun --nproc-per-node 8 train.py
     """
 
-    command: Annotated[
-        list[str], typer.Argument(help="The training command, as you would run it.", metavar="-- COMMAND...")
-    ]
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Folder of the job, for --attach; default: ./stepscope-runs/run-NAME-TIME.",
-            metavar="DIR",
-        ),
-    ] = None
-    step_optimizer: StepOptimizer = 1
-    hang_after: HangAfter = "auto"
-    memory: Annotated[
-        bool,
-        typer.Option("--memory", help="Keep the GPU allocator's history, and a snapshot at an out-of-memory error."),
-    ] = False
-    nccl_debug: NcclDebug = False
+    command: list[str] = argument("The training command, as you would run it.", "-- COMMAND...")
+    output: Path | None = option(
+        "Folder of the job, for --attach; default: ./stepscope-runs/run-NAME-TIME.", "DIR", "-o"
+    )
+    step_optimizer: int = STEP_OPTIMIZER
+    hang_after: str = HANG_AFTER
+    memory: bool = switch("Keep the GPU allocator's history, and a snapshot at an out-of-memory error.")
+    nccl_debug: bool = NCCL_DEBUG
 
 
 COMMAND = Command(options=Run, where="stepscope.cli.profile_run:run_asleep", panel="Start here", runs_a_command=True)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from stepscope.cli.command import Command, Options, require_only
+from stepscope.cli.command import Command, Options, argument, require_only, switch
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
 
@@ -15,15 +13,8 @@ from stepscope.core.words import unknown
 class Schema(Options):
     """Print the JSON Schemas of the files in run folders and of the documents that `--json` prints."""
 
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="One schema (run, training_run, diagnose); default: all.",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = None
-    names: Annotated[bool, typer.Option("--list", help="Only the names.")] = False
+    name: str | None = argument("One schema (run, training_run, diagnose); default: all.", "NAME", default=None)
+    names: bool = switch("Only the names.", "--list")
 
 
 def documents() -> Mapping[str, Mapping[str, Any]]:

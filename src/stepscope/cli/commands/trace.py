@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from stepscope.cli.command import Argument, Command, Option, Options
+from stepscope.cli.command import Command, Options, argument, option, switch
 
 
 class Trace(Options):
@@ -24,84 +23,41 @@ class Trace(Options):
             train_step(batch); prof.step()
     """
 
-    paths: Annotated[
-        tuple[str, ...],
-        Argument(
-            help="Trace files, folders or globs (.json, .gz, .zst, nsys .sqlite), or a run folder.",
-            metavar="PATHS",
-        ),
-    ]
-    show: Annotated[
-        str,
-        Option(
-            help="Sections to show: budget,steps,overlap,memory,...; all for every one.",
-            metavar="SECTION,...",
-            show_default=False,
-        ),
-    ] = ""
-    steps: Annotated[str | None, Option(help="Only these steps in the step table: 12, 10-14.", metavar="N,A-B")] = None
-    rank: Annotated[str | None, Option(help="Only these ranks in the tables: 0,3 or 0-7.", metavar="N,A-B")] = None
-    limit: Annotated[int, Option(help="Most rows of a table; 0: all rows.", min=0, metavar="N")] = 24
-    sort: Annotated[
-        str,
-        Option(
-            help="Order of operators: host_self, host_total, device_self, device_total, calls, flop, name.",
-            metavar="KEY",
-        ),
-    ] = "device_self"
-    cell: Annotated[str | None, Option(help="Cell of a run folder.", metavar="ID")] = None
-    rank_of: Annotated[
-        tuple[str, ...],
-        Option("--rank-of", help="Rank of a file that does not record its rank.", metavar="FILE=N"),
-    ] = ()
-    region: Annotated[
-        tuple[str, ...],
-        Option(
-            "--region",
-            help="The job's own range NAME is this phase: data, forward, backward, communication, optimizer, evaluation.",
-            metavar="NAME=PHASE",
-        ),
-    ] = ()
-    flop: Annotated[
-        float | None,
-        Option(help="Model FLOP per step and rank (forward and backward), for MFU.", metavar="FLOP", min=1),
-    ] = None
-    hardware_flop: Annotated[
-        float | None,
-        Option(help="FLOP per step and rank with recomputation, for HFU.", metavar="FLOP", min=1),
-    ] = None
-    merge: Annotated[
-        Path | None,
-        Option(help="Write all ranks on one aligned timeline, for Perfetto.", metavar="OUT.json.gz"),
-    ] = None
-    diff: Annotated[
-        str | None,
-        Option(help="Compare with this earlier trace (folder or file): what got slower since.", metavar="OTHER"),
-    ] = None
-    diff_steps: Annotated[
-        str | None,
-        Option(
-            "--diff-steps",
-            help="Compare two ranges of steps of the same traces, the earlier first: 10-13:20-23.",
-            metavar="A-B:C-D",
-        ),
-    ] = None
-    processes: Annotated[
-        int | None, Option(help="Number of ranks to read at the same time; default: one per core.", min=1, metavar="N")
-    ] = None
-    cache: Annotated[bool, Option("--cache", help="Keep what was read in ~/.cache/stepscope, for faster starts.")] = (
-        False
+    paths: tuple[str, ...] = argument(
+        "Trace files, folders or globs (.json, .gz, .zst, nsys .sqlite), or a run folder.", "PATHS"
     )
-    csv: Annotated[Path | None, Option(help="Also write the tables there as CSV.", metavar="DIR")] = None
-    fail_if: Annotated[
-        tuple[str, ...],
-        Option(
-            "--fail-if",
-            help="Exit 6 when this holds: 'exposed_comm_fraction > 0.2', or a rule's name.",
-            metavar="CONDITION",
-        ),
-    ] = ()
-    json: Annotated[bool, Option("--json", help="Print one JSON document.")] = False
+    show: str = option(
+        "Sections to show: budget,steps,overlap,memory,...; all for every one.", "SECTION,...", default=""
+    )
+    steps: str | None = option("Only these steps in the step table: 12, 10-14.", "N,A-B")
+    rank: str | None = option("Only these ranks in the tables: 0,3 or 0-7.", "N,A-B")
+    limit: int = option("Most rows of a table; 0: all rows.", "N", default=24, min=0)
+    sort: str = option(
+        "Order of operators: host_self, host_total, device_self, device_total, calls, flop, name.",
+        "KEY",
+        default="device_self",
+    )
+    cell: str | None = option("Cell of a run folder.", "ID")
+    rank_of: tuple[str, ...] = option("Rank of a file that does not record its rank.", "FILE=N", default=())
+    region: tuple[str, ...] = option(
+        "The job's own range NAME is this phase: data, forward, backward, communication, optimizer, evaluation.",
+        "NAME=PHASE",
+        default=(),
+    )
+    flop: float | None = option("Model FLOP per step and rank (forward and backward), for MFU.", "FLOP", min=1)
+    hardware_flop: float | None = option("FLOP per step and rank with recomputation, for HFU.", "FLOP", min=1)
+    merge: Path | None = option("Write all ranks on one aligned timeline, for Perfetto.", "OUT.json.gz")
+    diff: str | None = option("Compare with this earlier trace (folder or file): what got slower since.", "OTHER")
+    diff_steps: str | None = option(
+        "Compare two ranges of steps of the same traces, the earlier first: 10-13:20-23.", "A-B:C-D"
+    )
+    processes: int | None = option("Number of ranks to read at the same time; default: one per core.", "N", min=1)
+    cache: bool = switch("Keep what was read in ~/.cache/stepscope, for faster starts.")
+    csv: Path | None = option("Also write the tables there as CSV.", "DIR")
+    fail_if: tuple[str, ...] = option(
+        "Exit 6 when this holds: 'exposed_comm_fraction > 0.2', or a rule's name.", "CONDITION", default=()
+    )
+    json: bool = switch("Print one JSON document.")
 
 
 COMMAND = Command(options=Trace, where="stepscope.cli.trace_run", panel="Look at a job")
