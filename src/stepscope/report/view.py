@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.core.dataclass import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Any)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Charts:
     """The charts of a view. One view may draw several: ``prepare`` gives one frozen datum for each.
 
@@ -30,6 +30,7 @@ class Charts:
     prepare: Callable[..., tuple[Any, ...]]
     chart: Callable[[Any], Spec]
     caption: Callable[[Any], str]
+    _: KW_ONLY
     wants: tuple[str, ...] = ()
     stem: str | None = None
 
@@ -55,7 +56,7 @@ def distinct(charts: Iterable[C]) -> tuple[C, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class View:
     """A table, or charts, or both of one topic, under the key that files and options name.
 
@@ -64,6 +65,7 @@ class View:
 
     key: str
     title: str
+    _: KW_ONLY
     needs: tuple[str, ...] = ()
     table: Callable[..., Table] | None = None
     tables: Callable[..., tuple[Table, ...]] | None = None

@@ -466,18 +466,20 @@ def compared_table(key: str, runs: Sequence[TrainingRun], drop_epochs: int = 1) 
 
 
 VIEWS = tuple(
-    View(
-        key=key,
-        title=title,
-        needs=("runs",),
-        table=partial(compared_table, key),
-        charts=Charts(
+    (
+        View(
+            key,
+            title,
             needs=("runs",),
-            wants=("drop_epochs",),
-            prepare=partial(compared_charts, key),
-            chart=groups_chart,
-            caption=partial(groups_caption, what=heading),
-        ),
+            table=partial(compared_table, key),
+            charts=Charts(
+                ("runs",),
+                partial(compared_charts, key),
+                groups_chart,
+                partial(groups_caption, what=heading),
+                wants=("drop_epochs",),
+            ),
+        )
+        for key, (title, heading, _) in COMPARED.items()
     )
-    for key, (title, heading, _) in COMPARED.items()
 )

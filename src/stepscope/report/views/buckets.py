@@ -329,7 +329,7 @@ def _axis(total: int, columns: int) -> str:
 
 
 VIEWS = (
-    View(key="bucket_choice", title="Bucket sizes", needs=("choice",), table=bucket_choice_table),
-    View(key="bucket_sweep", title="Bucket sizes measured", needs=("cells",), table=bucket_sweep_table),
-    View(key="timeline", title="Predicted bucket timeline", needs=("timeline",), table=timeline_table),
+    View("bucket_choice", "Bucket sizes", needs=("choice",), table=bucket_choice_table),
+    View("bucket_sweep", "Bucket sizes measured", needs=("cells",), table=bucket_sweep_table),
+    View("timeline", "Predicted bucket timeline", needs=("timeline",), table=timeline_table),
 )

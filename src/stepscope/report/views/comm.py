@@ -454,9 +454,9 @@ def matmul_table(rows: Sequence[CommRow]) -> Table:
 
 
 VIEWS = (
-    View(key="comm", title="Collectives", needs=("comm_rows",), table=comm_table),
-    View(key="comm_overview", title="Collectives at a glance", needs=("comm_rows",), table=overview_table),
-    View(key="comm_winners", title="Fastest settings", needs=("comm_rows",), table=winners_table),
-    View(key="comm_overlap", title="Communication beside computation", needs=("comm_rows",), table=beside_table),
-    View(key="comm_matmul", title="Matrix products", needs=("comm_rows",), table=matmul_table),
+    View("comm", "Collectives", needs=("comm_rows",), table=comm_table),
+    View("comm_overview", "Collectives at a glance", needs=("comm_rows",), table=overview_table),
+    View("comm_winners", "Fastest settings", needs=("comm_rows",), table=winners_table),
+    View("comm_overlap", "Communication beside computation", needs=("comm_rows",), table=beside_table),
+    View("comm_matmul", "Matrix products", needs=("comm_rows",), table=matmul_table),
 )

@@ -337,6 +337,6 @@ def _change(row: DiffRow) -> Value:
 
 
 VIEWS = (
-    View(key="comparison", title="Comparison", needs=("comparison",), tables=comparison_tables),
-    View(key="trace_diff", title="Two traces", needs=("diff",), tables=diff_table),
+    View("comparison", "Comparison", needs=("comparison",), tables=comparison_tables),
+    View("trace_diff", "Two traces", needs=("diff",), tables=diff_table),
 )

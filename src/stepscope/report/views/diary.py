@@ -398,10 +398,10 @@ def _ranks(steps: JobSteps, each: Between) -> str:
 
 VIEWS = (
     View(
-        key="diary",
-        title="All steps",
+        "diary",
+        "All steps",
         needs=("profiled",),
         table=build,
-        charts=Charts(needs=("profiled",), prepare=prepare, chart=step_chart, caption=caption),
+        charts=Charts(("profiled",), prepare, step_chart, caption),
     ),
 )

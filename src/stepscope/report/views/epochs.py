@@ -209,39 +209,29 @@ def loss_caption(data: LossChart) -> str:
 
 
 VIEWS = (
-    View(key="epochs", title="Epochs", needs=("runs",), table=epochs_table),
+    View("epochs", "Epochs", needs=("runs",), table=epochs_table),
     View(
-        key="epoch_time",
-        title="Epoch time",
+        "epoch_time",
+        "Epoch time",
         charts=Charts(
-            needs=("runs",),
+            ("runs",),
+            epoch_time_charts,
+            partial(curves_chart, zero=True),
+            epoch_time_caption,
             wants=("drop_epochs",),
-            prepare=epoch_time_charts,
-            chart=partial(curves_chart, zero=True),
-            caption=epoch_time_caption,
             stem="KEY_epoch_time_detailed",
         ),
     ),
     View(
-        key="accuracy",
-        title="Validation accuracy",
+        "accuracy",
+        "Validation accuracy",
         charts=Charts(
-            needs=("runs",),
-            prepare=accuracy_charts,
-            chart=partial(curves_chart, over=True),
-            caption=accuracy_caption,
-            stem="KEY_accuracy",
+            ("runs",), accuracy_charts, partial(curves_chart, over=True), accuracy_caption, stem="KEY_accuracy"
         ),
     ),
     View(
-        key="loss",
-        title="Training loss",
-        charts=Charts(
-            needs=("runs",),
-            wants=("cells",),
-            prepare=loss_charts,
-            chart=partial(curves_chart, over=True),
-            caption=loss_caption,
-        ),
+        "loss",
+        "Training loss",
+        charts=Charts(("runs",), loss_charts, partial(curves_chart, over=True), loss_caption, wants=("cells",)),
     ),
 )

@@ -155,6 +155,6 @@ def _raw(check: Expectation, value: float) -> float:
 
 
 VIEWS = (
-    View(key="findings", title="Findings", needs=("findings",), table=findings_table),
-    View(key="experiment", title="Expected and measured", needs=("checks",), table=experiment_table),
+    View("findings", "Findings", needs=("findings",), table=findings_table),
+    View("experiment", "Expected and measured", needs=("checks",), table=experiment_table),
 )

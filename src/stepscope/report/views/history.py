@@ -140,10 +140,10 @@ def caption(data: HistoryChart) -> str:
 
 VIEWS = (
     View(
-        key="history",
-        title="Runs over time",
+        "history",
+        "Runs over time",
         needs=("history",),
         table=build,
-        charts=Charts(needs=("history",), prepare=prepare, chart=curves_chart, caption=caption),
+        charts=Charts(("history",), prepare, curves_chart, caption),
     ),
 )

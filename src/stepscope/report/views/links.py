@@ -455,14 +455,14 @@ _FOOTNOTE = (
 
 
 VIEWS = (
-    View(key="links", title="Bandwidth of links", needs=("comm_rows", "environment", "topology"), table=links_table),
-    View(key="comm_slow_pairs", title="Slow pairs", needs=("comm_rows",), table=slow_pairs_table),
-    View(key="topology", title="Links of the machine", needs=("topology",), table=topology_table),
+    View("links", "Bandwidth of links", needs=("comm_rows", "environment", "topology"), table=links_table),
+    View("comm_slow_pairs", "Slow pairs", needs=("comm_rows",), table=slow_pairs_table),
+    View("topology", "Links of the machine", needs=("topology",), table=topology_table),
     View(
-        key="pairs",
-        title="Pairs of ranks",
+        "pairs",
+        "Pairs of ranks",
         needs=("comm_rows",),
         table=pairs_table,
-        charts=Charts(needs=("rows",), prepare=pairs_charts, chart=pairs_chart, caption=pairs_caption),
+        charts=Charts(("rows",), pairs_charts, pairs_chart, pairs_caption),
     ),
 )

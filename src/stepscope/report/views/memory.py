@@ -400,22 +400,16 @@ def _share(row: _MemoryHoldersRow) -> float | None:
 
 
 VIEWS = (
+    View("memory", "Peak memory", charts=Charts(("runs",), memory_charts, stacks_chart, memory_caption)),
+    View("memory_batches", "Memory by batch size", needs=("runs", "cells"), table=memory_batches_table),
+    View("held", "Memory of a rank by kind, against time", needs=("cells",), tables=held_table),
+    View("memory_snapshots", "Memory snapshots", needs=("memory",), table=memory_snapshots_table),
     View(
-        key="memory",
-        title="Peak memory",
-        charts=Charts(needs=("runs",), prepare=memory_charts, chart=stacks_chart, caption=memory_caption),
-    ),
-    View(key="memory_batches", title="Memory by batch size", needs=("runs", "cells"), table=memory_batches_table),
-    View(key="held", title="Memory of a rank by kind, against time", needs=("cells",), tables=held_table),
-    View(key="memory_snapshots", title="Memory snapshots", needs=("memory",), table=memory_snapshots_table),
-    View(
-        key="memory_kinds",
-        title="Memory by kind",
+        "memory_kinds",
+        "Memory by kind",
         needs=("memory",),
         table=memory_kinds_table,
-        charts=Charts(
-            needs=("memory",), prepare=memory_kinds_charts, chart=memory_kinds_chart, caption=memory_kinds_caption
-        ),
+        charts=Charts(("memory",), memory_kinds_charts, memory_kinds_chart, memory_kinds_caption),
     ),
-    View(key="memory_holders", title="Memory by line and module", needs=("memory",), tables=memory_holders_tables),
+    View("memory_holders", "Memory by line and module", needs=("memory",), tables=memory_holders_tables),
 )

@@ -219,4 +219,4 @@ def _surroundings(debug: NcclDebug) -> Iterator[str]:
         yield "set: " + ", ".join(f"{name}={value}" for name, value in debug.settings)
 
 
-VIEWS = (View(key="nccl_debug", title="NCCL", needs=("nccl_debug",), tables=build_all),)
+VIEWS = (View("nccl_debug", "NCCL", needs=("nccl_debug",), tables=build_all),)

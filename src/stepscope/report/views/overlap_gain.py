@@ -212,10 +212,10 @@ def caption(data: StepPicture) -> str:
 
 VIEWS = (
     View(
-        key="overlap_gain",
-        title="Communication after or inside backward",
+        "overlap_gain",
+        "Communication after or inside backward",
         needs=("cells", "traces"),
         table=build,
-        charts=Charts(needs=("cells", "traces"), prepare=prepare, chart=picture, caption=caption),
+        charts=Charts(("cells", "traces"), prepare, picture, caption),
     ),
 )

@@ -335,20 +335,15 @@ def pipeline_bubble_caption(data: BubbleCurves) -> str:
 
 VIEWS = (
     View(
-        key="pipeline",
-        title="Pipeline schedule",
+        "pipeline",
+        "Pipeline schedule",
         needs=("cells",),
         tables=pipeline_table,
-        charts=Charts(needs=("cells",), prepare=pipeline_charts, chart=pipeline_chart, caption=pipeline_caption),
+        charts=Charts(("cells",), pipeline_charts, pipeline_chart, pipeline_caption),
     ),
     View(
-        key="pipeline_bubble",
-        title="Bubble of pipelines",
-        charts=Charts(
-            needs=("cells",),
-            prepare=pipeline_bubble_charts,
-            chart=pipeline_bubble_chart,
-            caption=pipeline_bubble_caption,
-        ),
+        "pipeline_bubble",
+        "Bubble of pipelines",
+        charts=Charts(("cells",), pipeline_bubble_charts, pipeline_bubble_chart, pipeline_bubble_caption),
     ),
 )

@@ -385,14 +385,12 @@ def _errors(fit: Line | Curve) -> Value:
 
 
 VIEWS = (
-    View(key="predicted", title="Predicted collectives", needs=("predictions",), table=build_sizes),
+    View("predicted", "Predicted collectives", needs=("predictions",), table=build_sizes),
     View(
-        key="calibration",
-        title="Calibration: predicted against measured",
+        "calibration",
+        "Calibration: predicted against measured",
         needs=("calibration",),
         table=calibration_table,
-        charts=Charts(
-            needs=("calibration",), prepare=calibration_charts, chart=calibration_chart, caption=calibration_caption
-        ),
+        charts=Charts(("calibration",), calibration_charts, calibration_chart, calibration_caption),
     ),
 )

@@ -362,17 +362,12 @@ def predicted_scaling_caption(data: ScaleCurve) -> str:
 
 
 VIEWS = (
-    View(key="predicted_step", title="Predicted steps", needs=("predictions",), table=build_scaling),
-    View(key="planned", title="Planned layouts", needs=("plan",), table=build_plan),
-    View(key="scaled_steps", title="A measured job on more GPUs", needs=("prediction",), table=scaled_steps_table),
+    View("predicted_step", "Predicted steps", needs=("predictions",), table=build_scaling),
+    View("planned", "Planned layouts", needs=("plan",), table=build_plan),
+    View("scaled_steps", "A measured job on more GPUs", needs=("prediction",), table=scaled_steps_table),
     View(
-        key="predicted_scaling",
-        title="Predicted scaling",
-        charts=Charts(
-            needs=("scale_curves",),
-            prepare=predicted_scaling_charts,
-            chart=predicted_scaling_chart,
-            caption=predicted_scaling_caption,
-        ),
+        "predicted_scaling",
+        "Predicted scaling",
+        charts=Charts(("scale_curves",), predicted_scaling_charts, predicted_scaling_chart, predicted_scaling_caption),
     ),
 )

@@ -300,4 +300,4 @@ def of_cells(runs: Sequence[TrainingRun]) -> Table:
     return build(runs, tuple(speedups(runs).values()), show=CELLS)
 
 
-VIEWS = (View(key="runs", title="Training runs", needs=("runs", "scaling"), table=build),)
+VIEWS = (View("runs", "Training runs", needs=("runs", "scaling"), table=build),)

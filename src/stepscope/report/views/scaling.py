@@ -462,24 +462,22 @@ def _scaling_budget_footnotes(budgets: Sequence[ScalingBudget]) -> tuple[str, ..
 
 VIEWS = (
     View(
-        key="scaling",
-        title="Scaling",
+        "scaling",
+        "Scaling",
         needs=("scaling", "runs"),
         table=scaling_table,
-        charts=Charts(needs=("runs", "scaling"), prepare=scaling_charts, chart=scaling_chart, caption=scaling_caption),
+        charts=Charts(("runs", "scaling"), scaling_charts, scaling_chart, scaling_caption),
     ),
     View(
-        key="speedup_efficiency",
-        title="Speed-up and efficiency",
+        "speedup_efficiency",
+        "Speed-up and efficiency",
         charts=Charts(
-            needs=("runs", "scaling"),
-            prepare=speedup_efficiency_charts,
-            chart=speedup_efficiency_chart,
-            caption=speedup_efficiency_caption,
+            ("runs", "scaling"),
+            speedup_efficiency_charts,
+            speedup_efficiency_chart,
+            speedup_efficiency_caption,
             stem="KEY_speedup_efficiency",
         ),
     ),
-    View(
-        key="scaling_budget", title="Where the speed-up is lost", needs=("scaling_budgets",), table=scaling_budget_table
-    ),
+    View("scaling_budget", "Where the speed-up is lost", needs=("scaling_budgets",), table=scaling_budget_table),
 )

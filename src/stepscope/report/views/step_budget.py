@@ -314,19 +314,19 @@ def stragglers_caption(data: StragglerChart) -> str:
 
 VIEWS = (
     View(
-        key="step_budget",
-        title="Time budget of a step",
-        charts=Charts(needs=("runs",), prepare=step_budget_charts, chart=stacks_chart, caption=step_budget_caption),
+        "step_budget",
+        "Time budget of a step",
+        charts=Charts(("runs",), step_budget_charts, stacks_chart, step_budget_caption),
     ),
     View(
-        key="comm_share",
-        title="Computation against communication",
-        charts=Charts(needs=("runs",), prepare=share_charts, chart=stacks_chart, caption=share_caption),
+        "comm_share",
+        "Computation against communication",
+        charts=Charts(("runs",), share_charts, stacks_chart, share_caption),
     ),
-    View(key="phase_spread", title="Phases over steps and ranks", needs=("cells",), table=phase_spread_table),
+    View("phase_spread", "Phases over steps and ranks", needs=("cells",), table=phase_spread_table),
     View(
-        key="stragglers",
-        title="Own time of ranks",
-        charts=Charts(needs=("cells",), prepare=stragglers_charts, chart=stragglers_chart, caption=stragglers_caption),
+        "stragglers",
+        "Own time of ranks",
+        charts=Charts(("cells",), stragglers_charts, stragglers_chart, stragglers_caption),
     ),
 )

@@ -194,10 +194,10 @@ def _of_ranks(ranks: Sequence[int]) -> tuple[Column, ...]:
 
 VIEWS = (
     View(
-        key="step_parts",
-        title="Parts of a step",
+        "step_parts",
+        "Parts of a step",
         needs=("profiled",),
         table=build,
-        charts=Charts(needs=("profiled",), prepare=prepare, chart=area_chart, caption=caption),
+        charts=Charts(("profiled",), prepare, area_chart, caption),
     ),
 )

@@ -119,20 +119,16 @@ def mfu_caption(data: Stacks) -> str:
 
 VIEWS = (
     View(
-        key="throughput",
-        title="Throughput",
+        "throughput",
+        "Throughput",
         charts=Charts(
-            needs=("runs",),
+            ("runs",),
+            throughput_charts,
+            stacks_chart,
+            throughput_caption,
             wants=("drop_epochs",),
-            prepare=throughput_charts,
-            chart=stacks_chart,
-            caption=throughput_caption,
             stem="KEY_throughput",
         ),
     ),
-    View(
-        key="mfu",
-        title="Model FLOP utilisation",
-        charts=Charts(needs=("runs",), prepare=mfu_charts, chart=stacks_chart, caption=mfu_caption),
-    ),
+    View("mfu", "Model FLOP utilisation", charts=Charts(("runs",), mfu_charts, stacks_chart, mfu_caption)),
 )

@@ -311,14 +311,14 @@ def _under(each: RankPass, step: int | None, parts: Parts, names: dict[str, str]
 
 VIEWS = (
     View(
-        key="trace_budget",
-        title="Time budget of a trace",
+        "trace_budget",
+        "Time budget of a trace",
         needs=("trace",),
         table=budget_table,
-        charts=Charts(needs=("traces",), prepare=budget_charts, chart=stacks_chart, caption=budget_caption),
+        charts=Charts(("traces",), budget_charts, stacks_chart, budget_caption),
     ),
-    View(key="trace_steps", title="Steps", needs=("trace",), table=steps_table),
-    View(key="trace_phases", title="Phases", needs=("trace",), table=phases_table),
-    View(key="trace_idle", title="Idle time by cause", needs=("trace",), table=idle_table),
-    View(key="trace_overlap", title="Overlap", needs=("trace",), table=overlap_table),
+    View("trace_steps", "Steps", needs=("trace",), table=steps_table),
+    View("trace_phases", "Phases", needs=("trace",), table=phases_table),
+    View("trace_idle", "Idle time by cause", needs=("trace",), table=idle_table),
+    View("trace_overlap", "Overlap", needs=("trace",), table=overlap_table),
 )

@@ -393,7 +393,7 @@ def conformance_table(summary: TraceSummary) -> Table:
 
 
 VIEWS = (
-    View(key="trace_collectives", title="Collectives", needs=("trace",), table=collectives_table),
-    View(key="trace_groups", title="Communication by process group", needs=("trace",), table=groups_table),
-    View(key="trace_conformance", title="Communication against the plan", needs=("trace",), table=conformance_table),
+    View("trace_collectives", "Collectives", needs=("trace",), table=collectives_table),
+    View("trace_groups", "Communication by process group", needs=("trace",), table=groups_table),
+    View("trace_conformance", "Communication against the plan", needs=("trace",), table=conformance_table),
 )

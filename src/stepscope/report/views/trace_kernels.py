@@ -248,7 +248,7 @@ def _rate(rows: Sequence[CopyRow]) -> float | None:
 
 
 VIEWS = (
-    View(key="trace_kernels", title="Kernels", needs=("trace",), table=kernels_table),
-    View(key="trace_sequences", title="Frequent kernel sequences", needs=("trace",), table=sequences_table),
-    View(key="trace_copies", title="Memory copies", needs=("trace",), table=copies_table),
+    View("trace_kernels", "Kernels", needs=("trace",), table=kernels_table),
+    View("trace_sequences", "Frequent kernel sequences", needs=("trace",), table=sequences_table),
+    View("trace_copies", "Memory copies", needs=("trace",), table=copies_table),
 )

@@ -110,4 +110,4 @@ def _during(peak: MemoryPeak) -> str | None:
     return ", ".join(p for p in parts if p) or None
 
 
-VIEWS = (View(key="trace_memory", title="Memory", needs=("trace",), table=build),)
+VIEWS = (View("trace_memory", "Memory", needs=("trace",), table=build),)

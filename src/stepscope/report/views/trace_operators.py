@@ -223,7 +223,7 @@ def _name(row: AnnotationRow) -> str:
 
 
 VIEWS = (
-    View(key="trace_operators", title="Operators", needs=("trace",), table=operators_table),
-    View(key="trace_modules", title="Modules", needs=("trace",), table=modules_table),
-    View(key="trace_annotations", title="Annotations", needs=("trace",), table=annotations_table),
+    View("trace_operators", "Operators", needs=("trace",), table=operators_table),
+    View("trace_modules", "Modules", needs=("trace",), table=modules_table),
+    View("trace_annotations", "Annotations", needs=("trace",), table=annotations_table),
 )

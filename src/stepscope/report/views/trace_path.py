@@ -321,6 +321,6 @@ def _notes(summary: TraceSummary, report: StragglerReport | None) -> tuple[str, 
 
 
 VIEWS = (
-    View(key="trace_path", title="Critical path", needs=("trace",), table=path_table),
-    View(key="trace_stragglers", title="Stragglers", needs=("trace",), table=stragglers_table),
+    View("trace_path", "Critical path", needs=("trace",), table=path_table),
+    View("trace_stragglers", "Stragglers", needs=("trace",), table=stragglers_table),
 )

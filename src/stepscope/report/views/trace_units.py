@@ -244,7 +244,7 @@ def _notes(rows: Sequence[BucketRow]) -> list[str]:
 
 
 VIEWS = (
-    View(key="trace_units", title="Sharded units", needs=("trace",), table=units_table),
-    View(key="trace_layers", title="Tensor-parallel layers", needs=("trace",), table=layers_table),
-    View(key="trace_buckets", title="Gradient buckets", needs=("trace",), table=buckets_table),
+    View("trace_units", "Sharded units", needs=("trace",), table=units_table),
+    View("trace_layers", "Tensor-parallel layers", needs=("trace",), table=layers_table),
+    View("trace_buckets", "Gradient buckets", needs=("trace",), table=buckets_table),
 )

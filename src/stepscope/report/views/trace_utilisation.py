@@ -218,6 +218,6 @@ def _launches_notes(known: list[LaunchStatistics]) -> list[str]:
 
 
 VIEWS = (
-    View(key="trace_utilisation", title="Utilisation", needs=("trace",), table=utilisation_table),
-    View(key="trace_launches", title="Launches", needs=("trace",), table=launches_table),
+    View("trace_utilisation", "Utilisation", needs=("trace",), table=utilisation_table),
+    View("trace_launches", "Launches", needs=("trace",), table=launches_table),
 )
