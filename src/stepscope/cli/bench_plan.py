@@ -30,8 +30,7 @@ from stepscope.records.finding import Diagnosis
 from stepscope.records.injection import parse_injection
 from stepscope.records.network import parse_network
 from stepscope.records.plan import MemoryPlan
-from stepscope.report.suite import suite_document, suite_tables
-from stepscope.report.summary import write_summary
+from stepscope.report.summary import suite_document, suite_tables, write_summary
 from stepscope.results.labels import cell_labels, status_label
 from stepscope.results.open import load_evidence
 from stepscope.store.layout import RunLayout

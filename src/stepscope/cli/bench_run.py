@@ -34,7 +34,7 @@ from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
 from stepscope.report.contents import experiment_tables
 from stepscope.report.summary import write_summary
-from stepscope.report.views import bars, findings, overlap_gain
+from stepscope.report.views import bars, findings, step_parts
 from stepscope.report.views.buckets import bucket_sweep_table as buckets_table
 from stepscope.report.views.memory import held_table as held_tables
 from stepscope.report.views.pipeline import pipeline_table as pipeline_tables
@@ -269,7 +269,7 @@ def _print(
     further = [bars.compared_table("precision", runs)]
     further += [*pipeline_tables(evidence.cells), *(held_tables(evidence.cells) if different else ())]
     if evidence.traces:
-        table = overlap_gain.build(evidence.cells, evidence.traces)
+        table = step_parts.gain_table(evidence.cells, evidence.traces)
         further.append(replace(table, footnotes=table.footnotes[len(gained) :]))  # the first ones are said above
     further.append(buckets_table(evidence.cells))
     for table in further:

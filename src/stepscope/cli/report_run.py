@@ -214,7 +214,7 @@ def _title(paths: Sequence[Path]) -> str:
 def _say(
     evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None, folder: Path, files: tuple[Path, ...]
 ) -> None:
-    from stepscope.report.page.verdict import findings_title
+    from stepscope.report.page.overview import findings_title
 
     console = out()
     if verdict is not None:

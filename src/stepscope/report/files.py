@@ -20,14 +20,14 @@ from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report import screen_lines
 from stepscope.report.charts import CAPTIONS
 from stepscope.report.contents import experiment_tables, machine_tables, memory_tables, run_tables, step_tables
-from stepscope.report.page.verdict import findings_title, profiled_machine, worth_saying
+from stepscope.report.page.overview import findings_title, profiled_machine, worth_saying
 from stepscope.report.render.files import as_csv, as_latex, as_markdown
 from stepscope.report.render.terminal import ascii_text, paragraph, render_ascii
 from stepscope.report.screen_lines import also, coverage_line
 from stepscope.report.summary import environment_lines
 from stepscope.report.table import Table
 from stepscope.report.views import comm, findings, runs, scaling
-from stepscope.report.views import history as history_view
+from stepscope.report.views.runs import history_table
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import run_facts
 from stepscope.results.history import history
@@ -257,7 +257,7 @@ def tables(evidence: Evidence, diagnosis: Diagnosis, *, drop_epochs: int = 1, ra
         "summary_table": runs.build(evidence.runs, evidence.scaling, drop_epochs=drop_epochs),
         "scaling": scaling.scaling_table(evidence.scaling, evidence.runs, drop_epochs=drop_epochs, raw=raw),
         "scaling_budget": scaling.scaling_budget_table(evidence.scaling_budgets),
-        "history": history_view.build(history(evidence)),
+        "history": history_table(history(evidence)),
         "collectives": comm.comm_table(evidence.comm),
         "findings": findings.findings_table(diagnosis.findings),
     }

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 SECTIONS = {
     "budget": "budget", "overlap": "budget", "steps": "budget", "phases": "budget", "idle": "budget",
     "collectives": "collectives", "groups": "collectives", "stragglers": "path", "buckets": "units", "units": "units",
-    "layers": "units", "operators": "operators", "kernels": "kernels", "launches": "utilisation", "copies": "kernels",
-    "annotations": "operators", "modules": "operators", "sequences": "kernels", "memory": "memory",
-    "utilisation": "utilisation", "path": "path", "conformance": "collectives",
+    "layers": "units", "operators": "operators", "kernels": "kernels", "launches": "operators", "copies": "kernels",
+    "annotations": "operators", "modules": "operators", "sequences": "kernels", "memory": "kernels",
+    "utilisation": "operators", "path": "path", "conformance": "collectives",
 }  # fmt: skip
 """Each has its view, ``trace_KEY``, in the file ``views/trace_FILE.py``."""
 

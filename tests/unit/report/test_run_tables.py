@@ -14,11 +14,10 @@ from tests.overlapped_cells import two
 from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis
 from stepscope.records.training import TrainingRun
-from stepscope.report.contents import experiment_tables, run_tables
+from stepscope.report.contents import all_tables, experiment_tables, run_tables
 from stepscope.report.files import performance_report, tables
-from stepscope.report.page.tables import all_tables
 from stepscope.report.table import Table
-from stepscope.report.views import bars, scaling, throughput
+from stepscope.report.views import bars, epochs, scaling
 from stepscope.report.views.step_budget import spreads
 
 MS = 1e6
@@ -87,7 +86,7 @@ def test_titles_name_the_precision_that_all_runs_of_a_chart_share() -> None:
     (chart,) = scaling.scaling_charts(found.runs, found.scaling)
     assert chart.title.startswith("mlp on mnist, fp32")
     rated = [replace(each, samples_per_s=rate(100)) for each in (*fp32, *bf16)]
-    (mixed,) = throughput.throughput_charts(rated)
+    (mixed,) = epochs.throughput_charts(rated)
     assert mixed.title == "mlp on mnist", "names of bars say which is which"
 
 

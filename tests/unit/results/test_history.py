@@ -12,7 +12,8 @@ from tests.pages import diagnosis
 from stepscope.core.errors import Unavailable
 from stepscope.records.nouns import Measured
 from stepscope.report.page import page_text
-from stepscope.report.views.history import VIEWS, build
+from stepscope.report.views import views
+from stepscope.report.views.runs import history_table
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.history import history
 
@@ -41,7 +42,7 @@ def test_a_history_is_in_order_of_time_and_names_the_planted_change() -> None:
     assert [run.name for run in found.runs] == [f"nightly-{n}" for n in range(1, 11)]
     assert found.common.since == 5
     assert [cell.since for cell in found.cells] == [5, 5]
-    table = build(found)
+    table = history_table(found)
     assert len(table.rows) == 2
     assert table.rows[0].values[-1].text.startswith("+25% since nightly-6 (2026-11-06), p = ")
     assert "+25% since nightly-6" in table.footnotes[0]
@@ -51,7 +52,7 @@ def test_five_runs_claim_nothing_and_two_are_no_history() -> None:
     found = history(runs(LEVELS[3:8]))
     assert found is not None
     assert isinstance(found.common.change, Unavailable)
-    assert "not tested: 5 runs" in build(found).rows[0].values[-1].text
+    assert "not tested: 5 runs" in history_table(found).rows[0].values[-1].text
     assert history(runs(LEVELS[:2])) is None
 
 
@@ -72,7 +73,7 @@ def test_a_cell_that_one_run_lacks_keeps_its_place() -> None:
 
 def test_the_chart_marks_the_change_and_the_page_has_both() -> None:
     found = history(runs())
-    [view] = VIEWS
+    view = views()["history"]
     assert view.charts is not None
     (datum,) = view.charts.prepare(history=found)
     assert datum.marked == 5.5

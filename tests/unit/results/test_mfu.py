@@ -9,8 +9,8 @@ from tests.evidence import run
 
 from stepscope.core.errors import Unavailable
 from stepscope.records.training import Measured, TrainingRun
+from stepscope.report.views import epochs as view
 from stepscope.report.views import runs
-from stepscope.report.views import throughput as view
 from stepscope.results.mfu import mfu
 from stepscope.results.runs import Planned, hfu_of
 

@@ -10,7 +10,7 @@ from tests.bench_evidence import made
 from tests.overlapped_cells import MS, evidence, traced, two
 
 from stepscope.records.nouns import Measured
-from stepscope.report.views import overlap_gain as view
+from stepscope.report.views import step_parts as view
 from stepscope.results.evidence import Evidence
 from stepscope.results.sweeps import OverlapGain, gains, hidden_of, overlap_conclusions
 
@@ -70,7 +70,7 @@ def test_cells_of_other_work_are_not_compared() -> None:
     alone = made("single-cell", strategy="single", world_size=1)
     found = evidence(naive, other, alone, naive=[0], other=[0.5], single=[0.5])
     assert gains(found.cells, found.traces) == ()
-    assert view.build(found.cells, found.traces).rows == ()
+    assert view.gain_table(found.cells, found.traces).rows == ()
 
 
 def test_cells_of_two_runs_of_one_matrix_keep_their_own_traces() -> None:
@@ -89,7 +89,7 @@ def test_cells_of_two_runs_of_one_matrix_keep_their_own_traces() -> None:
         "a/ddp-cell": "a/naive-cell", "b/ddp-cell": "b/naive-cell",
     }  # fmt: skip
     assert [gain.hidden_inside.share.value for gain in found.values()] == [0.5, 1.0]
-    assert len(view.prepare(cells, traces)) == 4
+    assert len(view.step_pictures(cells, traces)) == 4
     # Where a folder has the one kind alone, the other's serves.
     apart = [cell for cell in cells if cell.run.run_id in ("a/naive-cell", "b/ddp-cell")]
     (gain,) = gains(apart, traces)
@@ -110,7 +110,7 @@ def test_without_both_traces_or_communication_nothing_is_compared() -> None:
 
 def test_the_table_has_the_run_after_backward_first_and_the_ratio_with_its_interval() -> None:
     found = evidence(*two(40, 10), naive=[0, 0], ddp=[0.5, 1.0])
-    table = view.build(found.cells, found.traces)
+    table = view.gain_table(found.cells, found.traces)
     rows = [dict(zip((c.key for c in table.columns), row.values, strict=True)) for row in table.rows]
     assert [row["reduces"].raw for row in rows] == ["after backward", "inside backward"]
     assert [row["hidden"].raw for row in rows] == [0, 0.75]
@@ -120,9 +120,9 @@ def test_the_table_has_the_run_after_backward_first_and_the_ratio_with_its_inter
 
 def test_the_two_pictures_have_one_axis_and_every_span_of_one_step_in_its_place() -> None:
     found = evidence(*two(40, 10), naive=[0, 0, 0], ddp=[0.75, 0.75, 0.75])
-    after, inside = view.prepare(found.cells, found.traces)
+    after, inside = view.step_pictures(found.cells, found.traces)
     assert after.end_ns == inside.end_ns == 140 * MS
-    assert [view.picture(each)["encoding"]["x"]["scale"]["domainMax"] for each in (after, inside)] == [140, 140]
+    assert [view.picture_chart(each)["encoding"]["x"]["scale"]["domainMax"] for each in (after, inside)] == [140, 140]
 
     def on_rank_1(bars: Sequence[tuple[str, str, int, int]]) -> list[tuple[str, int, int]]:
         return [(kind, start // MS, end // MS) for row, kind, start, end in bars if row.startswith("rank 1")]
@@ -133,4 +133,4 @@ def test_the_two_pictures_have_one_axis_and_every_span_of_one_step_in_its_place(
 
 def test_one_traced_cell_alone_is_not_drawn() -> None:
     found = evidence(*two(40, 10), ddp=[0.5, 0.5])
-    assert view.prepare(found.cells, found.traces) == ()
+    assert view.step_pictures(found.cells, found.traces) == ()

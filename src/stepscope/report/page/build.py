@@ -15,12 +15,10 @@ from stepscope import __version__
 from stepscope.machine.overview import Section, overview
 from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis, JobVerdict
-from stepscope.report import screen_lines
+from stepscope.report import contents, screen_lines
 from stepscope.report.charts import Chart, Drawing, begin, records_of
-from stepscope.report.page import tables
-from stepscope.report.page.overview import answer, headline, key_figures, shown_findings
+from stepscope.report.page.overview import answer, headline, key_figures, shown_findings, shown_verdict, worth_saying
 from stepscope.report.page.timeline import drawn, embedded, timeline
-from stepscope.report.page.verdict import shown_verdict, worth_saying
 from stepscope.report.views import scaling
 from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes
@@ -150,7 +148,7 @@ def page_text(
         findings=shown_findings(diagnosis, data),
         verdict=answer(diagnosis),
         judged=None if verdict is None else shown_verdict(verdict),
-        trace_tables=tables.trace_tables(evidence, first=tuple(job["name"] for job in data["jobs"])),
+        trace_tables=contents.trace_tables(evidence, first=tuple(job["name"] for job in data["jobs"])),
         **_content(evidence, diagnosis, drop_epochs),
         **_charts(drawing or begin(records_of(evidence, drop_epochs=drop_epochs), ())),
     )
@@ -178,9 +176,9 @@ def _content(evidence: Evidence, diagnosis: Diagnosis, drop_epochs: int) -> dict
         "skipped": worth_saying(diagnosis) if evidence.profiled else diagnosis.skipped,
         "quiet": diagnosis.quiet,
         "figures": key_figures(evidence, diagnosis),
-        "scaling": tables.shown(scaled) if scaled is not None else None,
-        "tables": tables.all_tables(evidence, drop_epochs=drop_epochs),
-        "rows_left_out": tables.rows_left_out,
+        "scaling": contents.shown(scaled) if scaled is not None else None,
+        "tables": contents.all_tables(evidence, drop_epochs=drop_epochs),
+        "rows_left_out": contents.rows_left_out,
         "environment": environment_sections(evidence),
         "configurations": configurations(evidence),
         "sources": sources(evidence),

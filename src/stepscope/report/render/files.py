@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stepscope.core.dataclass import dataclass
-from stepscope.report.render.fit import ShownColumns, cell_text, fit, left_out, said_once, worth_showing
-from stepscope.report.render.terminal import ascii_text
+from stepscope.report.render.terminal import (
+    ShownColumns,
+    ascii_text,
+    cell_text,
+    fit,
+    left_out,
+    said_once,
+    worth_showing,
+)
 from stepscope.report.table import UNKNOWN, Row, Table, blocks
 from stepscope.store.writer import csv_text
 

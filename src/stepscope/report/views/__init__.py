@@ -2,13 +2,77 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.registry import Registry
 
 if TYPE_CHECKING:
-    from stepscope.report.view import View
+    from stepscope.report.table import Table
+    from stepscope.report.vega import Spec
+
+C = TypeVar("C", bound=Any)
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """The charts of a view. One view may draw several: ``prepare`` gives one frozen datum for each.
+
+    needs: keywords of ``prepare`` without which there is nothing to draw (``rows``, ``calibration``); wants: those that
+    it uses where they are there. prepare: pure; data have ``key`` (part of a file name) and ``title``. chart: the
+    Vega-Lite description of a datum. caption: what is seen, in sentences that need no chart. stem: name of a datum's
+    file without its ending, with ``KEY`` for the datum's key; None: ``VIEW-KEY``.
+    """
+
+    needs: tuple[str, ...]
+    prepare: Callable[..., tuple[Any, ...]]
+    chart: Callable[[Any], Spec]
+    caption: Callable[[Any], str]
+    _: KW_ONLY
+    wants: tuple[str, ...] = ()
+    stem: str | None = None
+
+    def given(self, records: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The keywords for ``prepare`` out of ``records``; None where one that it needs is missing."""
+        if any(records.get(name) is None for name in self.needs):
+            return None
+        return {n: records[n] for n in (*self.needs, *self.wants) if records.get(n) is not None}
+
+    def data(self, records: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What there is to draw of ``records``."""
+        keywords = self.given(records)
+        return () if keywords is None else self.prepare(**keywords)
+
+
+def distinct(charts: Iterable[C]) -> tuple[C, ...]:
+    """``charts``, those with the key of one before with a number behind it."""
+    found: list[C] = []
+    seen: Counter[str] = Counter()
+    for each in charts:
+        seen[each.key] += 1
+        found.append(replace(each, key=f"{each.key}-{seen[each.key]}") if seen[each.key] > 1 else each)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A table, or charts, or both of one topic, under the key that files and options name.
+
+    needs: the records that ``table`` (or ``tables``, where a topic has several) takes, in that order.
+    """
+
+    key: str
+    title: str
+    _: KW_ONLY
+    needs: tuple[str, ...] = ()
+    table: Callable[..., Table] | None = None
+    tables: Callable[..., tuple[Table, ...]] | None = None
+    charts: Charts | None = None
+
 
 TOPICS: Registry[tuple[View, ...]] = Registry("stepscope.report.views", "VIEWS", "topic of views")
 

@@ -32,7 +32,7 @@ from stepscope.report.vega import (
     whiskers,
     words,
 )
-from stepscope.report.view import Charts, View
+from stepscope.report.views import Charts, View
 
 MAX_SERIES = 7
 MAX_BARS = 28

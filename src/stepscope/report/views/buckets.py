@@ -28,7 +28,7 @@ from stepscope.report.table import (
     whole,
     with_share,
 )
-from stepscope.report.view import View
+from stepscope.report.views import View
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.sweeps import BucketSweep, SizedStep, bucket_conclusions, bucket_sweeps
 

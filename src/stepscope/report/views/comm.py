@@ -31,7 +31,7 @@ from stepscope.report.table import (
     unknown,
     whole,
 )
-from stepscope.report.view import View
+from stepscope.report.views import View
 from stepscope.results.comm_facts import Winner, above_peak, best_size, interval_share, winners
 from stepscope.results.comm_labels import (
     device_label,

@@ -30,7 +30,7 @@ from stepscope.report.vega import (
     size_axis,
     size_tick,
 )
-from stepscope.report.view import Charts, View
+from stepscope.report.views import Charts, View
 from stepscope.results.comm_facts import above_peak, best_size
 from stepscope.results.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
 

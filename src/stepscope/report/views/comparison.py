@@ -30,7 +30,7 @@ from stepscope.report.table import (
     unknown,
     whole,
 )
-from stepscope.report.view import View
+from stepscope.report.views import View
 from stepscope.results.comparing import STEP_METRIC, lacking
 from stepscope.results.differences import Conditions
 from stepscope.results.figures import COMPARED, Unit

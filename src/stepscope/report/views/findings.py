@@ -26,7 +26,7 @@ from stepscope.report.table import (
     unknown,
     whole,
 )
-from stepscope.report.view import View
+from stepscope.report.views import View
 from stepscope.results.experiments import Expectation, Verdict
 
 _FINDINGS_TONES: dict[str, Tone] = {"problem": "bad", "warning": "warn", "info": "good"}

@@ -30,7 +30,7 @@ from stepscope.report.table import (
     whole,
 )
 from stepscope.report.vega import COLORS, COLUMN, Spec, chart, layer, name_axis, sig, size_tick
-from stepscope.report.view import Charts, View
+from stepscope.report.views import Charts, View
 from stepscope.results.comm_facts import LinkRate, link_rates
 from stepscope.results.comm_labels import (
     LATENCY_BYTES,

@@ -15,7 +15,7 @@ from stepscope.report.shared.runs import by_dataset, facets, failure, measured, 
 from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 from stepscope.report.table import Column, Table, Value, binary_size, duration, percent, said, size, tabled, whole
 from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis, sig
-from stepscope.report.view import Charts, View
+from stepscope.report.views import Charts, View
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.held import KINDS as HELD_KINDS
 from stepscope.results.held import conclusions, held

@@ -9,7 +9,7 @@ from stepscope.core.words import counted, grouped, ranges
 from stepscope.records.nccl import NcclChoice, NcclCommunicator, NcclDebug, NcclLink
 from stepscope.report.shared.traces import who
 from stepscope.report.table import Column, Table, Value, byte_size, said, tabled, unknown, whole
-from stepscope.report.view import View
+from stepscope.report.views import View
 
 NICS_SHOWN = 8
 

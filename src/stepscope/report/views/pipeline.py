@@ -31,7 +31,7 @@ from stepscope.report.vega import (
     sig,
     whiskers,
 )
-from stepscope.report.view import Charts, View
+from stepscope.report.views import Charts, View
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.pipeline import MeasuredPipeline, bubble_text, conclusions, pipelines
 

@@ -43,7 +43,7 @@ from stepscope.report.vega import (
     sig,
     size_tick,
 )
-from stepscope.report.view import Charts, View
+from stepscope.report.views import Charts, View
 
 
 def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:

@@ -31,7 +31,7 @@ from stepscope.report.table import (
     with_share,
 )
 from stepscope.report.vega import COLORS, COLUMN, FAINT, INK, Spec, chart, doubling_axis, layer, log_axis, sig
-from stepscope.report.view import Charts, View
+from stepscope.report.views import Charts, View
 
 PART = {
     "compute": "computation",

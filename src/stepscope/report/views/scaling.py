@@ -48,7 +48,7 @@ from stepscope.report.vega import (
     whole_axis,
     words,
 )
-from stepscope.report.view import Charts, View, distinct
+from stepscope.report.views import Charts, View, distinct
 from stepscope.results.scaling import EXCELLENT, GOOD
 from stepscope.results.scaling_budget import PARTS, ranked
 

@@ -19,7 +19,7 @@ from stepscope.report.shared.runs import by_dataset, failure, time_unit
 from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
 from stepscope.report.table import Column, Table, duration, percent, said, tabled
 from stepscope.report.vega import COLUMN, Spec, chart, color, layer, name_axis, number_axis, sig
-from stepscope.report.view import Charts, View
+from stepscope.report.views import Charts, View
 from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.slow_ranks import OwnTimes, own_times

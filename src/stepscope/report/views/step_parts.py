@@ -1,8 +1,11 @@
-"""Where the time of the steps goes, of all that were timed: a table that adds up, and how it changes over the job."""
+"""Where the time of the steps goes, of all that were timed: a table that adds up, and how it changes over the job.
+
+Communication after the backward pass beside communication inside it: a step of each as a picture, and what it brings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -13,15 +16,34 @@ from stepscope.core.words import counted, listed
 from stepscope.diagnose.verdict import LEAVES, ROUNDING, parts_of, tree_of
 from stepscope.records.finding import VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.report.names import file_part
+from stepscope.records.trace_summary import RankPass
+from stepscope.report.names import clean, file_part
 from stepscope.report.screen_lines import MOST_RANKS, tree_rows
 from stepscope.report.shared.curves import Numbers, bucketed, drawn_steps
-from stepscope.report.shared.runs import time_unit
-from stepscope.report.table import Column, Table, duration, percent, said, tabled
-from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, number_axis, sig, whole_axis
-from stepscope.report.view import Charts, View, distinct
+from stepscope.report.shared.runs import exposed_value, measured, time_unit
+from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole
+from stepscope.report.vega import (
+    COLUMN,
+    PAGE,
+    WIDE,
+    Spec,
+    by_series,
+    chart,
+    color,
+    layer,
+    name_axis,
+    number_axis,
+    sig,
+    whole_axis,
+)
+from stepscope.report.views import Charts, View, distinct
 from stepscope.results.diary import JobSteps
+from stepscope.results.evidence import CellEvidence, TraceEvidence
 from stepscope.results.profiled_job import ProfiledJob
+from stepscope.results.sweeps import Hidden, OverlapGain, gains, hidden_of, overlap_conclusions, step_said, traces_of
+from stepscope.stats.spans import clip
+from stepscope.traces.timeline_spans import fewer
+from stepscope.traces.waits import unpack
 
 GAP = 3.0
 """Usual distances between moments, from which on nothing is drawn between two."""
@@ -192,6 +214,197 @@ def _of_ranks(ranks: Sequence[int]) -> tuple[Column, ...]:
     )
 
 
+MAX_RANKS = 4
+"""Ranks of one picture: one shows the overlap, a few show that it is the same on all."""
+
+MAX_BARS = 160
+"""Bars of one rank."""
+
+COMPUTE, HIDDEN, EXPOSED = "computation", "hidden communication", EXPOSED_COMM
+_COLORS = (color("k-compute"), color("k-hidden"), color("k-exposed"))
+_OF_KIND = {"compute": COMPUTE, "hidden_comm": HIDDEN, "exposed_comm": EXPOSED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    cell: CellEvidence
+    hidden: Hidden
+    gain: OverlapGain | None
+
+
+def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> Table:
+    """A row for each cell that reduces after the backward pass, and for each of the same work that reduces inside it."""
+    found = gains(cells, traces)
+    rows: list[_Row] = []
+    for gain in found:
+        if not any(row.cell is gain.after for row in rows):
+            rows.append(_Row(cell=gain.after, hidden=gain.hidden_after, gain=None))
+        rows.append(_Row(cell=gain.inside, hidden=gain.hidden_inside, gain=gain))
+    return tabled(
+        "overlap_gain",
+        "Communication after backward and inside backward",
+        (
+            Column("group", "runs", lambda row: row.cell.run.group, role="group"),
+            Column("strategy", "strategy", lambda row: row.cell.run.strategy, role="identity", lead=True),
+            Column("world_size", "ranks", lambda row: row.cell.run.world_size, whole, role="identity"),
+            Column("reduces", "reduces", lambda row: _reduces(row), role="identity"),
+            Column("comm_ns", "comm/step", lambda row: row.hidden.comm_ns, duration),
+            Column("hidden", "hidden", lambda row: _hidden(row.hidden)),
+            Column("exposed_comm_ns", "exposed", lambda row: exposed_value(row.cell.run), duration),
+            Column("step_ns", "step", lambda row: measured(row.cell.run.step_ns, duration, tight=True), duration),
+            Column("step_ratio", "step against", lambda row: _ratio(row.gain), short_title="against"),
+        ),
+        rows,
+        footnotes=(
+            *overlap_conclusions(found),
+            "comm/step, hidden: from the profiled steps of all ranks, in parentheses the single steps; exposed, step: from"
+            " the timed steps; step against: of the run that reduces after backward, with its 95% interval.",
+        ),
+    )
+
+
+def _reduces(row: _Row) -> str:
+    return "after backward" if row.gain is None else "inside backward"
+
+
+def _hidden(found: Hidden) -> Value:
+    share = found.share
+    text = format_percent(share.value)
+    if share.low is not None and share.high is not None and share.high > 0:
+        text += f" ({format_percent(share.low)} to {format_percent(share.high)})"
+    return Value(text=text, raw=share.value)
+
+
+def _ratio(gain: OverlapGain | None) -> Value:
+    if gain is None:
+        return Value(text="", raw=None)
+    step = gain.step
+    shown = times(step.ratio)
+    if step.low is None or step.high is None:
+        return shown
+    tone = {"better": "good", "worse": "bad"}.get(step.verdict, "plain")
+    return Value(text=f"{shown.text} ({step.low:.2f} to {step.high:.2f})", raw=step.ratio, tone=tone)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPicture:
+    """One profiled step of one cell, the one of median length. bars: (row, kind, from, to) in ns of the rank's step.
+
+    end_ns: of the axis, the same for all pictures of a group. said: what to see.
+    """
+
+    key: str
+    title: str
+    rows: tuple[str, ...]
+    bars: tuple[tuple[str, str, int, int], ...]
+    end_ns: int
+    said: str
+
+
+def step_pictures(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -> tuple[StepPicture, ...]:
+    """Each cell that reduces after the backward pass, then those of the same work that reduce inside it; same axis."""
+    jobs = traces_of(cells, [trace for trace in traces if any(p.spans for p in trace.summary.ranks)])
+    groups: dict[str, tuple[OverlapGain, ...]] = {}
+    for gain in gains(cells, traces):
+        if {gain.after.run.run_id, gain.inside.run.run_id} <= jobs.keys():
+            groups[gain.after.run.run_id] = (*groups.get(gain.after.run.run_id, ()), gain)
+    return distinct(picture_chart for group in groups.values() for picture_chart in _pictures(group, jobs))
+
+
+def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> Iterator[StepPicture]:
+    first = group[0].after
+    every: list[tuple[CellEvidence, str]] = [(first, "")]
+    every += [(gain.inside, f" {step_said(gain)}.") for gain in group]
+    steps = [(cell, said, step) for cell, said in every if (step := _typical(jobs[cell.run.run_id])) is not None]
+    if len(steps) < 2:
+        return
+    end = max(length for _, _, (_, length, _) in steps)
+    for cell, gain_said, (number, length, ranks) in steps:
+        job = jobs[cell.run.run_id]
+        hidden = hidden_of(job)
+        share = (
+            ""
+            if hidden is None
+            else f"; over all steps {format_percent(hidden.share.value)} of communication is hidden"
+        )
+        where = "after backward" if cell is first else "inside backward"
+        rest = len(job.summary.ranks) - len(ranks)
+        yield StepPicture(
+            key=file_part(cell.cell_id),
+            title=clean(f"{cell.run.strategy}, {where}"),
+            rows=tuple(row for found in ranks for row in _names(found)),
+            bars=tuple(bar for found in ranks for bar in _bars(found, number)),
+            end_ns=end,
+            said=f"Step {number} of the trace of {cell.run.label}, {format_duration(length)}: each rank's computation, and"
+            f" its communication below{share}.{gain_said}"
+            + (f" {counted(rest, 'more rank')} not drawn." if rest else ""),
+        )
+
+
+def _typical(trace: TraceEvidence) -> tuple[int, int, list[RankPass]] | None:
+    """(number, length on its slowest rank, ranks to draw) of the step of median length; None without marked steps."""
+    drawn = [found for found in trace.summary.ranks if found.spans is not None][:MAX_RANKS]
+    lengths = {
+        step: max(s.parts.window_ns for found in drawn for s in found.steps if s.step == step)
+        for step in trace.summary.common_steps or ()
+    }
+    if not lengths:
+        return None
+    step = sorted(lengths, key=lambda each: lengths[each])[(len(lengths) - 1) // 2]
+    return step, lengths[step], drawn
+
+
+def _names(found: RankPass) -> tuple[str, str]:
+    return f"rank {found.facts.rank} computes", f"rank {found.facts.rank} communicates"
+
+
+def _bars(found: RankPass, number: int) -> Iterator[tuple[str, str, int, int]]:
+    spans = found.spans
+    assert spans is not None
+    step = next(s for s in found.steps if s.step == number)
+    low, high = step.start_ns, step.start_ns + step.parts.window_ns
+    kinds = {
+        each.kind: clip(unpack(each.packed, origin=spans.start_ns, unit=spans.unit_ns), low=low, high=high)
+        for each in spans.kinds
+        if each.kind in _OF_KIND
+    }
+    computes, communicates = _names(found)
+    for kind, kept in fewer(kinds, limit=MAX_BARS)[0].items():
+        row = computes if kind == "compute" else communicates
+        for start, end in zip(kept.starts.tolist(), kept.ends.tolist(), strict=True):
+            yield row, _OF_KIND[kind], start - low, end - low
+
+
+def picture_chart(data: StepPicture) -> Spec:
+    """Two lanes a rank over the time since its step began."""
+    scale, unit = time_unit(data.end_ns)
+    bars = [
+        {
+            "row": row,
+            "series": kind,
+            "from": sig(start * scale),
+            "to": sig(end * scale),
+            "said": f"{row}: {kind}, {format_duration(start)} to {format_duration(end)}",
+        }
+        for row, kind, start, end in data.bars
+    ]
+    span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}}
+    beside = WIDE * max(map(len, data.rows))
+    hue = by_series((COMPUTE, HIDDEN, EXPOSED), _COLORS, width=int(COLUMN - beside))
+    return chart(
+        data.title,
+        [layer("bar", bars, {**span, "color": hue})],
+        width=COLUMN,
+        height=20 * len(data.rows),
+        x=number_axis("from", f"time in the step ({unit})", low=0.0, top=data.end_ns * scale),
+        y=name_axis("row", data.rows),
+    )
+
+
+def picture_caption(data: StepPicture) -> str:
+    return data.said
+
+
 VIEWS = (
     View(
         "step_parts",
@@ -199,5 +412,12 @@ VIEWS = (
         needs=("profiled",),
         table=build,
         charts=Charts(("profiled",), prepare, area_chart, caption),
+    ),
+    View(
+        "overlap_gain",
+        "Communication after or inside backward",
+        needs=("cells", "traces"),
+        table=gain_table,
+        charts=Charts(("cells", "traces"), step_pictures, picture_chart, picture_caption),
     ),
 )

@@ -27,7 +27,7 @@ from stepscope.report.shared.traces import (
 )
 from stepscope.report.table import Column, Table, Value, duration, judged, percent, said, tabled, whole
 from stepscope.report.vega import color
-from stepscope.report.view import Charts, View, distinct
+from stepscope.report.views import Charts, View, distinct
 from stepscope.results.mfu import CONVENTION
 
 if TYPE_CHECKING:

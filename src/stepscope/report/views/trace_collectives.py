@@ -31,7 +31,7 @@ from stepscope.report.table import (
     whole,
     with_share,
 )
-from stepscope.report.view import View
+from stepscope.report.views import View
 
 SURE = 0.9
 """Matches from this confidence on need no word."""

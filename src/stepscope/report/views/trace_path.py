@@ -22,7 +22,7 @@ from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import elided, short_names
 from stepscope.report.shared.traces import gaps, many_note, rank_column, shared, standing_out
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, whole
-from stepscope.report.view import View
+from stepscope.report.views import View
 
 NAME = 44
 TOP = 30

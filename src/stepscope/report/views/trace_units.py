@@ -27,7 +27,7 @@ from stepscope.report.table import (
     whole,
     with_share,
 )
-from stepscope.report.view import View
+from stepscope.report.views import View
 
 UNITS_NONE = (
     "no sharded parameters: no group gathers in the forward pass and reduces and scatters in the backward pass alone"

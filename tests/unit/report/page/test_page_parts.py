@@ -10,7 +10,8 @@ from tests import pages
 from tests.evidence import run
 
 from stepscope.records.finding import Diagnosis
-from stepscope.report.page import build, merged_files, page_text, tables, timeline
+from stepscope.report import contents
+from stepscope.report.page import build, merged_files, page_text, timeline
 from stepscope.report.page.overview import headline, key_figures, shown_findings
 from stepscope.results.evidence import Evidence
 from stepscope.results.labels import failure_label
@@ -19,7 +20,7 @@ from stepscope.traces.waits import unpack
 
 
 def test_tables_leave_out_what_nobody_knows_and_say_what_failed() -> None:
-    shown = tables.all_tables(pages.evidence())[0]
+    shown = contents.all_tables(pages.evidence())[0]
     keys = [shown.table.columns[i].key for i in shown.columns]
     assert "accumulation" not in keys
     assert {"label", "step_ns", "speedup", "peak_memory_bytes"} <= set(keys)
@@ -33,10 +34,10 @@ def test_tables_leave_out_what_nobody_knows_and_say_what_failed() -> None:
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
-    many = tuple(run(f"r{n}", ranks=1, label=f"run {n}") for n in range(tables.MAX_ROWS + 7))
-    shown = tables.all_tables(Evidence(sources=(), runs=many))[0]
-    assert len(shown.table.rows) == tables.MAX_ROWS
-    assert tables.rows_left_out(shown) == "7 more rows: in the CSV files"
+    many = tuple(run(f"r{n}", ranks=1, label=f"run {n}") for n in range(contents.MAX_ROWS + 7))
+    shown = contents.all_tables(Evidence(sources=(), runs=many))[0]
+    assert len(shown.table.rows) == contents.MAX_ROWS
+    assert contents.rows_left_out(shown) == "7 more rows: in the CSV files"
 
 
 def test_key_figures_are_the_extremes() -> None:

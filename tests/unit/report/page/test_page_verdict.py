@@ -15,7 +15,7 @@ from stepscope.diagnose.verdict import Judged, judge
 from stepscope.records.finding import Diagnosis, Skipped
 from stepscope.report.files import performance_report
 from stepscope.report.page import page_text
-from stepscope.report.page.verdict import findings_title, shown_verdict, worth_saying
+from stepscope.report.page.overview import findings_title, shown_verdict, worth_saying
 from stepscope.results.evidence import NEEDS, Evidence
 from stepscope.results.open import load_evidence
 
