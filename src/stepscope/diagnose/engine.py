@@ -14,8 +14,8 @@ from typing import get_args
 from stepscope.core.words import listed, plural
 from stepscope.diagnose.commands import concrete, own_command
 from stepscope.diagnose.job_facts import applicable
-from stepscope.diagnose.rule import Outcome, Rule
-from stepscope.diagnose.rules import REGISTRY, Declared, declared
+from stepscope.diagnose.rule import Asks, Outcome, Rule
+from stepscope.diagnose.rules import REGISTRY, declared
 from stepscope.diagnose.trace_facts import reads_traces
 from stepscope.records.finding import Diagnosis, Doubt, Finding, Priority, Quiet, Skipped
 from stepscope.records.trace_summary import RankPass, TraceSummary
@@ -210,14 +210,14 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
     return concrete(applicable(rule.check(whole), whole), evidence)
 
 
-def lacking(rule: Rule | Declared, given: Evidence) -> Skipped | None:
+def lacking(rule: Asks, given: Evidence) -> Skipped | None:
     """Why a rule cannot look at this evidence; None where all that it needs is there."""
     evidence, cut = _whole(given)
     missing = [need for need in rule.needs if not getattr(evidence, need)]
     if rule.any_of and not any(getattr(evidence, name) for name in rule.any_of):
         missing.append("traces" if "traces" in rule.any_of and given.traces else rule.any_of[0])
     if not missing:
-        return None
+        return concrete(rule.blind, given) if rule.is_blind(evidence) else None
     reason, command = NEEDS[missing[0]]
     if missing[0] == "traces" and cut is not None:
         reason, command = cut, None

@@ -10,7 +10,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped, VerdictKind
-from stepscope.results.evidence import TraceEvidence
+from stepscope.results.evidence import NEEDS, TraceEvidence
 
 if TYPE_CHECKING:
     from stepscope.results.cell_facts import TimedCell
@@ -209,7 +209,32 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Asks:
+    """What a rule asks for, as its file declares it.
+
+    sees: attributes of :class:`Evidence` of which at least one must be there, of a rule that says itself what it lacks:
+    ``unseen`` (empty: as ``evidence.NEEDS`` says of the first), and the command that gets it.
+    """
+
+    name: str = ""
+    needs: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
+    sees: tuple[str, ...] = ()
+    unseen: str = ""
+    unseen_command: str | None = None
+
+    @property
+    def blind(self) -> Skipped:
+        """Nothing of what it sees is there."""
+        reason, command = (self.unseen, self.unseen_command) if self.unseen else NEEDS[self.sees[0]]
+        return Skipped(rule=self.name, reason=reason, command=command)
+
+    def is_blind(self, evidence: Evidence) -> bool:
+        return bool(self.sees) and not any(getattr(evidence, name) for name in self.sees)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule(Asks):
     """A registered rule; the file's docstring is its page: what it sees, why that is bad, known problems, references.
 
     name: as users write it; unless given, the file's stem with hyphens (``launch-bound``). symptom: one line for tables of
@@ -230,16 +255,13 @@ class Rule:
     names_cause: they say why time of that kind is spent and what would change it, not only how much it is.
     """
 
-    name: str = ""
     symptom: str
-    needs: tuple[str, ...] = ()
     look: Callable[[Evidence], Statement] | None = None
     look_at_job: Callable[[TraceEvidence], Statement] | None = None
     protocol: int
     thresholds: Mapping[str, Limit] = field(default_factory=dict)
     looks_at: str = ""
     decided_by: str = ""
-    any_of: tuple[str, ...] = ()
     good_news: bool = False
     folded: bool = False
     claims: tuple[str, ...] = ()
@@ -253,6 +275,8 @@ class Rule:
 
     def check(self, evidence: Evidence) -> Outcome:
         """What the rule says of evidence that has what it needs."""
+        if self.is_blind(evidence):
+            return self.blind
         outcomes: list[Outcome] = []
         elsewhere = any(getattr(evidence, name) for name in self.any_of if name != "traces")
         if self.look is not None and (self.look_at_job is None or elsewhere):

@@ -13,7 +13,6 @@ from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rule import advise
 from stepscope.diagnose.rules import kind_of
-from stepscope.diagnose.rules.straggler import CAUSE_ADVICE
 from stepscope.records.finding import Advice, Diagnosis, JobVerdict, TimeCost, VerdictKind
 from stepscope.records.nouns import Estimate
 from stepscope.records.profile import JobEnd
@@ -49,6 +48,8 @@ def advice_for(
         outside = verdict.costs[0].rules == ("before",)
         return (advise(_OUTSIDE_LOADERS) if outside else _loader(job),)
     if verdict.kind == "straggler" and any(each.kind == "chronic" and each.part == "data_wait" for each in late):
+        from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
+
         return (advise(CAUSE_ADVICE["data"]),)
     explained = [f for f in diagnosis.findings if kind_of(f) == verdict.kind and f.advice]
     if explained:

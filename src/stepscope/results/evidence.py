@@ -141,6 +141,11 @@ class Evidence:
         return tuple(map(tuple, found.values()))
 
     @property
+    def flight_recorded(self) -> bool:
+        """Whether flight recorders were given, be it that they say nothing of a hang."""
+        return any(source.format == "flight_recorder" for source in self.sources)
+
+    @property
     def unread(self) -> int:
         """Files of named folders that were not read."""
         return sum(each.files for each in self.files_found if each.left_out is not None)

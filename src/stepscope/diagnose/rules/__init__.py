@@ -9,19 +9,16 @@ from typing import cast
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.registry import Registry
-from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.rule import Asks, Rule
 from stepscope.records.finding import Finding, VerdictKind
 
 REGISTRY: Registry[Rule] = Registry("stepscope.diagnose.rules", "RULE", "rule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """What a rule's file says of the evidence that it asks for (:class:`Rule`), as written there."""
+class Declared(Asks):
+    """What a rule's file says of the evidence that it asks for, as written there."""
 
-    name: str
-    needs: tuple[str, ...]
-    any_of: tuple[str, ...]
     rates: bool
     kind: VerdictKind | None
     names_cause: bool
@@ -40,6 +37,9 @@ def declared(key: str) -> Declared | Rule:
         name=key.replace("_", "-"),
         needs=needs,
         any_of=any_of,
+        sees=_names("sees", written),
+        unseen=_text("unseen", written) or "",
+        unseen_command=_text("unseen_command", written),
         rates="good_news=True" in written or "scaling_budgets" in needs,
         kind=cast("VerdictKind | None", kind[1] if (kind := re.search(r'\bkind="([a-z-]+)"', written)) else None),
         names_cause="names_cause=True" in written,
@@ -66,3 +66,8 @@ def _declared_by(finding: Finding) -> Declared | Rule | None:
 def _names(field: str, written: str) -> tuple[str, ...]:
     found = re.search(rf"\b{field}=\(([^)]*)\)", written)
     return tuple(re.findall(r'"(\w+)"', found[1])) if found else ()
+
+
+def _text(field: str, written: str) -> str | None:
+    found = re.search(rf'\b{field}="([^"]*)"', written)
+    return found and found[1]

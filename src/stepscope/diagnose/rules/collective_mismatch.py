@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Finding, Skipped
+from stepscope.records.finding import Finding
 from stepscope.records.nccl import MISMATCHES, FlightFinding, Kind
-from stepscope.results.evidence import NEEDS, Evidence
+from stepscope.results.evidence import Evidence
 
 MOST_DIFFERENT = Limit(value=0, unit="calls that differ", source="all ranks of a group must make the same calls")
 
@@ -43,10 +43,7 @@ def check(evidence: Evidence) -> Statement:
     found = [f for f in evidence.flight if f.kind in MISMATCHES and f.cause]
     if found:
         return tuple(map(_finding, found))
-    if evidence.flight or any(source.format == "flight_recorder" for source in evidence.sources):
-        return "all calls recorded on at least two ranks match"
-    reason, command = NEEDS["flight"]
-    return Skipped(reason=reason, command=command)
+    return "all calls recorded on at least two ranks match"
 
 
 def _finding(each: FlightFinding) -> Finding:
@@ -92,6 +89,7 @@ def _where(kind: Kind) -> str:
 
 RULE = Rule(
     symptom="ranks called collectives that do not match",
+    sees=("flight", "flight_recorded"),
     look=check,
     looks_at="flight recorders",
     protocol=3,

@@ -34,7 +34,7 @@ from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nccl import MISMATCHES, FlightFinding, WatchdogTimeout
-from stepscope.results.evidence import NEEDS, Evidence
+from stepscope.results.evidence import Evidence
 
 _MOST_CALLS = 5
 """Further calls with a timeout that a finding names."""
@@ -54,12 +54,11 @@ def check(evidence: Evidence) -> Statement:
         worlds = {run.world_size for run in evidence.runs}
         return _of_log(evidence.watchdog, world=worlds.pop() if len(worlds) == 1 else None)
     if not evidence.flight:
-        if any(source.format == "flight_recorder" for source in evidence.sources):
+        if evidence.flight_recorded:
             return "flight recorders of all ranks: no rank waits for a call of another rank"
         if any(cell.run.status == "interrupted" for cell in evidence.cells):
             return Skipped(reason=_INTERRUPTED)
-        reason, command = NEEDS["flight"]
-        return Skipped(reason=reason, command=command)
+        return RULE.blind
     waits = [f for f in evidence.flight if f.kind not in MISMATCHES]
     causes = _causes([f for f in waits if f.cause])
     if not causes:
@@ -198,6 +197,7 @@ def _advice(cause: FlightFinding) -> tuple[Advice, ...]:
 
 RULE = Rule(
     symptom="ranks wait in a collective that other ranks never enter or never leave",
+    sees=("flight", "flight_recorded", "watchdog", "cells"),
     look=check,
     looks_at="flight recorders",
     protocol=3,

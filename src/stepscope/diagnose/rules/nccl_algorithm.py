@@ -32,25 +32,22 @@ from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nccl import NcclChoice
 from stepscope.results.comm_facts import Winner, size_of, winners
 from stepscope.results.comm_labels import env_label, op_label, ranks_label
-from stepscope.results.evidence import NEEDS, Evidence
+from stepscope.results.evidence import Evidence
 
 MIN_GAIN = Limit(
     value=1.05,
     unit="default's time / winner's time",
     source="2.5 times the half-width that a measurement aims at (2%), so that no equal setting wins by chance",
 )
-_SWEEP = "stepscope comm --ops all_reduce --sizes 64K:256M:4 --env NCCL_ALGO=Ring,Tree"
 _SHOWN = 4
 
 
 def check(evidence: Evidence) -> Statement:
-    if not evidence.comm:
-        return Skipped(reason=NEEDS["comm"][0], command=_SWEEP)
     swept = [w for w in winners(evidence.comm) if _is_nccl(w)]
     with_default = [w for w in swept if w.default is not None]
     if not with_default:
         why = "the sweep has no run with default settings to compare with" if swept else "no sweep over NCCL settings"
-        return Skipped(reason=why, command=_SWEEP)
+        return Skipped(reason=why, command=RULE.unseen_command)
     beaten = [w for w in with_default if _beaten(w)]
     if not beaten:
         worst = max(with_default, key=lambda w: w.over_default or 1.0)
@@ -120,7 +117,7 @@ def _finding(
                 if losing
                 else "if only some sizes gain, use a tuner plugin (NCCL_TUNER_PLUGIN) instead of the variable"
             ),
-            advise("show NCCL's choice at each size", f"{_SWEEP} --nccl-debug TUNING"),
+            advise("show NCCL's choice at each size", f"{RULE.unseen_command} --nccl-debug TUNING"),
         ),
         subject=f"{op} on {ranks}",
     )
@@ -142,6 +139,9 @@ def _choice(evidence: Evidence, op: str, size: int) -> NcclChoice | None:
 
 RULE = Rule(
     symptom="NCCL's choice of algorithm or protocol is not the fastest one measured",
+    sees=("comm",),
+    unseen="no collectives were measured",
+    unseen_command="stepscope comm --ops all_reduce --sizes 64K:256M:4 --env NCCL_ALGO=Ring,Tree",
     look=check,
     looks_at="comm with --env, or nccl and comm",
     protocol=3,

@@ -31,10 +31,10 @@ from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import GRAVE, exposed_transfer
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.nccl import NcclCommunicator, NcclDebug
 from stepscope.results.comm_facts import by_sweep, size_of
-from stepscope.results.evidence import NEEDS, Evidence
+from stepscope.results.evidence import Evidence
 
 SOCKET_RATE = Limit(
     value=10e9,
@@ -64,8 +64,7 @@ def check(evidence: Evidence) -> Statement:
         return _from_rates(rated)
     if evidence.nccl:
         return "NCCL's log covers one host: no network is used"
-    reason, command = NEEDS["nccl"]
-    return Skipped(reason=f"{reason}, and no large collective over several hosts was measured", command=command)
+    return RULE.blind
 
 
 def _hosts(communicator: NcclCommunicator) -> int:
@@ -226,6 +225,9 @@ def _from_rates(rated: list[tuple[str, CommRow]]) -> Statement:
 
 RULE = Rule(
     symptom="NCCL uses TCP sockets between hosts",
+    sees=("nccl", "comm"),
+    unseen="no NCCL log was given, and no large collective over several hosts was measured",
+    unseen_command="export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,TUNING",
     look=check,
     looks_at="nccl, or comm over several hosts",
     protocol=3,

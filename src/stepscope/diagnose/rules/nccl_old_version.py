@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.records.finding import Finding, Skipped
+from stepscope.records.finding import Finding
 from stepscope.records.nccl import NcclCommunicator
 from stepscope.results.evidence import Evidence
 
@@ -85,7 +85,7 @@ def check(evidence: Evidence) -> Statement:
         said.append(torch.nccl_version)
     versions = {version: text for text in dict.fromkeys(said) if (version := _parsed(text)) is not None}
     if not versions:
-        return Skipped(reason="no NCCL version was recorded", command="export NCCL_DEBUG=VERSION")
+        return RULE.blind
     hardware = " ".join([*evidence.hardware, *(torch.device_names if torch is not None else ())])
     listed = [(b, text) for version, text in sorted(versions.items()) for b in BUGS if b.first <= version < b.before]
     found = [_finding(bug, text) for bug, text in listed if _concerns(bug, hardware, evidence)]
@@ -134,6 +134,9 @@ def _finding(bug: _Bug, version: str) -> Finding:
 
 RULE = Rule(
     symptom="the NCCL version has a documented hang or wrong result",
+    sees=("nccl", "environment"),
+    unseen="no NCCL version was recorded",
+    unseen_command="export NCCL_DEBUG=VERSION",
     look=check,
     looks_at="nccl, environment",
     protocol=1,

@@ -40,8 +40,7 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.job_facts import facts_of_run
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.machine.peaks import find
-from stepscope.predict.specs import specs_of
-from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.finding import Advice, Finding
 from stepscope.records.imported import (
     ACTIVATION,
     GRADIENT,
@@ -93,6 +92,8 @@ class _Job:
         """What one rank holds beside activations, by the plan of a cell's strategy."""
         if self.cell is None:
             return None
+        from stepscope.predict.specs import specs_of  # only cells have a spec
+
         try:
             specs = specs_of(self.cell.result.spec)
         except (StepscopeError, ValueError):
@@ -132,7 +133,7 @@ def check(evidence: Evidence) -> Statement:
             f"{most.job.name}: {format_percent(most.share)} of {format_bytes_binary(most.capacity_bytes)}, limit "
             f"{format_percent(MOST_SHARE.value)}"
         )
-    return Skipped(reason="no run or snapshot has both a peak and a device or host of known capacity")
+    return RULE.blind
 
 
 def _job(evidence: Evidence, run: TrainingRun) -> _Job:
@@ -366,6 +367,8 @@ def _recomputes(run: TrainingRun | None) -> bool:
 
 RULE = Rule(
     symptom="memory ran out, or nearly did",
+    sees=("cells", "runs", "memory"),
+    unseen="no run or snapshot has both a peak and a device or host of known capacity",
     look=check,
     looks_at="cells, runs of other tools, memory",
     protocol=3,

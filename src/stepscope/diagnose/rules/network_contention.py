@@ -34,7 +34,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.commands import is_slurm, swept_again
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.comm import CommRow
-from stepscope.records.finding import Finding, Skipped
+from stepscope.records.finding import Finding
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.results.comm_facts import LARGE_BYTES, by_sweep, size_of
 from stepscope.results.evidence import Evidence
@@ -68,10 +68,7 @@ class _Varying:
 def check(evidence: Evidence) -> Statement:
     looked = [*_from_comm(evidence), *_from_traces(evidence)]
     if not looked:
-        return Skipped(
-            reason=f"no collective over a network with {LEAST_CALLS.value:.0f} calls of {format_size(LARGE_BYTES)} and more",
-            command="stepscope comm --ops all_reduce --sizes 4M,64M --iters 50    # on several hosts",
-        )
+        return RULE.blind
     worst = max(looked, key=lambda each: each.ratio)
     if worst.ratio < TAIL.value:
         return f"{worst.name}: slowest tenth {worst.ratio:.2f}x the median, limit {TAIL.value}x"
@@ -185,6 +182,9 @@ def _finding(worst: _Varying, firing: list[_Varying], command: str | None, *, sl
 
 RULE = Rule(
     symptom="collectives vary although ranks arrive together: the network is shared",
+    sees=("comm", "traces"),
+    unseen="no collective over a network with 20 calls of 1 MiB and more",
+    unseen_command="stepscope comm --ops all_reduce --sizes 4M,64M --iters 50    # on several hosts",
     look=check,
     looks_at="comm over a network, traces",
     protocol=3,

@@ -27,9 +27,9 @@ from __future__ import annotations
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.machine.topology import Topology
-from stepscope.records.finding import Finding, Skipped
+from stepscope.records.finding import Finding
 from stepscope.results.comm_facts import shared_memory_links, topology_of
-from stepscope.results.evidence import NEEDS, Evidence
+from stepscope.results.evidence import Evidence
 
 MOST_PAIRS = Limit(
     value=0, unit="GPU pairs across", source="one crossing is enough: a ring is as fast as its slowest link"
@@ -40,8 +40,7 @@ _SHOWN = 6
 def check(evidence: Evidence) -> Statement:
     topology = topology_of(evidence)
     if topology is None:
-        reason, command = NEEDS["topology"]
-        return Skipped(reason=reason, command=command)
+        return RULE.blind
     if len(topology.gpus) < 2:
         return "one GPU: nothing crosses"
     visible = _visible(evidence, topology)
@@ -148,6 +147,7 @@ def _nics(topology: Topology, far: tuple[str, ...]) -> Finding:
 
 RULE = Rule(
     symptom="traffic of the job's GPUs crosses the socket interconnect",
+    sees=("topology", "environment"),
     look=check,
     looks_at="topology, nccl",
     protocol=3,

@@ -61,7 +61,6 @@ from stepscope.results.slow_ranks import (
     slow_ranks,
 )
 from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS
-from stepscope.traces.stragglers import MAX_P
 from stepscope.traces.waits import exposed_waiting, waits_of
 
 STEPS = Limit(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
@@ -438,6 +437,8 @@ def _cannot_name(job: TraceEvidence, report: StragglerReport) -> str | None:
         return None
     waits = max(report.steps, 1)  # reductions of one step overlap: a late rank is late for all of them at once
     least = min(1.0, ranks * (1 / ranks) ** waits)
+    from stepscope.traces.stragglers import MAX_P  # only a job that was traced has what it needs
+
     if least < MAX_P:
         return None
     return (

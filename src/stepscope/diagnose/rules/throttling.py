@@ -32,7 +32,7 @@ from stepscope.diagnose.commands import is_amd
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import GpuFact
-from stepscope.records.finding import Finding, Skipped
+from stepscope.records.finding import Finding
 from stepscope.results.evidence import Evidence
 
 MOST_SPREAD = Limit(
@@ -48,7 +48,6 @@ LEAST_SIZES = Limit(
 )
 LEAST_LIMIT = Limit(value=0.98, unit="of the default power limit", source="as stepscope doctor; limits are rounded")
 _QUERY = "nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE"
-_MATMUL = "stepscope comm --ops none --matmul"
 
 
 def check(evidence: Evidence) -> Statement:
@@ -68,7 +67,7 @@ def check(evidence: Evidence) -> Statement:
         )
     if any(gpu.power_limit_w is not None for gpu in _gpus(evidence)):
         return "power limits at their default; no matrix products were measured"
-    return Skipped(reason="no matrix products were measured on every rank", command=_MATMUL)
+    return RULE.blind
 
 
 def _slow_rank(products: list[CommRow]) -> list[CommRow]:
@@ -132,7 +131,7 @@ def _slow(slow: list[CommRow], products: list[CommRow], query: str) -> Finding:
             advise("check for other processes on its cores", "top -H -b -n 1 | head -30")
             if cpu
             else advise("check its host under load: clocks, temperature and clock limits", query),
-            advise("measure again; if the same rank is slow, exclude its host or reduce its work", _MATMUL),
+            advise("measure again; if the same rank is slow, exclude its host or reduce its work", RULE.unseen_command),
         ),
         subject=f"rank {worst.slowest_rank}",
     )
@@ -140,6 +139,9 @@ def _slow(slow: list[CommRow], products: list[CommRow], query: str) -> Finding:
 
 RULE = Rule(
     symptom="a device computes slower than similar devices",
+    sees=("comm", "environment"),
+    unseen="no matrix products were measured on every rank",
+    unseen_command="stepscope comm --ops none --matmul",
     look=check,
     looks_at="comm --matmul, environment",
     protocol=3,

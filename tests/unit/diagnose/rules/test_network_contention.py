@@ -4,9 +4,11 @@ import pytest
 from tests.comm_rows import KIB, MIB, collective
 from tests.evidence import evidence
 
-from stepscope.diagnose.rules.network_contention import RULE
+from stepscope.core.units import format_size
+from stepscope.diagnose.rules.network_contention import LEAST_CALLS, RULE
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Quiet, Skipped
+from stepscope.results.comm_facts import LARGE_BYTES
 
 HOSTS = {"world_size": 4, "hosts": 4, "network": "1gbit:4"}
 
@@ -53,3 +55,7 @@ def test_what_other_things_explain_is_not_judged(changes: dict[str, object]) -> 
 def test_means_alone_say_nothing_about_single_calls() -> None:
     row = shared(2.0, time_ns_p90=None, time_ns_median=None, rank_spread=None)
     assert isinstance(RULE.check(evidence(comm=(row,))), Skipped)
+
+
+def test_what_it_lacks_is_said_with_its_limits() -> None:
+    assert f"with {LEAST_CALLS.value:.0f} calls of {format_size(LARGE_BYTES)} and more" in RULE.unseen
