@@ -39,7 +39,6 @@ ROWS = 12
 def run(options: Diagnose) -> int:
     """Diagnose and show; the exit code. Raises StepscopeError."""
     from stepscope.diagnose.engine import all_rules, diagnose, rule_names
-    from stepscope.diagnose.verdict import judge
     from stepscope.report.conditions import parse_condition, refuse_failed
     from stepscope.report.documents import diagnose_document, diagnose_figures, rules_document
     from stepscope.results.figures import figures_of
@@ -68,7 +67,11 @@ def run(options: Diagnose) -> int:
         _require_asked(conditions, chosen)
     evidence = read_evidence(options)
     diagnosis = diagnose(evidence, rules=chosen)
-    judged = judge(evidence, diagnosis) if options.rules is None else None
+    judged = None
+    if options.rules is None and evidence.profiled:
+        from stepscope.diagnose.verdict import judge
+
+        judged = judge(evidence, diagnosis)
     if judged is not None:
         diagnosis = judged.diagnosis
     if options.json:

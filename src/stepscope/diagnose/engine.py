@@ -217,7 +217,9 @@ def lacking(rule: Asks, given: Evidence) -> Skipped | None:
     if rule.any_of and not any(getattr(evidence, name) for name in rule.any_of):
         missing.append("traces" if "traces" in rule.any_of and given.traces else rule.any_of[0])
     if not missing:
-        return concrete(rule.blind, given) if rule.is_blind(evidence) else None
+        if not rule.is_blind(evidence):
+            return None
+        return replace(rule.blind, command=own_command(rule.blind.command, given))
     reason, command = NEEDS[missing[0]]
     if missing[0] == "traces" and cut is not None:
         reason, command = cut, None

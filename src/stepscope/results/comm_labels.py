@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stepscope.core.words import counted, grouped
 from stepscope.records.comm import CommRow
+from stepscope.results.evidence import ORIGIN_MARK
 from stepscope.results.labels import status_label
 
 LATENCY_BYTES = 4096
 """Messages between two ranks up to this size (a page) are shown by their time: it is all start-up, a rate says nothing."""
-
-ORIGIN_MARK = ": "
-"""Between a source and its cell, where several sources measured the same."""
 
 DEFAULT_ENV = "default"
 """The world in which no variable of the sweep was set."""

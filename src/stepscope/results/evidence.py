@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from stepscope.results.profiled_job import ProfiledJob
 
 
+ORIGIN_MARK = ": "
+"""Between a source and its cell, where several sources measured the same."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """One path and what it was. kind: bench | comm | trace | calibration | imported; format: the importer's key.

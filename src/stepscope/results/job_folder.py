@@ -20,7 +20,7 @@ from stepscope.results.evidence import Evidence, FilesFound, Source, TraceEviden
 from stepscope.results.joining import join
 from stepscope.store.files import is_about
 from stepscope.store.importer import OTHER_KIND, Candidate
-from stepscope.store.importers import REGISTRY, detect
+from stepscope.store.importers import REGISTRY, declared, detect
 from stepscope.store.layout import RunLayout, profiled_job, shown_as
 from stepscope.traces.discover import RANK_FOLDER
 
@@ -345,7 +345,7 @@ def _order(kind: str) -> int:
 
 
 def _title(kind: str) -> str:
-    return _TITLES.get(kind) or REGISTRY.load(kind).title
+    return _TITLES.get(kind) or declared(kind).title
 
 
 def _files(item: Item, files: Sequence[Path], *, reason: str | None = None) -> FilesFound:

@@ -17,8 +17,7 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.imported import Stated
 from stepscope.records.nouns import Scaling
 from stepscope.records.training import TrainingRun
-from stepscope.results.comm_labels import ORIGIN_MARK
-from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
+from stepscope.results.evidence import ORIGIN_MARK, CellEvidence, Evidence, Source, TraceEvidence
 from stepscope.results.scaling import scaling_rows
 from stepscope.results.scaling_budget import scaling_budgets
 from stepscope.store.columns import absent_columns, no_such_column

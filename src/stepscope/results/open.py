@@ -17,7 +17,6 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.words import counted, named
-from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell import RunRecord
 from stepscope.records.codec import decode
@@ -26,12 +25,10 @@ from stepscope.records.imported import Imported, Stated
 from stepscope.records.nccl import MISMATCHES, FlightFinding, NcclDebug
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
-from stepscope.results.comm_rows import read_comm_rows
 from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
 from stepscope.results.job_folder import Readers, read_folder
 from stepscope.results.joining import as_given, derived, join
 from stepscope.results.profiled_job import read_profiled_job
-from stepscope.results.runs import folder_runs, read_runs
 from stepscope.store.files import require_there
 from stepscope.store.layout import RunLayout, profiled_job, shown_as
 from stepscope.store.reader import (
@@ -46,6 +43,7 @@ from stepscope.store.reader import (
 from stepscope.store.stated import stated_of_source
 
 if TYPE_CHECKING:
+    from stepscope.machine.topology import Topology
     from stepscope.traces.load import Wanted
 
 OnTrace = Callable[[Path], None]
@@ -242,8 +240,12 @@ def _results_file(path: Path) -> Evidence | None:
     whole = head.lstrip().startswith(b"[") or end.endswith(b"\n")
     notes = () if whole else (f"{path}: the last line is truncated and left out",)
     if any(mark in head for mark in (OLD_ROWS, b'"stepscope.training_run/')):
+        from stepscope.results.runs import read_runs
+
         return Evidence(sources=(Source(path=path, kind="bench"),), runs=read_runs(path), notes=notes)
     if b'"stepscope.comm_row/' in head:
+        from stepscope.results.comm_rows import read_comm_rows
+
         return Evidence(sources=(Source(path=path, kind="comm"),), comm=read_comm_rows(path), notes=notes)
     return None
 
@@ -366,6 +368,8 @@ def _chosen(runs: tuple[TrainingRun, ...], cell: str | None) -> tuple[TrainingRu
 def _topology(environment: EnvironmentRecord | None) -> Topology | None:
     if environment is None or environment.topology is None:
         return None
+    from stepscope.machine.topology import parse_topology
+
     found = parse_topology(environment.topology)
     return None if isinstance(found, Unavailable) else found
 
@@ -396,6 +400,8 @@ def _flight(layout: RunLayout, run: TrainingRun) -> tuple[FlightFinding, ...]:
 
 
 def _comm_run(path: Path, layout: RunLayout, run: RunRecord) -> Evidence:
+    from stepscope.results.comm_rows import read_comm_rows
+
     environment = read_if_there(layout.environment, EnvironmentRecord)
     return Evidence(
         sources=(Source(path=path, kind="comm"),),
@@ -413,6 +419,8 @@ OLD_ROWS = b'"stepscope.result_row/'
 
 def _runs(layout: RunLayout) -> tuple[TrainingRun, ...]:
     """What results.jsonl says; of an earlier stepscope, whose rows lack phases and epochs, the samples say it again."""
+    from stepscope.results.runs import folder_runs, read_runs
+
     return _some(layout, read_runs) if not _is_old(layout) else folder_runs(layout)
 
 
@@ -439,7 +447,11 @@ def _some(layout: RunLayout, read: Callable[[Path], tuple[Row, ...]]) -> tuple[R
 
 
 def _imported(path: Path, imported: Imported) -> Evidence:
-    topology = None if imported.topology is None else parse_topology(imported.topology)
+    topology: Topology | Unavailable | None = None
+    if imported.topology is not None:
+        from stepscope.machine.topology import parse_topology
+
+        topology = parse_topology(imported.topology)
     notes = imported.notes
     if isinstance(topology, Unavailable):
         notes = (*notes, f"link matrix not read: {topology.reason}")

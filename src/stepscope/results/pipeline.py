@@ -13,7 +13,6 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import grouped
 from stepscope.predict.pipeline import StageTime, balanced_split, meets, pipeline_orders, simulate
-from stepscope.predict.specs import specs_of
 from stepscope.records.mesh import PipelineLayout, PipelineSpan
 from stepscope.records.nouns import Measured
 from stepscope.records.samples import CellResult, RankSummary
@@ -255,6 +254,8 @@ def measured_pipeline(cell: CellResult) -> MeasuredPipeline | None:
                 replace(s, rank=summary.model_part, start_ns=s.start_ns - zero, end_ns=s.end_ns - zero) for s in spans
             ]
     begun = [min(span.start_ns for span in step) for step in steps]
+    from stepscope.predict.specs import specs_of  # a run of another tool has none
+
     specs = specs_of(cell.spec)
     return MeasuredPipeline(
         layout=first.layout,

@@ -21,11 +21,11 @@ NAMED = 5
 OTHER_KIND = "of another kind"
 """Why a reader leaves a file out that is none of its own."""
 
-MOST_LOOKED_AT = 50
-"""Files of a folder that are looked at before it counts as foreign: logs may stand among other output of a job."""
-
 HEAD_BYTES = 64 << 10
 """What a file is told by: enough for the header lines that a launcher puts before the tool's own."""
+
+START_BYTES = 1 << 20
+"""What a job's log is told by: launch scripts that echo themselves put up to 100 KB before the job's first line."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ class Candidate:
         return b"" if self.is_folder else head_of(self.path, HEAD_BYTES)
 
     @cached_property
+    def start(self) -> bytes:
+        """The same of the first MiB."""
+        return self.head if len(self.head) < HEAD_BYTES else head_of(self.path, START_BYTES)
+
+    @cached_property
     def text(self) -> str:
         """``head`` as text; undecodable bytes become replacement characters."""
         return self.head.decode("utf-8", errors="replace")
@@ -62,20 +67,38 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Importer:
-    """A registered importer.
+class Form:
+    """What an importer's file declares of the files that it reads, so that it loads only for those that may be its own.
 
-    title: what it reads, in words for `did you mean` and the table of formats (``nccl-tests output``).
-    recognises: whether a path is for it; cheap (looks at ``Candidate.head`` or names), never raises.
-    read_files: the content of ``Candidate.files``. Raises DataError (what, why, how to fix; file and line) for a damaged
-    file; facts that two readings are possible of are not guessed: the run's ``missing`` says which. rank: lower is asked
-    first; a specific format goes before a general one.
+    title: what it reads, in words for `did you mean` and the table of formats (``nccl-tests output``). rank: lower is
+    asked first; a specific format goes before a general one. marks: texts of which one stands in every file's beginning
+    or name. suffixes: of every file. Either empty: any. deep: the mark may stand behind the first 64 KiB.
     """
 
     title: str
+    rank: int = 50
+    marks: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+    deep: bool = False
+
+    def may_be(self, file: Candidate) -> bool:
+        if self.suffixes and file.path.suffix.lower() not in self.suffixes:
+            return False
+        head = file.start if self.deep else file.head
+        return not self.marks or any(mark.encode() in head or mark in file.path.name for mark in self.marks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Importer(Form):
+    """A registered importer; what it declares (:class:`Form`) is written as literals in its file.
+
+    recognises: whether a file is for it; cheap (looks at ``Candidate.head`` or names), never raises.
+    read_files: the content of ``Candidate.files``. Raises DataError (what, why, how to fix; file and line) for a damaged
+    file; facts that two readings are possible of are not guessed: the run's ``missing`` says which.
+    """
+
     recognises: Callable[[Candidate], bool]
     read_files: Callable[[Candidate], Imported]
-    rank: int = 50
 
     def read(self, path: Path, stated: Stated | None = None) -> Imported:
         """All of ``path``; notes name the files of a folder that were left out."""
@@ -101,14 +124,6 @@ Knows = Callable[[Candidate], bool]
 
 LOOKED_AT = 200
 """Files of a folder that are opened to find out what it is."""
-
-
-def recognises_any(candidate: Candidate, knows: Knows, *, suffixes: Container[str]) -> bool:
-    """Whether a file, or any of the first files of a folder, is of the format."""
-    if not candidate.is_folder:
-        return knows(candidate)
-    likely = (file for file in candidate.files if file.suffix.lower() in suffixes)
-    return any(knows(Candidate(file)) for file in islice(likely, LOOKED_AT))
 
 
 _TRACES = (".pt.trace.json", ".json.gz", ".sqlite", ".nsys-rep")

@@ -15,7 +15,7 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.store.importer import Candidate, Importer, holds_traces, read_each, recognises_any
+from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
 from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, label, run_of
 
@@ -83,14 +83,11 @@ class _Reader:
     begins: re.Pattern[bytes] | None
     done: re.Pattern[bytes] | None
 
-    def recognises(self, candidate: Candidate) -> bool:
-        return recognises_any(candidate, self._knows, suffixes=SUFFIXES) and not holds_traces(candidate)
-
     def read(self, source: Candidate) -> Imported:
-        parts, left_out = read_each(source, self._knows, self._read_file, suffixes=SUFFIXES)
+        parts, left_out = read_each(source, self.recognises, self._read_file, suffixes=SUFFIXES)
         return imported_runs(self.key, source, (run for part in parts for run in part), left_out=left_out)
 
-    def _knows(self, candidate: Candidate) -> bool:
+    def recognises(self, candidate: Candidate) -> bool:
         return any(self.step.search(without_prefix(line)[1]) for line in candidate.head.split(b"\n"))
 
     def _read_file(self, path: Path) -> tuple[ReadRun, ...]:

@@ -5,22 +5,53 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.core.registry import Registry
 from stepscope.core.words import nearest_path
 from stepscope.records.imported import Imported, Stated
-from stepscope.store.importer import Candidate, Importer
+from stepscope.store.files import is_about
+from stepscope.store.importer import LOOKED_AT, Candidate, Form, Importer, holds_traces
 
 REGISTRY: Registry[Importer] = Registry("stepscope.store.importers", "IMPORTER", "importer")
 
 
+@cache
+def declared(key: str) -> Form:
+    """What an importer reads, from its file without importing what it works with; the importer itself of third parties."""
+    if key not in REGISTRY.shipped:
+        return REGISTRY.load(key)
+    _, _, written = (Path(__path__[0]) / f"{key}.py").read_text(encoding="utf-8").rpartition("\nIMPORTER = ")
+    fields = {name: re.search(rf"\b{name}=(\([^)]*\)|\"[^\"]*\"|\w+)", written) for name in Form.__dataclass_fields__}
+    return Form(**{name: literal_eval(found[1]) for name, found in fields.items() if found is not None})
+
+
+@cache
+def _by_rank(names: tuple[str, ...]) -> tuple[tuple[str, Form], ...]:
+    return tuple(sorted(((key, declared(key)) for key in names), key=lambda each: each[1].rank))
+
+
 def detect(path: Path, stated: Stated | None = None) -> tuple[str, Importer] | None:
-    """(key, importer) that knows this path; None: no importer does. Specific formats are asked before general ones."""
+    """(key, importer) that knows this path; None: no importer does. Specific formats are asked before general ones.
+
+    A folder is for the importer of its most specific file; not where traces or run folders lie in it.
+    """
     candidate = Candidate(path, stated or Stated())
-    known = sorted(((key, REGISTRY.load(key)) for key in REGISTRY.names()), key=lambda each: each[1].rank)
-    return next(((key, each) for key, each in known if each.recognises(candidate)), None)
+    if candidate.is_folder:
+        if holds_traces(candidate):
+            return None
+        likely = islice((file for file in candidate.files if not is_about(file)), LOOKED_AT)
+        known = [found for file in likely if (found := detect(file, stated)) is not None]
+        return min(known, key=lambda found: found[1].rank, default=None)
+    for key, form in _by_rank(REGISTRY.names()):
+        if form.may_be(candidate) and (importer := REGISTRY.load(key)).recognises(candidate):
+            return key, importer
+    return None
 
 
 def read_foreign(path: Path, stated: Stated | None = None) -> Imported:
@@ -29,7 +60,7 @@ def read_foreign(path: Path, stated: Stated | None = None) -> Imported:
         raise DataError(f"{path} does not exist", fix=nearest_path(path))
     found = detect(path, stated)
     if found is None:
-        known = ", ".join(REGISTRY.load(key).title for key in REGISTRY.names())
+        known = ", ".join(declared(key).title for key in REGISTRY.names())
         raise DataError(
             f"{path}: not a file or folder that stepscope can read",
             why="it is not a run folder or a trace, and no importer recognises it" + _empty(path),

@@ -15,12 +15,10 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.store.files import head_of
-from stepscope.store.importer import HEAD_BYTES, Candidate, Importer, holds_traces, read_each, recognises_any
+from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
 from stepscope.store.training_runs import GIB, LoggedStep, ReadRun, Scalars, imported_runs, label, run_of
 
-_HEAD = 1 << 20
 _TIMER = re.compile(rb"(global_step=|\b\d{1,9}/)(\d{1,12}), (?:RunningAvg)?SamplesPerSec=([\d.e+-]{1,24})(?=[,\s]|$)")
 """The old form counts micro-steps behind the slash."""
 _CURRENT = re.compile(rb"CurrSamplesPerSec=([\d.e+-]{1,24})")
@@ -61,18 +59,10 @@ class _Job:
 
 
 def _knows(candidate: Candidate) -> bool:
-    return _is_log(candidate.head) or (len(candidate.head) >= HEAD_BYTES and _is_log(head_of(candidate.path, _HEAD)))
-
-
-def _is_log(text: bytes) -> bool:
-    # The words first: of every file of a folder it is asked whether it is one, and an expression looks at each digit.
+    text = candidate.start  # the words first: an expression looks at each digit
     timed = b"SamplesPerSec=" in text and _TIMER.search(text)
     staged = b"samples/sec: " in text and _PIPELINE.search(text)
     return bool(timed or staged or (b"DeepSpeed" in text and _STEP.search(text)))
-
-
-def _recognises(candidate: Candidate) -> bool:
-    return recognises_any(candidate, _knows, suffixes=SUFFIXES) and not holds_traces(candidate)
 
 
 def _read(source: Candidate) -> Imported:
@@ -224,4 +214,11 @@ def _precision(job: _Job) -> str | None:
     return "fp32" if "fp16_enabled" in job.settings or "bfloat16_enabled" in job.settings else None
 
 
-IMPORTER = Importer(title="log of DeepSpeed", recognises=_recognises, read_files=_read, rank=45)
+IMPORTER = Importer(
+    title="log of DeepSpeed",
+    recognises=_knows,
+    read_files=_read,
+    rank=45,
+    deep=True,
+    marks=("SamplesPerSec=", "samples/sec: ", "DeepSpeed"),
+)

@@ -291,14 +291,7 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """A dump, or a folder of them: a pickle with the recorder's keys, or JSON that has them."""
-    if candidate.is_folder:
-        own = [file for file in candidate.files if file.parent == candidate.path]  # as read_folder takes them
-        return any(_is_dump(Candidate(file)) for file in own[:20])
-    return _is_dump(candidate)
-
-
-def _is_dump(candidate: Candidate) -> bool:
+    """A pickle with the recorder's keys, or JSON that has them."""
     head = candidate.head
     if head.startswith(PROTOCOL_MARK):
         return b"pg_config" in head or b"collective_seq_id" in head or b"nccl_version" in head
@@ -315,4 +308,10 @@ def _import(source: Candidate) -> Imported:
     return Imported(format="flight_recorder", path=str(path), flight=(read_dump(path),))
 
 
-IMPORTER = Importer(title="flight recorder dumps of torch", recognises=_recognises, read_files=_import, rank=20)
+IMPORTER = Importer(
+    title="flight recorder dumps of torch",
+    recognises=_recognises,
+    read_files=_import,
+    rank=20,
+    marks=("pg_config", "collective_seq_id", "nccl_version"),
+)

@@ -29,8 +29,6 @@ _WHOLE = (
 
 
 def _recognises(candidate: Candidate) -> bool:
-    if candidate.is_folder:
-        return any(file.name == FILE for file in candidate.files)
     text = candidate.text
     return candidate.path.name == FILE or ('"log_history"' in text and text.lstrip().startswith("{"))
 
@@ -114,5 +112,9 @@ def _step_ns(summary: dict[str, Any], steps: int) -> Measured | None:
 
 
 IMPORTER = Importer(
-    title="trainer_state.json of the Hugging Face Trainer", recognises=_recognises, read_files=_read, rank=30
+    title="trainer_state.json of the Hugging Face Trainer",
+    marks=("trainer_state.json", "log_history"),
+    recognises=_recognises,
+    read_files=_read,
+    rank=30,
 )

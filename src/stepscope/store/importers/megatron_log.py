@@ -12,13 +12,9 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
-from stepscope.store.files import head_of
-from stepscope.store.importer import HEAD_BYTES, Candidate, Importer, read_each, recognises_any
+from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_colours
 from stepscope.store.training_runs import MIB, MS, ReadRun, imported_runs, label, steady_median, step_change
-
-_HEAD = 1 << 20
-"""Launch scripts that echo themselves put up to 100 KB before the job's first line."""
 
 _MEMORY_RANKS = 1 << 17
 _WORLD = re.compile(rb"using world size: (\d{1,7})(?:, data-parallel[- ]size: (\d{1,7}),| and model-parallel size: \d)")
@@ -80,17 +76,10 @@ class _Job:
 
 
 def _knows(candidate: Candidate) -> bool:
-    return _has_job(candidate.head) or (len(candidate.head) >= HEAD_BYTES and _has_job(head_of(candidate.path, _HEAD)))
-
-
-def _has_job(text: bytes) -> bool:
+    text = candidate.start
     return _WORLD.search(text) is not None or (
         _ITERATION.search(text) is not None and b"elapsed time per iteration" in text
     )
-
-
-def _recognises(candidate: Candidate) -> bool:
-    return recognises_any(candidate, _knows, suffixes=SUFFIXES)
 
 
 def _read(source: Candidate) -> Imported:
@@ -394,5 +383,10 @@ def _whole(job: _Job, key: str) -> int | None:
 
 
 IMPORTER = Importer(
-    title="log of a Megatron-LM or Megatron-DeepSpeed job", recognises=_recognises, read_files=_read, rank=40
+    title="log of a Megatron-LM or Megatron-DeepSpeed job",
+    marks=("using world size", "elapsed time per iteration"),
+    deep=True,
+    recognises=_knows,
+    read_files=_read,
+    rank=40,
 )

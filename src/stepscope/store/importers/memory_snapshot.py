@@ -177,14 +177,8 @@ def _notes(segments: Sequence[_Segment], allocated: int, trace: Sequence[Allocat
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """Any pickle that nothing else claims (so that one with code is refused and said so); folders with a snapshot."""
-    if candidate.is_folder:
-        return any(_has_segments(Candidate(file)) for file in candidate.files[:20])
+    """Any pickle that nothing else claims (so that one with code is refused and said so)."""
     return candidate.head.startswith(PROTOCOL_MARK)
-
-
-def _has_segments(candidate: Candidate) -> bool:
-    return candidate.head.startswith(PROTOCOL_MARK) and b"segment" in candidate.head[:_SIGNATURE_BYTES]
 
 
 def _import(source: Candidate) -> Imported:

@@ -58,8 +58,6 @@ class _Experiment:
 
 
 def _recognises(candidate: Candidate) -> bool:
-    if candidate.is_folder:
-        return any(file.name.lower() == FILE and not _names_its_runs(Candidate(file)) for file in candidate.files)
     if candidate.path.name.lower() == FILE:
         return not _names_its_runs(candidate)
     return (
@@ -324,4 +322,6 @@ def _places(path: Path, files: Sequence[Path]) -> Mapping[int, str]:
     return {at: file.parent.relative_to(root).as_posix() for at, file in enumerate(files)}
 
 
-IMPORTER = Importer(title="metrics.csv of experiments", recognises=_recognises, read_files=_read, rank=80)
+IMPORTER = Importer(
+    title="metrics.csv of experiments", recognises=_recognises, read_files=_read, rank=80, suffixes=(".csv", ".tsv")
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.records.imported import Imported
-from stepscope.store.importer import MOST_LOOKED_AT, Candidate, Importer
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.nccl_log import read_nccl_debug
 
 __all__ = ["IMPORTER", "read_nccl_debug"]
@@ -11,12 +11,6 @@ __all__ = ["IMPORTER", "read_nccl_debug"]
 
 def _recognises(candidate: Candidate) -> bool:
     """Lines of NCCL's near the beginning, and no table of nccl-tests (which says more and is asked first)."""
-    if candidate.is_folder:
-        return any(_is_log(Candidate(file)) for file in candidate.files[:MOST_LOOKED_AT])
-    return _is_log(candidate)
-
-
-def _is_log(candidate: Candidate) -> bool:
     return b" NCCL INFO " in candidate.head or b" NCCL WARN " in candidate.head
 
 
@@ -25,4 +19,4 @@ def _import(source: Candidate) -> Imported:
     return Imported(format="nccl_debug", path=str(source.path), nccl=nccl, notes=nccl.notes)
 
 
-IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read_files=_import, rank=60)
+IMPORTER = Importer(title="NCCL_DEBUG log", recognises=_recognises, read_files=_import, rank=60, marks=(" NCCL ",))

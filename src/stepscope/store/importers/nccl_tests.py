@@ -22,7 +22,7 @@ from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.nccl import NcclDebug
 from stepscope.store.comm_table import UNKNOWN
-from stepscope.store.importer import MOST_LOOKED_AT, Candidate, Importer
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.json_fields import finite, read_json, whole
 from stepscope.store.nccl_log import read_nccl_debug
 from stepscope.store.nccl_tests_facts import Facts, facts_of
@@ -404,13 +404,13 @@ def _average(table: LoggedRun) -> Iterator[str]:
 
 def _recognises(candidate: Candidate) -> bool:
     """A line of the header of a table near the beginning."""
-    if candidate.is_folder:
-        return any(_begins(Candidate(file).text) for file in candidate.files[:MOST_LOOKED_AT])
-    return _begins(candidate.text)
+    return begins_table(candidate.text) or is_json(candidate.text)
 
 
-def _begins(text: str) -> bool:
-    return begins_table(text) or is_json(text)
-
-
-IMPORTER = Importer(title="nccl-tests output", recognises=_recognises, read_files=_import, rank=40)
+IMPORTER = Importer(
+    title="nccl-tests output",
+    recognises=_recognises,
+    read_files=_import,
+    rank=40,
+    marks=("nThread", "busbw", "minimum_bytes"),
+)

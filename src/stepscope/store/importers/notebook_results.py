@@ -23,7 +23,7 @@ from stepscope.core.words import counted, listed
 from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch, TrainingRun
-from stepscope.store.importer import Candidate, Importer, read_each, recognises_any
+from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.json_fields import count, finite, positive, read_json
 from stepscope.store.stated import with_stated
 from stepscope.store.training_runs import SECOND, label, slug, with_unique_ids
@@ -48,10 +48,6 @@ class _File:
     runs: tuple[TrainingRun, ...]
     notes: tuple[str, ...]
     remarks: tuple[str, ...]
-
-
-def _recognises(candidate: Candidate) -> bool:
-    return recognises_any(candidate, _knows, suffixes=_SUFFIXES)
 
 
 def _knows(candidate: Candidate) -> bool:
@@ -270,4 +266,10 @@ def _holes(path: Path, runs: Sequence[TrainingRun]) -> list[str]:
     return [f"{path}: no row for {counted(len(holes), 'run')} (failed runs leave none): {some}"]
 
 
-IMPORTER = Importer(title="benchmark_results_*.json of a notebook", recognises=_recognises, read_files=_import, rank=40)
+IMPORTER = Importer(
+    title="benchmark_results_*.json of a notebook",
+    recognises=_knows,
+    read_files=_import,
+    rank=40,
+    marks=("epoch_times",),
+)

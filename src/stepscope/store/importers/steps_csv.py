@@ -17,7 +17,7 @@ from pathlib import Path
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
 from stepscope.store.columns import TIMES, Columns, columns_of, meanings_of, require_meanings
-from stepscope.store.importer import Candidate, Importer, holds_traces, read_each
+from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, number, read_tables
 from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
 
@@ -80,13 +80,6 @@ def _time_column(columns: Columns) -> tuple[int, str, float | None] | None:
     found = [(i, meaning.role) for i in columns.unclear for meaning in meanings_of(columns.names[i])]
     bare = sorted(each for each in found if each[1] in ("step_ns", "time_ns"))
     return min(((i, role, None) for i, role in bare), key=lambda each: each[1] != "step_ns", default=None)
-
-
-def _recognises(candidate: Candidate) -> bool:
-    if not candidate.is_folder:
-        return _knows(candidate)
-    tables = [Candidate(file, candidate.stated) for file in candidate.files if file.suffix.lower() in SUFFIXES]
-    return bool(tables) and all(map(_knows, tables)) and not holds_traces(candidate)
 
 
 def _read(source: Candidate) -> Imported:
@@ -208,4 +201,10 @@ def _cell(row: TextRow, index: int, name: str) -> float | None:
     return found[0]
 
 
-IMPORTER = Importer(title="table of single steps of a run", recognises=_recognises, read_files=_read, rank=78)
+IMPORTER = Importer(
+    title="table of single steps of a run",
+    recognises=_knows,
+    read_files=_read,
+    rank=78,
+    suffixes=(".csv", ".tsv", ".jsonl", ".ndjson"),
+)

@@ -25,7 +25,7 @@ from stepscope.records.comm import CommRow
 from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.comm_table import UNKNOWN, mean_row
-from stepscope.store.importer import Candidate, Importer, read_each, recognises_any
+from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.json_fields import Fields, read_fields
 from stepscope.store.stated import with_stated
 from stepscope.store.training_runs import (
@@ -81,10 +81,6 @@ class _Document:
         """As stated; the suite itself runs on NCCL only."""
         stated = self.config.maybe(self.config.text, "backend")
         return stated or ("unknown" if "backend" in self.config.values else "nccl")
-
-
-def _recognises(candidate: Candidate) -> bool:
-    return recognises_any(candidate, _knows, suffixes=_SUFFIXES)
 
 
 def _knows(candidate: Candidate) -> bool:
@@ -294,4 +290,6 @@ def _run(document: _Document, row: Fields, n: int) -> TrainingRun:
     )
 
 
-IMPORTER = Importer(title="JSON of a benchmark suite", recognises=_recognises, read_files=_import, rank=45)
+IMPORTER = Importer(
+    title="JSON of a benchmark suite", recognises=_knows, read_files=_import, rank=45, marks=("warmup_iters",)
+)

@@ -35,7 +35,7 @@ from stepscope.store.columns import (
 )
 from stepscope.store.comm_table import comm_rows_of
 from stepscope.store.files import is_about
-from stepscope.store.importer import LOOKED_AT, Candidate, Importer, holds_traces, read_each
+from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.stated import with_stated
 from stepscope.store.table_runs import runs_of
 from stepscope.store.tables import TableLine, TextTable, headers, lines_of, number, read_tables
@@ -168,13 +168,8 @@ _NO_SAMPLES = "weak scaling, and no column states the samples per epoch: --colum
 
 
 def _recognises(candidate: Candidate) -> bool:
-    """A file that may be a table at all, so that its refusal says how it would be read; a folder with a readable one."""
-    if not candidate.is_folder:
-        return candidate.path.suffix.lower() in SUFFIXES and (_is_table(candidate) or _knows(candidate))
-    files = [Candidate(file, candidate.stated) for file in candidate.files if file.suffix.lower() in SUFFIXES]
-    own = [file for file in files[:LOOKED_AT] if not is_about(file.path)]
-    known = any(map(_knows, own)) or (bool(own) and all(map(_is_table, own)))
-    return known and not holds_traces(candidate)
+    """A file that may be a table at all, so that its refusal says how it would be read."""
+    return _is_table(candidate) or _knows(candidate)
 
 
 def _is_table(candidate: Candidate) -> bool:
@@ -310,5 +305,9 @@ def _imported(path: Path, found: _Rows, stated: Stated, names: Iterable[str]) ->
 
 
 IMPORTER = Importer(
-    title="table of results (CSV, Markdown, JSON records)", recognises=_recognises, read_files=_read, rank=95
+    title="table of results (CSV, Markdown, JSON records)",
+    suffixes=(".csv", ".tsv", ".md", ".markdown", ".json", ".jsonl", ".ndjson"),
+    recognises=_recognises,
+    read_files=_read,
+    rank=95,
 )

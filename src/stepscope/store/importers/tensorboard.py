@@ -17,7 +17,7 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported
 from stepscope.store.columns import require_meanings
-from stepscope.store.importer import Candidate, Importer, holds_traces
+from stepscope.store.importer import Candidate, Importer
 from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
 
 MAX_RECORD = 64 << 20
@@ -170,7 +170,7 @@ _OTHER_AXIS = re.compile(r" vs \w+$")
 
 
 def _recognises(candidate: Candidate) -> bool:
-    return any(MARK in file.name for file in candidate.files) and not (candidate.is_folder and holds_traces(candidate))
+    return MARK in candidate.path.name
 
 
 def _read(source: Candidate) -> Imported:
@@ -236,4 +236,6 @@ def _points(logs: Sequence[Sequence[Scalar]], began_again: Container[int]) -> li
     return [points[step] for step in sorted(points)]
 
 
-IMPORTER = Importer(title="event files of TensorBoard", recognises=_recognises, read_files=_read, rank=35)
+IMPORTER = Importer(
+    title="event files of TensorBoard", recognises=_recognises, read_files=_read, rank=35, marks=("tfevents",)
+)

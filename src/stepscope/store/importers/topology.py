@@ -18,7 +18,7 @@ _ROW = re.compile(r"^[ \t\r\x1b\[0-9;m]*GPU\d+[ \t]+(?:X|NV\d+|PIX|PXB|PHB|NODE|
 
 def _recognises(candidate: Candidate) -> bool:
     """A row of the matrix: a GPU, and its link to the first device."""
-    return not candidate.is_folder and _ROW.search(candidate.text) is not None
+    return _ROW.search(candidate.text) is not None
 
 
 def _import(source: Candidate) -> Imported:
@@ -41,4 +41,4 @@ def _import(source: Candidate) -> Imported:
     )
 
 
-IMPORTER = Importer(title="nvidia-smi topo -m", recognises=_recognises, read_files=_import, rank=80)
+IMPORTER = Importer(title="nvidia-smi topo -m", recognises=_recognises, read_files=_import, rank=80, marks=("GPU",))

@@ -16,7 +16,7 @@ from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
-from stepscope.store.importer import Candidate, Importer, holds_traces, read_each, recognises_any
+from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
 from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, label, run_of
 
@@ -73,10 +73,6 @@ def _knows(candidate: Candidate) -> bool:
         _STEP.search(line) and _RATE.search(line) and b"GiB(" in line
         for line in (without_prefix(each)[1] for each in head.split(b"\n"))
     )
-
-
-def _recognises(candidate: Candidate) -> bool:
-    return recognises_any(candidate, _knows, suffixes=SUFFIXES) and not holds_traces(candidate)
 
 
 def _read(source: Candidate) -> Imported:
@@ -220,4 +216,4 @@ def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> Read
     )
 
 
-IMPORTER = Importer(title="log of torchtitan", recognises=_recognises, read_files=_read, rank=40)
+IMPORTER = Importer(title="log of torchtitan", recognises=_knows, read_files=_read, rank=40, marks=("step:",))

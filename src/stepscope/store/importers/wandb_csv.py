@@ -9,7 +9,7 @@ from pathlib import Path
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
 from stepscope.store.columns import require_meanings
-from stepscope.store.importer import Candidate, Importer, read_each, recognises_any
+from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, number, read_tables
 from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
 
@@ -34,10 +34,6 @@ def _is_chart(names: Sequence[str]) -> bool:
 def _is_history(names: Sequence[str]) -> bool:
     """Not the table of runs, one row a run, whose ``_step`` is the last one."""
     return "Name" not in names and "_step" in names and any(name in names for name in ("_runtime", "_timestamp"))
-
-
-def _recognises(candidate: Candidate) -> bool:
-    return recognises_any(candidate, _knows, suffixes=_SUFFIXES)
 
 
 def _read(source: Candidate) -> Imported:
@@ -149,4 +145,10 @@ def _step(row: TextRow, index: int, table: TextTable) -> int:
     return int(value)
 
 
-IMPORTER = Importer(title="CSV export of Weights & Biases", recognises=_recognises, read_files=_read, rank=70)
+IMPORTER = Importer(
+    title="CSV export of Weights & Biases",
+    recognises=_knows,
+    read_files=_read,
+    rank=70,
+    suffixes=(".csv", ".tsv", ".txt"),
+)

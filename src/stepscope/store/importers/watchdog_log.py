@@ -10,7 +10,7 @@ from stepscope.store.log_lines import SUFFIXES, reports, timeouts
 
 
 def _recognises(candidate: Candidate) -> bool:
-    return not candidate.is_folder and candidate.path.suffix in SUFFIXES and reports(candidate)
+    return candidate.path.suffix in SUFFIXES and reports(candidate)
 
 
 def _read(source: Candidate) -> Imported:

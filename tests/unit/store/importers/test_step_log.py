@@ -8,9 +8,7 @@ import pytest
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.store import importers
-from stepscope.store.importer import Importer
-from stepscope.store.importers import REGISTRY, detect, read_foreign
+from stepscope.store.importers import detect, read_foreign
 from stepscope.store.step_log import step_log
 
 WIDGET = step_log(
@@ -29,19 +27,15 @@ def steps(*numbers: int, rate: int = 56_000, prefix: str = "") -> list[str]:
     return [f"{prefix}it {n} | loss {3 - n / 100:.2f} | {rate + n:,} tok/s" for n in numbers]
 
 
-class _WithWidget:
-    """The registry of importers with one more."""
-
-    def names(self) -> tuple[str, ...]:
-        return (*REGISTRY.names(), "widget_log")
-
-    def load(self, key: str) -> Importer:
-        return WIDGET if key == "widget_log" else REGISTRY.load(key)
-
-
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importers, "REGISTRY", _WithWidget())
+def registered(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a package of the user's own registers it."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "widgets-1.0.dist-info").mkdir()
+    (folder / "widgets-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: widgets\nVersion: 1.0\n")
+    entry = f"[stepscope.store.importers]\nwidget_log = {__name__}:WIDGET\n"
+    (folder / "widgets-1.0.dist-info" / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(folder)
 
 
 def read(tmp_path: Path, lines: list[str], *, cut: int = 0) -> Imported:
