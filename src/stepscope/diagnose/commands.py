@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.units import parse_duration_ns
 from stepscope.diagnose.rule import Outcome
-from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Advice, Skipped
-from stepscope.records.training import TrainingRun
-from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.pairs import cell_of
+from stepscope.results.evidence import CellEvidence, Evidence, cell_of
+
+if TYPE_CHECKING:
+    from stepscope.records.cell import RunRecord
+    from stepscope.records.training import TrainingRun
 
 ANY_MATRIX = "stepscope bench MATRIX.yaml"
 """What rules write where any matrix does; the engine puts the run's own command in its place where there is one."""

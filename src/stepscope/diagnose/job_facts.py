@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median_low
+from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import used_in
@@ -21,11 +22,11 @@ from stepscope.records.profile import LoaderSetup
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.records.training import TrainingRun
-from stepscope.results.epochs import setting
 from stepscope.results.evidence import Evidence
-from stepscope.results.scaling import shards
 from stepscope.traces.kernel_names import FUSED
+
+if TYPE_CHECKING:
+    from stepscope.records.training import TrainingRun
 
 _SPLIT = ("tp", "pp", "ep", "cp")
 _SHARDS = ("fsdp1", "fsdp2", "deepspeed", "torchtitan")
@@ -105,6 +106,9 @@ def facts_of(summary: TraceSummary) -> JobFacts:
 
 def facts_of_run(run: TrainingRun) -> JobFacts:
     """The facts of a training run of any source, as far as its strategy and settings name them."""
+    from stepscope.results.epochs import setting  # traces have no runs
+    from stepscope.results.scaling import shards
+
     named = (run.strategy_key or run.strategy or "").lower()
     split = {kind for kind, words in _SPLIT_WORDS.items() if any(word in named for word in words)}
     for kind, names in _SPLIT_SETTINGS.items():

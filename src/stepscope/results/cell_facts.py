@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, grouped, listed
-from stepscope.stats.measured import common_steps
 from stepscope.stats.order import median
 
 if TYPE_CHECKING:
@@ -87,6 +86,8 @@ class Exposed:
 
 def exposed(cell: CellResult) -> Exposed | None:
     """Exposed communication of a cell, waiting for the last rank apart; None where it was not measured."""
+    from stepscope.stats.measured import common_steps
+
     steps = common_steps(cell.samples, cell.spec.world_size).full
     if not steps or cell.samples[0].header.comm_source == "none":
         return None

@@ -160,6 +160,16 @@ class Evidence:
         return not self.notes and not self.unread
 
 
+def name_of(run: TrainingRun) -> str:
+    """Group and label of a run: no two runs of one source have the same."""
+    return f"{run.group}: {run.label}"
+
+
+def cell_of(evidence: Evidence, run: TrainingRun) -> CellEvidence | None:
+    """The cell of `bench` that a run is; None for a run of another tool."""
+    return next((cell for cell in evidence.cells if cell.run.run_id == run.run_id), None)
+
+
 NEEDS: Mapping[str, tuple[str, str | None]] = {
     "runs": ("no training runs were given", "stepscope bench MATRIX.yaml"),
     "scaling": (

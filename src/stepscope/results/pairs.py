@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted, grouped
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.evidence import Evidence, name_of
 from stepscope.results.learning import duplicated
 
 
@@ -52,11 +52,6 @@ class Pair:
         return f"{row.speedup:.2f}x ({interval}{row.basis})"
 
 
-def name_of(run: TrainingRun) -> str:
-    """Group and label of a run: no two runs of one source have the same."""
-    return f"{run.group}: {run.label}"
-
-
 def pairs(evidence: Evidence) -> tuple[Pair, ...]:
     """Every run that has a speed-up, baselines left out."""
     by_id = {run.run_id: run for run in evidence.runs}
@@ -70,8 +65,3 @@ def pairs(evidence: Evidence) -> tuple[Pair, ...]:
 def by_group(found: Iterable[Pair]) -> dict[str, list[Pair]]:
     """Pairs of the same model, data and precision together."""
     return grouped(found, lambda pair: pair.row.group)
-
-
-def cell_of(evidence: Evidence, run: TrainingRun) -> CellEvidence | None:
-    """The cell of `bench` that a run is; None for a run of another tool."""
-    return next((cell for cell in evidence.cells if cell.run.run_id == run.run_id), None)

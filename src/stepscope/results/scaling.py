@@ -17,15 +17,11 @@ from stepscope.records.nouns import Estimate, Measured, Scaling
 from stepscope.records.training import Epoch, ScalingRow, TrainingRun
 from stepscope.results.epochs import best_accuracy, epochs_mixed, steady_epochs, steady_times
 from stepscope.results.learning import duplicated, quality, same_data, scaling_of, target_times
-from stepscope.stats.compare import ratio_of_means
+from stepscope.stats.compare import SUPERLINEAR, ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
 
 EXCELLENT, GOOD, FAIR = 0.9, 0.8, 0.5
 """Lower ends, exclusive, of the ratings of efficiency."""
-
-SUPERLINEAR = 1.05
-"""Above this efficiency n ranks do more than n times the work of one. Caches and sharded memory make that possible; a slow
-baseline makes it far more often."""
 
 NOT_EQUIVALENT = "not equivalent"
 """In place of a rating where the run does other work than its baseline: a lower accuracy, or ranks that share no data."""

@@ -162,6 +162,10 @@ MIN_REPLICATES = 4
 significant.
 """
 
+SUPERLINEAR = 1.05
+"""Above this efficiency n ranks do more than n times the work of one. Caches and sharded memory make that possible; a slow
+baseline makes it far more often."""
+
 SIGNIFICANT = 0.05
 MOST_BLOCKS = 20
 """Blocks that a series of steps is cut into at most: more say nothing new, and each gets shorter than its dependence."""

@@ -47,8 +47,8 @@ from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import exposed
 from stepscope.results.epochs import PER_EPOCH, epoch_time, exposed_fraction, setting
-from stepscope.results.evidence import Evidence
-from stepscope.results.pairs import Pair, cell_of, name_of, pairs
+from stepscope.results.evidence import Evidence, cell_of, name_of
+from stepscope.results.pairs import Pair, pairs
 from stepscope.results.scaling import shards
 
 if TYPE_CHECKING:

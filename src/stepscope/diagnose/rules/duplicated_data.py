@@ -32,9 +32,9 @@ from stepscope.diagnose.commands import remeasured
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TrainingRun
-from stepscope.results.evidence import Evidence
+from stepscope.results.evidence import Evidence, name_of
 from stepscope.results.learning import LOSS_LOWER, SEEN_TOO_OFTEN, TIME_KEPT, FirstEpochs, curves, times_seen
-from stepscope.results.pairs import Pair, name_of, pairs
+from stepscope.results.pairs import Pair, pairs
 
 _SHARE = advise(
     "give each rank its own share of the data: DataLoader(sampler=DistributedSampler(dataset)) and "

@@ -28,13 +28,14 @@ from collections.abc import Sequence
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.rule import Statement, advise
 from stepscope.diagnose.trace_facts import Part, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
-from stepscope.machine.peaks.lookup import has_tf32, peak_ratio
 from stepscope.records.finding import Skipped
 from stepscope.records.trace_rules import KernelMix
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, kernel_dtype
 
 
 def _words(part: Part) -> Statement:
+    from stepscope.machine.peaks.lookup import has_tf32, peak_ratio
+
     mixes, device = mixes_of(part.ranks), part.device
     fp32 = [kind for mix in mixes for kind in mix.kinds if kind.kind == MATRIX_FP32]
     tf32 = has_tf32(device, [kind.largest for mix in mixes for kind in mix.kinds])

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted
@@ -33,13 +34,12 @@ from stepscope.diagnose.commands import remeasured
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Finding
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.records.training import TrainingRun
-from stepscope.results.epochs import setting
-from stepscope.results.evidence import Evidence
-from stepscope.results.mfu import CONVENTION
-from stepscope.results.pairs import Pair, name_of, pairs
-from stepscope.results.scaling import SUPERLINEAR, superlinear_reasons
-from stepscope.stats.warmup import MIN_STEPS
+from stepscope.results.evidence import Evidence, name_of
+from stepscope.stats.compare import SUPERLINEAR
+
+if TYPE_CHECKING:
+    from stepscope.records.training import TrainingRun
+    from stepscope.results.pairs import Pair
 
 MAX_EFFICIENCY = Limit(
     value=SUPERLINEAR,
@@ -56,7 +56,11 @@ MAX_CONTRADICTION = Limit(
 
 def check(evidence: Evidence) -> Statement:
     finished = [run for run in evidence.runs if run.status == "ok"]
-    found = pairs(evidence)
+    found: tuple[Pair, ...] = ()
+    if evidence.scaling:
+        from stepscope.results.pairs import pairs
+
+        found = pairs(evidence)
     findings = [
         *_too_fast(evidence, (pair for pair in found if _superlinear(pair))),
         *_utilisation(evidence),
@@ -87,6 +91,8 @@ def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
     for pair in sorted(found, key=lambda pair: -pair.row.efficiency):
         by_base.setdefault(pair.base.run_id, []).append(pair)
     for worst, *others in by_base.values():
+        from stepscope.results.scaling import superlinear_reasons  # traces have no pairs
+
         row, run, base = worst.row, worst.run, worst.base
         also = ", ".join(f"{pair.run.label}: {pair.row.speedup:.2f}x" for pair in others[:4])
         yield _finding(
@@ -109,6 +115,9 @@ def _too_fast(evidence: Evidence, found: Iterable[Pair]) -> Iterator[Finding]:
 
 def _errors_of(pair: Pair) -> list[str]:
     """What the two runs show of the usual causes, all of these where they show none; then the baseline's own note."""
+    from stepscope.results.scaling import superlinear_reasons
+    from stepscope.stats.warmup import MIN_STEPS
+
     run, base = pair.run, pair.base
     found = []
     few = base.step_ns.n if base.step_ns is not None else None
@@ -139,6 +148,9 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
         if worst is not None and worst.mfu is not None and worst.mfu > MAX_MFU.value:
             yield _mfu(f"{trace.name}, rank {worst.rank}", worst.mfu, worst.formula)
     for run in evidence.runs:
+        from stepscope.results.epochs import setting
+        from stepscope.results.mfu import CONVENTION
+
         value = run.mfu if run.mfu is not None else setting(run.settings, "mfu")
         if isinstance(value, (int, float)) and value > MAX_MFU.value and run.status == "ok":
             share = value / 100 if value > 2 else value  # a source that writes per cent

@@ -43,7 +43,6 @@ from stepscope.diagnose.trace_facts import (
     waiting_share,
     window_ns,
 )
-from stepscope.machine.peaks.lookup import find
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_budget import Utilisation
@@ -193,6 +192,8 @@ def _products_said(each: RankPass, u: Utilisation, products: float, used: float)
 def _products_advice(each: RankPass, u: Utilisation) -> str:
     tensor, unknown = _tensor_share(each)
     if u.dtype == "fp32":
+        from stepscope.machine.peaks.lookup import find
+
         found = find(u.device_name or "")
         rates = {} if isinstance(found, Unavailable) else found.peak_flops_per_s
         faster = [_FASTER[key] for key in _FASTER if rates.get(key, 0.0) > rates.get("fp32", 0.0)]

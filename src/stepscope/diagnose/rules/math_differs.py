@@ -35,9 +35,8 @@ from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import learning_rate, setting
-from stepscope.results.evidence import Evidence
+from stepscope.results.evidence import Evidence, name_of
 from stepscope.results.learning import SEEN_TOO_OFTEN, losses, lossy, times_seen
-from stepscope.results.pairs import name_of
 
 MAX_APART = Limit(
     value=0.02,

@@ -54,8 +54,7 @@ from stepscope.records.imported import (
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import NEAR_CAPACITY, capacity_of, device_capacity, memory_share
 from stepscope.results.epochs import setting
-from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.pairs import cell_of
+from stepscope.results.evidence import CellEvidence, Evidence, cell_of
 
 MOST_SHARE = Limit(
     value=NEAR_CAPACITY,

@@ -29,8 +29,8 @@ from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.epochs import exposed_fraction
-from stepscope.results.evidence import Evidence
-from stepscope.results.pairs import Pair, by_group, cell_of, pairs
+from stepscope.results.evidence import Evidence, cell_of
+from stepscope.results.pairs import Pair, by_group, pairs
 
 MIN_SPEEDUP = Limit(value=1.0, unit="speed-up", source="METRICS, Scaling")
 

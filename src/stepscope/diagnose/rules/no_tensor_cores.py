@@ -26,7 +26,6 @@ from __future__ import annotations
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.rule import Limit, Statement, advise
 from stepscope.diagnose.trace_facts import Part, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
-from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
 from stepscope.records.finding import Skipped
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN, kernel_dtype
 
@@ -45,6 +44,8 @@ def _words(part: Part) -> Statement:
         return f"{format_percent(kinds[MATRIX_TENSOR])} of the products' time uses them"
     if kinds[MATRIX_UNKNOWN] > 0.5:
         return f"{format_percent(kinds[MATRIX_UNKNOWN])} of the products' time is in kernels of unknown kind"
+    from stepscope.machine.peaks.lookup import has_matrix_units, has_tf32, peak_ratio
+
     names = [kind.largest for mix in mixes for kind in mix.kinds]
     there = has_matrix_units(device, names)
     if there is None:

@@ -33,8 +33,7 @@ from stepscope.records.finding import Doubt, Finding, Skipped
 from stepscope.records.nouns import Measured
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import timed_epochs
-from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.pairs import cell_of, name_of
+from stepscope.results.evidence import CellEvidence, Evidence, cell_of, name_of
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.stats.order import MIN_INTERVAL_SAMPLES
 from stepscope.stats.warmup import MIN_STEPS, drift_fraction

@@ -38,8 +38,7 @@ from stepscope.diagnose.traced_pipeline import SLOW, TracedPipeline, traced_pipe
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.mesh import PipelineLayout
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
-from stepscope.results.pairs import name_of
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, name_of
 
 if TYPE_CHECKING:
     from stepscope.results.pipeline import MeasuredPipeline, Pipeline

@@ -36,8 +36,7 @@ from stepscope.diagnose.trace_facts import severity_of, trace_command, window_ns
 from stepscope.diagnose.traced_pipeline import SLOW, traced_pipeline
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.trace_summary import RankPass
-from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
-from stepscope.results.pairs import name_of
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, name_of
 
 if TYPE_CHECKING:
     from stepscope.results.pipeline import MeasuredPipeline

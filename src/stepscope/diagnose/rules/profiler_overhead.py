@@ -31,7 +31,6 @@ from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Doubt, Finding, Skipped
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.results.diary import step_interval
 from stepscope.results.evidence import Evidence, TraceEvidence
 
 MOST = Limit(
@@ -83,6 +82,8 @@ def _steps(evidence: Evidence, job: TraceEvidence) -> tuple[float, float] | None
     """Medians of a traced and of a timed step, ns; None where either is unknown."""
     profiled = next((p for p in evidence.profiled if job.job and p.folder.resolve() == job.job.resolve()), None)
     if profiled is not None and profiled.steps is not None and profiled.profiled_step_ns:
+        from stepscope.results.diary import step_interval
+
         timed = step_interval(profiled.steps).value
         return (profiled.profiled_step_ns, timed) if timed else None
     cell = next((c for c in evidence.cells if job.is_of(c)), None)

@@ -35,9 +35,9 @@ from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.training import TargetTime
 from stepscope.results.epochs import learning_rate
-from stepscope.results.evidence import Evidence
+from stepscope.results.evidence import Evidence, cell_of
 from stepscope.results.learning import MIN_LOST, MIN_NOISES, OTHER_WORK, Quality, losses, quality
-from stepscope.results.pairs import Pair, cell_of, pairs
+from stepscope.results.pairs import Pair, pairs
 
 LIMITS = {
     "noise": Limit(

@@ -33,8 +33,8 @@ from stepscope.diagnose.rule import Rule, Statement, advise
 from stepscope.records.finding import Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import learning_rate
-from stepscope.results.evidence import Evidence
-from stepscope.results.pairs import Pair, cell_of, pairs
+from stepscope.results.evidence import Evidence, cell_of
+from stepscope.results.pairs import Pair, pairs
 from stepscope.results.varied import SETTINGS
 
 _FACTS = (

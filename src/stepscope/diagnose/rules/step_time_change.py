@@ -35,9 +35,8 @@ from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Finding, Severity, Skipped
 from stepscope.records.training import StepChange, TrainingRun
-from stepscope.results.evidence import Evidence
+from stepscope.results.evidence import Evidence, name_of
 from stepscope.results.history import CellHistory, History, Nights, history, nights
-from stepscope.results.pairs import name_of
 from stepscope.stats.order import LEAST_CHANGE, LEAST_SIDE, MIN_RUNS, SIGNIFICANT, ChangePoint
 
 CHANGE = Limit(

@@ -35,7 +35,6 @@ from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import device_name, severity_of, trace_command, unread
 from stepscope.diagnose.unit_facts import WORTH
-from stepscope.machine.peaks import lookup
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
@@ -168,6 +167,8 @@ def _reference(
     ]
     if (rate := _bandwidth(inside)) is not None:
         return rate, _SLOW.value, "collectives inside a host"
+    from stepscope.machine.peaks import lookup
+
     found = lookup.find(device_name(summary) or "")
     if not isinstance(found, Unavailable) and found.link is not None and not found.link.optional:
         return found.link.bytes_per_s, _OF_LINKS.value, f"the links of {found.name}"

@@ -30,8 +30,7 @@ from stepscope.diagnose.rule import Rule, Statement, advise
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import written_by_several
-from stepscope.results.evidence import Evidence
-from stepscope.results.pairs import name_of
+from stepscope.results.evidence import Evidence, name_of
 
 
 def check(evidence: Evidence) -> Statement:
