@@ -1,10 +1,9 @@
-"""Where and when: cache folder, names that tell paths apart, clocks that a test can replace."""
+"""Where and when: cache folder, names that tell paths apart, and the time of day."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,14 +27,6 @@ def telling_names(paths: Sequence[Path]) -> list[str]:
         return []
     twice = next(path for at, path in enumerate(paths) if whole[at] in whole[:at])
     raise UsageError(f"{twice} is given twice", fix="name each path once")
-
-
-NS_PER_S = 1_000_000_000
-
-Clock = Callable[[], int]
-"""A monotonic clock in integer nanoseconds."""
-
-monotonic_ns: Clock = time.perf_counter_ns
 
 
 def utc_now() -> str:

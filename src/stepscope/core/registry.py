@@ -10,11 +10,12 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError, UsageError
@@ -64,6 +65,16 @@ class Registry(Generic[T]):
                 why=str(error),
                 fix=f"repair or uninstall the package that registers it under {entry.group!r}",
             ) from error
+
+    def written(self, key: str, fields: Iterable[str]) -> dict[str, Any]:
+        """Field -> its literal value, of those that the file of a shipped entry states; the file is not imported."""
+        import re  # most commands list names only
+        from ast import literal_eval
+
+        (folder,) = importlib.import_module(self.package).__path__
+        text = Path(folder, f"{key}.py").read_text(encoding="utf-8").rpartition(f"\n{self.symbol} = ")[2]
+        found = {name: re.search(rf'\b{name}=(\([^()]*\)|"[^"]*"|\d+|True|False)', text) for name in fields}
+        return {name: literal_eval(value[1]) for name, value in found.items() if value is not None}
 
     def _no_implementation(self, key: str, specs: str) -> UsageError:
         file = importlib.import_module(self.package).__file__ or self.package

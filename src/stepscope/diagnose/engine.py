@@ -14,7 +14,7 @@ from typing import get_args
 from stepscope.core.words import listed, plural
 from stepscope.diagnose.commands import concrete, own_command
 from stepscope.diagnose.job_facts import applicable
-from stepscope.diagnose.rule import Asks, Outcome, Rule
+from stepscope.diagnose.rule import Declared, Outcome, Rule
 from stepscope.diagnose.rules import REGISTRY, declared
 from stepscope.diagnose.trace_facts import reads_traces
 from stepscope.records.finding import Diagnosis, Doubt, Finding, Priority, Quiet, Skipped
@@ -210,7 +210,7 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
     return concrete(applicable(rule.check(whole), whole), evidence)
 
 
-def lacking(rule: Asks, given: Evidence) -> Skipped | None:
+def lacking(rule: Declared, given: Evidence) -> Skipped | None:
     """Why a rule cannot look at this evidence; None where all that it needs is there."""
     evidence, cut = _whole(given)
     missing = [need for need in rule.needs if not getattr(evidence, need)]

@@ -209,8 +209,8 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asks:
-    """What a rule asks for, as its file declares it.
+class Declared:
+    """What a rule asks for, as its file declares it: read from there without importing what it works with.
 
     sees: attributes of :class:`Evidence` of which at least one must be there, of a rule that says itself what it lacks:
     ``unseen`` (empty: as ``evidence.NEEDS`` says of the first), and the command that gets it.
@@ -222,6 +222,14 @@ class Asks:
     sees: tuple[str, ...] = ()
     unseen: str = ""
     unseen_command: str | None = None
+    good_news: bool = False
+    kind: VerdictKind | None = None
+    names_cause: bool = False
+
+    @property
+    def rates(self) -> bool:
+        """Whether it rates runs: it is asked last, and only of runs that no finding declares wrong."""
+        return self.good_news or "scaling_budgets" in self.needs
 
     @property
     def blind(self) -> Skipped:
@@ -234,7 +242,7 @@ class Asks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(Asks):
+class Rule(Declared):
     """A registered rule; the file's docstring is its page: what it sees, why that is bad, known problems, references.
 
     name: as users write it; unless given, the file's stem with hyphens (``launch-bound``). symptom: one line for tables of
@@ -262,11 +270,8 @@ class Rule(Asks):
     thresholds: Mapping[str, Limit] = field(default_factory=dict)
     looks_at: str = ""
     decided_by: str = ""
-    good_news: bool = False
     folded: bool = False
     claims: tuple[str, ...] = ()
-    kind: VerdictKind | None = None
-    names_cause: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.module.rpartition(".")[2].replace("_", "-"))
@@ -298,11 +303,6 @@ class Rule(Asks):
             filter(None, (self.decided_by, *(f"{name}: {limit}" for name, limit in self.thresholds.items())))
         )
         return f"| `{self.name}` | {self.symptom} | {looks_at} | {decided_by} |"
-
-    @property
-    def rates(self) -> bool:
-        """Whether it rates runs: it is asked last, and only of runs that no finding declares wrong."""
-        return self.good_news or "scaling_budgets" in self.needs
 
     @property
     def module(self) -> str:

@@ -13,7 +13,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import in_words
 from stepscope.diagnose.frameworks import used_in
-from stepscope.diagnose.rule import Asks, Limit, Rule, Statement
+from stepscope.diagnose.rule import Declared, Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Severity, Skipped, VerdictKind
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_collectives import RankWaitTotal
@@ -37,7 +37,7 @@ SHARES = {
 """From which share of the window on a part of the time is worth a finding, and a grave one."""
 
 
-def reads_traces(rule: Asks) -> bool:
+def reads_traces(rule: Declared) -> bool:
     """Whether a rule can say something where there is nothing but traces."""
     return set(rule.needs) <= {"traces"} and "traces" in (*rule.needs, *rule.any_of)
 

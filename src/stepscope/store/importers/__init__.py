@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import re
-from ast import literal_eval
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -26,9 +24,7 @@ def declared(key: str) -> Form:
     """What an importer reads, from its file without importing what it works with; the importer itself of third parties."""
     if key not in REGISTRY.shipped:
         return REGISTRY.load(key)
-    _, _, written = (Path(__path__[0]) / f"{key}.py").read_text(encoding="utf-8").rpartition("\nIMPORTER = ")
-    fields = {name: re.search(rf"\b{name}=(\([^)]*\)|\"[^\"]*\"|\w+)", written) for name in Form.__dataclass_fields__}
-    return Form(**{name: literal_eval(found[1]) for name, found in fields.items() if found is not None})
+    return Form(**REGISTRY.written(key, Form.__dataclass_fields__))
 
 
 @cache

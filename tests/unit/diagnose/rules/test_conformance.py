@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.diagnose.engine import check, page_of
-from stepscope.diagnose.rule import Rule
-from stepscope.diagnose.rules import REGISTRY, Declared, declared
+from stepscope.diagnose.rule import Declared, Rule
+from stepscope.diagnose.rules import REGISTRY, declared
 from stepscope.records.finding import Skipped
 from stepscope.results.evidence import NEEDS, Evidence
 
