@@ -31,7 +31,6 @@ from stepscope.traces.wire import (
     DECODER,
     EXACT_DECODER,
     FLOAT_LIMIT_US,
-    INT32_MAX,
     NO_TEXT,
     ONE_EXACT,
     ONE_LOOSE,
@@ -98,8 +97,6 @@ class ColumnBuilder:
         self._copied: dict[int, int] = {}
         self._flop: dict[int, int] = {}
         self._values: dict[int, str] = {}
-        self._copy_gb_per_s: dict[int, float] = {}
-        self._wide_streams: dict[int, int] = {}
         self._count = 0
         self._scanned_names: dict[bytes, int] = {}
         self._scanned_places: dict[tuple[bytes, bytes], int] = {}
@@ -236,8 +233,6 @@ class ColumnBuilder:
         add("correlation").append(correlation)
         add("external_id").append(external_id)
         add("stream").append(narrow(streams))
-        for i in np.flatnonzero(streams > INT32_MAX).tolist():
-            self._wide_streams[self._count + i] = int(streams[i])
         add("device").append(narrow(device))
         add("sequence").append(sequence)
         add("forward_thread").append(narrow(forward_thread))
@@ -271,7 +266,6 @@ class ColumnBuilder:
                 if known >= 0:
                     self._copied[base + i] = known
                     break
-        self._copy_gb_per_s.update((base + i, speed) for i in copies if (speed := args[i].copy_gb_per_s) is not None)
         if "Trace" in categories:
             i = categories.index("Trace")
             start = int(ts_ns[i])
@@ -341,7 +335,7 @@ class ColumnBuilder:
         self.profiler_window_ns = part.profiler_window_ns or self.profiler_window_ns
 
     def _by_event(self) -> tuple[dict[int, Any], ...]:
-        return self._collectives, self._copied, self._flop, self._copy_gb_per_s, self._wide_streams, self._values
+        return self._collectives, self._copied, self._flop, self._values
 
     def build(self) -> Events:
         """The columns of everything added; the builder is empty afterwards."""
@@ -365,8 +359,6 @@ class ColumnBuilder:
             copied_bytes=self._copied,
             flop=self._flop,
             values=self._values,
-            copy_gb_per_s=self._copy_gb_per_s,
-            wide_streams=self._wide_streams,
             memory=_memory_table(self._memory) if self._memory else None,
         )
 

@@ -147,8 +147,6 @@ class Events:
     copied_bytes: dict[int, int] = field(default_factory=dict)  # by event index: memcpy and memset sizes
     flop: dict[int, int] = field(default_factory=dict)  # by event index, where the profiler recorded it
     values: dict[int, str] = field(default_factory=dict)  # by event index: JSON of other inputs, WITH_VALUES
-    copy_gb_per_s: dict[int, float] = field(default_factory=dict)  # by event index: as the profiler recorded it
-    wide_streams: dict[int, int] = field(default_factory=dict)  # by event index: numbers beyond int32, as written
     memory: MemoryInstants | None = None
 
     def __len__(self) -> int:

@@ -37,7 +37,7 @@ class Args(msgspec.Struct, gc=False, rename={
     "group_size": "Group size", "group_ranks": "Process Group Ranks", "group_sequence": "Seq",
     "comms_id": "Comms Id", "label": "name", "allocated": "Total Allocated", "reserved": "Total Reserved",
     "memory_bytes": "Bytes", "device_type": "Device Type", "device_id": "Device Id", "copied": "bytes",
-    "copy_gb_per_s": "memory bandwidth (GB/s)", "source_rank": "Src Rank", "destination_rank": "Dst Rank",
+    "source_rank": "Src Rank", "destination_rank": "Dst Rank",
 }):  # fmt: skip
     correlation: int = NONE
     external_id: int = NONE
@@ -49,7 +49,6 @@ class Args(msgspec.Struct, gc=False, rename={
     types: msgspec.Raw = NO_TEXT
     values: msgspec.Raw = NO_TEXT
     copied: int | str = NONE
-    copy_gb_per_s: float | None = None
     size: int | str = NONE
     flops: int = NONE
     collective: str | None = None

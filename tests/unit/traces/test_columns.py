@@ -55,12 +55,11 @@ def test_the_scan_reads_other_writers_layouts(space: bytes) -> None:
     assert device_rows(block, kineto=False) == [(b"kernel", b"k", b"0", b"7", b"10.500", b"2.250")]
 
 
-def test_an_unset_stream_is_none_in_the_column_and_kept_as_written(tmp_path: Path) -> None:
+def test_an_unset_stream_is_that_of_its_thread(tmp_path: Path) -> None:
     path = tmp_path / "rank-0.json"
     path.write_bytes(b'{"traceEvents":[' + ONE + b"]}")
     events = load_traces(path).ranks[0].events
-    assert events.wide_streams == {0: 2**32 - 1}
-    assert events.stream.tolist() == [7]  # from its thread
+    assert events.stream.tolist() == [7]
 
 
 @pytest.mark.parametrize(
