@@ -40,9 +40,7 @@ def dead() -> Owner:
     """The owner that a process was which has ended."""
     line = "from stepscope.launch.netns.namespaces import this_process; print(this_process())"
     done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
-    found = parse_owner(done.stdout.strip())
-    assert found is not None
-    return found
+    return parse_owner(done.stdout.strip())
 
 
 def test_a_process_whose_owner_has_ended_is_ended(sleeper: Sleeper, dead: Owner) -> None:

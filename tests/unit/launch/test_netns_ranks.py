@@ -35,7 +35,6 @@ def test_the_report_of_a_failure_is_read_as_torchruns_is() -> None:
 def test_a_rank_that_ignores_sigterm_is_killed() -> None:
     line = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdout.readline()
     end_ranks([Rank(0, 0, 0, process)], grace_s=0.2)
     process.stdout.close()

@@ -49,7 +49,6 @@ def test_a_recorder_that_does_not_answer_is_not_waited_for(tmp_path: Path, monke
     flight.BlackBox(rank=0, world_size=2).leave(cell, timeout_s=0.05)
     never.set()
     dump = read_dump(cell.flight(0))
-    assert dump.unavailable is not None
     assert "did not respond within 0.05 s" in dump.unavailable
 
 

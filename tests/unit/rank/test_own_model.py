@@ -62,7 +62,6 @@ def batch(size, generator):
 def test_parameters_order_of_gradients_and_flop_are_measured(write: Callable[..., None]) -> None:
     write(LINEAR)
     facts = ask(model={"width": 5}).facts
-    assert facts is not None
     assert [(p.name, p.numel, p.dtype, p.shape) for p in facts.parameters] == [
         ("0.weight", 30, "float32", (5, 6)), ("0.bias", 5, "float32", (5,)),
         ("2.weight", 15, "float32", (3, 5)), ("2.bias", 3, "float32", (3,)),
@@ -74,7 +73,6 @@ def test_parameters_order_of_gradients_and_flop_are_measured(write: Callable[...
 def test_the_dtype_is_that_of_the_precision(write: Callable[..., None]) -> None:
     write(LINEAR)
     facts = ask(precision="bf16").facts
-    assert facts is not None
     assert {p.dtype for p in facts.parameters} == {"bfloat16"}
 
 
@@ -92,8 +90,6 @@ def test_causal_attention_counts_half_on_the_cpu_too(write: Callable[..., None])
         return Attend(causal)
     """)
     full, half = (ask(model={"causal": c}, dataset_options={"input": "16:5"}).facts for c in (False, True))
-    assert full is not None
-    assert half is not None
     attention = 4 * 16 * 16 * 8
     assert full.forward_flops_per_sample == attention + 2 * 8 * 5 * 16
     assert half.forward_flops_per_sample == attention // 2 + 2 * 8 * 5 * 16
@@ -107,10 +103,8 @@ def test_the_state_of_its_own_optimizer_is_measured(write: Callable[..., None]) 
     """)
     mine, theirs = ask(), ask(optimizer="sgd")
     assert mine.optimizer
-    assert mine.facts is not None
     assert mine.facts.optimizer_bytes == 2 * 4 * 21
     assert not theirs.optimizer
-    assert theirs.facts is not None
     assert theirs.facts.optimizer_bytes is None
 
 

@@ -42,7 +42,6 @@ def test_flushed_steps_are_on_disk_before_the_recorder_closes(tmp_path: Path) ->
         assert recorder.timed_step_ns == [10]
         assert recorder.epoch_step_ns == {0: 67}
         assert recorder.epoch_loss == {0: 6.0}
-    assert read is not None
     assert [(s.step, s.step_ns, s.warmup, s.loss_sum) for s in read.steps] == [
         (0, 50, True, 3.0),
         (1, 10, False, 2.0),
@@ -55,7 +54,6 @@ def test_a_loss_that_is_not_finite_is_recorded_as_unknown(tmp_path: Path) -> Non
     with Recorder(path, HEADER) as recorder:
         recorder.add(facts(0), pending(5), torch.tensor(float("nan")))
     read = read_samples(path)
-    assert read is not None
     assert read.steps[0].loss_sum is None
     assert math.isnan(recorder.epoch_loss[0])
 
@@ -66,7 +64,6 @@ def test_a_second_round_goes_on_in_the_same_file(tmp_path: Path) -> None:
         with Recorder(path, HEADER) as recorder:
             recorder.add(facts(step), pending(5), torch.tensor(1.0))
     read = read_samples(path)
-    assert read is not None
     assert [s.step for s in read.steps] == [0, 1]
 
 

@@ -44,7 +44,6 @@ def test_sigterm_ends_a_rank_that_sits_in_a_library_call_and_lets_the_interprete
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT.replace("{where}", where)], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         if where == "library":
             process.send_signal(signal.SIGUSR1)  # not a reason to leave

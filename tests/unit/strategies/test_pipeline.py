@@ -54,13 +54,11 @@ def test_what_has_no_schedule_is_refused(model: ModelFacts, where: Setting, opti
     import re
 
     reason = STRATEGY.requires(model, where, PipelineOptions(**options))
-    assert reason is not None
     assert re.search(said, reason), reason
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     reason = STRATEGY.requires(MLP, setting(8, micro_batch=3, precision="amp_fp16"), PipelineOptions())
-    assert reason is not None
     assert reason.count(";") == 3, reason
 
 
@@ -84,12 +82,10 @@ def test_micro_batches_in_flight_keep_the_whole_batch_that_they_are_views_of(mic
     spec = WORKLOADS.load("deep_mlp")
     model = spec.facts(spec.options(depth=16, width=512), InputNeeds(kind="features", num_features=512), "float32")
     plan = STRATEGY.memory_plan(model, setting(micro_batch=512), PipelineOptions(micro_batches=micro_batches))
-    assert plan.activations is not None
     assert sum(plan.activations.values()) == kept
     gpipe = STRATEGY.memory_plan(
         model, setting(micro_batch=512), PipelineOptions(micro_batches=micro_batches, schedule="gpipe")
     )
-    assert gpipe.activations is not None
     assert sum(gpipe.activations.values()) == 9_437_184
 
 

@@ -41,7 +41,6 @@ def test_captures_are_told_apart_by_their_names(tmp_path: Path) -> None:
     for mode, summary in found.items():
         assert [p.facts.rank for p in summary.ranks] == [0, 1]
         assert all(Path(p.facts.file).name.startswith(mode) for p in summary.ranks)
-        assert summary.collectives is not None
         assert all(len(i.ranks) == 2 for i in summary.collectives.instances)
 
 

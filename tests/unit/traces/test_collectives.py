@@ -27,9 +27,6 @@ from stepscope.traces.groups import ranks_in
 from stepscope.traces.load import load_traces
 from stepscope.traces.waiting import job_collectives
 
-SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
-real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real traces at {SHARED}")
-
 
 @pytest.mark.parametrize(
     ("kernel", "op", "dtype"),
@@ -183,45 +180,6 @@ def test_a_trace_without_communication_has_no_collectives(tmp_path: Path) -> Non
     empty = tmp_path / "rank-1.json"
     empty.write_text(json.dumps({"traceEvents": []}))
     assert rank_communication(load_traces(empty).ranks[0]).collectives == ()
-
-
-@real
-@pytest.mark.shared_data
-def test_old_kernels_get_op_and_bytes_from_the_operator_around_their_launch() -> None:
-    for trace in load_traces(SHARED / "dlrm-v100-8rank").ranks:
-        found = rank_communication(trace).collectives
-        a, r = "all_to_all", "all_reduce"
-        assert [c.op for c in found] == [a, a, a, a, r, a, r, r]
-        assert {c.op_source for c in found} == {"launch"}
-        assert found[0].size_bytes == 6144 * 4
-        assert found[4].size_bytes == 394_241 * 4
-        for c in found:
-            _parts_sum(c)
-
-
-@real
-@pytest.mark.shared_data
-def test_nccl_arguments_give_bytes_dtype_and_group() -> None:
-    (trace,) = load_traces(SHARED / "nccl-meta-a100-rank0of2").ranks
-    found = rank_communication(trace).collectives
-    assert len(found) == 21
-    assert {c.op_source for c in found} == {"arguments"}
-    first = found[0]
-    assert (first.op, first.dtype, first.size_bytes) == ("broadcast", "float32", 53_120 * 4)
-    assert first.group is not None
-    assert first.group.ranks == (0, 1)
-    assert [c.step for c in found] == [4] * 7 + [5] * 7 + [6] * 7
-
-
-@real
-@pytest.mark.shared_data
-def test_generic_kernels_are_named_from_their_host_call_and_unknown_without_one() -> None:
-    (trace,) = load_traces(SHARED / "resnet-ddp-mi300-rank0of8").ranks
-    found = rank_communication(trace).collectives
-    assert [c.op for c in found[:5]] == ["unknown"] * 5
-    assert all(c.launch_ns is None and c.size_bytes is None for c in found[:5])
-    assert {c.op for c in found[5:]} == {"broadcast", "all_reduce"}
-    assert found[8].size_bytes == 17_632_384
 
 
 def _nccl_file(folder: Path, config: list[dict[str, Any]], *, args: dict[str, Any] | None = None) -> Path:

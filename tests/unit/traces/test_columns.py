@@ -1,14 +1,35 @@
-"""Columns that grow block by block, and numbers that do not fit them."""
+"""Columns that grow block by block, and numbers that do not fit them.
+
+Microseconds to nanoseconds, exactly.
+
+device_rows: counts every device event, or gives the block back.
+"""
 
 from __future__ import annotations
 
+import json
+from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.trace_builder import build, rank_text
 
 from stepscope.traces.load import load_traces
-from stepscope.traces.wire import GrowingColumn, as_number, device_rows, from_texts, narrow, snug, wide
+from stepscope.traces.wire import (
+    FLOAT_LIMIT_US,
+    RANGE_US,
+    GrowingColumn,
+    as_number,
+    device_rows,
+    from_floats,
+    from_texts,
+    narrow,
+    snug,
+    wide,
+)
 
 ONE = (
     b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":10.500,"dur":2.250,'
@@ -79,3 +100,123 @@ def test_the_narrowest_type_that_holds_a_column(numbers: list[int], least: type,
     made = snug(np.array(numbers, dtype=np.int64), least=least)
     assert made.dtype == dtype
     assert made.tolist() == numbers
+
+
+def exact(text: str) -> int:
+    return int((Decimal(text) * 1000).to_integral_value(ROUND_HALF_EVEN))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0", "1", "-1", "0.001", "-0.001", "-0.5", "1.5", "1712195495505582.988", "1712195495505582", "1.5e3", "2E-3",
+        "1.5e+03", "12.3456", "0.0005", "0.0015", "123456789.1", "1e15", "9007199254740992", "4203669604595.407",
+    ],
+)  # fmt: skip
+def test_a_text_is_taken_digit_by_digit(text: str) -> None:
+    assert from_texts([text.encode()]).tolist() == [exact(text)]
+    assert from_texts([f'"{text}"'.encode()]).tolist() == [exact(text)]
+    assert from_texts([b"1.000", text.encode(), b"2"]).tolist() == [1000, exact(text), 2000]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "null", "true", "x", "1.2.345", "1.2.3", "NaN", "inf", "1e999999999", "9" * 30, "-1e17", '"', "é"],
+)
+def test_anything_else_is_refused_at_once(text: str) -> None:
+    with pytest.raises(ValueError, match=r"time|number"):
+        from_texts([text.encode()])
+
+
+@given(st.integers(-(2**43) * 1000 + 1000, 2**43 * 1000 - 1000))
+def test_floats_below_the_limit_tell_every_nanosecond(ns: int) -> None:
+    text = str(Decimal(ns) / 1000)
+    assert abs(float(text)) < FLOAT_LIMIT_US
+    assert from_floats(np.array([float(text)])).tolist() == [ns]
+    assert from_texts([text.encode()]).tolist() == [ns]
+
+
+@given(st.integers(-int(RANGE_US), int(RANGE_US)))
+def test_whole_microseconds_of_any_size_are_exact(us: int) -> None:
+    assert from_floats(np.array([float(us)])).tolist() == [us * 1000]
+    assert from_texts([str(us).encode()]).tolist() == [us * 1000]
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, float("nan"), float("inf"), 2.0**53 + 2])
+def test_floats_out_of_range_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="64 bits"):
+        from_floats(np.array([1.0, value]))
+
+
+def test_nothing_gives_nothing() -> None:
+    assert from_texts([]).tolist() == from_floats(np.empty(0)).tolist() == []
+
+
+def block_of(text: str) -> bytes:
+    begin = text.index('"traceEvents": [') + len('"traceEvents": [')
+    return text[begin : text.rindex("\n  ]")].encode()
+
+
+@pytest.mark.parametrize("generation", ["relative", "lines", "absolute", "whole"])
+def test_every_generation_of_kinetos_own_layout_is_scanned(generation: str) -> None:
+    job = build(generation=generation)
+    rows = device_rows(block_of(rank_text(job, 0)))
+    assert sum(not r[0].startswith(b"user") for r in rows) == job.truth[0].device_events
+    assert sum(r[1].startswith(b"ProfilerStep#") for r in rows) == len(job.truth[0].steps)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("void mm_kernel", 'void \\"mm\\"_kernel'),
+        ('"dur": 100.000', '"dur": -1.000'),
+        ('"dur": 100.000', '"dur": 1e2'),
+        ('"cat": "kernel"', '"cat": "concurrent_kernel"'),
+        ('"dur": 20.000', '"duration": 20.000'),
+        ('"name": "ProfilerStep#10", "pid": 100', '"name": "ProfilerStep#10", "x": 1, "pid": 100'),
+    ],
+)
+def test_a_block_that_does_not_add_up_is_given_back(old: str, new: str) -> None:
+    text = rank_text(build(), 0)
+    assert old in text
+    assert device_rows(block_of(text.replace(old, new, 1))) is None
+
+
+@pytest.mark.parametrize("layout", ["default", "compact", "indent1", "indent2", "indent4", "bare", "sorted"])
+def test_other_layouts_are_scanned_in_full_or_given_back(layout: str) -> None:
+    job = build()
+    text = rank_text(job, 0, layout=layout)
+    rows = device_rows(text.encode(), kineto=False)
+    if layout == "sorted":
+        assert rows is None
+    else:
+        assert sum(not r[0].startswith(b"user") for r in rows) == job.truth[0].device_events
+        assert sum(r[0].startswith(b"user") for r in rows) == len(job.truth[0].steps)
+
+
+def test_a_step_that_the_pattern_passes_by_gives_the_block_back() -> None:
+    step = {
+        "args": {},
+        "cat": "user_annotation",
+        "dur": 5,
+        "name": "ProfilerStep#3",
+        "ph": "X",
+        "pid": 1,
+        "tid": 1,
+        "ts": 2,
+    }
+    assert device_rows(json.dumps(step).encode(), kineto=False) is None
+    of_device = {
+        "ph": "X",
+        "cat": "gpu_user_annotation",
+        "name": "ProfilerStep#3",
+        "pid": 0,
+        "tid": 7,
+        "ts": 2,
+        "dur": 5,
+    }
+    assert device_rows(json.dumps(of_device).encode(), kineto=False) == []
+
+
+def test_a_block_without_device_events_has_no_rows() -> None:
+    assert device_rows(b'\n  {\n    "ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1\n  }') == []

@@ -67,7 +67,6 @@ def test_a_slower_run_is_slower_and_the_kernel_that_did_it_stands_first() -> Non
     assert found.verdict == "slower"
     assert found.ratio == pytest.approx(170 / 120)
     assert found.ratio_low is not None
-    assert found.p_value is not None
     assert found.p_value < 0.01
     first = found.kernels[0]
     assert (first.name, first.delta_ns, first.ratio, first.before_calls) == ("gemm", 50.0, 1.5, 1.0)
@@ -158,7 +157,6 @@ def test_with_six_steps_a_side_a_kernel_that_changed_is_significant_among_many_a
         return profile(trace(*rows))
 
     found = {row.name: row for row in diff(made(1.0, "old_kernel"), made(1.5, "new_kernel"), limit=None).kernels}
-    assert found["k7"].p_value is not None
     assert found["k7"].p_value < 0.01
     assert (found["new_kernel"].presence, found["new_kernel"].p_value) == ("new", None)
     assert (found["old_kernel"].presence, found["old_kernel"].p_value) == ("gone", None)

@@ -1,13 +1,20 @@
-"""Flight recorders side by side: dumps written down by hand, one fault each."""
+"""Flight recorders side by side: dumps written down by hand, one fault each.
+
+Dumps of 16 ranks of which two were broken on purpose: both are found, and nobody else is blamed.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepscope.records.nccl import FlightDump, FlightEntry, FlightFinding, FlightGroup
+from stepscope.store.importers.flight_recorder import read_folder
 from stepscope.traces.flight import compare, culprits, summary
 
 WORLD = (0, 1, 2)
@@ -301,6 +308,23 @@ def test_the_summary_names_every_culprit_once_and_counts_the_rest() -> None:
     groups = {str(g): WORLD for g in range(6)}
     waits = [dump(r, *(pending(1, group=str(g), record_id=g) for g in range(6)), groups=groups) for r in (0, 2)]
     text = summary(compare([*waits, dump(1, groups=groups)], world_size=3))
-    assert text is not None
     assert text.count("rank 1 never called") == 1, "it is missing everywhere: once is enough"
     assert summary(()) is None
+
+
+DATA = Path(__file__).parents[3].parent / "shared" / "data" / "flight_recorder"
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is not there")
+@pytest.mark.parametrize("name", ["gpu_error_1st", "lock_gil_1st"])
+@pytest.mark.parametrize("lost", [None, 0, 5, 8, 15])
+def test_the_causes_name_the_ranks_that_were_broken_whichever_healthy_dump_is_lost(name: str, lost: int | None) -> None:
+    log = (DATA / name / "fault_injection.log").read_text()
+    broken = set(json.loads(re.findall(r"Fault ranks: (\[.*\])", log)[0]))
+    dumps = read_folder(DATA / name).dumps
+    assert [d.rank for d in dumps] == list(range(16))
+    findings = compare([d for d in dumps if d.rank != lost], world_size=16)
+    assert set(culprits(findings)) == broken
+    assert any(f.kind == "incomplete_dump" and lost in f.ranks for f in findings) is (lost is not None)
+    assert not [f for f in findings if "mismatch" in f.kind]

@@ -1,18 +1,25 @@
-"""Idle time by cause: a planted late host, loader or wait shows under its own name."""
+"""Idle time by cause: a planted late host, loader or wait shows under its own name.
+
+Launch delays, late launches and the length of the queue.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.hand_events import Row, call, kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
+from stepscope.records.trace_work import LaunchStatistics
 from stepscope.report.views import trace_budget
-from stepscope.traces.activity import verdict_of
-from stepscope.traces.idle import REFILL_NS
+from stepscope.traces.activity import activity_of, verdict_of
+from stepscope.traces.events import RankTrace
+from stepscope.traces.idle import REFILL_NS, launch_statistics, queue_length
 from stepscope.traces.job import analyse_job
 from stepscope.traces.load import Wanted
+from stepscope.traces.nesting import launches_of
 from stepscope.traces.rank_pass import analyse
 
 OURS = {
@@ -45,7 +52,6 @@ def test_what_a_rank_does_after_a_short_wait_is_its_host_being_late(tmp_path: Pa
 def idled(*rows: Row) -> dict[str, tuple[int, str | None]]:
     """Idle ns and main call by cause, between a kernel that ends at 1,000 us and one that is launched later."""
     found = analyse(trace(launch(0, 5_000, 1), kernel("a", 10_000, 1_000_000, 1), *rows), Wanted())
-    assert found.budget is not None
     assert sum(i.idle_ns for i in found.idle) == found.budget.parts.idle_ns
     return {i.cause: (i.idle_ns, i.call) for i in found.idle}
 
@@ -93,7 +99,6 @@ def test_a_cpu_job_idles_outside_operators(tmp_path: Path) -> None:
     job = build(device="gloo", world=2, steps=4, data_ns=300_000)
     summary = analyse_job([write_job(job, tmp_path)], wanted=Wanted(sections=frozenset({"idle"})))
     for each in summary.ranks:
-        assert each.budget is not None
         found = {i.cause: i.idle_ns for i in each.idle}
         assert set(found) == {"data", "outside_operators"}
         assert sum(found.values()) == each.budget.parts.idle_ns
@@ -120,3 +125,68 @@ def test_a_launch_that_was_not_recorded_is_said_so(tmp_path: Path) -> None:
     for each in summary.ranks:
         assert {i.cause for i in each.idle} <= {"unknown"}
         assert {s.boundary for s in each.steps} == {"host"}
+
+
+def statistics(made: RankTrace) -> LaunchStatistics | None:
+    return launch_statistics(made, launches_of(made.events, activity_of(made.events).indices))
+
+
+def test_delay_runs_from_the_start_of_the_call_to_the_start_of_the_work() -> None:
+    found = statistics(trace(launch(0, 4, 1), launch(10, 14, 2), kernel("a", 6, 9, 1), kernel("b", 30, 31, 2)))
+    assert (found.delay.min_ns, found.delay.max_ns, found.delay.mean_ns) == (6, 20, 13.0)
+    assert found.call.median_ns == 4
+
+
+def test_work_shorter_than_its_launch_is_counted_with_what_both_take() -> None:
+    found = statistics(trace(launch(0, 4, 1), launch(10, 14, 2), kernel("a", 6, 9, 1), kernel("b", 30, 39, 2)))
+    assert (found.short_count, found.short_ns, found.short_call_ns) == (1, 3, 4)
+
+
+def test_a_launch_is_late_when_its_stream_had_nothing_left_to_do() -> None:
+    found = statistics(trace(
+        launch(0, 1, 1), launch(2, 3, 2), launch(50, 51, 3),
+        kernel("a", 5, 20, 1), kernel("b", 20, 30, 2), kernel("c", 55, 60, 3), kernel("other stream", 1, 100, stream=9),
+    ))  # fmt: skip
+    assert (found.late_count, found.late_share) == (1, 0.5)
+
+
+def test_events_without_a_launch_and_events_before_their_launch_are_counted() -> None:
+    found = statistics(trace(launch(10, 12, 1), kernel("a", 8, 20, 1), kernel("b", 30, 40)))
+    assert (found.launched, found.unlinked, found.early) == (1, 1, 1)
+
+
+def test_without_any_launch_in_the_file_the_figures_are_unknown_with_the_reason() -> None:
+    found = statistics(trace(kernel("a", 8, 20), kernel("b", 30, 40)))
+    assert (found.delay, found.queue, found.late_share, found.unlinked) == (None, None, None, 2)
+    assert found.unavailable is not None
+
+
+def test_a_cpu_trace_has_no_launches() -> None:
+    assert statistics(trace(op("aten::mm", 0, 5))) is None
+
+
+def test_launches_per_second_are_over_the_time_the_host_launched_in() -> None:
+    calls = [launch(10 * i, 10 * i + 10, i + 1) for i in range(5)]
+    work = [kernel("a", 100 + i, 101 + i, i + 1) for i in range(5)]
+    found = statistics(trace(*calls, *work))
+    assert found.launches_per_s == 5 / 50e-9
+
+
+def test_the_queue_holds_what_is_launched_and_not_started() -> None:
+    found = queue_length(np.array([0, 10, 20]), np.array([40, 60, 80]), slices=4)
+    assert found.longest == 3
+    assert found.mean == (1 * 10 + 2 * 10 + 3 * 20 + 2 * 20 + 1 * 20) / 80
+    assert found.empty_share == 0.0
+    assert found.times_ns == (0, 20, 40, 60)
+    assert found.longest_by_slice == (2, 3, 2, 1)
+
+
+def test_the_queue_is_empty_where_work_starts_at_once() -> None:
+    found = queue_length(np.array([0, 10]), np.array([0, 30]))
+    assert (found.longest, found.empty_share) == (1, 10 / 30)
+
+
+def test_no_work_makes_no_queue() -> None:
+    nothing = np.zeros(0, dtype=np.int64)
+    assert queue_length(nothing, nothing) is None
+    assert queue_length(np.array([5]), np.array([5])) is None

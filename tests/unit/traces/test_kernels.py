@@ -1,4 +1,11 @@
-"""Kernels by name: figures against the reference answers, classes and matrix units by name."""
+"""Kernels by name: figures against the reference answers, classes and matrix units by name.
+
+Copies by kind: sizes, rates and the time that no kernel hid.
+
+What kernels of real traces work on, by their names.
+
+Kernels by what they do: every spelling of communication, and compute that merely looks like it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +14,24 @@ from pathlib import Path
 
 import pytest
 from tests.hand_events import copy, kernel, op, trace
+from tests.trace_layout import write
 
-from stepscope.traces.kernel_names import uses_tensor_cores
-from stepscope.traces.kernels import kernel_table
-from stepscope.traces.load import load_traces
-
-SETS = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
+from stepscope.traces.kernel_names import (
+    BANDWIDTH,
+    FUSED,
+    MATRIX_FP32,
+    MATRIX_TENSOR,
+    MATRIX_UNKNOWN,
+    MATRIX_VECTOR,
+    OTHER,
+    Work,
+    is_communication,
+    kernel_kind,
+    uses_tensor_cores,
+    work_of,
+)
+from stepscope.traces.kernels import copy_kind, copy_table, kernel_table
+from stepscope.traces.load import load_file
 
 
 @pytest.mark.parametrize(
@@ -58,7 +77,6 @@ def test_a_name_that_tells_neither_stays_unknown(name: str) -> None:
 def test_each_name_has_its_own_mean_minimum_and_maximum_however_many_names_there_are() -> None:
     rows = [kernel(f"k{i}", 100 * i + 10 * run, 100 * i + 10 * run + 1 + run) for i in range(15) for run in range(3)]
     table = kernel_table(trace(*rows))
-    assert table is not None
     assert len(table.rows) == 15
     assert {(r.calls, r.total_ns, r.min_ns, r.max_ns, r.mean_ns, r.median_ns) for r in table.rows} == {
         (3, 6, 1, 3, 2.0, 2.0)
@@ -67,23 +85,20 @@ def test_each_name_has_its_own_mean_minimum_and_maximum_however_many_names_there
 
 def test_what_the_limit_leaves_out_is_counted() -> None:
     table = kernel_table(trace(kernel("a", 0, 5), kernel("b", 5, 7), kernel("b", 7, 9), kernel("c", 9, 10)), limit=1)
-    assert table is not None
     assert [r.name for r in table.rows] == ["a"]
     assert (table.left_out_names, table.left_out_calls, table.left_out_ns, table.total_ns) == (2, 3, 5, 10)
 
 
 def test_the_median_of_an_even_number_of_runs_lies_between_the_middle_two() -> None:
     table = kernel_table(trace(*(kernel("a", 100 * i, 100 * i + d) for i, d in enumerate((9, 1, 4, 2)))))
-    assert table is not None
     assert table.rows[0].median_ns == 3.0
 
 
 def test_shares_of_compute_time_leave_communication_out() -> None:
-    table = kernel_table(trace(
+    table = (kernel_table(trace(
         kernel("volta_sgemm_64x64_nn", 0, 10), kernel("nvjet_x", 10, 40), kernel("mine", 40, 100),
         kernel("ncclDevKernel_AllReduce", 100, 900),
-    ))  # fmt: skip
-    assert table is not None
+    )))  # fmt: skip
     assert (table.tensor_core_share, table.other_share, table.unknown_share) == (0.3, 0.1, 0.6)
     assert {r.work for r in table.rows} == {"compute", "communication"}
 
@@ -92,20 +107,148 @@ def test_copies_and_operators_are_no_kernels() -> None:
     assert kernel_table(trace(op("aten::mm", 0, 9), copy("Memcpy DtoD (Device -> Device)", 0, 5))) is None
 
 
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SETS.is_dir(), reason="the real traces are not beside this checkout")
 @pytest.mark.parametrize(
-    "name", ["dlrm-v100-8rank", "nccl-meta-a100-rank0of2", "ns-resolution-v100", "resnet-ddp-mi300-rank0of8"]
+    ("name", "kind", "memory"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "HtoD", "pageable"),
+        ("Memcpy HtoD (Pinned -> Device)", "HtoD", "pinned"),
+        ("Memcpy DtoH (Device -> Pinned)", "DtoH", "pinned"),
+        ("Memcpy DtoD (Device -> Device)", "DtoD", None),
+        ("Memcpy PtoP (Device -> Device)", "PtoP", None),
+        ("Memcpy HtoD (Host -> Device)", "HtoD", None),
+        ("CopyDeviceToHost", "DtoH", None),
+        ("Memset (Device)", "memset", None),
+        ("__amd_rocclr_fillBufferAligned", "memset", None),
+        ("something else", "other", None),
+    ],
 )
-def test_the_figures_of_real_traces_equal_the_reference(name: str) -> None:
-    reference = json.loads((SETS / name / "reference.json").read_text())["ranks"]
-    for each in load_traces(SETS / name).ranks:
-        table = kernel_table(each)
-        assert table is not None
-        expected = {k["name"]: k for k in reference[str(each.rank)]["kernels"] if k["type"] != "memory"}
-        assert len(table.rows) == len(expected)
-        for row in table.rows:
-            k = expected[row.name]
-            assert (row.calls, row.min_ns, row.max_ns) == (k["count"], k["min"], k["max"])
-            assert row.total_ns == k["sum"]
-            assert row.work == {"computation": "compute", "communication": "communication"}[k["type"]]
+def test_names_tell_direction_and_host_memory(name: str, kind: str, memory: str | None) -> None:
+    assert copy_kind(name) == (kind, memory)
+
+
+def test_a_rate_is_bytes_over_time_of_the_copies_whose_size_is_known() -> None:
+    name = "Memcpy HtoD (Pinned -> Device)"
+    table = copy_table(
+        trace(copy(name, 0, 100, size_bytes=1000), copy(name, 200, 500, size_bytes=5000), copy(name, 600, 900))
+    )
+    (row,) = table.rows
+    assert (row.calls, row.sized_calls, row.size_bytes, row.largest_bytes, row.median_bytes) == (
+        3,
+        2,
+        6000,
+        5000,
+        3000.0,
+    )
+    assert row.bytes_per_s == 6000 / 400e-9
+
+
+def test_without_sizes_the_rate_is_unknown() -> None:
+    table = copy_table(trace(copy("Memcpy DtoH (Device -> Pageable)", 0, 100)))
+    assert (table.rows[0].size_bytes, table.rows[0].bytes_per_s) == (None, None)
+
+
+def test_exposed_is_what_neither_computation_nor_communication_covers() -> None:
+    table = (copy_table(trace(
+        copy("Memcpy HtoD (Pinned -> Device)", 0, 100), copy("Memcpy DtoD (Device -> Device)", 50, 150, stream=9),
+        kernel("gemm", 20, 40, stream=1), kernel("ncclDevKernel_AllReduce", 140, 200, stream=2),
+    )))  # fmt: skip
+    assert {r.kind: r.exposed_ns for r in table.rows} == {"HtoD": 80, "DtoD": 90}
+    assert (table.busy_ns, table.exposed_ns) == (150, 120)
+
+
+def test_a_trace_without_copies_has_no_table() -> None:
+    assert copy_table(trace(op("aten::copy_", 0, 5), kernel("k", 0, 5))) is None
+
+
+KINDS = {
+    "ampere_sgemm_128x64_nn": MATRIX_FP32,
+    "volta_sgemm_32x128_tn": MATRIX_FP32,
+    "volta_scudnn_128x64_relu_interior_nn_v1": MATRIX_FP32,
+    "void cutlass::Kernel<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(cutlass_80_simt_sgemm::Params)": MATRIX_FP32,
+    "void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, true, false, true>": MATRIX_FP32,
+    "void gemmSN_TN_kernel<float, 128, 16, 2, 4, 4, 4, true>": MATRIX_FP32,
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn": MATRIX_TENSOR,
+    "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn": MATRIX_TENSOR,
+    "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw": MATRIX_TENSOR,
+    "Cijk_Ailk_Bljk_BBS_BH_MT128x128x32_MI16x16x16x1_SN": MATRIX_TENSOR,
+    "void cutlass::Kernel<cutlass_75_simt_hgemm_128x128_8x2_nn_align1>": MATRIX_VECTOR,
+    "my_gemm_v2": MATRIX_UNKNOWN,
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>": BANDWIDTH,
+    "void at::native::batch_norm_collect_statistics_kernel<at::native::InvStd, float>": BANDWIDTH,
+    "void cudnn::bn_fw_tr_1C11_singleread<float, 512, true, 1, 2, 0>": BANDWIDTH,
+    "void at::native::multi_tensor_apply_kernel<at::native::TensorListMetadata<2>>": BANDWIDTH,
+    "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>": BANDWIDTH,
+    "void splitKreduce_kernel<32, 16, int, float, float, float, float, true>": BANDWIDTH,
+    "triton_poi_fused_add_relu_3": FUSED,
+    "triton_red_fused_native_layer_norm_0": FUSED,
+    "void split_embedding_codegen_forward_unweighted_kernel<float>": OTHER,
+    "fbgemm_gpu_permute_1D": OTHER,
+    "SubTensorOpWithCastTensor1d": BANDWIDTH,
+    "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>": MATRIX_FP32,
+    "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>": MATRIX_FP32,
+    "void cudnn::cnn::reduce_wgrad_nchw_helper<float, float>(void": BANDWIDTH,
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
+def test_the_kind_follows_from_the_name(name: str, kind: str) -> None:
+    assert kernel_kind(name) == kind
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)",
+        "ncclSymDevKernel_AllGather_LL(ncclSymDevArgs)",
+        "ncclAllReduceRingLLKernel_sum_f32(ncclColl)",
+        "void ncclKernel_AllReduce(ncclWorkElem)",
+        "rcclKernel_AllReduce", "mscclKernel_Sum_half_LL", "void mscclpp::allreduce7<int>(int*)",
+        "void vllm::cross_device_reduce_1stage<__half, 8>(vllm::RankData*)",
+        "void sglang::cross_device_reduce_2stage<__nv_bfloat16, 4>(sglang::RankData*)",
+        "void cross_device_reduce_2stage<float, 2>(RankData*)",
+        "one_shot_all_reduce_kernel", "two_shot_all_reduce_kernel_inplace", "multimem_all_reduce_kernel",
+        "void tensorrt_llm::kernels::oneShotAllReduceKernel<float>(AllReduceParams)",
+        "allreduce_fusion_kernel_oneshot_lamport",
+        "void nvshmemi_transfer_rma(void*)", "nvshmemx_barrier_all_on_stream_kernel",
+        "void deep_ep::intranode::dispatch<8>(int4*)", "void deep_ep::internode_ll::combine(void*)",
+        "userbuffers_fp16_sum_inplace_gpu_rr_rs",
+    ],
+)  # fmt: skip
+def test_every_spelling_of_communication_is_communication(name: str) -> None:
+    assert is_communication(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
+        "void cub::DeviceReduceKernel<float>(float*)", "ampere_sgemm_128x64_tn", "volta_fp16_s884gemm",
+        "void at::native::vectorized_elementwise_kernel<4, SyncBatchNorm>(int)",
+        "void batch_norm_collect_statistics_kernel", "fused_nccl_free_matmul", "splitKreduce_kernel",
+        "Memcpy DtoD (Device -> Device)", "triton_red_fused_native_layer_norm_0", "dispatch_gemm", "combine_heads",
+        "void allgather_free_attention", "",
+    ],
+)  # fmt: skip
+def test_compute_that_looks_like_it_is_compute(name: str) -> None:
+    assert not is_communication(name)
+
+
+def test_work_is_decided_by_category_before_the_name(tmp_path: Path) -> None:
+    spans = [
+        ("kernel", "ncclDevKernel_AllReduce", Work.COMMUNICATION), ("kernel", "gemm", Work.COMPUTE),
+        ("Kernel", "ncclKernel_AllReduce", Work.COMMUNICATION), ("gpu_memcpy", "Memcpy HtoD", Work.MEMORY),
+        ("Memset", "Memset (Device)", Work.MEMORY), ("gpu_memset", "ncclKernel", Work.MEMORY),
+        ("user_annotation", "nccl:all_reduce", Work.NOT_DEVICE), ("cpu_op", "ncclDevKernel", Work.NOT_DEVICE),
+        ("gpu_user_annotation", "nccl:all_reduce", Work.NOT_DEVICE), ("cuda_sync", "Stream Sync", Work.NOT_DEVICE),
+        ("concurrent_kernel", "gemm", Work.COMPUTE), ("overhead", "x", Work.NOT_DEVICE),
+    ]  # fmt: skip
+    events = [
+        {"ph": "X", "cat": cat, "name": name, "ts": i, "dur": 1, "pid": 0, "tid": 7}
+        for i, (cat, name, _) in enumerate(spans)
+    ]
+    loaded = load_file(write(tmp_path / "t.json", json.dumps({"traceEvents": events}))).events
+    assert work_of(loaded).tolist() == [w for _, _, w in spans]

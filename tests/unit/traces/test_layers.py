@@ -20,9 +20,7 @@ from stepscope.traces.modules import layer_of
 
 
 def layers(job: SimulatedJob, folder: Path) -> DividedLayers:
-    found = traces_of(job, folder).traces[0].summary.ranks[1].layers
-    assert found is not None
-    return found
+    return traces_of(job, folder).traces[0].summary.ranks[1].layers
 
 
 def with_plan(
@@ -70,7 +68,6 @@ def test_where_groups_are_not_recorded_the_plan_tells_them_apart(tmp_path: Path)
     other = {"op": "all_reduce", "numel": 1 << 18, "dtype": "float32", "group": "dp", "module": ""}
     summary = with_plan(tensor(layers=3, kind="mesh_tp"), tmp_path / "job", modules, other, unnamed=True)
     layers = summary.ranks[0].layers
-    assert layers is not None
     assert [c.layer for c in layers.calls[:6]] == ["tokens", "blocks.0", "blocks.0", "blocks.0", "blocks.0", "tokens"]
     assert len(layers.calls) == 6 * 3
 

@@ -84,7 +84,6 @@ def test_packing_is_told_by_content_not_by_name(job: Job, tmp_path: Path) -> Non
 
 def test_memory_instants_are_kept_in_order_of_time(job: Job, tmp_path: Path) -> None:
     memory = load_file(write(tmp_path / "rank-0.json", rank_text(job, 0))).events.memory
-    assert memory is not None
     assert len(memory) == 2 * 3 * 2
     assert (np.diff(memory.ts_ns) >= 0).all()
     assert memory.allocated_bytes.max() == 3 << 20
@@ -103,7 +102,6 @@ def test_times_of_absolute_microseconds_are_exact_to_the_nanosecond(tmp_path: Pa
 def test_memory_instants_of_absolute_microseconds_are_exact_without_any_span(tmp_path: Path) -> None:
     instant = '{"ph":"i","name":"[memory]","ts":1712195495505582.123,"pid":1,"tid":1,"args":{"Bytes":8}}'
     trace = load_file(write(tmp_path / "rank-0.json", f'{{"traceEvents":[{instant}]}}'))
-    assert trace.events.memory is not None
     assert trace.events.memory.ts_ns.tolist() == [1712195495505582123]
 
 

@@ -21,9 +21,6 @@ from stepscope.traces.load import load_traces
 from stepscope.traces.merge import PIDS_PER_RANK, merge_traces
 from stepscope.traces.waiting import job_collectives
 
-SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
-real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real traces at {SHARED}")
-
 
 def _read(path: Path) -> dict[str, Any]:
     with gzip.open(path) as file:
@@ -130,16 +127,6 @@ def test_clocks_are_moved_to_the_nanosecond(tmp_path: Path, generation: str, clo
         assert abs(a - b) <= 5
     raw = [e["ts"] for e in _read(tmp_path / "all.json.gz")["traceEvents"] if e["ph"] == "X"]
     assert len(raw) == len(merged)
-
-
-@real
-@pytest.mark.shared_data
-def test_eight_real_ranks_load_as_one_file(tmp_path: Path) -> None:
-    traces = load_traces(SHARED / "dlrm-v100-8rank").ranks
-    merge_traces({t.rank: t.path for t in traces}, tmp_path / "all.json.gz")
-    merged = _read(tmp_path / "all.json.gz")
-    assert _no_id_is_shared(merged) > 10_000
-    assert sum(e["ph"] == "X" and "dur" in e for e in merged["traceEvents"]) == sum(len(t.events) for t in traces)
 
 
 def test_the_output_is_never_one_of_the_inputs(tmp_path: Path) -> None:

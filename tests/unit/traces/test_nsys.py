@@ -1,7 +1,11 @@
-"""nsys SQLite exports: counts and times as plain SQL gives them, schema variants, what is no export."""
+"""nsys SQLite exports: counts and times as plain SQL gives them, schema variants, what is no export.
+
+Reports of Nsight Systems are exported by the installed nsys, or answered with the command that would.
+"""
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -10,12 +14,13 @@ from pathlib import Path
 import pytest
 from tests.trace_reference import SHARED
 
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, MissingError
 from stepscope.traces import nsys
-from stepscope.traces.events import NONE, Category
+from stepscope.traces.discover import candidates
+from stepscope.traces.events import Category
 from stepscope.traces.job import analyse_job
 from stepscope.traces.kernel_names import Work, work_of
-from stepscope.traces.load import load_traces
+from stepscope.traces.load import load_file, load_traces
 from stepscope.traces.nsys import load_nsys
 
 EXPORTS = SHARED / "nsys_sqlite"
@@ -86,37 +91,6 @@ def test_real_exports_give_what_plain_sql_gives(path: Path) -> None:
         copied = database.execute("SELECT SUM(bytes) FROM CUPTI_ACTIVITY_KIND_MEMCPY").fetchone()[0]
         of_copies = set(events.where(Category.MEMCPY).tolist())
         assert sum(n for i, n in events.copied_bytes.items() if i in of_copies) == copied
-
-
-@pytest.mark.shared_data
-@real
-@pytest.mark.parametrize("path", real_exports)
-def test_kernels_of_real_exports_are_linked_to_their_launches(path: Path) -> None:
-    events = load_nsys(path).events
-    calls = dict(
-        zip(
-            events.correlation[events.where(Category.RUNTIME)].tolist(),
-            events.where(Category.RUNTIME).tolist(),
-            strict=True,
-        )
-    )
-    for i in events.where(Category.KERNEL).tolist():
-        launch = calls[int(events.correlation[i])]
-        assert events.name_of(launch).startswith("cudaLaunch")
-        assert events.ts_ns[launch] < events.ts_ns[i]
-
-
-@pytest.mark.shared_data
-@real
-@pytest.mark.parametrize("path", real_exports)
-def test_real_exports_say_what_they_lack_and_where_they_ran(path: Path) -> None:
-    trace = load_nsys(path)
-    assert any("no NVTX ranges (NVTX_EVENTS)" in n.text for n in trace.notes)
-    assert trace.rank == NONE
-    assert trace.meta.device_names
-    assert trace.meta.host
-    assert trace.meta.base_time_ns is not None
-    assert not any("Event Sync" in n and "cudaDeviceSynchronize" in trace.events.names for n in trace.events.names)
 
 
 def test_columns_of_a_small_export(tmp_path: Path) -> None:
@@ -299,5 +273,48 @@ def test_an_export_without_device_work_says_what_to_record(tmp_path: Path) -> No
     (rank,) = summary.ranks
     assert rank.budget is None
     assert [v.verdict.kind for v in summary.verdicts] == ["unknown"]
-    assert rank.unread is not None
     assert "no kernels and no copies; record with `nsys profile --trace=cuda,nvtx" in rank.unread
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    path = tmp_path / "job" / "rank 3.nsys-rep"
+    path.parent.mkdir()
+    path.write_bytes(b"NSYS report")
+    return path
+
+
+def _install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    (folder / "bin").mkdir()
+    nsys = folder / "bin" / "nsys"
+    nsys.write_text(f"#!/bin/sh\n{script}\n")
+    nsys.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_without_nsys_the_answer_is_the_command(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingError) as refused:
+        candidates([report])
+    assert f"nsys export --type sqlite --output '{report.with_suffix('.sqlite')}' '{report}'" in str(refused.value)
+
+
+@pytest.mark.parametrize("by_folder", [True, False])
+def test_the_installed_nsys_exports_once(
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_folder: bool
+) -> None:
+    made = export(tmp_path / "made.sqlite", *STRINGS, *KERNELS, *CALLS)
+    calls = tmp_path / "calls"
+    _install(tmp_path, monkeypatch, f'echo "$@" >> {calls}; cp {made} "$7"')
+    for _ in range(2):
+        files, _named = candidates([report.parent if by_folder else report])
+        assert files == [report.with_suffix(".sqlite")]
+    assert len(calls.read_text().splitlines()) == 1
+    assert len(load_file(files[0]).events)
+
+
+def test_what_nsys_says_is_passed_on(report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(tmp_path, monkeypatch, "echo the report is damaged >&2; exit 1")
+    with pytest.raises(DataError, match="nsys could not export it") as refused:
+        candidates([report])
+    assert refused.value.why == "the report is damaged"

@@ -1,4 +1,7 @@
-"""Operators: host time once, device time through launches, FLOP from records or shapes."""
+"""Operators: host time once, device time through launches, FLOP from records or shapes.
+
+Weights by the shapes of recorded inputs.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,11 @@ from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.traces.activity import activity_of
 from stepscope.traces.events import RankTrace
 from stepscope.traces.nesting import launches_of
-from stepscope.traces.operators import operator_table
+from stepscope.traces.operators import layer_calls, operator_table
 
 
 def table(made: RankTrace, **options: object) -> OperatorTable:
-    found = operator_table(made, launches_of(made.events, activity_of(made.events).indices), **options)  # type: ignore[arg-type]
-    assert found is not None
-    return found
+    return operator_table(made, launches_of(made.events, activity_of(made.events).indices), **options)  # type: ignore[arg-type]
 
 
 def by_name(found: OperatorTable) -> dict[str, OperatorRow]:
@@ -147,10 +148,28 @@ def test_recorded_flop_win_over_shapes() -> None:
 def test_without_records_or_shapes_flop_are_unknown_with_the_reason() -> None:
     found = table(trace(op("aten::mm", 0, 5)))
     assert found.rows[0].flop is None
-    assert found.flop_unavailable is not None
     assert "record_shapes" in found.flop_unavailable
 
 
 def test_odd_shapes_leave_the_flop_unknown() -> None:
     found = table(trace(op("aten::mm", 0, 5, dims="[[[4, 8], [8, 2]]]"), op("aten::mm", 5, 6, dims="[[4], [8, 2]]")))
     assert found.rows[0].flop is None
+
+
+def test_calls_by_the_shapes_of_their_weights_each_counted_once() -> None:
+    found = layer_calls(
+        trace(
+            op("aten::embedding", 0, 10, dims="[[1000, 64], [2, 16], [], [], []]"),
+            op("aten::linear", 10, 30, dims="[[2, 16, 64], [256, 64], [256]]"),
+            op("aten::addmm", 12, 28, dims="[[256], [32, 64], [64, 256], [], []]"),  # what the linear layer calls
+            op("aten::addmm", 30, 40, dims="[[192], [32, 64], [64, 192], [], []]"),  # a layer of its own
+            op("aten::scaled_dot_product_attention", 40, 50, dims="[[2, 4, 16, 16], [2, 2, 16, 16], [2, 2, 16, 16]]"),
+            op("aten::_scaled_dot_product_flash_attention_for_cpu_backward", 80, 90),
+            op("aten::linear", 50, 60, dims="[[], []]"),
+            op("aten::linear", 60, 70),
+        ).events
+    )
+    assert found.linear == {(256, 64): 1, (192, 64): 1}
+    assert found.embedding == {(1000, 64): 1}
+    assert found.attention_backward == 1
+    assert found.attention == {((2, 4, 16, 16), (2, 2, 16, 16)): 1}

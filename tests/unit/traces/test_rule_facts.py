@@ -1,17 +1,24 @@
-"""Facts that only rules ask for, on events whose answer is known."""
+"""Facts that only rules ask for, on events whose answer is known.
+
+A rank's collectives in a trace against its plan: operation, bytes, phase and group.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.hand_events import kernel, launch, mark, op, trace
 from tests.trace_builder import build, write_job
 
+from stepscope.records.trace_collectives import ConformanceCheck
 from stepscope.traces.job import analyse_job
 from stepscope.traces.load import Wanted
 from stepscope.traces.rank_pass import analyse
-from stepscope.traces.rule_facts import kernel_mix
+from stepscope.traces.rule_facts import check_plan, kernel_mix
 
 
 def test_kernels_by_kind_and_how_many_are_short() -> None:
@@ -22,7 +29,6 @@ def test_kernels_by_kind_and_how_many_are_short() -> None:
         kernel("ncclDevKernel_AllReduce", 0, 90_000),
     )
     mix = kernel_mix(made)
-    assert mix is not None
     assert (mix.calls, mix.total_ns, mix.short_calls, mix.short_ns) == (3, 63_000, 2, 13_000)
     first = mix.kinds[0]
     assert (first.kind, first.calls, first.total_ns) == ("matrix_fp32", 2, 60_000)
@@ -39,7 +45,6 @@ def test_lateness_is_split_into_operators_and_python() -> None:
         op("aten::relu", 60_000, 100_000), launch(90_000, 95_000, 2), kernel("a", 95_000, 99_000, 2),
     )  # fmt: skip
     late = analyse(made, Wanted(sections=frozenset({"idle"}))).host_lateness
-    assert late is not None
     assert (late.late_ns, late.python_ns, late.operator_ns) == (75_000, 40_000, 35_000)
 
 
@@ -51,7 +56,6 @@ def test_reductions_are_placed_against_the_backward_pass(tmp_path: Path, shape: 
     job = build(shape=shape, world=2, steps=3, layers=4, overlap=overlap)
     for each in analyse_job(write_job(job, tmp_path)).ranks:
         sync = each.gradient_sync
-        assert sync is not None
         assert sync.steps == 3
         assert {p: getattr(sync, p).calls for p in ("before", "inside", "after")} == {
             "before": 0,
@@ -66,7 +70,6 @@ def test_reductions_are_placed_against_the_backward_pass(tmp_path: Path, shape: 
 def test_reductions_of_the_forward_pass_come_before(tmp_path: Path) -> None:
     job = build(shape="tensor", world=2, steps=3, layers=4)
     for each in analyse_job(write_job(job, tmp_path)).ranks:
-        assert each.gradient_sync is not None
         assert each.gradient_sync.before.calls == 12
 
 
@@ -77,7 +80,129 @@ def test_operators_as_short_as_their_call_are_the_hosts_time() -> None:
     rows += [op("aten::linear", 4_000_000, 4_400_000), op("PythonSubclass", 4_000_000, 4_400_000)]
     rows += [op("aten::addmm", 4_200_000, 4_300_000)]
     found = analyse(trace(*rows), Wanted()).host_lateness
-    assert found is not None
     assert (found.dispatch_calls, found.dispatch_ns) == (1000, 3_000_000 + 300_000)
     assert found.python_ns == 1_600_000
     assert 0 <= found.least_python_ns < found.python_ns
+
+
+MESSAGE = {"numel": 8, "dtype": "float32"}
+PLAN = [
+    {**MESSAGE, "op": "send", "phase": "forward", "group": "pp"},
+    {**MESSAGE, "op": "recv", "phase": "backward", "group": "pp"},
+    {**MESSAGE, "op": "all_reduce", "phase": "after_backward"},
+]
+REGIONS = (
+    mark("stepscope.forward", 0, 20),
+    mark("stepscope.backward", 20, 60),
+    mark("stepscope.communication", 60, 80),
+)
+FORWARD, BACKWARD, AFTER = 10, 30, 70
+
+
+def collective(
+    op: str, at: int, *, ranks: tuple[int, ...] | None = None, size: int | None = None, size_bytes: int | None = 32
+) -> Any:
+    group = None if ranks is None else SimpleNamespace(ranks=ranks, description="")
+    return SimpleNamespace(
+        op=op, size_bytes=size_bytes, launch_ns=at, group=group, group_size=size or (len(ranks) if ranks else None)
+    )
+
+
+def checked(
+    *called: Any, plan: list[dict[str, Any]] = PLAN, regions: Any = (), mesh: dict[str, int] | None = None
+) -> ConformanceCheck:
+    """One step of rank 0 of 4 in which these were called."""
+    rank = trace(mark("ProfilerStep#1", 0, 100), *regions)
+    told: dict[str, object] = {"communication_plan": plan, "strategy": "pipeline"}
+    told |= {} if mesh is None else {"mesh": mesh}
+    return check_plan(replace(rank, meta=replace(rank.meta, stepscope=told, world_size=4)), called)
+
+
+def test_both_ends_of_a_message_are_send_recv_in_any_phase() -> None:
+    send, recv = collective("send_recv", 5), collective("send_recv", 95)
+    assert checked(send, collective("all_reduce", AFTER), recv).differences == ()
+    assert checked(send, recv, collective("all_reduce", AFTER), regions=REGIONS).holds
+
+
+def test_a_message_less_is_named() -> None:
+    found = checked(collective("send_recv", 5), collective("all_reduce", AFTER))
+    assert found.differences == ("step 1: missing 1 x send_recv of 32 bytes on pp",)
+
+
+def in_phase(phase: str, group: str = "dp") -> list[dict[str, Any]]:
+    return [{**MESSAGE, "op": "all_reduce", "phase": phase, "group": group}]
+
+
+@pytest.mark.parametrize(("phase", "at"), [("forward", FORWARD), ("backward", BACKWARD), ("after_backward", AFTER)])
+def test_the_phase_is_where_the_host_was(phase: str, at: int) -> None:
+    for other in (FORWARD, BACKWARD, AFTER):
+        found = checked(collective("all_reduce", other), plan=in_phase(phase), regions=REGIONS)
+        assert found.holds is (other == at)
+    assert checked(collective("all_reduce", at), plan=in_phase("optimizer")).holds, "no regions were recorded"
+
+
+def test_a_reduction_after_backward_that_should_overlap_is_named() -> None:
+    found = checked(collective("all_reduce", AFTER), plan=in_phase("backward"), regions=REGIONS)
+    assert found.differences == (
+        "step 1: missing 1 x all_reduce of 32 bytes in backward",
+        "step 1: 1 x all_reduce of 32 bytes in after_backward that the plan does not have",
+    )
+    assert (found.overlap_planned, found.launched_in_backward) == (True, 0)
+
+
+SQUARE = {"dp": 2, "tp": 2}
+
+
+@pytest.mark.parametrize(("group", "ranks"), [("dp", (0, 2)), ("tp", (0, 1)), ("world", (0, 1, 2, 3))])
+def test_the_group_is_told_by_its_members(group: str, ranks: tuple[int, ...]) -> None:
+    for other in ((0, 2), (0, 1), (0, 1, 2, 3)):
+        found = checked(collective("all_reduce", BACKWARD, ranks=other), plan=in_phase("backward", group), mesh=SQUARE)
+        assert found.holds is (other == ranks)
+
+
+def test_without_names_the_number_of_ranks_speaks_and_without_that_nothing_does() -> None:
+    plan = in_phase("backward", "tp")
+    assert checked(collective("all_reduce", BACKWARD, size=2), plan=plan, mesh=SQUARE).holds
+    wrong = checked(collective("all_reduce", BACKWARD, size=4), plan=plan, mesh=SQUARE)
+    assert wrong.differences == (
+        "step 1: missing 1 x all_reduce of 32 bytes on tp",
+        "step 1: 1 x all_reduce of 32 bytes on 4 ranks that the plan does not have",
+    )
+    assert checked(collective("all_reduce", BACKWARD), plan=plan, mesh=SQUARE).holds
+    assert checked(collective("all_reduce", BACKWARD, ranks=(0, 3)), plan=plan).holds, "an older trace tells no mesh"
+
+
+def test_a_call_that_names_its_group_is_not_taken_for_another_one() -> None:
+    plan = [*in_phase("backward", "dp"), *in_phase("backward", "tp")]
+    called = [collective("all_reduce", 30), collective("all_reduce", 31, ranks=(0, 2))]
+    assert checked(*called, plan=plan, mesh=SQUARE).holds
+
+
+def test_the_same_bytes_in_other_pieces_are_no_certain_deviation() -> None:
+    plan = [*in_phase("backward"), *in_phase("backward")]
+    halves = [collective("all_reduce", 30 + n, size_bytes=16) for n in range(4)]
+    joined = checked(collective("all_reduce", BACKWARD, size_bytes=64), plan=plan, regions=REGIONS)
+    split = checked(*halves, plan=plan, regions=REGIONS)
+    assert [(c.holds, c.certain) for c in (joined, split)] == [(False, False)] * 2
+    less = checked(*halves[:3], plan=plan, regions=REGIONS)
+    elsewhere = checked(*(collective("all_reduce", AFTER, size_bytes=16) for _ in range(4)), plan=plan, regions=REGIONS)
+    assert (less.certain, elsewhere.certain) == (True, True), "bytes are missing, or reduced when nothing hides them"
+
+
+def test_a_gather_called_ahead_is_prefetch_and_one_too_many_is_not() -> None:
+    plan = [{**MESSAGE, "op": "all_gather", "phase": "backward"}]
+    ahead = checked(collective("all_gather", FORWARD), plan=plan, regions=REGIONS)
+    assert (ahead.holds, ahead.certain) == (False, False)
+    twice = [collective("all_gather", FORWARD), collective("all_gather", BACKWARD)]
+    assert checked(*twice, plan=plan, regions=REGIONS).certain
+
+
+def test_another_group_is_no_rearrangement() -> None:
+    plan = in_phase("backward", "tp")
+    assert checked(collective("all_reduce", BACKWARD, ranks=(0, 2)), plan=plan, mesh=SQUARE).certain
+
+
+def test_a_call_whose_bytes_are_unknown_may_be_any_of_the_plan() -> None:
+    plan = [*in_phase("backward"), {**in_phase("backward")[0], "numel": 4}]
+    called = [collective("all_reduce", 30, size_bytes=None), collective("all_reduce", 31)]
+    assert checked(*called, plan=plan, regions=REGIONS).holds

@@ -17,9 +17,6 @@ from stepscope.traces.load import load_traces
 from stepscope.traces.stragglers import binomial_tail, find_stragglers
 from stepscope.traces.waiting import job_collectives
 
-SHARED = Path(__file__).parents[3].parent / "shared" / "data" / "traces"
-real = pytest.mark.skipif(not SHARED.is_dir(), reason=f"no real traces at {SHARED}")
-
 
 def _report(folder: Path) -> StragglerReport:
     ranks = [rank_communication(t) for t in load_traces(folder).ranks]
@@ -63,25 +60,6 @@ def test_the_tail_over_groups_of_different_size_is_exact() -> None:
 
     chances = [0.5] * 10 + [1 / 8] * 30
     assert binomial_tail(12, chances) == pytest.approx(float(poisson_binom.sf(11, chances)), rel=1e-6)
-
-
-@real
-@pytest.mark.shared_data
-def test_dlrm_names_rank_7_and_says_on_how_little_that_rests() -> None:
-    found = _report(SHARED / "dlrm-v100-8rank")
-    (s,) = found.stragglers
-    assert (s.rank, s.times_last, s.instances, s.kind, s.rule) == (7, 5, 8, "chronic", "short")
-    assert s.share_of_skew == pytest.approx(0.82, abs=0.005)
-    assert s.p_value == pytest.approx(0.01, abs=0.0005)
-    assert "1 step" in s.confidence
-    assert s.cause == "launch-bound"
-    assert "already late at its first device work" in s.evidence  # 83% of its skew is in the very first one
-
-
-@real
-@pytest.mark.shared_data
-def test_a_sampled_trace_of_two_ranks_names_nobody() -> None:
-    assert _report(SHARED / "sampled-2of128").stragglers == ()
 
 
 @pytest.mark.parametrize(
@@ -212,7 +190,6 @@ def test_over_many_steps_one_late_rank_of_few_is_named(world: int) -> None:
     (s,) = _of(_noise(30, world, seed=3, late={1: 200_000})).stragglers
     assert (s.rank, s.rule, s.steps, s.cause) == (1, "steps", 30, "launch-bound")
     assert s.excess_ns == pytest.approx(200_000, rel=0.1)
-    assert s.excess_low_ns is not None
     assert s.excess_low_ns > 150_000
 
 

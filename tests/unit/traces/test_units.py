@@ -1,25 +1,30 @@
-"""Sharded units read back from generated traces: names, passes, sizes, prefetch, exposed time."""
+"""Sharded units read back from generated traces: names, passes, sizes, prefetch, exposed time.
+
+What groups carry: by their descriptions in several frameworks, else by what they do.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sharded_jobs import fsdp, traces_of, transfer_ns
+from tests.sharded_jobs import experts, fsdp, pipeline, tensor, traces_of, transfer_ns
 from tests.trace_evidence import generated
 
+from stepscope.records.trace_collectives import CollectiveGroup
 from stepscope.records.trace_rules import ROOT, ShardedUnits
 from stepscope.report import trace_sections
+from stepscope.results.evidence import Evidence
+from stepscope.traces.groups import kind_by_name, kind_by_operations
 
 TIMES = {"forward_ns": 2_000_000, "backward_ns": 4_000_000, "steps": 2, "world": 2}
 
 
 def units(folder: Path, **options: Any) -> ShardedUnits:
-    found = traces_of(fsdp(**(TIMES | options)), folder).traces[0].summary.ranks[1].units
-    assert found is not None
-    return found
+    return traces_of(fsdp(**(TIMES | options)), folder).traces[0].summary.ranks[1].units
 
 
 def test_units_are_those_that_fsdp2_names(tmp_path: Path) -> None:
@@ -75,3 +80,51 @@ def test_the_table_shows_a_unit_a_row(tmp_path: Path) -> None:
     assert list(rows) == [ROOT, "layers.0", "layers.1", "layers.2"]
     assert rows["layers.1"][1:7] == ["64.0 MiB", "2", "711 us", "711 us", "711 us", "8 of 8"]
     assert rows["layers.1"][7].startswith("0 ns")
+
+
+@pytest.mark.parametrize(
+    ("description", "kind"),
+    [
+        ("mesh_dp", "dp"), ("mesh_dp_shard", "dp"), ("mesh_dp_shard_cp", "dp"), ("mesh_fsdp", "dp"), ("mesh_tp", "tp"),
+        ("mesh_pp", "pp"), ("mesh_ep", "ep"), ("mesh_cp", "cp"), ("default_pg", ""), ("undefined", ""), ("", ""),
+        ("DATA_PARALLEL_GROUP", "dp"), ("DATA_PARALLEL_GROUP_WITH_CP", "dp"), ("EXPERT_DATA_PARALLEL_GROUP", "dp"),
+        ("TENSOR_MODEL_PARALLEL_GROUP", "tp"), ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"),
+        ("EXPERT_MODEL_PARALLEL_GROUP", "ep"), ("EXPERT_TENSOR_PARALLEL_GROUP", "tp"), ("CONTEXT_PARALLEL_GROUP", "cp"),
+        ("spare", ""), ("step_sync", ""), ("mapping", ""),
+    ],
+)  # fmt: skip
+def test_a_description_says_what_a_group_carries(description: str, kind: str) -> None:
+    assert kind_by_name(CollectiveGroup(name="7", description=description, size=2, ranks=None)) == kind
+
+
+def kinds(evidence: Evidence) -> set[tuple[str, str]]:
+    return {(g.kind, g.kind_source) for p in evidence.traces[0].summary.ranks for g in p.groups}
+
+
+@pytest.mark.parametrize(
+    ("plan", "kind"),
+    [({"shape": "ddp"}, "dp"), ({"shape": "naive"}, "dp"), ({"shape": "fsdp"}, "dp"), ({"shape": "tensor"}, "tp")],
+)
+def test_without_a_description_operations_say_it(tmp_path: Path, plan: dict[str, Any], kind: str) -> None:
+    assert kinds(generated(tmp_path, world=4, **plan)) == {(kind, "operations")}
+
+
+def test_exchanges_and_messages_alone_are_experts_and_stages(tmp_path: Path) -> None:
+    assert kinds(traces_of(experts(group="7"), tmp_path / "a")) == {("ep", "operations")}
+    assert kinds(traces_of(pipeline(), tmp_path / "b")) == {("pp", "operations")}
+
+
+def test_the_table_of_groups_says_it(tmp_path: Path) -> None:
+    table = trace_sections.table(traces_of(fsdp(group="7"), tmp_path).traces[0].summary, "groups")
+    carries = [c.key for c in table.columns].index("kind")
+    assert [row.values[carries].text for row in table.rows] == ["dp (by operations)"]
+
+
+def test_scores_gathered_beside_reductions_of_the_forward_pass_are_tensor_parallel(tmp_path: Path) -> None:
+    summary = traces_of(tensor(pairs=((0, 1, 2, 3),), kind="7"), tmp_path).traces[0].summary
+    communication = summary.ranks[0].communication
+    calls = list(communication.collectives)
+    forward = [i % 8 < 4 for i in range(len(calls))]
+    gathers = [replace(c, op="all_gather") if i % 8 == 3 else c for i, c in enumerate(calls)]
+    assert kind_by_operations(gathers, forward) == "tp"
+    assert kind_by_operations(gathers, [False] * len(calls)) == ""
