@@ -88,6 +88,11 @@ class RankCollective:
         return self.end_ns - self.start_ns
 
     @property
+    def called_ns(self) -> int:
+        """When the host called it, or its start where that is not recorded."""
+        return self.start_ns if self.launch_ns is None else self.launch_ns
+
+    @property
     def queue_ns(self) -> int | None:
         """From the host's call to the start of the transfer's kernel or worker span."""
         return None if self.launch_ns is None else self.start_ns - self.launch_ns

@@ -26,7 +26,16 @@ from stepscope.results.epochs import steady_times
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
 from stepscope.results.figures import COMPARED, Figure, figures_of, run_facts
 from stepscope.results.joining import as_given, derived
-from stepscope.stats.compare import MIN_REPLICATES, MOST_BLOCKS, SIGNIFICANT, Change, block_medians, change, step_blocks
+from stepscope.stats.compare import (
+    MIN_REPLICATES,
+    MOST_BLOCKS,
+    SIGNIFICANT,
+    Change,
+    Outcome,
+    block_medians,
+    change,
+    step_blocks,
+)
 from stepscope.stats.measured import common_steps, slowest
 from stepscope.store.diary import RankDiary
 from stepscope.traces.diff import CAUTION
@@ -208,7 +217,7 @@ def figure(
         p_value=found.p_value,
         untested=found.untested,
         replicate=None if replicates is None else replicates[0].kind,
-        verdict=_verdict(found, higher_is_better=higher_is_better, wider=between is not None),
+        verdict=_verdict(found.outcome, higher_is_better=higher_is_better),
         label=label,
         unit=unit,
     )
@@ -222,19 +231,10 @@ def _untested(first: Measured, second: Measured) -> Change:
     return Change(ratio=ratio, untested="no replicates: one figure on each side")
 
 
-def _verdict(found: Change, *, higher_is_better: bool, wider: bool) -> ComparisonVerdict:
-    """Different only where the test and the interval agree; without a test, where intervals do not overlap.
-
-    wider: the interval holds what the test cannot know (what two runs differ by), and decides alone that there is nothing.
-    """
-    if found.ratio.low is None:
-        return "not tested"
-    significant = found.apart if found.p_value is None else found.p_value < SIGNIFICANT
-    if found.apart != significant and not (wider and not found.apart):
-        return "not clear"
-    if not found.apart:
-        return "no significant difference"
-    return "better" if (found.ratio.value > 1.0) == higher_is_better else "worse"
+def _verdict(outcome: Outcome, *, higher_is_better: bool) -> ComparisonVerdict:
+    if outcome == "more" or outcome == "less":
+        return "better" if (outcome == "more") == higher_is_better else "worse"
+    return outcome
 
 
 def lacking(compared: ComparedFigure) -> Literal["test", "interval"] | None:

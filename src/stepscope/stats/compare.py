@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,17 +235,23 @@ def _normal_p(doubled: NDArray[np.int64], n: int, m: int, u: float) -> float:
     return min(1.0, 2.0 * (1.0 - NormalDist().cdf(z)))
 
 
+Outcome = Literal["more", "less", "not clear", "no significant difference", "not tested"]
+"""``not clear``: of the test and the interval one says that there is a difference, the other does not."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """A second sample of replicates against a first one.
 
     ratio: median of the second / median of the first. p_value: Mann-Whitney, two-sided. All but the ratio's value are None
-    where ``untested`` says why. differs: whether test and interval agree that it is not 1.
+    where ``untested`` says why. wide: the interval holds what the test cannot know (what two runs differ by), and decides
+    alone that there is nothing.
     """
 
     ratio: Estimate
     p_value: float | None = None
     untested: str | None = None
+    wide: bool = False
 
     @property
     def apart(self) -> bool:
@@ -253,8 +259,16 @@ class Change:
         return self.ratio.leaves_out(1.0)
 
     @property
-    def differs(self) -> bool:
-        return self.p_value is not None and self.p_value < SIGNIFICANT and self.apart
+    def outcome(self) -> Outcome:
+        """Different only where the test and the interval agree; without a test, where the interval leaves out no change."""
+        if self.ratio.low is None:
+            return "not tested"
+        significant = self.apart if self.p_value is None else self.p_value < SIGNIFICANT
+        if self.apart != significant and not (self.wide and not self.apart):
+            return "not clear"
+        if not self.apart:
+            return "no significant difference"
+        return "more" if self.ratio.value > 1.0 else "less"
 
 
 def change(
@@ -285,7 +299,8 @@ def change(
         within, of_runs = _carried_over(a, b), NormalDist().inv_cdf(1 - SIGNIFICANT / tests / 2) * between
         below, above = (math.hypot(within * math.log(end / ratio), of_runs) for end in (low, high))
         low, high = ratio * math.exp(-below), ratio * math.exp(above)
-    return Change(ratio=Estimate(value=ratio, low=low, high=high), p_value=min(1.0, test.p_value * tests))
+    p_value = min(1.0, test.p_value * tests)
+    return Change(ratio=Estimate(value=ratio, low=low, high=high), p_value=p_value, wide=between is not None)
 
 
 def _carried_over(*sides: NDArray[np.float64]) -> float:

@@ -135,6 +135,19 @@ def measure_within(a: Spans, starts: Ints, ends: Ints) -> Ints:
     return inside
 
 
+def place(starts: Ints, ends: Ints, points: Ints) -> Ints:
+    """Which of the spans [starts[i], ends[i]), starts ascending, holds each point: the last that began by then; -1: none."""
+    if not len(starts):
+        return np.full(len(points), -1, dtype=np.int64)
+    at = np.searchsorted(starts, points, side="right") - 1
+    return np.where(points < ends[np.maximum(at, 0)], at, -1)
+
+
+def holds(a: Spans, points: Ints) -> NDArray[np.bool_]:
+    """Whether each point lies in the set."""
+    return np.asarray(place(a.starts, a.ends, points) >= 0)
+
+
 T = TypeVar("T", bound=np.generic)
 
 

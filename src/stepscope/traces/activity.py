@@ -52,8 +52,7 @@ def activity_of(events: Events) -> Activity:
 
         on_cpu = cpu_work(events)
         work = on_cpu.work
-    chosen = np.flatnonzero(work != Work.NOT_DEVICE)
-    chosen = chosen[np.argsort(events.ts_ns[chosen], kind="stable")]
+    chosen = events.by_start(work != Work.NOT_DEVICE)
     kinds = work[chosen]
     starts, ends = events.ts_ns[chosen], events.end_ns[chosen]
 

@@ -18,7 +18,7 @@ from stepscope.records.trace_rules import BackwardPasses, StepPasses
 from stepscope.stats import spans
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
-from stepscope.traces.nesting import Launches, Nest, computed_before, nest
+from stepscope.traces.nesting import Launches, Nest, computed_before, nest_events
 from stepscope.traces.passes import AUTOGRAD, Marks, step_marks, with_nodes
 
 _HOOKED = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -101,7 +101,7 @@ def _hooks(events: Events) -> list[_Hook]:
     if _HOOKED not in codes:
         return []
     chosen = np.flatnonzero((events.category == Category.CPU_OP) & np.isin(events.name, list(codes.values())))
-    tree: Nest = nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
+    tree: Nest = nest_events(events, chosen)
     outer = np.flatnonzero(events.name[tree.index] == codes[_HOOKED])
     inner_of = {int(tree.parent[i]): int(i) for i in np.flatnonzero(tree.parent != NONE).tolist()}
     hooks = []
@@ -120,8 +120,7 @@ class _Copies:
 
     def __init__(self, events: Events) -> None:
         codes = [c for c, n in enumerate(events.names) if n == _COPY_OUT]
-        chosen = np.flatnonzero((events.category == Category.CPU_OP) & np.isin(events.name, codes))
-        chosen = chosen[np.argsort(events.ts_ns[chosen], kind="stable")]
+        chosen = events.by_start((events.category == Category.CPU_OP) & np.isin(events.name, codes))
         self._shapes = [
             _first_shape(events.shapes[c].dims) if c != NONE else None for c in events.shape[chosen].tolist()
         ]
@@ -185,15 +184,15 @@ def backward_passes(
     if not len(marks) or not len(begins):
         return None
     ends = _until(events, begins, marks)
-    step = _step_of(marks, begins)
+    step = spans.place(marks.starts, marks.ends, begins)
     chosen = [
         c
         for c in collectives
         if c.op in _REDUCTIONS_of_backward_passes and (c.group.name if c.group else "") not in layers
     ]
-    called = np.array([c.start_ns if c.launch_ns is None else c.launch_ns for c in chosen], dtype=np.int64)
-    owner = np.searchsorted(begins, called, side="right") - 1
-    inside = (owner >= 0) & (called < ends[np.maximum(owner, 0)]) if len(called) else np.zeros(0, dtype=bool)
+    called = np.array([c.called_ns for c in chosen], dtype=np.int64)
+    owner = spans.place(begins, ends, called)
+    inside = owner >= 0
     counts = np.bincount(owner[inside], minlength=len(begins))
     sizes: list[int | None] = [0] * len(begins)
     for c, at, mine in zip(chosen, owner.tolist(), inside.tolist(), strict=True):
@@ -201,7 +200,7 @@ def backward_passes(
         if mine:
             sizes[at] = None if before is None or c.size_bytes is None else before + c.size_bytes
     optimized = _optimizer_steps(events)
-    of_step = _step_of(marks, optimized)
+    of_step = spans.place(marks.starts, marks.ends, optimized)
     return BackwardPasses(
         rank=trace.rank,
         steps=tuple(
@@ -222,7 +221,7 @@ def pass_starts(events: Events) -> Ints:
     node (recomputation) are part of it."""
     nodes = np.flatnonzero(
         (events.category == Category.CPU_OP)
-        & events.named(lambda n: n.startswith(AUTOGRAD))
+        & events.begins(AUTOGRAD)
         & (events.sequence >= 0)
         & (events.forward_thread > 0)
     )
@@ -252,13 +251,6 @@ def _until(events: Events, begins: Ints, marks: Marks) -> Ints:
 def _optimizer_steps(events: Events) -> Ints:
     """When each step of an optimizer begins; one inside another's is the other's."""
     marks = np.flatnonzero(
-        np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
-        & events.named(lambda n: n.startswith(_OPTIMIZER))
+        np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP)) & events.begins(_OPTIMIZER)
     )
-    return spans.union(events.ts_ns[marks], events.end_ns[marks]).starts
-
-
-def _step_of(marks: Marks, times: Ints) -> Ints:
-    place = np.searchsorted(marks.starts, times, side="right") - 1
-    inside = (place >= 0) & (times < marks.ends[np.maximum(place, 0)])
-    return np.where(inside, place, -1)
+    return events.spans(marks).starts

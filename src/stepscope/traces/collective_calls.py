@@ -21,7 +21,7 @@ from stepscope.records.plan import DTYPE_BYTES
 from stepscope.records.trace_collectives import CollectiveGroup
 from stepscope.traces.events import NONE, Category, CollectiveArgs, Events, Ints, Shapes
 from stepscope.traces.groups import Groups
-from stepscope.traces.nesting import Nest, nest
+from stepscope.traces.nesting import Nest, nest_events
 
 _WHOLE_IS_INPUT_TIMES_RANKS = ("all_gather", "gather")
 _WHOLE_IS_OUTPUT_TIMES_RANKS = ("reduce_scatter", "scatter")
@@ -307,8 +307,8 @@ def _calls(events: Events, kernels: Ints, launch: Ints) -> list[_Call]:
     if not len(kernels):
         return []
     host = np.isin(events.category, (Category.CPU_OP, Category.USER_ANNOTATION))
-    spoken = np.flatnonzero(host & events.named(lambda n: n.startswith(_HOST_CALLS)))
-    tree = nest(spoken, events.thread[spoken].astype(np.int64), events.ts_ns[spoken], events.end_ns[spoken])
+    spoken = np.flatnonzero(host & events.begins(_HOST_CALLS))
+    tree = nest_events(events, spoken)
     known = launch != NONE
     at = np.where(known, launch, 0)
     inside = tree.innermost(events.thread[at].astype(np.int64), events.ts_ns[at])

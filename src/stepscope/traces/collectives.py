@@ -11,7 +11,7 @@ from stepscope.records.trace_collectives import IDLE_CAUSES, HiddenUnder, OwnTim
 from stepscope.stats import spans
 from stepscope.stats.spans import distinct
 from stepscope.traces.activity import Activity, activity_of
-from stepscope.traces.collective_calls import identities
+from stepscope.traces.collective_calls import Identity, identities
 from stepscope.traces.events import NONE, Events, Ints, RankTrace
 from stepscope.traces.gloo import gloo_calls
 from stepscope.traces.groups import Groups
@@ -60,6 +60,8 @@ def _idle_by_cause(gaps: IdleGaps, begins: Ints, starts: Ints) -> dict[str, Ints
     return totals
 
 
+_WHAT = tuple(Identity.__dataclass_fields__)
+
 HIDING_NAMES = 3
 """How many names of hiding computation to keep per collective."""
 
@@ -100,21 +102,10 @@ def communication(
     own = own_times(activity, gaps, starts, ends)
     found = tuple(
         RankCollective(
-            op=what.op,
-            op_source=what.op_source,
-            kernel=what.kernel,
-            dtype=what.dtype,
-            size_bytes=what.size_bytes,
-            group=what.group,
-            group_size=what.group_size,
-            sequence=what.sequence,
-            comms_id=what.comms_id,
-            direction=what.direction,
-            peers=what.peers,
+            **{name: getattr(what, name) for name in _WHAT},
             start_ns=start,
             end_ns=end,
             launch_ns=None if launch_ns == NONE else launch_ns,
-            stream=what.stream,
             step=None if step == NONE else step,
             exposed_ns=exposed_ns,
             hidden_under=hidden[i],
@@ -144,8 +135,8 @@ def _steps(windows: StepWindows, starts: Ints, launched: Ints) -> Ints:
     marks, edges = windows.marks, windows.edges
     if not len(marks) or not len(starts):
         return np.full(len(starts), NONE, dtype=np.int64)
-    called = np.searchsorted(marks.starts, launched, side="right") - 1
-    within = (launched != NONE) & (called >= 0) & (launched < marks.ends[np.maximum(called, 0)])
+    called = spans.place(marks.starts, marks.ends, launched)
+    within = (launched != NONE) & (called != NONE)
     ran = np.searchsorted(edges, starts, side="right") - 1
     inside = (launched == NONE) & (ran >= (windows.boundary == "launch")) & (ran < len(marks))
     place = np.where(within, called, np.where(inside, ran, NONE))

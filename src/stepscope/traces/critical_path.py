@@ -400,9 +400,6 @@ def _add_host(walk: Walk, thread: int, covered: Ints, amounts: dict[tuple[str, s
         amounts["host_other", "outside operators"] = amounts.get(("host_other", "outside operators"), 0) + outside
 
 
-_FIELDS = tuple(PathParts.__dataclass_fields__)
-
-
 def cross_rank_path(
     legs: Sequence[RankLegs], matched: Sequence[MatchedCollective], *, end_rank: int | None = None
 ) -> CrossRankPath | Unavailable:
@@ -443,7 +440,7 @@ def cross_rank_path(
             rank, place = entered
         leg = by_rank[rank].legs[place]
     shares = tuple(
-        RankShare(rank=r, parts=PathParts(**dict(zip(_FIELDS, spent[r], strict=True)))) for r in sorted(spent)
+        RankShare(rank=r, parts=PathParts(**dict(zip(_PARTS, spent[r], strict=True)))) for r in sorted(spent)
     )
     return CrossRankPath(
         end_rank=end,
@@ -478,6 +475,6 @@ def _transfer(match: MatchedCollective, rank: int) -> int | None:
 
 
 def _add(spent: dict[int, list[int]], rank: int, leg: PathLeg) -> None:
-    total = spent.setdefault(rank, [0] * len(_FIELDS))
-    for i, name in enumerate(_FIELDS):
+    total = spent.setdefault(rank, [0] * len(_PARTS))
+    for i, name in enumerate(_PARTS):
         total[i] += getattr(leg.parts, name)

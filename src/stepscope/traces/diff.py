@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.records.trace_summary import DiffRow, StepSeries, TraceDiff, WorkProfile
-from stepscope.stats.compare import MOST_BLOCKS, SIGNIFICANT, Change, block_medians, change, row_p_values, step_blocks
+from stepscope.stats.compare import MOST_BLOCKS, Change, block_medians, change, row_p_values, step_blocks
 from stepscope.traces.activity import Activity, parts_within
 from stepscope.traces.events import Category, Events, Ints, RankTrace
-from stepscope.traces.nesting import nest
+from stepscope.traces.nesting import nest_events
 from stepscope.traces.steps import StepWindows
 
 OTHERS = "all others"
@@ -54,7 +54,7 @@ def work_profile(
     kernels = events.where(Category.KERNEL)
     series += _series(events, "kernel", kernels, events.ts_ns[kernels], events.dur_ns[kernels], edges, names)
     chosen = events.where(Category.CPU_OP)
-    tree = nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
+    tree = nest_events(events, chosen)
     series += _series(events, "operator", tree.index, tree.starts, tree.self_ns, host, names)
     return WorkProfile(rank=trace.rank, marked=marked, source=activity.source, steps=numbers, series=tuple(series))
 
@@ -161,8 +161,11 @@ def _verdict(before: int, after: int, step: Change | None) -> tuple[str, str]:
     return (
         (verdict, f"{why}; profile more steps")
         if step.untested
-        else (verdict, f"{why}; {CAUTION}" if step.differs else why)
+        else (verdict, f"{why}; {CAUTION}" if verdict in _DIFFERENT.values() else why)
     )
+
+
+_DIFFERENT = {"less": "faster", "more": "slower"}
 
 
 def step_verdict(step: Change, over: str) -> tuple[str, str]:
@@ -171,13 +174,14 @@ def step_verdict(step: Change, over: str) -> tuple[str, str]:
     if step.untested is not None:
         return "not tested", step.untested
     rests = f"Mann-Whitney {over}, p = {step.p_value:.2g}"
-    if step.differs:
-        return ("faster" if step.ratio.value < 1 else "slower"), rests
-    if step.apart:
-        return "not clear", f"{rests}: the interval leaves out no change, the test does not"
-    if step.p_value is not None and step.p_value < SIGNIFICANT:
-        return "not clear", f"{rests}, but the interval holds no change"
-    return "no significant difference", rests
+    if step.outcome == "not clear":
+        lacks = (
+            ": the interval leaves out no change, the test does not"
+            if step.apart
+            else ", but the interval holds no change"
+        )
+        return "not clear", rests + lacks
+    return _DIFFERENT.get(step.outcome, step.outcome), rests
 
 
 def _rows(before: WorkProfile, after: WorkProfile, kind: str) -> list[DiffRow]:

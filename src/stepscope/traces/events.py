@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import field
 from enum import IntEnum
 from functools import cached_property
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
+from stepscope.stats.spans import Spans, union
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.signedinteger[Any]]
@@ -169,6 +171,19 @@ class Events:
         """True for the events whose name passes ``test``, which is asked once for each different name."""
         passed = np.fromiter((bool(test(n)) for n in self.names), dtype=bool, count=len(self.names))
         return passed[self.name]
+
+    def begins(self, prefixes: str | tuple[str, ...]) -> NDArray[np.bool_]:
+        """True for the events whose name begins with one of these."""
+        return self.named(methodcaller("startswith", prefixes))
+
+    def by_start(self, chosen: NDArray[np.bool_]) -> Ints:
+        """Indices of the events for which ``chosen`` holds, in order of their start."""
+        found = np.flatnonzero(chosen)
+        return found[np.argsort(self.ts_ns[found], kind="stable")]
+
+    def spans(self, chosen: NDArray[Any]) -> Spans:
+        """When any of these events (indices, or a mask) runs."""
+        return union(self.ts_ns[chosen], self.end_ns[chosen])
 
     def name_of(self, index: int) -> str:
         return self.names[int(self.name[index])]

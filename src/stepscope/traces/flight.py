@@ -100,18 +100,15 @@ def _finding(
         text = f"{ours} called {found} as {at}, {theirs} {expected}"
     if later and shift is None:
         text += f"; {counted(later, 'later collective')} of that group differ{'s' if later == 1 else ''} too"
-    return FlightFinding(
-        kind=kind,
-        ranks=tuple(odd),
-        sentence=text,
-        group=group.name,
-        group_description=group.description,
+    return group.finding(
+        kind,
+        odd,
+        text,
         sequence=sequence,
         called=tuple(sorted((*usual, *odd))) if kind != "missing_call" else tuple(usual),
         waiting=tuple(sorted(r for r in (*usual, *odd) if _held(group, r, sequence, displaced=shift is not None))),
         expected=expected,
         found=(Called(ranks=tuple(odd), call=found),),
-        first_ns=group.first_ns(sequence),
     )
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
-from stepscope.records.nccl import Called, FlightDump, FlightEntry, FlightFinding, FlightGroup
+from stepscope.records.nccl import Called, FlightDump, FlightEntry, FlightFinding, FlightGroup, Kind
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """No rank gets out of these before every rank is in; from the others a root or a leaf may leave early."""
@@ -139,6 +140,13 @@ class GroupView:
         times = [c.created_ns for calls in self.calls_at(sequence).values() for c in calls]
         return min((t for t in times if t is not None), default=None)
 
+    def finding(self, kind: Kind, ranks: Sequence[int], sentence: str, *, sequence: int, **more: Any) -> FlightFinding:
+        """About this group at ``sequence``. more: the other fields."""
+        return FlightFinding(
+            kind=kind, ranks=tuple(ranks), sentence=sentence, group=self.name, group_description=self.description,
+            sequence=sequence, **{"first_ns": self.first_ns(sequence), **more},
+        )  # fmt: skip
+
 
 def group_views(dumps: Sequence[FlightDump], *, world_size: int | None) -> tuple[GroupView, ...]:
     """Every process group that any dump knows, by name; of one name with different members, one each."""
@@ -226,18 +234,14 @@ def missing_calls(group: GroupView) -> list[FlightFinding]:
             else f"which {ranks_text(called)} called; {_wait(waiting)} in later ones"
         )
         found.append(
-            FlightFinding(
-                kind="missing_call",
-                ranks=tuple(absent),
-                sentence=f"{ranks_text(absent)} never called collective {sequence} of {group.text}"
-                f"{_in_brackets(call)}, {where}",
-                group=group.name,
-                group_description=group.description,
+            group.finding(
+                "missing_call",
+                absent,
+                f"{ranks_text(absent)} never called collective {sequence} of {group.text}{_in_brackets(call)}, {where}",
                 sequence=sequence,
                 called=called,
                 waiting=inside or waiting,
                 expected=call,
-                first_ns=group.first_ns(sequence),
             )
         )
     return found
@@ -262,18 +266,15 @@ def stuck_inside(group: GroupView) -> list[FlightFinding]:
         more = f" and {counted(ahead, 'later one')}" if ahead else ""
         verb = "is" if len(ranks) == 1 else "are"
         found.append(
-            FlightFinding(
-                kind="stuck_inside",
-                ranks=tuple(ranks),
-                sentence=f"{ranks_text(ranks)} {verb} stuck inside collective {sequence} of {group.text}"
+            group.finding(
+                "stuck_inside",
+                ranks,
+                f"{ranks_text(ranks)} {verb} stuck inside collective {sequence} of {group.text}"
                 f"{_in_brackets(call)}: {ranks_text(out)} finished it{more}",
-                group=group.name,
-                group_description=group.description,
                 sequence=sequence,
                 called=tuple(sorted((*ranks, *out))),
                 waiting=tuple(ranks),
                 expected=call,
-                first_ns=group.first_ns(sequence),
             )
         )
     return found
@@ -293,18 +294,9 @@ def unfinished(group: GroupView) -> FlightFinding | None:
         text = f"{_wait(waiting)} in {what}; {ranks_text(absent)} left no dump, so it is unknown whether they called it"
     else:
         text = f"all {len(waiting)} ranks called {what} and none left it"
-    return FlightFinding(
-        kind="incomplete_dump" if absent else "stuck_inside",
-        ranks=absent,
-        sentence=text,
-        group=group.name,
-        group_description=group.description,
-        sequence=sequence,
-        called=waiting,
-        waiting=waiting,
-        expected=call,
-        cause=False,
-        first_ns=group.first_ns(sequence),
+    kind: Kind = "incomplete_dump" if absent else "stuck_inside"
+    return group.finding(
+        kind, absent, text, sequence=sequence, called=waiting, waiting=waiting, expected=call, cause=False
     )
 
 
@@ -347,13 +339,11 @@ def _unmet(
     waiting, absent = (source, destination) if waits_to_send else (destination, source)
     entry = sends[len(recvs)] if waits_to_send else recvs[len(sends)]
     done, missing = ("send to", "recv from") if waits_to_send else ("recv from", "send to")
-    return FlightFinding(
-        kind="missing_call",
-        ranks=(absent,),
-        sentence=f"rank {absent} never called the {missing} rank {waiting} that rank {waiting}'s {done} rank {absent} "
+    return group.finding(
+        "missing_call",
+        [absent],
+        f"rank {absent} never called the {missing} rank {waiting} that rank {waiting}'s {done} rank {absent} "
         f"waits for ({call_text([entry])}, {group.text})",
-        group=group.name,
-        group_description=group.description,
         sequence=entry.sequence,
         called=(waiting,),
         waiting=(waiting,),
@@ -365,13 +355,11 @@ def _unmet(
 
 def _unequal(group: GroupView, source: int, destination: int, send: FlightEntry, recv: FlightEntry) -> FlightFinding:
     sizes = signature(send).numel != signature(recv).numel
-    return FlightFinding(
-        kind="size_mismatch" if sizes else "dtype_mismatch",
-        ranks=(destination,),
-        sentence=f"rank {source} called {call_text([send])} to rank {destination}, "
+    return group.finding(
+        "size_mismatch" if sizes else "dtype_mismatch",
+        [destination],
+        f"rank {source} called {call_text([send])} to rank {destination}, "
         f"which called {call_text([recv])} from it ({group.text})",
-        group=group.name,
-        group_description=group.description,
         sequence=send.sequence,
         called=(source, destination),
         waiting=(source, destination),

@@ -118,8 +118,7 @@ def _launches(events: Events, groups: Groups) -> list[_Launch]:
     chosen = np.array([op is not None for op in named], dtype=bool)
     if not chosen.any():
         return []
-    found = np.flatnonzero(chosen[events.name] & (events.category == Category.CPU_OP))
-    found = found[np.argsort(events.ts_ns[found], kind="stable")]
+    found = events.by_start(chosen[events.name] & (events.category == Category.CPU_OP))
     result = []
     for i in found.tolist():
         op = named[int(events.name[i])] or ""
@@ -138,8 +137,7 @@ def _spans(events: Events, groups: Groups) -> list[_Span]:
     if not chosen.any():
         return []
     host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
-    found = np.flatnonzero(chosen[events.name] & host)
-    found = found[np.argsort(events.ts_ns[found], kind="stable")]
+    found = events.by_start(chosen[events.name] & host)
     by_thread = _group_of_threads(events, found, ops, groups)
     return [
         _Span(

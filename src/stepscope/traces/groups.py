@@ -181,7 +181,7 @@ def group_budgets(
         group = mine[0].group
         kind, source = kind_by_name(group), "name"
         if not kind:
-            launched = np.array([c.start_ns if c.launch_ns is None else c.launch_ns for c in mine], dtype=np.int64)
+            launched = np.array([c.called_ns for c in mine], dtype=np.int64)
             forward = pass_at(phases, launched) == FORWARD
             kind, source = kind_by_operations(mine, forward.tolist()), "operations"
         sizes = [c.size_bytes for c in mine]

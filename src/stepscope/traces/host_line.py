@@ -14,7 +14,8 @@ from stepscope.core.dataclass import dataclass
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.events import NONE, Category, Events, Ints
-from stepscope.traces.nesting import nest
+from stepscope.traces.nesting import find, nest
+from stepscope.traces.passes import AUTOGRAD
 
 OPERATOR, RUNTIME, OTHER, GLOO = range(4)
 """What a host thread's time is spent in; GLOO: inside a gloo collective."""
@@ -24,7 +25,6 @@ _WAITS = re.compile(
     r"|^(cuda|hip)Memcpy(_v2|WithStream)?$|^(cuda|hip)(Free|FreeHost|HostAlloc|Malloc)$"
 )
 _COPIES = re.compile(r"^(cuda|hip)Memcpy.*Async")
-_ENGINE = "autograd::engine::evaluate_function"
 
 
 _Breaks = Ints
@@ -47,7 +47,7 @@ class HostLine:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._gloo = events.named(lambda n: n.startswith("gloo:"))
+        self._gloo = events.begins("gloo:")
         shown = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER, Category.USER_ANNOTATION)
         self._all = events.where(*shown).astype(np.int32)
         annotation = events.category[self._all] == Category.USER_ANNOTATION
@@ -114,7 +114,8 @@ class HostLine:
         calls = events.where(Category.RUNTIME, Category.DRIVER)
         calls = calls[events.named(_WAITS.search)[calls]]
         ends = events.end_ns[device]
-        streams = self._waited_streams(calls)
+        accounts = _accounts(events, calls)
+        streams = np.where(accounts != NONE, events.stream[accounts], NONE)
         places = {int(s): np.flatnonzero(events.stream[device] == s) for s in distinct(streams) if s != NONE}
         places[NONE] = np.arange(len(device))
         ends_of = {s: ends[p] for s, p in places.items()}
@@ -131,21 +132,6 @@ class HostLine:
                     break
                 at -= 1
         return np.array(rows, dtype=np.int64).reshape(-1, 5)
-
-    def _waited_streams(self, calls: Ints) -> Ints:
-        """The stream each call waited for, where the profiler recorded the wait itself (cuda_sync); else NONE."""
-        events = self._events
-        sync = events.where(Category.SYNC)
-        sync = sync[(events.correlation[sync] != NONE) & (events.stream[sync] != NONE)]
-        streams = np.full(len(calls), NONE, dtype=np.int64)
-        if not len(sync):
-            return streams
-        order = sync[np.argsort(events.correlation[sync], kind="stable")]
-        ids = events.correlation[order]
-        place = np.minimum(np.searchsorted(ids, events.correlation[calls]), len(ids) - 1)
-        hit = ids[place] == events.correlation[calls]
-        streams[hit] = events.stream[order[place[hit]]]
-        return streams
 
     def _handovers(self) -> list[Ints]:
         """A thread that was idle and goes on after another one of the training's threads had come to an end."""
@@ -164,9 +150,7 @@ class HostLine:
                 last = np.where(at >= 0, theirs.ends[np.maximum(at, 0)], np.iinfo(np.int64).min)
                 if thread in gloo and other not in gloo:
                     # Its work is queued by a call that may still be running.
-                    open_at = np.searchsorted(theirs.starts, mine.starts, side="right") - 1
-                    running = (open_at >= 0) & (mine.starts < theirs.ends[np.maximum(open_at, 0)])
-                    last = np.where(running, mine.starts, last)
+                    last = np.where(spans.holds(theirs, mine.starts), mine.starts, last)
                 better = last > best
                 best[better], source[better] = last[better], other
             handed = np.flatnonzero(source != NONE)
@@ -177,7 +161,7 @@ class HostLine:
 
     def _activity(self, thread: int) -> Spans:
         mine = self._active[self._events.thread[self._active] == thread]
-        return spans.union(self._events.ts_ns[mine], self._events.end_ns[mine])
+        return self._events.spans(mine)
 
     def _gloo_threads(self) -> set[int]:
         chosen = self._active[self._gloo[self._active]]
@@ -189,7 +173,7 @@ class HostLine:
         operators = events.where(Category.CPU_OP)
         if not len(operators):
             return []
-        mine = operators[events.named(lambda n: n.startswith(_ENGINE))[operators]]
+        mine = operators[events.begins(AUTOGRAD)[operators]]
         chosen = set(distinct(events.thread[mine]).tolist()) | self._gloo_threads()
         marked = events.where(Category.USER_ANNOTATION)
         marked = marked[~self._gloo[marked]]
@@ -298,8 +282,9 @@ def stream_waits(events: Events, calls: Ints, streams: Ints, communicates: NDArr
     found = events.where(Category.RUNTIME, Category.DRIVER)
     found = found[events.named(_STREAM_WAIT.search)[found]]
     times, threads = events.ts_ns[found], events.thread[found].astype(np.int64)
-    named = _recorded(events, found)
-    recorded = named != NONE
+    accounts = _accounts(events, found)
+    recorded = accounts != NONE
+    named = np.where(recorded, events.device[accounts].astype(np.int64) * (2**31) + events.stream[accounts], NONE)
     if len(found) and not recorded.all():
         thread, called = events.thread[calls].astype(np.int64), events.ts_ns[calls]
         own = ~communicates
@@ -312,20 +297,14 @@ def stream_waits(events: Events, calls: Ints, streams: Ints, communicates: NDArr
     return StreamWaits(events=events, times=times, threads=threads, streams=named, recorded=recorded)
 
 
-def _recorded(events: Events, waits: Ints) -> Ints:
-    """The stream that the profiler's own account of each wait (cuda_sync) names; NONE without one."""
-    streams = np.full(len(waits), NONE, dtype=np.int64)
+def _accounts(events: Events, waits: Ints) -> Ints:
+    """The profiler's own account of each wait, an event (cuda_sync) that names a stream; NONE without one."""
     sync = events.where(Category.SYNC)
     sync = sync[(events.correlation[sync] != NONE) & (events.stream[sync] != NONE)]
-    if not len(sync) or not len(waits):
-        return streams
-    order = sync[np.argsort(events.correlation[sync], kind="stable")]
-    ids = events.correlation[order]
-    place = np.minimum(np.searchsorted(ids, events.correlation[waits]), len(ids) - 1)
-    hit = ids[place] == events.correlation[waits]
-    of = order[place[hit]]
-    streams[hit] = events.device[of].astype(np.int64) * (2**31) + events.stream[of]
-    return streams
+    at = find(events.correlation[sync], events.correlation[waits])
+    found = np.full(len(waits), NONE, dtype=np.int64)
+    found[at != NONE] = sync[at[at != NONE]]
+    return found
 
 
 def _last(keys: Ints, times: Ints, wanted: Ints, before: Ints) -> Ints:

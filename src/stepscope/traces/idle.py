@@ -145,7 +145,7 @@ def _host_lines(events: Events) -> Ints:
     is the one with most time under the user's annotations, without any the one with most time in other operators."""
     line = np.arange(len(events.threads), dtype=np.int64)
     operators = events.category == Category.CPU_OP
-    autograd = operators & (events.named(lambda name: name.startswith(AUTOGRAD)) | (events.forward_thread > 0))
+    autograd = operators & (events.begins(AUTOGRAD) | (events.forward_thread > 0))
     engine = distinct(events.thread[autograd])
     if not len(engine):
         return line
@@ -243,7 +243,7 @@ def _host_in(events: Events, start: int, end: int) -> str | None:
     """The operator or annotation that fills most of [start, end); None where none fills half of it, or one that is much
     longer itself, which says nothing of the gap."""
     host = np.isin(events.category, (Category.CPU_OP, Category.USER_ANNOTATION))
-    host &= ~events.named(lambda name: name.startswith("ProfilerStep"))
+    host &= ~events.begins("ProfilerStep")
     during = (events.ts_ns < end) & (events.end_ns > start) & (events.dur_ns <= 1.5 * (end - start))
     near = np.flatnonzero(host & during)
     if not len(near):
@@ -377,7 +377,7 @@ def host_dispatch(events: Events) -> tuple[int, int, int]:
     """Of the thread of the training loop, within the steps where they are marked: how many operators are as short as their
     call; their time with that of Python's dispatch, ns; and how many operators are in no other."""
     operators = events.where(Category.CPU_OP)
-    operators = operators[~events.named(lambda n: n.startswith("gloo:"))[operators]]
+    operators = operators[~events.begins("gloo:")[operators]]
     if not len(operators):
         return 0, 0, 0
     main = np.bincount(events.thread[operators], weights=events.dur_ns[operators]).argmax()
@@ -388,8 +388,8 @@ def host_dispatch(events: Events) -> tuple[int, int, int]:
         operators = operators[(starts >= marks.starts[0]) & (starts < marks.ends.max())]
     lane = np.zeros(len(operators), dtype=np.int8)
     tree = nest(operators, lane, events.ts_ns[operators], events.end_ns[operators])
-    top = (tree.parent == NONE) & ~events.named(lambda n: n.startswith(COMM_LAUNCHES))[tree.index]
+    top = (tree.parent == NONE) & ~events.begins(COMM_LAUNCHES)[tree.index]
     short = top & (tree.ends - tree.starts <= DISPATCH_NS)
-    python = events.named(lambda n: n.startswith(_IN_PYTHON))[tree.index] & ~short
+    python = events.begins(_IN_PYTHON)[tree.index] & ~short
     spent = int((tree.ends - tree.starts)[short].sum() + tree.self_ns[python].sum())
     return int(short.sum()), spent, int(top.sum())

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from stepscope.records.trace_work import CopyRow, CopyTable, KernelRow, KernelTable, SequenceRow
 from stepscope.stats import spans
 from stepscope.stats.spans import distinct
-from stepscope.traces.events import Category, Events, Ints, RankTrace
+from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
 from stepscope.traces.kernel_names import Work, uses_tensor_cores, work_of
+from stepscope.traces.nesting import find
 
 _WORK = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication"}
 
@@ -243,7 +244,7 @@ def copy_table(trace: RankTrace) -> CopyTable | None:
         return None
     work = work_of(events)
     kernels = np.flatnonzero((work == Work.COMPUTE) | (work == Work.COMMUNICATION))
-    hidden_by = spans.union(events.ts_ns[kernels], events.end_ns[kernels])
+    hidden_by = events.spans(kernels)
     kinds: dict[tuple[str, str | None], int] = {}
     by_name = np.full(len(events.names), -1, dtype=np.int64)
     for code in distinct(events.name[chosen]).tolist():
@@ -254,7 +255,7 @@ def copy_table(trace: RankTrace) -> CopyTable | None:
     for (kind, memory), number in kinds.items():
         mine = kind_of == number
         indices, sizes = chosen[mine], size[mine]
-        busy = spans.union(events.ts_ns[indices], events.end_ns[indices])
+        busy = events.spans(indices)
         known = sizes >= 0
         timed = int(events.dur_ns[indices[known]].sum())
         moved = int(sizes[known].sum()) if known.any() else None
@@ -275,7 +276,7 @@ def copy_table(trace: RankTrace) -> CopyTable | None:
             )
         )
     rows.sort(key=lambda r: (-r.total_ns, r.kind, r.memory or ""))
-    busy = spans.union(events.ts_ns[chosen], events.end_ns[chosen])
+    busy = events.spans(chosen)
     return CopyTable(
         rank=trace.rank,
         rows=tuple(rows),
@@ -290,8 +291,6 @@ def _sizes(events: Events, chosen: Ints) -> Ints:
     if events.copied_bytes:
         known = np.fromiter(events.copied_bytes, dtype=np.int64, count=len(events.copied_bytes))
         amounts = np.fromiter(events.copied_bytes.values(), dtype=np.int64, count=len(known))
-        order = np.argsort(known)
-        place = np.minimum(np.searchsorted(known, chosen, sorter=order), len(known) - 1)
-        hit = known[order[place]] == chosen
-        sizes[hit] = amounts[order[place[hit]]]
+        place = find(known, chosen)
+        sizes[place != NONE] = amounts[place[place != NONE]]
     return sizes

@@ -169,10 +169,6 @@ def _in_order(
     return leftover + [_instance(m, methods.get(at, "alone"), sure.get(at)) for at, m in found.items()]
 
 
-def _called(c: RankCollective) -> int:
-    return c.start_ns if c.launch_ns is None else c.launch_ns
-
-
 def _kind(c: RankCollective, *, first: bool) -> str:
     """The operation; of a message between two ranks also which way it goes: what one sends is what the other receives."""
     if c.op != "send_recv" or c.direction is None or c.peers is not None:
@@ -199,7 +195,7 @@ class _Codes:
             step=np.array([-1 if c.step is None else c.step for c in chosen], dtype=np.int64),
             starts_ns=np.array([c.start_ns + shift_ns for c in chosen], dtype=np.int64),
             ends_ns=np.array([c.end_ns + shift_ns for c in chosen], dtype=np.int64),
-            called_ns=np.array([_called(c) + shift_ns for c in chosen], dtype=np.int64),
+            called_ns=np.array([c.called_ns + shift_ns for c in chosen], dtype=np.int64),
         )
 
 

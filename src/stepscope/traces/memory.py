@@ -11,6 +11,7 @@ from stepscope.records.trace_work import DeviceMemory, MemoryPeak, PhaseMemory, 
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.events import Category, Events, Ints, MemoryInstants, RankTrace
 from stepscope.traces.passes import Marks, step_marks
+from stepscope.traces.steps import phase_of
 
 SLICES = 400
 
@@ -65,7 +66,7 @@ def _device(
             allocated_bytes=int(allocated[at]),
             reserved_bytes=int(reserved[at]) if has_reserved else None,
             step=_step_at(marks, when),
-            phase=_phase_at(phases, when),
+            phase=phase_of(phases, when),
             annotations=_annotations_at(trace.events, when),
             operator=_operator_at(trace.events, when),
         ),
@@ -120,14 +121,6 @@ def _by_phase(phases: Mapping[str, Spans], times: Ints, allocated: Ints, *, befo
 def _step_at(marks: Marks, when: int) -> int | None:
     inside = np.flatnonzero((marks.starts <= when) & (when < marks.ends))
     return int(marks.numbers[inside[-1]]) if len(inside) else None
-
-
-def _phase_at(phases: Mapping[str, Spans], when: int) -> str | None:
-    for name, spans in phases.items():
-        at = int(np.searchsorted(spans.starts, when, side="right")) - 1
-        if at >= 0 and when < spans.ends[at]:
-            return name
-    return None
 
 
 def _annotations_at(events: Events, when: int) -> tuple[str, ...]:

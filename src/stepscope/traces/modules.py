@@ -31,7 +31,7 @@ from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
 from stepscope.traces.groups import UNNAMED
 from stepscope.traces.kernel_names import Work, work_of
-from stepscope.traces.nesting import Launches, Nest, nest, sums, union_by_group
+from stepscope.traces.nesting import Launches, Nest, find, nest_events, sums, union_by_group
 from stepscope.traces.passes import AUTOGRAD
 from stepscope.traces.steps import BACKWARD, pass_at
 from stepscope.traces.units import by_order
@@ -50,7 +50,7 @@ def module_rows(trace: RankTrace, activity: Activity, launches: Launches) -> tup
         return Unavailable("no ranges of modules: `stepscope profile --modules` or with_stack=True record them")
     chosen, mark = found
     names = [name.removeprefix(mark) for name in events.names]
-    tree = nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
+    tree = nest_events(events, chosen)
     on_device = activity.source == "device"
     work, host = _device_work(launches, events) if on_device else _operators(events)
     forward, backward = _modules_of(events, tree, host)
@@ -86,7 +86,7 @@ def module_rows(trace: RankTrace, activity: Activity, launches: Launches) -> tup
 
 
 def _marked(events: Events, category: Category, mark: str) -> Ints:
-    return np.flatnonzero((events.category == category) & events.named(lambda name: name.startswith(mark)))
+    return np.flatnonzero((events.category == category) & events.begins(mark))
 
 
 def _device_work(launches: Launches, events: Events) -> tuple[Ints, Ints]:
@@ -98,7 +98,7 @@ def _device_work(launches: Launches, events: Events) -> tuple[Ints, Ints]:
 def _operators(events: Events) -> tuple[Ints, Ints]:
     """Operators that are inside no other, which are their own calls."""
     chosen = events.where(Category.CPU_OP)
-    tree = nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
+    tree = nest_events(events, chosen)
     roots = tree.index[tree.parent == NONE].astype(np.int64)
     return roots, roots
 
@@ -107,7 +107,7 @@ def _modules_of(events: Events, tree: Nest, host: Ints) -> tuple[Ints, Ints]:
     """Position of the module of each host call: of one in a forward pass, and of one that autograd made; else NONE."""
     threads, times = events.thread[host].astype(np.int64), events.ts_ns[host]
     autograd = _marked(events, Category.CPU_OP, AUTOGRAD)
-    engine = nest(autograd, events.thread[autograd], events.ts_ns[autograd], events.end_ns[autograd])
+    engine = nest_events(events, autograd)
     inside = engine.innermost(threads, times)
     forward = tree.innermost(threads, times)
     forward[inside != NONE] = NONE
@@ -119,12 +119,8 @@ def _modules_of(events: Events, tree: Nest, host: Ints) -> tuple[Ints, Ints]:
     )
     owner = tree.innermost(events.thread[sources].astype(np.int64), events.ts_ns[sources])
     sources, owner = sources[owner != NONE], owner[owner != NONE]
-    if len(sources) and len(mine):
-        order = np.argsort(events.sequence[sources], kind="stable")
-        known = events.sequence[sources][order]
-        place = np.minimum(np.searchsorted(known, sequence), len(known) - 1)
-        hit = known[place] == sequence
-        backward[mine[hit]] = owner[order[place[hit]]]
+    place = find(events.sequence[sources], sequence)
+    backward[mine[place != NONE]] = owner[place[place != NONE]]
     return forward, backward
 
 
@@ -253,7 +249,7 @@ def annotation_rows(trace: RankTrace, launches: Launches, *, limit: int | None =
     if not len(chosen):
         return ()
     label_of, labels = _labels(events, chosen)
-    tree = nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
+    tree = nest_events(events, chosen)
     label = label_of[events.name[tree.index]]
     count = len(labels)
     outer = tree.outermost_of(label)
@@ -302,7 +298,7 @@ def _launched_inside(events: Events, launches: Launches, tree: Nest) -> tuple[In
     known = launches.known & events.is_device[launches.of]
     work, call = launches.of[known], launches.launch[known]
     threads, times = events.thread[call].astype(np.int64), events.ts_ns[call]
-    engine = _engine_threads(events)
+    engine = distinct(events.thread[_marked(events, Category.CPU_OP, AUTOGRAD)]).astype(np.int64)
     roots = tree.parent == NONE
     by_thread = np.bincount(tree.thread[roots], weights=(tree.ends - tree.starts)[roots])
     by_thread[engine[engine < len(by_thread)]] = 0
@@ -314,12 +310,6 @@ def _launched_inside(events: Events, launches: Launches, tree: Nest) -> tuple[In
     work = np.concatenate([work, work[behalf]])
     inside = owner != NONE
     return work[inside], owner[inside]
-
-
-def _engine_threads(events: Events) -> Ints:
-    codes = [c for c, n in enumerate(events.names) if n.startswith("autograd::engine::evaluate_function")]
-    chosen = (events.category == Category.CPU_OP) & np.isin(events.name, codes)
-    return distinct(events.thread[chosen]).astype(np.int64)
 
 
 def _labels_around(tree: Nest, label: Ints, work: Ints, owner: Ints) -> tuple[Ints, Ints]:

@@ -211,6 +211,11 @@ def nest(index: AnyInts, thread: AnyInts, starts: Ints, ends: Ints) -> Nest:
     return Nest(index=names, thread=line_of, starts=starts, ends=ends, parent=parent, cut=cut)
 
 
+def nest_events(events: Events, chosen: Ints) -> Nest:
+    """The tree of these events, each on its thread."""
+    return nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
+
+
 def _cut_off(starts: Ints, ends: Ints) -> int:
     """Shorten, in place, every span of one thread that outlasts the span it began in; how many there were."""
     stack: list[int] = []
@@ -277,6 +282,16 @@ def union_by_group(groups: Ints, starts: Ints, ends: Ints, *, count: int) -> Int
     return sums(group, np.maximum(end - before, 0), count)
 
 
+def find(keys: AnyInts, wanted: AnyInts) -> Ints:
+    """Place of the first of ``keys`` that equals each of ``wanted``, NONE where none does. Shapes (n,), (m,) -> (m,)."""
+    if not len(keys):
+        return np.full(len(wanted), NONE, dtype=np.int64)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    at = np.minimum(np.searchsorted(ordered, wanted), len(keys) - 1)
+    return np.where(ordered[at] == wanted, order[at], NONE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
     """For every event of ``of`` (event indices): the index of its launch, NONE where none was recorded."""
@@ -294,19 +309,11 @@ def launches_of(events: Events, indices: Ints) -> Launches:
     """Match by correlation id with the runtime and driver calls; a driver call inside a runtime call gives way."""
     calls = events.where(Category.RUNTIME, Category.DRIVER)
     calls = calls[events.correlation[calls] != NONE]
-    # Runtime calls first in each group of one id: a stable sort keeps them in front of their driver calls.
+    # Runtime calls first: of those with one id the first counts.
     calls = calls[np.argsort(events.category[calls], kind="stable")]
-    calls = calls[np.argsort(events.correlation[calls], kind="stable")]
-    ids = events.correlation[calls]
-    wanted = events.correlation[indices]
-    found = np.searchsorted(ids, wanted)
-    safe = np.minimum(found, max(len(ids) - 1, 0))
-    hit = (found < len(ids)) & (wanted != NONE)
-    if len(ids):
-        hit &= ids[safe] == wanted
-        launch = np.where(hit, calls[safe], NONE)
-    else:
-        launch = np.full(len(indices), NONE, dtype=np.int64)
+    at = find(events.correlation[calls], events.correlation[indices])
+    launch = np.full(len(indices), NONE, dtype=np.int64)
+    launch[at != NONE] = calls[at[at != NONE]]
     return Launches(of=indices, launch=launch)
 
 

@@ -23,7 +23,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.trace_work import OperatorRow, OperatorTable
 from stepscope.stats.spans import distinct
 from stepscope.traces.events import NONE, WITH_VALUES, Category, Events, Ints, RankTrace
-from stepscope.traces.nesting import Launches, Nest, nest, sums
+from stepscope.traces.nesting import Launches, Nest, find, nest_events, sums
 
 Dims = list[list[int]]
 
@@ -250,8 +250,7 @@ class OperatorLinks:
 
     def owner_of(self, indices: Ints) -> Ints:
         """The owners of these events, which must be among ``of``."""
-        order = np.argsort(self.of)
-        return self.owner[order[np.searchsorted(self.of, indices, sorter=order)]]
+        return self.owner[find(self.of, indices)]
 
 
 def operator_links(events: Events, launches: Launches) -> OperatorLinks:
@@ -259,7 +258,7 @@ def operator_links(events: Events, launches: Launches) -> OperatorLinks:
     thread id, to the operator of their external id, provided that it is open at that time.
     """
     chosen = events.where(Category.CPU_OP)
-    tree = nest(chosen, events.thread[chosen], events.ts_ns[chosen], events.end_ns[chosen])
+    tree = nest_events(events, chosen)
     owner = np.full(len(launches.of), NONE, dtype=np.int64)
     known = np.flatnonzero(launches.known)
     call = launches.launch[known]
@@ -270,19 +269,13 @@ def operator_links(events: Events, launches: Launches) -> OperatorLinks:
 
 
 def _by_external_id(events: Events, tree: Nest, call: Ints) -> Ints:
-    found = np.full(len(call), NONE, dtype=np.int64)
-    ids = events.external_id[tree.index]
-    order = np.argsort(ids, kind="stable")
-    wanted = events.external_id[call]
-    if not len(ids) or not len(call):
-        return found
-    place = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
-    when = events.ts_ns[call]
+    wanted, when = events.external_id[call], events.ts_ns[call]
+    place = find(events.external_id[tree.index], wanted)
+    if not len(tree):
+        return place
     open_then = (tree.starts[place] <= when) & (when < tree.ends[place])
     # Ids up to 0 are written where there is none.
-    hit = (wanted > 0) & (ids[place] == wanted) & open_then
-    found[hit] = place[hit]
-    return found
+    return np.where((wanted > 0) & open_then, place, NONE)
 
 
 def operator_table(

@@ -16,7 +16,6 @@ thread goes on with its next operator after a collective of gloo has ended.
 from __future__ import annotations
 
 import re
-from operator import methodcaller
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,22 +60,20 @@ def step_marks(events: Events) -> Marks:
     for code, name in enumerate(events.names):
         if name.startswith("ProfilerStep") and (found := _STEP.match(name)):
             numbers[code] = int(found[1])
-    marks = np.flatnonzero((numbers[events.name] != NONE) & (events.category == Category.USER_ANNOTATION))
-    marks = marks[np.argsort(events.ts_ns[marks], kind="stable")]
+    marks = events.by_start((numbers[events.name] != NONE) & (events.category == Category.USER_ANNOTATION))
     return Marks(numbers=numbers[events.name[marks]], starts=events.ts_ns[marks], ends=events.end_ns[marks])
 
 
 def comm_calls(events: Events) -> Ints:
     """Operators of the host that call a collective or wait for one, in order of their start."""
     calls = events.named(lambda n: n.startswith(COMM_LAUNCHES) and not n.startswith("gloo:"))
-    found = np.flatnonzero((events.category == Category.CPU_OP) & calls)
-    return found[np.argsort(events.ts_ns[found], kind="stable")]
+    return events.by_start((events.category == Category.CPU_OP) & calls)
 
 
 def loading_marks(events: Events) -> NDArray[np.bool_]:
     """The annotations and operators that mark data loading, shape (len(events),)."""
     host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
-    return host & events.named(methodcaller("startswith", DATA_MARKS))
+    return host & events.begins(DATA_MARKS)
 
 
 AUTOGRAD = "autograd::engine::evaluate_function"
@@ -103,8 +100,7 @@ class Passes:
 
 def passes_of(events: Events, *, backward: Spans, optimizer: Spans) -> Passes:
     """What the operators outside of these two phases do. O(n log n)."""
-    operators = np.flatnonzero(events.category == Category.CPU_OP)
-    operators = operators[np.argsort(events.ts_ns[operators], kind="stable")]
+    operators = events.by_start(events.category == Category.CPU_OP)
     graph = with_nodes(events)
     marks = step_marks(events)
     starts = np.concatenate([backward.starts, optimizer.starts, marks.starts, events.ts_ns[graph]])
@@ -133,7 +129,7 @@ def with_nodes(events: Events) -> Ints:
     last. What comes after a backward pass shows the number of the operator that is next to get a node."""
     numbered = np.flatnonzero((events.category == Category.CPU_OP) & (events.sequence >= 0))
     node = events.forward_thread[numbered] > 0
-    nodes, others = numbered[node], numbered[~node & ~events.named(lambda n: n.startswith(AUTOGRAD))[numbered]]
+    nodes, others = numbered[node], numbered[~node & ~events.begins(AUTOGRAD)[numbered]]
     if not len(nodes) or not len(others):
         return np.empty(0, dtype=np.int64)
     order = np.lexsort((events.ts_ns[others], events.sequence[others]))
@@ -153,16 +149,14 @@ def _evaluations(
 ) -> Spans:
     """Stretches [begins[i], ends[i]) between two marks that run most of the model's layers, none with a node; before the
     forward pass of the same step only where most steps have none there: layers that are not trained run in every step."""
-    layer = events.named(lambda n: n.startswith(_LAYERS))
+    layer = events.begins(_LAYERS)
     trained = graph[layer[graph]]
     if not len(trained):
         return spans.EMPTY
     known = np.zeros(len(events.names), dtype=bool)
     known[events.name[trained]] = True
-    stretch = np.searchsorted(begins, events.ts_ns[operators], side="right") - 1
-    inside = (stretch >= 0) & (events.ts_ns[operators] < ends[np.maximum(stretch, 0)])
-    mine = operators[inside]
-    stretch = stretch[inside]
+    stretch = spans.place(begins, ends, events.ts_ns[operators])
+    mine, stretch = operators[stretch >= 0], stretch[stretch >= 0]
     runs = (layer & known[events.name])[mine] & ~np.isin(mine, graph)
     count = np.bincount(stretch[runs], minlength=len(begins))
     # Each run of operators with nodes is one forward pass.
@@ -212,14 +206,14 @@ def cpu_work(events: Events) -> CpuWork:
     work = np.zeros(len(events), dtype=np.int8)
     gloo = np.flatnonzero((kind == 2) & np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP)))
     operators = np.flatnonzero((events.category == Category.CPU_OP) & (kind == 0))
-    moved = gloo[~events.named(lambda n: n.startswith(_ON_THE_CALLERS_THREAD))[gloo]]
+    moved = gloo[~events.begins(_ON_THE_CALLERS_THREAD)[gloo]]
     elsewhere = np.concatenate([np.flatnonzero(loading_marks(events)), moved])
     operators = operators[~_begin_inside(events, operators, elsewhere)]
     work[operators] = Work.COMPUTE
     work[gloo] = Work.COMMUNICATION
     called = comm_calls(events)
     waits = _waits(events, operators, called, gloo)
-    comm = spans.union(events.ts_ns[gloo], events.end_ns[gloo])
+    comm = events.spans(gloo)
     marks = step_marks(events)
     return CpuWork(
         work=work,
@@ -234,8 +228,8 @@ def _in_operators(events: Events, operators: Ints, calls: Ints) -> Spans:
     parts = []
     for thread in distinct(events.thread[operators]).tolist():
         mine, held = operators[events.thread[operators] == thread], calls[events.thread[calls] == thread]
-        within = spans.union(events.ts_ns[mine], events.end_ns[mine])
-        parts.append(spans.subtract(within, spans.union(events.ts_ns[held], events.end_ns[held])))
+        within = events.spans(mine)
+        parts.append(spans.subtract(within, events.spans(held)))
     return spans.join(*parts)
 
 
@@ -249,10 +243,10 @@ def _waits(events: Events, operators: Ints, calls: Ints, gloo: Ints) -> Spans:
     ends = np.sort(events.end_ns[gloo])
     holds = events.named(_only_holds)[operators]
     working = np.concatenate([operators[~holds], calls, np.flatnonzero(loading_marks(events))])
-    hooks = (events.category == Category.USER_ANNOTATION) & events.named(lambda n: n.startswith(_HOOKS))
+    hooks = (events.category == Category.USER_ANNOTATION) & events.begins(_HOOKS)
     around = np.concatenate([operators[holds], np.flatnonzero(hooks)])
-    busy = spans.union(events.ts_ns[working], events.end_ns[working])
-    outer = spans.union(events.ts_ns[around], events.end_ns[around])
+    busy = events.spans(working)
+    outer = events.spans(around)
     if not len(ends) or not len(calls) or not len(busy):
         return spans.EMPTY
     holes = spans.gaps(busy, low=int(busy.starts[0]), high=int(max(busy.ends[-1], ends[-1])))
@@ -260,8 +254,8 @@ def _waits(events: Events, operators: Ints, calls: Ints, gloo: Ints) -> Spans:
     hit = (before >= 0) & (ends[np.maximum(before, 0)] > holes.starts)
     last, until = ends[before[hit]], ends[before[hit]].copy()
     if len(outer):
-        at = np.maximum(np.searchsorted(outer.starts, last, side="right") - 1, 0)
-        within = (outer.starts[at] <= last) & (last < outer.ends[at])
+        at = spans.place(outer.starts, outer.ends, last)
+        within = at >= 0
         until[within] = np.minimum(outer.ends[at], holes.ends[hit])[within]
     return spans.union(holes.starts[hit], until)
 
@@ -272,18 +266,12 @@ def _only_holds(name: str) -> bool:
     return name.startswith("autograd::engine") or ("::" not in name and not name.startswith(_COMPILED))
 
 
-def _within(marks: Spans, times: Ints) -> NDArray[np.bool_]:
-    at = np.searchsorted(marks.starts, times, side="right") - 1
-    return np.asarray((at >= 0) & (times < marks.ends[np.maximum(at, 0)]), dtype=np.bool_)
-
-
 def _begin_inside(events: Events, operators: Ints, marks: Ints) -> NDArray[np.bool_]:
     """Which of these operators begin inside one of the marks of their own thread."""
     inside = np.zeros(len(operators), dtype=bool)
     for thread in distinct(events.thread[marks]).tolist():
         mine = marks[events.thread[marks] == thread]
-        marked = spans.union(events.ts_ns[mine], events.end_ns[mine])
+        marked = events.spans(mine)
         here = np.flatnonzero(events.thread[operators] == thread)
-        if len(marked):
-            inside[here] = _within(marked, events.ts_ns[operators[here]])
+        inside[here] = spans.holds(marked, events.ts_ns[operators[here]])
     return inside

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import activity_of, rank_budget
 from stepscope.traces.events import Category, Events, RankTrace, TraceMeta
 from stepscope.traces.load import Advanced, Wanted, load_file, rank_of
-
-if TYPE_CHECKING:
-    from stepscope.records.profile import JobSetup
 
 
 def pass_file(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -184,7 +185,7 @@ def _ready(events: Events, activity: Activity, launches: Launches, collectives: 
 
 
 def _launch(call: RankCollective) -> tuple[int, int]:
-    return (call.start_ns if call.launch_ns is None else call.launch_ns, call.start_ns)
+    return call.called_ns, call.start_ns
 
 
 def _lanes(calls: Sequence[RankCollective]) -> int:
@@ -213,7 +214,7 @@ def cpu_legs(rank: int, activity: Activity, collectives: Sequence[RankCollective
     low, high = activity.window
     starts = np.array([c.start_ns for c in collectives], dtype=np.int64)
     ends = np.array([c.end_ns for c in collectives], dtype=np.int64)
-    called = np.array([c.start_ns if c.launch_ns is None else c.launch_ns for c in collectives], dtype=np.int64)
+    called = np.array([c.called_ns for c in collectives], dtype=np.int64)
     by_end = np.argsort(ends, kind="stable")
     ended = ends[by_end]
     waits = spans.subtract(activity.comm, activity.compute)
@@ -243,15 +244,7 @@ def cpu_legs(rank: int, activity: Activity, collectives: Sequence[RankCollective
         if place >= 0 and ended[place] > called[i]:
             legs[i] = PathLeg(parts=_parts(launch_latency_ns=int(starts[i] - ended[place])), back_to=int(by_end[place]))
         elif delay > 0:
-            parts = legs[i].parts
-            legs[i] = PathLeg(
-                parts=_parts(
-                    host_operator_ns=parts.host_operator_ns,
-                    host_other_ns=parts.host_other_ns,
-                    launch_latency_ns=delay,
-                ),
-                back_to=legs[i].back_to,
-            )
+            legs[i] = replace(legs[i], parts=replace(legs[i].parts, launch_latency_ns=delay))
     return RankLegs(
         rank=rank,
         end_ns=high,

@@ -26,6 +26,7 @@ from stepscope.traces.idle import IdleGaps
 from stepscope.traces.kernel_names import Work, kernel_kind, work_of
 from stepscope.traces.nesting import sums
 from stepscope.traces.passes import AUTOGRAD, Marks, step_marks
+from stepscope.traces.steps import phase_of
 
 SHORT_NS = 10_000
 """A kernel of at most this takes no longer than launching it: 5 to 10 us a launch in eager PyTorch (the V100, A100 and
@@ -80,7 +81,7 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
     if late is None or not operators.any():
         return None
     host = operators | np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
-    in_operators = spans.union(events.ts_ns[host], events.end_ns[host])
+    in_operators = events.spans(host)
     starts = gaps.holes.starts + gaps.by_cause.get("sync", 0)  # the host was in a wait first
     inside = int(spans.measure_within(in_operators, starts, starts + late).sum())
     total = int(late.sum())
@@ -135,8 +136,8 @@ def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> Gr
     if not there.any():
         return None
     launched = np.array([collectives[i].launch_ns for i in calls], dtype=np.int64)
-    step = np.searchsorted(marks.starts, launched, side="right") - 1
-    inside_a_step = (step >= 0) & (launched < marks.ends[step]) & there[step]
+    step = spans.place(marks.starts, marks.ends, launched)
+    inside_a_step = (step >= 0) & there[step]
     places: dict[str, list[int]] = {"before": [], "inside": [], "after": []}
     for each, at, mine, known in zip(calls, launched.tolist(), step.tolist(), inside_a_step.tolist(), strict=True):
         if known:
@@ -155,13 +156,10 @@ def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> Gr
 
 def _backward(events: Events, marks: Marks) -> tuple[Ints, Ints]:
     """First start and last end of the autograd engine's work in each step; end 0 where a step has none."""
-    autograd = (events.category == Category.CPU_OP) & (
-        events.named(lambda name: name.startswith(AUTOGRAD)) | (events.forward_thread > 0)
-    )
+    autograd = (events.category == Category.CPU_OP) & (events.begins(AUTOGRAD) | (events.forward_thread > 0))
     starts, ends = events.ts_ns[autograd], events.end_ns[autograd]
-    step = np.searchsorted(marks.starts, starts, side="right") - 1
+    step = spans.place(marks.starts, marks.ends, starts)
     known = step >= 0
-    known[known] &= starts[known] < marks.ends[step[known]]
     first = np.full(len(marks), np.iinfo(np.int64).max, dtype=np.int64)
     last = np.zeros(len(marks), dtype=np.int64)
     np.minimum.at(first, step[known], starts[known])
@@ -255,7 +253,7 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
     certain = False
     inside = 0
     for number, start, end in zip(marks.numbers.tolist(), marks.starts.tolist(), marks.ends.tolist(), strict=True):
-        mine = [(c, _phase_at(phases, at)) for c, at in launched if start <= at < end]
+        mine = [(c, phase_of(phases, at) or "") for c, at in launched if start <= at < end]
         found = _differences(planned, mine)
         differences += [f"step {number}: {text}" for text in found.texts]
         certain |= found.certain
@@ -275,11 +273,7 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
 
 def _regions(events: Events, names: tuple[str, ...]) -> Spans:
     mine = (events.category == Category.USER_ANNOTATION) & events.named(lambda n: n in names)
-    return spans.union(events.ts_ns[mine], events.end_ns[mine])
-
-
-def _phase_at(phases: Mapping[str, Spans], at: int) -> str:
-    return next((name for name, each in phases.items() if spans.clip(each, low=at, high=at + 1).measure), "")
+    return events.spans(mine)
 
 
 def _planned(op: Mapping[str, Any], trace: RankTrace, *, phased: bool) -> _Planned:

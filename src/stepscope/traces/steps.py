@@ -7,7 +7,6 @@ one's share.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import methodcaller
 from types import MappingProxyType
 from typing import get_args
 
@@ -186,7 +185,7 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
     ranges = events.category == Category.USER_ANNOTATION
 
     def marked(marks: NDArray[np.bool_]) -> Spans:
-        return spans.union(events.ts_ns[marks], events.end_ns[marks])
+        return events.spans(marks)
 
     found: dict[str, Spans] = dict.fromkeys(PHASES[:OTHER], spans.EMPTY)
     claimed = spans.EMPTY
@@ -199,12 +198,12 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
         claimed = spans.join(claimed, mine)
 
     for name, phase in regions.items():
-        claim(phase, ranges & events.named(methodcaller("startswith", name)))
+        claim(phase, ranges & events.begins(name))
     for phase, prefixes in _BY_ANNOTATION:
-        marks = host & events.named(methodcaller("startswith", prefixes))
+        marks = host & events.begins(prefixes)
         marks |= ranges & events.named(_phase_begins(_BY_REGION[phase]))
         if phase == "backward":
-            marks |= host & (events.named(lambda n: n.startswith(AUTOGRAD)) | (events.forward_thread > 0))
+            marks |= host & (events.begins(AUTOGRAD) | (events.forward_thread > 0))
         if phase == "evaluation":
             passes = passes_of(events, backward=found["backward"], optimizer=found["optimizer"])
             found[phase] = spans.subtract(passes.evaluation, claimed)
@@ -227,13 +226,14 @@ def phase_at(phases: dict[str, Spans], times: Ints) -> NDArray[np.int8]:
     """The phase (index into PHASES) the host was in at each time; OTHER outside all of them."""
     result = np.full(len(times), OTHER, dtype=np.int8)
     for number, phase in enumerate(PHASES[:OTHER]):
-        mine = phases[phase]
-        if not len(mine):
-            continue
-        at = np.searchsorted(mine.starts, times, side="right") - 1
-        inside = (at >= 0) & (times < mine.ends[np.maximum(at, 0)])
-        result[inside] = number
+        result[spans.holds(phases[phase], times)] = number
     return result
+
+
+def phase_of(phases: Mapping[str, Spans], time: int) -> str | None:
+    """The phase that the host was in at a time; None outside all of them."""
+    at = np.array([time], dtype=np.int64)
+    return next((name for name, each in phases.items() if spans.holds(each, at)[0]), None)
 
 
 def pass_at(phases: Mapping[str, Spans], times: Ints) -> Ints:

@@ -122,7 +122,7 @@ def _host_ns(events: Events, activity: Activity) -> int:
     """Time of the wrapper's own ranges without communication; ``FullyShardedDataParallel.forward`` is the module's."""
     own = [code for code, name in enumerate(events.names) if name.startswith(("FSDP::", f"{_FSDP1}_"))]
     chosen = (events.category == Category.USER_ANNOTATION) & np.isin(events.name, np.array(own, dtype=np.int64))
-    ranges = spans.union(events.ts_ns[chosen], events.end_ns[chosen])
+    ranges = events.spans(chosen)
     if activity.window is not None:
         ranges = spans.clip(ranges, low=activity.window[0], high=activity.window[1])
     return int(spans.subtract(ranges, activity.comm).measure)
@@ -144,13 +144,10 @@ def _annotated(events: Events, calls: Sequence[RankCollective]) -> list[str | No
     chosen = np.flatnonzero(
         (events.category == Category.USER_ANNOTATION) & np.isin(events.name, np.array(list(names), dtype=np.int64))
     )
-    if not len(chosen):
-        return [None] * len(calls)
     chosen = chosen[np.argsort(events.ts_ns[chosen], kind="stable")]
     times = np.array([c.launch_ns for c in calls], dtype=np.int64)
-    at = np.searchsorted(events.ts_ns[chosen], times, side="right") - 1
-    inside = (at >= 0) & (times < events.end_ns[chosen[np.maximum(at, 0)]])
-    return [names[int(events.name[chosen[i]])] if ok else None for i, ok in zip(at.tolist(), inside, strict=True)]
+    at = spans.place(events.ts_ns[chosen], events.end_ns[chosen], times)
+    return [None if i < 0 else names[int(events.name[chosen[i]])] for i in at.tolist()]
 
 
 def _of_sharding_groups(
@@ -306,16 +303,10 @@ def _kinds(events: Events, activity: Activity, called: Ints) -> NDArray[np.objec
         ranges = host & events.named(lambda name, begins=mark.match: begins(name) is not None)  # type: ignore[misc]
         if not ranges.any():
             continue
-        inside = _within(spans.union(events.ts_ns[ranges], events.end_ns[ranges]), called) & (kinds == "")
+        inside = spans.holds(events.spans(ranges), called) & (kinds == "")
         if kernels_copy:
             kinds[inside & (activity.work == Work.COMPUTE)] = kernels_copy
         for place in np.flatnonzero(inside & (activity.work == Work.MEMORY)).tolist():
             name = events.names[events.name[activity.indices[place]]]
             kinds[place] = _DIRECTIONS.get(copy_kind(name)[0], kernels_copy)
     return kinds
-
-
-def _within(ranges: Spans, times: Ints) -> NDArray[np.bool_]:
-    at = np.searchsorted(ranges.starts, times, side="right") - 1
-    inside: NDArray[np.bool_] = (at >= 0) & (times < ranges.ends[np.maximum(at, 0)])
-    return inside

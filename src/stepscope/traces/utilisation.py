@@ -177,12 +177,11 @@ def _executed(
         return None, None, None, (), None
     starts = events.ts_ns[chosen]
     counts = (starts >= marks.starts[0]) & (starts < marks.ends[steps - 1]) & (flop > 0)
-    autograd = events.named(lambda name: name.startswith(AUTOGRAD)) & (events.category == Category.CPU_OP)
-    backward = spans.union(events.ts_ns[autograd], events.end_ns[autograd])
+    autograd = events.begins(AUTOGRAD) & (events.category == Category.CPU_OP)
+    backward = events.spans(autograd)
     model = None
     if len(backward):
-        inside = np.searchsorted(backward.starts, starts, side="right") - 1
-        within = (inside >= 0) & (starts < backward.ends[np.maximum(inside, 0)])
+        within = spans.holds(backward, starts)
         # Where the first layers' input needs no gradient, backward has less than twice the forward pass's products.
         model = min(3.0 * float(flop[counts & ~within].sum()), float(flop[counts].sum())) / steps
     return float(flop[counts].sum()) / steps, model, source, (), None
