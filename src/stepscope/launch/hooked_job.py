@@ -178,10 +178,7 @@ def why_no_rank(layout: ProfileLayout, command: Sequence[str]) -> tuple[str, str
     passing = "PYTHONPATH,STEPSCOPE_HOOK"
     loaded = "no process of the job loaded the hook when it imported torch"
     if first in ("srun", "salloc", "sbatch"):
-        return (
-            loaded,
-            f"srun must export {passing}: --export=ALL,{passing}",
-        )
+        return (loaded, f"srun must export {passing}: --export=ALL,{passing}")
     if first in ("mpirun", "mpiexec", "orterun"):
         return (
             loaded,

@@ -129,8 +129,7 @@ def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
     for name in ("LOCAL_RANK", "MASTER_PORT"):
         if not environ[name].isdigit():
             raise UsageError(
-                f"{name} is {environ[name]!r}, not a number",
-                fix=f"unset {' '.join(NEEDED)}, or correct your launcher",
+                f"{name} is {environ[name]!r}, not a number", fix=f"unset {' '.join(NEEDED)}, or correct your launcher"
             )
     rank, world_size = environ["RANK"], environ["WORLD_SIZE"]
     if not (rank.isdigit() and world_size.isdigit()) or int(rank) >= int(world_size):

@@ -232,11 +232,7 @@ def _silent_death(rank: int, code: int | None, heartbeat: Heartbeat | None, last
 
 
 def _stuck(
-    heartbeats: Mapping[int, Heartbeat],
-    world_size: int,
-    status: Status,
-    what: str,
-    calls: CallsVerdict | None = None,
+    heartbeats: Mapping[int, Heartbeat], world_size: int, status: Status, what: str, calls: CallsVerdict | None = None
 ) -> Verdict:
     absent = [r for r in range(world_size) if r not in heartbeats]
     if absent:
@@ -260,12 +256,7 @@ def _stuck(
 def _from_error(error: RankError, status: Status) -> Verdict:
     reason = f"rank {error.rank} on {error.host} in {error.phase}, step {error.step}: {error.exception}"
     return Verdict(
-        status=status,
-        rank=error.rank,
-        host=error.host,
-        phase=error.phase,
-        reason=reason,
-        exception=error.exception,
+        status=status, rank=error.rank, host=error.host, phase=error.phase, reason=reason, exception=error.exception
     )
 
 

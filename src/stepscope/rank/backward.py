@@ -210,13 +210,7 @@ def backward_profile(
     # The first one wakes ranks that have just waited for each other; it stays only where there is hardly another.
     seen = seen[1:] if len(seen) > 3 else seen
     names = [name for name, p in task.module.named_parameters() if p.requires_grad]
-    return summarise(
-        seen,
-        names=names,
-        clock=timer.clock,
-        micro_batch=cell.micro_batch,
-        accumulation=cell.accumulation,
-    )
+    return summarise(seen, names=names, clock=timer.clock, micro_batch=cell.micro_batch, accumulation=cell.accumulation)
 
 
 def summarise(

@@ -122,9 +122,7 @@ class Loader:
     def seen(self) -> Seen:
         """What this rank got since the current (or last) epoch began."""
         return Seen(
-            epoch=self._epoch,
-            samples=self._seen_samples,
-            distinct_samples=int(np.count_nonzero(self._seen_rows)),
+            epoch=self._epoch, samples=self._seen_samples, distinct_samples=int(np.count_nonzero(self._seen_rows))
         )
 
     def close(self) -> None:

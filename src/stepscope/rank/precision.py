@@ -86,12 +86,7 @@ class Numerics:
         """Backward pass of one micro-step, of the scaled loss where there is a scale."""
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
-    def step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        *,
-        clip: Callable[[], None] | None = None,
-    ) -> None:
+    def step(self, optimizer: torch.optim.Optimizer, *, clip: Callable[[], None] | None = None) -> None:
         """Unscale, let ``clip`` scale the gradients down and update; after an overflow the update is left out."""
         self._scaler.unscale_(optimizer)
         if clip is not None:

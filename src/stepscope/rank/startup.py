@@ -84,8 +84,7 @@ def use_batch_scheduling() -> str:
     wanted = os.environ.get("STEPSCOPE_SCHEDULER", "batch")
     if wanted not in ("batch", "inherit"):
         raise UsageError(
-            f"STEPSCOPE_SCHEDULER is {wanted!r}",
-            fix="set it to batch (the default) or inherit, or unset it",
+            f"STEPSCOPE_SCHEDULER is {wanted!r}", fix="set it to batch (the default) or inherit, or unset it"
         )
     if wanted == "batch" and os.sched_getscheduler(0) == os.SCHED_OTHER:
         try:

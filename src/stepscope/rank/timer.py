@@ -156,10 +156,7 @@ class CpuStepTimer:
 
 class _CudaPending:
     def __init__(
-        self,
-        start: torch.cuda.Event,
-        marks: list[tuple[int, torch.cuda.Event]],
-        ready: torch.cuda.Event | None,
+        self, start: torch.cuda.Event, marks: list[tuple[int, torch.cuda.Event]], ready: torch.cuda.Event | None
     ) -> None:
         self._start, self._marks, self._ready = start, marks, ready
 

@@ -197,11 +197,5 @@ def _open(group: GroupSpec, place: RankPlace, layout: RunLayout, pulse: Pulse) -
     mesh = Mesh(rank=place.rank, world_size=place.world_size, device=device, backend=group.backend)
     control = Control(store, rank=place.rank, world_size=place.world_size, timeout_s=timeout_s + 60)
     return RankContext(
-        group=group,
-        place=place,
-        mesh=mesh,
-        control=control,
-        pulse=pulse,
-        layout=layout,
-        scheduler_policy=policy,
+        group=group, place=place, mesh=mesh, control=control, pulse=pulse, layout=layout, scheduler_policy=policy
     )

@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
-from stepscope.records.trace_collectives import (
-    ClockAlignment,
-    ClockFit,
-    Instance,
-    RankCollective,
-    RankCommunication,
-)
+from stepscope.records.trace_collectives import ClockAlignment, ClockFit, Instance, RankCollective, RankCommunication
 from stepscope.stats.spans import distinct, median
 from stepscope.traces.collective_calls import TOGETHER
 from stepscope.traces.events import Ints
@@ -173,9 +167,7 @@ def _lines(
     usable: Sequence[Instance], look: Mapping[int, RankCommunication], shifts: dict[int, int], reference: int
 ) -> dict[int, _Line]:
     """Each reachable rank's line, level by level outwards from the reference."""
-    lines = {
-        reference: _Line(at_ns=0, offset=0.0, drift=0.0, residual=0.0, count=0, span_ns=0),
-    }
+    lines = {reference: _Line(at_ns=0, offset=0.0, drift=0.0, residual=0.0, count=0, span_ns=0)}
     waiting = list(usable)
     while waiting:
         times: dict[int, list[int]] = defaultdict(list)
@@ -317,14 +309,7 @@ def _held(fit: ClockFit) -> ClockFit:
 
 def _unfitted(rank: int, reason: str) -> ClockFit:
     return ClockFit(
-        rank=rank,
-        status="unknown",
-        offset_ns=0.0,
-        drift=0.0,
-        at_ns=0,
-        residual_ns=None,
-        collectives=0,
-        reason=reason,
+        rank=rank, status="unknown", offset_ns=0.0, drift=0.0, at_ns=0, residual_ns=None, collectives=0, reason=reason
     )
 
 

@@ -72,24 +72,18 @@ class _Segment:
 
 
 def critical_path(
-    trace: RankTrace,
-    activity: Activity,
-    launches: Launches,
-    *,
-    window_ns: tuple[int, int] | None = None,
-    top: int = TOP,
-    walk: Walk | None = None,
+    trace: RankTrace, activity: Activity, launches: Launches, *, walk: Walk | None = None
 ) -> CriticalPath | Unavailable:
-    """The path that ends with the last device work (without a device: the last host activity) of the window.
+    """The path that ends with the last device work (without a device: the last host activity) of the trace.
 
-    window_ns: [low, high), such as a step's; None: the whole trace. The parts sum to the path's length, which is the
-    time from the window's (or the trace's) beginning to that end. ``walk``: made once for several paths of a rank.
+    The parts sum to the path's length, which is the time from the trace's beginning to that end. ``walk``: made once for
+    several paths of a rank.
     """
     walk = walk or Walk(trace.events, activity, launches)
-    end = walk.end_node(None if window_ns is None else window_ns[1])
+    end = walk.end_node()
     if end is None:
         return Unavailable("nothing ran in the window")
-    begin = walk.start_ns if window_ns is None else window_ns[0]
+    begin = walk.start_ns
     node, finish = end
     segments, inferred = [], 0
     at: _Node | None = node
@@ -99,7 +93,7 @@ def critical_path(
         inferred += guess
         if segments[-1].low <= begin:
             break
-    parts, contributors = _account(walk, segments, begin, finish, top)
+    parts, contributors = _account(walk, segments, begin, finish)
     threads = [(s.thread, s.first == NONE) for s in segments if not s.part]
     return CriticalPath(
         rank=trace.rank,
@@ -122,7 +116,7 @@ def rank_legs(
     Collectives are numbered by start, as the communication events of ``activity`` are.
     """
     walk = walk or Walk(trace.events, activity, launches)
-    end = walk.end_node(None)
+    end = walk.end_node()
     if end is None:
         return Unavailable("nothing ran in the trace")
     known: dict[_Node, tuple[int | None, NDArray[np.int64]]] = {}
@@ -251,23 +245,15 @@ class Walk:
                 return other
         return NONE
 
-    def end_node(self, before: int | None) -> tuple[_Node, int] | None:
-        """Where the path ends, and when: the last device event (that ends by then), else the last host activity."""
+    def end_node(self) -> tuple[_Node, int] | None:
+        """Where the path ends, and when: the last device event, else the last host activity."""
         if len(self.device):
-            fitting = self._by_end
-            if before is not None:
-                fitting = fitting[: int(np.searchsorted(self._ended, before, side="right"))]
-            if not len(fitting):
-                return None
             # What the driver moves by itself (unified memory) has no launch and is followed only where nothing else is.
-            launched = fitting[np.isin(self.stream[fitting], self.stream[self.launch != NONE])]
-            place = int((launched if len(launched) else fitting)[-1])
+            launched = self._by_end[np.isin(self.stream[self._by_end], self.stream[self.launch != NONE])]
+            place = int((launched if len(launched) else self._by_end)[-1])
             return _OnDevice(place, int(self.ends[place])), int(self.ends[place])
         last = self.host.last_end()
-        if last is None:
-            return None
-        time = last[1] if before is None else min(before, last[1])
-        return _OnHost(last[0], time), time
+        return None if last is None else (_OnHost(*last), last[1])
 
     def collective_at(self, place: int) -> int | None:
         return self._number.get(place)
@@ -326,7 +312,7 @@ class Walk:
 
 
 def _account(
-    walk: Walk, segments: list[_Segment], begin: int, finish: int, top: int
+    walk: Walk, segments: list[_Segment], begin: int, finish: int
 ) -> tuple[PathParts, tuple[PathContributor, ...]]:
     """Parts and top contributors of the segments inside [begin, finish)."""
     amounts: dict[tuple[str, str], int] = {}
@@ -337,10 +323,7 @@ def _account(
         if high <= low:
             continue
         if s.part:
-            key = (
-                s.part,
-                "before recorded work" if s.low == walk.start_ns and s.part == "device_gap" else s.part,
-            )
+            key = (s.part, "before recorded work" if s.low == walk.start_ns and s.part == "device_gap" else s.part)
             amounts[key] = amounts.get(key, 0) + high - low
         elif s.thread != NONE:
             on_threads.setdefault(s.thread, []).append((low, high))
@@ -365,7 +348,7 @@ def _account(
     ranked = sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
     contributors = tuple(
         PathContributor(part=part, name=name, total_ns=ns, share=ns / total if total else 0.0)
-        for (part, name), ns in ranked[:top]
+        for (part, name), ns in ranked[:TOP]
         if ns
     )
     return PathParts(**{f"{part}_ns": ns for part, ns in by_part.items()}), contributors
@@ -400,10 +383,8 @@ def _add_host(walk: Walk, thread: int, covered: Ints, amounts: dict[tuple[str, s
         amounts["host_other", "outside operators"] = amounts.get(("host_other", "outside operators"), 0) + outside
 
 
-def cross_rank_path(
-    legs: Sequence[RankLegs], matched: Sequence[MatchedCollective], *, end_rank: int | None = None
-) -> CrossRankPath | Unavailable:
-    """Follow the path back from the end of ``end_rank`` (None: of the rank that ends last, on aligned clocks).
+def cross_rank_path(legs: Sequence[RankLegs], matched: Sequence[MatchedCollective]) -> CrossRankPath | Unavailable:
+    """Follow the path back from the end of the rank that ends last, on aligned clocks.
 
     At a matched collective the path goes on at the rank that arrived last (at its own when all arrived at once), and
     only what follows that is on the path; at a message, at the rank that began it last. One that is not split into
@@ -413,7 +394,7 @@ def cross_rank_path(
     if not by_rank:
         return Unavailable("no rank has a path")
     at = {(r.rank, r.position): m for m in matched for r in m.ranks}
-    end = max(legs, key=lambda r: r.end_ns).rank if end_rank is None else end_rank
+    end = max(legs, key=lambda r: r.end_ns).rank
     rank, leg = end, by_rank[end].last
     spent: dict[int, list[int]] = {}
     transfer = collectives = unmatched = hops = 0

@@ -239,8 +239,7 @@ class ColumnBuilder:
         shapes = self._shapes
         add("shape").append(
             np.array(
-                [NONE if a.dims is NO_TEXT else shapes[bytes(a.dims), bytes(a.types)] for a in args],
-                dtype=np.int32,
+                [NONE if a.dims is NO_TEXT else shapes[bytes(a.dims), bytes(a.types)] for a in args], dtype=np.int32
             )
         )
         for i in np.flatnonzero(codes == Category.OTHER).tolist():

@@ -90,9 +90,7 @@ def _is_folder(path: Path) -> bool:
 
 def _unreadable(path: Path, error: OSError) -> DataError:
     return DataError(
-        f"{path}: cannot be read",
-        why=error.strerror or str(error),
-        fix="check the path and its permissions",
+        f"{path}: cannot be read", why=error.strerror or str(error), fix="check the path and its permissions"
     )
 
 

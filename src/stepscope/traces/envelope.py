@@ -295,10 +295,7 @@ _KNOWN = frozenset({"Trace", "cpu_instant_event", "external_correlation", "fwdbw
 
 
 def meta_from(
-    header: dict[str, Any],
-    *,
-    thread_names: dict[tuple[str, str], str],
-    window_ns: tuple[int, int] | None,
+    header: dict[str, Any], *, thread_names: dict[tuple[str, str], str], window_ns: tuple[int, int] | None
 ) -> TraceMeta:
     """Read the header leniently: a field of an unexpected type counts as not recorded."""
     distributed = header.get("distributedInfo")

@@ -329,11 +329,7 @@ def point_to_point(group: GroupView) -> list[FlightFinding]:
 
 
 def _unmet(
-    group: GroupView,
-    source: int,
-    destination: int,
-    sends: Sequence[FlightEntry],
-    recvs: Sequence[FlightEntry],
+    group: GroupView, source: int, destination: int, sends: Sequence[FlightEntry], recvs: Sequence[FlightEntry]
 ) -> FlightFinding:
     waits_to_send = len(sends) > len(recvs)
     waiting, absent = (source, destination) if waits_to_send else (destination, source)

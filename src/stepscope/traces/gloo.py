@@ -194,8 +194,5 @@ def _call(span: _Span, launch: _Launch | None) -> GlooCall:
         direction=direction_of(span.name) if op == "send_recv" else None,
     )
     return GlooCall(
-        identity=identity,
-        start_ns=span.start_ns,
-        end_ns=span.end_ns,
-        launch_ns=launch.ts_ns if launch else None,
+        identity=identity, start_ns=span.start_ns, end_ns=span.end_ns, launch_ns=launch.ts_ns if launch else None
     )

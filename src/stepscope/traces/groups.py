@@ -46,12 +46,7 @@ class Groups:
         """The group that the arguments name; without any, the only one there is. None when it cannot be told."""
         if args is None or (args.group_name is None and args.group_ranks is None):
             return self.only
-        key = (
-            args.group_name or "",
-            args.group_description or "",
-            args.group_ranks or "",
-            args.group_size,
-        )
+        key = (args.group_name or "", args.group_description or "", args.group_ranks or "", args.group_size)
         if key not in self._known:
             self._known[key] = self._completed(args)
         return self._known[key]
@@ -175,8 +170,7 @@ def group_budgets(
     rows = []
     for name, mine in by_group.items():
         busy = spans.union(
-            np.array([c.start_ns for c in mine], dtype=np.int64),
-            np.array([c.end_ns for c in mine], dtype=np.int64),
+            np.array([c.start_ns for c in mine], dtype=np.int64), np.array([c.end_ns for c in mine], dtype=np.int64)
         )
         group = mine[0].group
         kind, source = kind_by_name(group), "name"

@@ -140,10 +140,7 @@ class Work(IntEnum):
 
 
 COMMUNICATION_NAMES: tuple[tuple[str, str], ...] = (
-    (
-        r"^(void )?(nccl|rccl|msccl)",
-        "NCCL 2.x ncclKernel_*, ncclDevKernel_*, ncclSymDevKernel_*; RCCL; MSCCL",
-    ),
+    (r"^(void )?(nccl|rccl|msccl)", "NCCL 2.x ncclKernel_*, ncclDevKernel_*, ncclSymDevKernel_*; RCCL; MSCCL"),
     (r"^(void )?(\w+::)*cross_device_reduce", "vLLM and SGLang custom all-reduce"),
     (r"(one|two|multi)_shot_all_?reduce|multimem_(all|one_shot|reduce)", "PyTorch symmetric memory"),
     (r"allreduce_fusion_kernel|(one|two)ShotAllReduceKernel|lamport", "TensorRT-LLM, FlashInfer"),

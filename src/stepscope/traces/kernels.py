@@ -22,15 +22,13 @@ from stepscope.traces.nesting import find
 _WORK = {Work.COMPUTE: "compute", Work.COMMUNICATION: "communication"}
 
 
-def kernel_table(trace: RankTrace, *, limit: int | None = None, indices: Ints | None = None) -> KernelTable | None:
-    """The rank's kernels by total time, or only those among ``indices``; None when the trace has no kernels.
+def kernel_table(trace: RankTrace, *, limit: int | None = None) -> KernelTable | None:
+    """The rank's kernels by total time; None when the trace has no kernels.
 
     Durations of kernels that run at one time on several streams all count.
     """
     events = trace.events
     chosen = events.where(Category.KERNEL)
-    if indices is not None:
-        chosen = np.intersect1d(chosen, indices, assume_unique=True)
     if not len(chosen):
         return None
     names, durations, work = events.name[chosen], events.dur_ns[chosen], work_of(events)[chosen]
@@ -278,10 +276,7 @@ def copy_table(trace: RankTrace) -> CopyTable | None:
     rows.sort(key=lambda r: (-r.total_ns, r.kind, r.memory or ""))
     busy = events.spans(chosen)
     return CopyTable(
-        rank=trace.rank,
-        rows=tuple(rows),
-        busy_ns=busy.measure,
-        exposed_ns=spans.subtract(busy, hidden_by).measure,
+        rank=trace.rank, rows=tuple(rows), busy_ns=busy.measure, exposed_ns=spans.subtract(busy, hidden_by).measure
     )
 
 

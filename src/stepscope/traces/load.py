@@ -174,12 +174,7 @@ def load_traces(
 
 
 def load_file(
-    path: Path,
-    *,
-    device_only: bool = False,
-    cache: bool = False,
-    processes: int = 1,
-    advanced: Advanced | None = None,
+    path: Path, *, device_only: bool = False, cache: bool = False, processes: int = 1, advanced: Advanced | None = None
 ) -> RankTrace:
     """One file's trace with the rank it records (NONE_RECORDED if none); a large one by several processes.
 

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.records.trace_collectives import (
-    CollectiveGroup,
-    Instance,
-    Member,
-    RankCollective,
-    RankCommunication,
-)
+from stepscope.records.trace_collectives import CollectiveGroup, Instance, Member, RankCollective, RankCommunication
 from stepscope.traces.alignment import base_shifts
 from stepscope.traces.collective_calls import TOGETHER
 from stepscope.traces.order_matching import RankOrder, pair
@@ -189,8 +183,7 @@ class _Codes:
             op=np.array([self._ops.setdefault(_kind(c, first=first), len(self._ops)) for c in chosen], dtype=np.int64),
             together=np.array([c.op in TOGETHER for c in chosen], dtype=np.bool_),
             size=np.array(
-                [0 if c.size_bytes is None or c.op in _UNEVEN else c.size_bytes + 1 for c in chosen],
-                dtype=np.int64,
+                [0 if c.size_bytes is None or c.op in _UNEVEN else c.size_bytes + 1 for c in chosen], dtype=np.int64
             ),
             step=np.array([-1 if c.step is None else c.step for c in chosen], dtype=np.int64),
             starts_ns=np.array([c.start_ns + shift_ns for c in chosen], dtype=np.int64),

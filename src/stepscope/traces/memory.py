@@ -38,12 +38,7 @@ def memory_timeline(
 
 
 def _device(
-    trace: RankTrace,
-    memory: MemoryInstants,
-    mine: Ints,
-    marks: Marks,
-    phases: Mapping[str, Spans],
-    slices: int,
+    trace: RankTrace, memory: MemoryInstants, mine: Ints, marks: Marks, phases: Mapping[str, Spans], slices: int
 ) -> DeviceMemory:
     times, size = memory.ts_ns[mine], memory.size_bytes[mine]
     allocated, reserved = memory.allocated_bytes[mine], memory.reserved_bytes[mine]

@@ -96,9 +96,7 @@ def load_nsys(path: Path) -> RankTrace:
             head = file.read(len(SQLITE_MAGIC))
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be read",
-            why=error.strerror or str(error),
-            fix="check the path and its permissions",
+            f"{path}: cannot be read", why=error.strerror or str(error), fix="check the path and its permissions"
         ) from error
     if head != SQLITE_MAGIC:
         raise _not_an_export(path, "it is empty" if not head else "it is not an SQLite database")

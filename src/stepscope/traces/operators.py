@@ -283,14 +283,12 @@ def operator_table(
     launches: Launches,
     *,
     links: OperatorLinks | None = None,
-    by_shape: bool = False,
     sort: str = "device_self",
     limit: int | None = None,
 ) -> OperatorTable | None:
     """The rank's operators, sorted by one of SORTS (largest first; names ascending); None without operators.
 
-    ``by_shape`` gives every recorded input shape a row of its own. Sorting by device time on a trace without device
-    events sorts by the same figure of the host.
+    Sorting by device time on a trace without device events sorts by the same figure of the host.
     """
     if sort not in SORTS:
         raise ValueError(f"sort is one of {', '.join(SORTS)}, not {sort!r}")
@@ -303,9 +301,10 @@ def operator_table(
     spent = np.where(device, events.dur_ns[launches.of], 0)
     owned = device & (links.owner != NONE)
 
-    labels, keys = _labels(events, tree, by_shape=by_shape)
+    used, labels = np.unique(events.name[tree.index].astype(np.int64), return_inverse=True)
+    labels = labels.astype(np.int64)
     outer = tree.outermost_of(labels)
-    count = len(keys)
+    count = len(used)
     launched_ns = sums(links.owner[owned], spent[owned], len(tree))
     flop, flop_known, source, why_not = _flop(events, tree, labels, count)
     host_self = sums(labels, tree.self_ns, count)
@@ -321,7 +320,7 @@ def operator_table(
     }  # fmt: skip
     if sort.startswith("device") and not device.any():
         sort = sort.replace("device", "host")
-    names = [events.names[name] for name, _ in keys]
+    names = [events.names[name] for name in used.tolist()]
     by_name = np.array(sorted(range(count), key=lambda i: names[i]), dtype=np.int64)
     ranked = by_name
     if sort != "name":
@@ -332,7 +331,7 @@ def operator_table(
         OperatorRow(
             rank=trace.rank,
             name=names[i],
-            shapes=_shape_text(events, keys[i][1]) if by_shape else None,
+            shapes=None,
             calls=int(calls[i]),
             host_total_ns=int(host_total[i]),
             host_self_ns=int(host_self[i]),
@@ -358,15 +357,6 @@ def operator_table(
     )
 
 
-def _labels(events: Events, tree: Nest, *, by_shape: bool) -> tuple[Ints, list[tuple[int, int]]]:
-    """Row of every operator, and the (name, shape) of every row."""
-    name = events.name[tree.index].astype(np.int64)
-    shape = events.shape[tree.index].astype(np.int64) if by_shape else np.full(len(name), NONE, dtype=np.int64)
-    width = len(events.shapes) + 1
-    distinct, labels = np.unique(name * width + shape + 1, return_inverse=True)
-    return labels.astype(np.int64), [(int(k // width), int(k % width) - 1) for k in distinct]
-
-
 def _flop(
     events: Events, tree: Nest, labels: Ints, count: int
 ) -> tuple[Ints, NDArray[np.bool_], str | None, str | None]:
@@ -376,10 +366,6 @@ def _flop(
     complete = np.ones(count, dtype=bool)
     complete[labels[~has]] = False
     return sums(labels[has], known[has], count), complete, source, why_not
-
-
-def _shape_text(events: Events, shape: int) -> str | None:
-    return None if shape == NONE else events.shapes[shape].dims
 
 
 LINEAR, ADDMM, EMBEDDING = "aten::linear", "aten::addmm", "aten::embedding"

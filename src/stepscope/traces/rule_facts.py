@@ -92,10 +92,7 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
 
     calls, dispatch_ns, recorded = host_dispatch(events)
     return replace(
-        found,
-        profiler_ns=min(found.python_ns, recorded * RECORD_NS),
-        dispatch_ns=dispatch_ns,
-        dispatch_calls=calls,
+        found, profiler_ns=min(found.python_ns, recorded * RECORD_NS), dispatch_ns=dispatch_ns, dispatch_calls=calls
     )
 
 

@@ -175,8 +175,7 @@ _NAN = re.compile(rb"(?<=[:,\[])(\s*)[-+]?(?:NaN|nan|Infinity|infinity|Inf|inf)(
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 # A name ends where the next key of its event begins, or with the object it is in.
 _NAME = re.compile(
-    rb'("name"\s*:\s*")(.*?)("(?:\s*,\s*"(?:pid|ph|args|ts|tid|cat|id|bp|s|dur)"\s*:|\s*\n\s*\}|\}\s*[,}]))',
-    re.DOTALL,
+    rb'("name"\s*:\s*")(.*?)("(?:\s*,\s*"(?:pid|ph|args|ts|tid|cat|id|bp|s|dur)"\s*:|\s*\n\s*\}|\}\s*[,}]))', re.DOTALL
 )
 # What is right is matched too, and kept: an escaped backslash must not be taken for the start of an escape.
 _BAD_ESCAPE = re.compile(rb'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')

@@ -15,11 +15,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.records.trace_collectives import (
-    JobCollectives,
-    MatchedCollective,
-    RankCommunication,
-)
+from stepscope.records.trace_collectives import JobCollectives, MatchedCollective, RankCommunication
 from stepscope.records.trace_path import CauseShare, Straggler, StragglerReport
 from stepscope.stats.compare import LEAST_STEPS, chronic_excess
 from stepscope.stats.spans import median

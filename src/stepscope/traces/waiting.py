@@ -67,10 +67,7 @@ def measured(
     if 2 * sum(m.unsplit == APART for m in found) > sum(m.op in TOGETHER and len(m.ranks) > 1 for m in found):
         clocks = replace(clocks, text="clocks do not agree, or the calls were matched wrongly")
     return JobCollectives(
-        instances=tuple(found),
-        clocks=clocks,
-        totals=wait_totals(found, look),
-        notes=tuple(_notes(found, ranks)),
+        instances=tuple(found), clocks=clocks, totals=wait_totals(found, look), notes=tuple(_notes(found, ranks))
     )
 
 

@@ -21,9 +21,7 @@ def test_a_whole_world_is_joined_and_none_is_none() -> None:
 
 
 @pytest.mark.parametrize("missing", [["LOCAL_RANK"], ["MASTER_ADDR"], ["LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"]])
-def test_leftovers_of_a_world_are_refused_naming_what_is_missing_and_what_to_unset(
-    missing: list[str],
-) -> None:
+def test_leftovers_of_a_world_are_refused_naming_what_is_missing_and_what_to_unset(missing: list[str]) -> None:
     present = {name: value for name, value in WHOLE.items() if name not in missing}
     with pytest.raises(UsageError) as caught:
         joined_world(present)

@@ -43,12 +43,7 @@ def test_a_rank_that_ignores_sigterm_is_killed() -> None:
 
 def test_the_launcher_gets_the_ranks_command_after_its_own_options() -> None:
     line = command_of_ranks(
-        "1gbit:2",
-        parent=7,
-        world_size=4,
-        log_dir=Path("/run/logs"),
-        error_file=Path("/run/e"),
-        argv=["prog", "--flag"],
+        "1gbit:2", parent=7, world_size=4, log_dir=Path("/run/logs"), error_file=Path("/run/e"), argv=["prog", "--flag"]
     )
     assert line[:3] == [sys.executable, "-m", "stepscope.launch.netns.world"]
     assert line[line.index("--world-size") + 1] == "4"

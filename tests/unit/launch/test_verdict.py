@@ -44,13 +44,7 @@ def beat(rank: int, *, step: int, enqueued: int | None = None, time_ns: int = 0,
 
 
 def verdict(**given):
-    known = {
-        "errors": [],
-        "heartbeats": [],
-        "codes": {},
-        "finished": frozenset(),
-        "world_size": 4,
-    }
+    known = {"errors": [], "heartbeats": [], "codes": {}, "finished": frozenset(), "world_size": 4}
     return judge(**(known | given))
 
 

@@ -26,9 +26,7 @@ def summary_of(*steps: Step, names: str = "ab", accumulation: int = 1):  # type:
 
 def test_every_part_is_its_own_median() -> None:
     found = summary_of(
-        step(10, 100, {"b": 30, "a": 90}),
-        step(12, 110, {"b": 34, "a": 95}),
-        step(50, 300, {"b": 99, "a": 250}),
+        step(10, 100, {"b": 30, "a": 90}), step(12, 110, {"b": 34, "a": 95}), step(50, 300, {"b": 99, "a": 250})
     )
     assert (found.forward_ns, found.backward_ns, found.optimizer_ns, found.other_ns) == (12, 110, 3, 2)
     assert [(r.name, r.ready_ns) for r in found.ready] == [("b", 34), ("a", 95)]

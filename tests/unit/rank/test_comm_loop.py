@@ -135,22 +135,14 @@ def test_a_slow_start_is_warm_up(clock: Clock) -> None:
 
 def test_phases_are_told_before_their_calls(clock: Clock) -> None:
     calls, told = Calls(clock, forever(MS)), []
-    measure(
-        calls,
-        CommMeasure(warmup=2, iterations=3),
-        Ranks(),
-        on_phase=lambda p: told.append((p, len(calls.counts))),
-    )  # type: ignore[arg-type]
+    measure(calls, CommMeasure(warmup=2, iterations=3), Ranks(), on_phase=lambda p: told.append((p, len(calls.counts))))  # type: ignore[arg-type]
     assert told == [("warmup", 0), ("measure", 1)]
 
 
 def test_pacing_and_telling_happen_before_each_call_and_outside_its_time() -> None:
     order: list[str] = []
     times = time_calls(
-        lambda: order.append("call"),
-        3,
-        enter=lambda: order.append("enter"),
-        pace=lambda: order.append("pace"),
+        lambda: order.append("call"), 3, enter=lambda: order.append("enter"), pace=lambda: order.append("pace")
     )
     assert order == ["enter", "pace", "call"] * 3
     assert len(times) == 3

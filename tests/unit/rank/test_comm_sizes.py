@@ -66,13 +66,7 @@ def test_a_barrier_has_no_size() -> None:
 def setup(*, rank: int = 0, in_place: bool = False, numel: int = 1200, backend: str = "nccl") -> Setup:
     mesh = Mesh(rank=rank, world_size=4, device=torch.device("cpu"), backend=backend)
     return Setup(
-        mesh=mesh,
-        dtype=torch.float32,
-        numel=numel,
-        reduce_op="sum",
-        in_place=in_place,
-        root=0,
-        pattern="ring",
+        mesh=mesh, dtype=torch.float32, numel=numel, reduce_op="sum", in_place=in_place, root=0, pattern="ring"
     )
 
 
@@ -127,14 +121,7 @@ def test_patterns_of_messages_match_on_both_sides(world: int) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "itemsize", "rows"),
-    [
-        (0, 4, 0),
-        (3, 4, 0),
-        (4, 4, 1),
-        (4 * 100 * 100, 4, 100),
-        (2 * 1000 * 1000, 2, 992),
-        (4 * 256 * 256, 4, 256),
-    ],
+    [(0, 4, 0), (3, 4, 0), (4, 4, 1), (4 * 100 * 100, 4, 100), (2 * 1000 * 1000, 2, 992), (4 * 256 * 256, 4, 256)],
 )
 def test_matrices_are_square_and_large_ones_aligned(asked: int, itemsize: int, rows: int) -> None:
     assert rows_of(asked, itemsize=itemsize) == rows

@@ -20,10 +20,7 @@ from stepscope.rank.recorder import Terminated, classify, describe
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "oom"),
         (torch.distributed.DistBackendError("NCCL error: Cuda failure 2 'out of memory'"), "oom"),
         (MemoryError(), "host_oom"),
-        (
-            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
-            "host_oom",
-        ),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), "host_oom"),
         (RuntimeError("[tcp/pair.cc:555] Connection closed by peer [127.0.0.1]:4242"), "victim"),
         (RuntimeError("[unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"), "victim"),
         (torch.distributed.DistNetworkError("the store is gone"), "victim"),

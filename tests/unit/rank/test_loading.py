@@ -68,11 +68,7 @@ def test_batches_are_this_ranks_pieces_epoch_after_epoch(num_workers: int, persi
                 ]
                 assert rows_of_epoch(loader, epoch) == planned
                 total = sum(len(piece) for window in planned for piece in window)
-                assert (loader.seen.epoch, loader.seen.samples, loader.seen.distinct_samples) == (
-                    epoch,
-                    total,
-                    total,
-                )
+                assert (loader.seen.epoch, loader.seen.samples, loader.seen.distinct_samples) == (epoch, total, total)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

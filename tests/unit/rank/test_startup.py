@@ -35,11 +35,7 @@ def test_cpu_ranks_need_no_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
-    [
-        ({"CUDA_VISIBLE_DEVICES": "0,1"}, "CUDA_VISIBLE_DEVICES='0,1'"),
-        ({}, "--nproc-per-node"),
-    ],
+    ("environ", "words"), [({"CUDA_VISIBLE_DEVICES": "0,1"}, "CUDA_VISIBLE_DEVICES='0,1'"), ({}, "--nproc-per-node")]
 )
 def test_a_rank_without_a_gpu_names_the_variable_or_the_launcher(
     environ: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch

@@ -6,16 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.rank import timer
-from stepscope.rank.timer import (
-    BACKWARD,
-    COMMUNICATION,
-    DATA,
-    END,
-    FORWARD,
-    OPTIMIZER,
-    CpuStepTimer,
-    split_step,
-)
+from stepscope.rank.timer import BACKWARD, COMMUNICATION, DATA, END, FORWARD, OPTIMIZER, CpuStepTimer, split_step
 
 ROUND = (DATA, FORWARD, BACKWARD)
 TAIL = (COMMUNICATION, OPTIMIZER, END)
@@ -28,10 +19,7 @@ def parts(times: timer.StepTimes) -> int:
     )  # fmt: skip
 
 
-@given(
-    durations=st.lists(st.integers(0, 10**9), min_size=6, max_size=30),
-    ready_at=st.none() | st.floats(0, 1),
-)
+@given(durations=st.lists(st.integers(0, 10**9), min_size=6, max_size=30), ready_at=st.none() | st.floats(0, 1))
 def test_the_phases_sum_to_the_step_whatever_the_marks(durations: list[int], ready_at: float | None) -> None:
     rounds = (len(durations) - 3) // 3
     whats = [*(ROUND * rounds), *TAIL]

@@ -27,10 +27,7 @@ def test_buckets_are_those_of_torchs_reducer(sizes: list[int], caps: list[int], 
     assert [list(bucket) for bucket in ours] == theirs
 
 
-@given(
-    dtypes=st.lists(st.sampled_from(["float32", "bfloat16"]), min_size=1, max_size=20),
-    cap=st.integers(1, 200),
-)
+@given(dtypes=st.lists(st.sampled_from(["float32", "bfloat16"]), min_size=1, max_size=20), cap=st.integers(1, 200))
 def test_every_tensor_is_in_one_bucket_of_its_own_dtype(dtypes: list[str], cap: int) -> None:
     tensors = [(dtype, 16) for dtype in dtypes]
     buckets = assign_buckets(tensors, order=range(len(tensors)), caps_bytes=[cap])

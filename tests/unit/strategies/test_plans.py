@@ -31,10 +31,7 @@ def facts(*parameters: ParameterFact) -> ModelFacts:
 
 
 MODEL = facts(
-    parameter("a.weight", 64, 32),
-    parameter("a.bias", 64),
-    parameter("b.weight", 8, 64),
-    parameter("b.bias", 8),
+    parameter("a.weight", 64, 32), parameter("a.bias", 64), parameter("b.weight", 8, 64), parameter("b.bias", 8)
 )
 
 
@@ -105,10 +102,7 @@ def test_naive_reduces_in_registration_order_after_backward() -> None:
 def test_naive_flat_is_one_reduction_per_dtype() -> None:
     assert numels(plan("naive", flat=True)) == [MODEL.num_parameters]
     mixed = facts(parameter("a", 4), parameter("b", 3, dtype="bfloat16"), parameter("c", 2))
-    assert [(op.numel, op.dtype) for op in plan("naive", mixed, flat=True)] == [
-        (6, "float32"),
-        (3, "bfloat16"),
-    ]
+    assert [(op.numel, op.dtype) for op in plan("naive", mixed, flat=True)] == [(6, "float32"), (3, "bfloat16")]
 
 
 def test_interleaved_follows_the_order_of_readiness() -> None:
@@ -248,8 +242,7 @@ def test_gradients_in_buckets_have_no_second_copy_and_ddps_own_buckets_are_one()
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "momentum", "states"),
-    [("sgd", 0.0, 0), ("sgd", 0.9, 1), ("adam", 0.9, 2), ("adamw", 0.0, 2)],
+    ("optimizer", "momentum", "states"), [("sgd", 0.0, 0), ("sgd", 0.9, 1), ("adam", 0.9, 2), ("adamw", 0.0, 2)]
 )
 def test_optimizer_state_is_counted_in_copies_of_the_parameters(optimizer: str, momentum: float, states: int) -> None:
     setting = replace(SETTING, optimizer=optimizer, momentum=momentum)

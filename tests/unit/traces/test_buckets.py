@@ -31,12 +31,7 @@ def collective(
 def hook(start: int, end: int, dims: str | None) -> list[Row]:
     """The engine's node for one gradient, with the accumulation in its first 2 ns."""
     return [
-        op(
-            "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
-            start,
-            end,
-            thread="engine",
-        ),
+        op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", start, end, thread="engine"),
         op("torch::autograd::AccumulateGrad", start, start + 2, thread="engine", dims=dims),
     ]
 
@@ -57,13 +52,7 @@ def test_a_bucket_has_the_gradients_that_became_ready_since_the_one_before() -> 
     assert (first.members, first.members_source) == (("[4]", "[2, 3]"), "accumulated")
     assert (second.members, second.members_source) == (("[5]", "[5, 1]"), "accumulated")
     assert (first.index, second.index, first.wrapper) == (0, 1, "ddp")
-    assert (first.ready_ns, first.launch_ns, first.start_ns, first.end_ns, first.waited_ns) == (
-        22,
-        30,
-        45,
-        70,
-        15,
-    )
+    assert (first.ready_ns, first.launch_ns, first.start_ns, first.end_ns, first.waited_ns) == (22, 30, 45, 70, 15)
 
 
 def test_members_that_do_not_add_up_are_unknown_with_the_reason() -> None:
@@ -74,13 +63,7 @@ def test_members_that_do_not_add_up_are_unknown_with_the_reason() -> None:
 
 def test_ddps_copies_out_of_the_buckets_name_the_members_in_order() -> None:
     out = [
-        op(
-            "torch.distributed.ddp.reducer::copy_bucket_to_grad",
-            100 + i,
-            101 + i,
-            thread="engine",
-            dims=f"[[{n}], []]",
-        )
+        op("torch.distributed.ddp.reducer::copy_bucket_to_grad", 100 + i, 101 + i, thread="engine", dims=f"[[{n}], []]")
         for i, n in enumerate((6, 4, 5, 5))
     ]
     first, second = rows(trace(*BACKWARD, *out), collective(45, 70, 30, 40), collective(75, 95, 70, 40))

@@ -32,11 +32,7 @@ from stepscope.traces.waiting import job_collectives
     ("kernel", "op", "dtype"),
     [
         ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", "all_reduce", "float32"),
-        (
-            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-            "all_reduce",
-            "float32",
-        ),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce", "float32"),
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", "reduce_scatter", "bfloat16"),
         ("ncclSymDevKernel_AllReduce_AGxLL_R_Sum_f16(x)", "all_reduce", "float16"),
         ("ncclKernel_AllReduce_TREE_LL_Sum___nv_bfloat16(x)", "all_reduce", "bfloat16"),

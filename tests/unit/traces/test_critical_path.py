@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from tests.hand_events import Row, call, copy, kernel, launch, mark, op, trace
 
-from stepscope.core.errors import Unavailable
 from stepscope.records.trace_path import CriticalPath
 from stepscope.traces.activity import activity_of
 from stepscope.traces.critical_path import critical_path, rank_legs
@@ -13,9 +12,9 @@ from stepscope.traces.events import Category, RankTrace
 from stepscope.traces.nesting import launches_of
 
 
-def path_of(made: RankTrace, window: tuple[int, int] | None = None) -> CriticalPath:
+def path_of(made: RankTrace) -> CriticalPath:
     activity = activity_of(made.events)
-    found = critical_path(made, activity, launches_of(made.events, activity.indices), window_ns=window)
+    found = critical_path(made, activity, launches_of(made.events, activity.indices))
     assert isinstance(found, CriticalPath)
     assert found.parts.total_ns == found.end_ns - found.start_ns
     return found
@@ -206,21 +205,6 @@ def test_what_the_driver_moves_by_itself_does_not_end_the_path() -> None:
     found = path_of(trace(launch(0, 4, 1), kernel("a", 10, 50, 1), moved))
     assert (found.end_ns, nonzero(found)) == (50, {"launch_latency": 10, "compute": 40})
     assert path_of(trace(moved, op("aten::mm", 0, 5))).end_ns == 120
-
-
-def test_a_window_ends_the_path_at_both_sides() -> None:
-    rows: list[Row] = [launch(0, 1, 1), launch(1, 2, 2), launch(2, 3, 3)]
-    rows += [kernel(n, 10 + 30 * i, 40 + 30 * i, i + 1) for i, n in enumerate("abc")]
-    found = path_of(trace(*rows), (25, 75))
-    assert (found.start_ns, found.end_ns) == (25, 70)
-    assert names(found) == {"a": 15, "b": 30}
-
-
-def test_nothing_in_the_window_is_said_and_not_zero() -> None:
-    made = trace(launch(0, 1, 1), kernel("a", 10, 20, 1))
-    activity = activity_of(made.events)
-    found = critical_path(made, activity, launches_of(made.events, activity.indices), window_ns=(0, 5))
-    assert isinstance(found, Unavailable)
 
 
 def test_legs_end_at_the_collective_the_work_waited_for() -> None:

@@ -35,10 +35,7 @@ def job(gemm_ns: list[int], *, extra: str | None = None) -> RankTrace:
     for i, ns in enumerate(gemm_ns):
         rows += [mark(f"ProfilerStep#{i}", time - 50, time - 10), op("aten::mm", time - 45, time - 30)]
         rows += [launch(time - 40, time - 39, 2 * i + 1), kernel("gemm", time, time + ns, 2 * i + 1)]
-        rows += [
-            launch(time - 35, time - 34, 2 * i + 2),
-            kernel(extra or "relu", time + ns, time + ns + 20, 2 * i + 2),
-        ]
+        rows += [launch(time - 35, time - 34, 2 * i + 2), kernel(extra or "relu", time + ns, time + ns + 20, 2 * i + 2)]
         time += ns + 20
     return trace(*rows)
 

@@ -19,24 +19,9 @@ def touch(folder: Path, *names: str) -> None:
 
 
 def test_a_folder_gives_its_trace_files_in_natural_order(tmp_path: Path) -> None:
-    touch(
-        tmp_path,
-        "rank-10.json",
-        "rank-2.json",
-        "rank-1.json.gz",
-        "x.json.zst",
-        "y.sqlite",
-        "z.txt",
-        "README.md",
-    )
+    touch(tmp_path, "rank-10.json", "rank-2.json", "rank-1.json.gz", "x.json.zst", "y.sqlite", "z.txt", "README.md")
     files, named = candidates([tmp_path])
-    assert [f.name for f in files] == [
-        "rank-1.json.gz",
-        "rank-2.json",
-        "rank-10.json",
-        "x.json.zst",
-        "y.sqlite",
-    ]
+    assert [f.name for f in files] == ["rank-1.json.gz", "rank-2.json", "rank-10.json", "x.json.zst", "y.sqlite"]
     assert named == set()
 
 

@@ -72,12 +72,7 @@ def test_lists_of_objects_and_brackets_in_strings_are_no_boundaries(
 ) -> None:
     plain = [dict(EVENT, ts=i) for i in range(5)]
     events = {"first": TRICKY + plain, "last": plain + TRICKY, "everywhere": TRICKY * 3}[where]
-    trace = {
-        "a": [{}, {}],
-        "traceEvents": events,
-        "z": [{"q": 1}, {"r": [{}]}],
-        "stackFrames": {"1": {"x": {}}},
-    }
+    trace = {"a": [{}, {}], "traceEvents": events, "z": [{"q": 1}, {"r": [{}]}], "stackFrames": {"1": {"x": {}}}}
     path = write(tmp_path / "t.json", json.dumps(trace, indent=indent, ensure_ascii=False))
     for chunk_bytes in [*range(1, 150, 7), 1 << 19]:
         found, stream = read(path, chunk_bytes=chunk_bytes)
@@ -97,10 +92,7 @@ def test_an_event_with_hundreds_of_inner_objects_ends_where_it_ends(tmp_path: Pa
 
 
 def test_a_tail_longer_than_the_events_is_read(tmp_path: Path) -> None:
-    trace = {
-        "traceEvents": [EVENT] * 3,
-        "stackFrames": {str(i): {"name": "f", "p": [{}, {}]} for i in range(4000)},
-    }
+    trace = {"traceEvents": [EVENT] * 3, "stackFrames": {str(i): {"name": "f", "p": [{}, {}]} for i in range(4000)}}
     found, stream = read(write(tmp_path / "t.json", json.dumps(trace)), chunk_bytes=1000)
     assert found == trace["traceEvents"]
     assert len(stream.header["stackFrames"]) == 4000

@@ -265,10 +265,7 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_told_as_a_circle() -> 
 
 def test_a_rank_that_waits_for_one_without_a_dump_is_not_to_blame() -> None:
     groups = {"0": (0, 1), "1": (1, 2)}
-    dumps = [
-        dump(0, pending(1), groups={"0": (0, 1)}),
-        dump(1, pending(1, group="1"), groups=groups),
-    ]
+    dumps = [dump(0, pending(1), groups={"0": (0, 1)}), dump(1, pending(1, group="1"), groups=groups)]
     assert culprits(compare(dumps, world_size=3)) == (2,)
 
 
@@ -280,12 +277,7 @@ def p2p(op: str, own: int, peer: int, numel: int = 8, **changes: Any) -> FlightE
 def test_a_recv_without_its_send_names_the_rank_that_did_not_send() -> None:
     findings = compare([dump(0, p2p("recv", 0, 2)), dump(1), dump(2)], world_size=3)
     finding = only(findings)
-    assert (finding.kind, finding.ranks, finding.waiting, finding.is_p2p) == (
-        "missing_call",
-        (2,),
-        (0,),
-        True,
-    )
+    assert (finding.kind, finding.ranks, finding.waiting, finding.is_p2p) == ("missing_call", (2,), (0,), True)
     assert "rank 2 never called the send to rank 0" in finding.sentence
 
 

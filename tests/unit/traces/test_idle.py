@@ -22,11 +22,7 @@ from stepscope.traces.load import Wanted
 from stepscope.traces.nesting import launches_of
 from stepscope.traces.rank_pass import analyse
 
-OURS = {
-    "launch": ("host_late", "launch_latency"),
-    "data": ("data",),
-    "sync": ("sync",),
-}
+OURS = {"launch": ("host_late", "launch_latency"), "data": ("data",), "sync": ("sync",)}
 
 
 @pytest.mark.parametrize("kind", ["launch", "data", "sync"])

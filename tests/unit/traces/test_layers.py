@@ -54,10 +54,7 @@ def test_the_plan_names_the_layers_and_the_table_sums_them(tmp_path: Path) -> No
     assert {p.layers.named_by for p in summary.ranks if p.layers} == {"plan"}
     table = trace_sections.table(summary, "layers")
     rows = [[v.text for v in row.values][:5] for row in table.rows]
-    assert rows == [
-        ["tokens", "2", "2.00 MiB", "150 us", "150 us"],
-        ["blocks.0", "4", "4.00 MiB", "300 us", "300 us"],
-    ]
+    assert rows == [["tokens", "2", "2.00 MiB", "150 us", "150 us"], ["blocks.0", "4", "4.00 MiB", "300 us", "300 us"]]
     assert table.footnotes[0].startswith("groups of 2 ranks; figures per step")
     assert "all layers together 4" in table.footnotes[1]
 

@@ -311,10 +311,7 @@ def test_the_last_step_and_work_launched_before_the_window_are_not_dropped(tmp_p
     orphaned = load_file(write(tmp_path / "rank-1.json", json.dumps(text)))
     for loaded in (trace, orphaned):
         assert loaded.events.is_device.sum() == job.truth[0].device_events
-        start, end = (
-            loaded.events.ts_ns[loaded.events.is_device],
-            loaded.events.end_ns[loaded.events.is_device],
-        )
+        start, end = (loaded.events.ts_ns[loaded.events.is_device], loaded.events.end_ns[loaded.events.is_device])
         assert end.max() - start.min() == job.truth[0].window_ns
 
 

@@ -100,11 +100,7 @@ def test_numbers_win_over_order() -> None:
         rank(1, [collective("all_reduce", 20, 30, comms_id=6), collective("all_reduce", 40, 50, comms_id=7)]),
     ]
     found = match_collectives(ranks)
-    assert [[(m.rank, m.position) for m in i.members] for i in found] == [
-        [(0, 0)],
-        [(0, 1), (1, 0)],
-        [(1, 1)],
-    ]
+    assert [[(m.rank, m.position) for m in i.members] for i in found] == [[(0, 0)], [(0, 1), (1, 0)], [(1, 1)]]
     assert [i.confidence for i in found] == [None, 1.0, None]
 
 

@@ -102,12 +102,7 @@ def test_numbered_steps_are_one_row() -> None:
 
 def test_an_annotation_inside_one_of_the_same_name_counts_once() -> None:
     found = rows(trace(mark("x", 0, 50), mark("x", 10, 20), launch(12, 13, 1), kernel("a", 15, 18, 1)))
-    assert (found["x"].calls, found["x"].host_ns, found["x"].device_ns, found["x"].device_events) == (
-        2,
-        50,
-        3,
-        1,
-    )
+    assert (found["x"].calls, found["x"].host_ns, found["x"].device_ns, found["x"].device_events) == (2, 50, 3, 1)
 
 
 def test_what_the_autograd_engine_launches_counts_for_the_thread_that_waits_for_it() -> None:

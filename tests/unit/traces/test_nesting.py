@@ -104,9 +104,7 @@ def test_self_times_sum_to_the_covered_time_of_each_thread(spans: list[tuple[int
 
 
 @given(spans_lists)
-def test_every_span_ends_up_inside_its_parent_and_siblings_do_not_overlap(
-    spans: list[tuple[int, int, int]],
-) -> None:
+def test_every_span_ends_up_inside_its_parent_and_siblings_do_not_overlap(spans: list[tuple[int, int, int]]) -> None:
     made = tree(spans)
     for i, p in enumerate(made.parent.tolist()):
         if p != NONE:

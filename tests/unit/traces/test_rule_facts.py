@@ -49,8 +49,7 @@ def test_lateness_is_split_into_operators_and_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "overlap", "place"),
-    [("naive", True, "after"), ("ddp", True, "inside"), ("ddp", False, "inside")],
+    ("shape", "overlap", "place"), [("naive", True, "after"), ("ddp", True, "inside"), ("ddp", False, "inside")]
 )
 def test_reductions_are_placed_against_the_backward_pass(tmp_path: Path, shape: str, overlap: bool, place: str) -> None:
     job = build(shape=shape, world=2, steps=3, layers=4, overlap=overlap)

@@ -63,8 +63,7 @@ def test_the_tail_over_groups_of_different_size_is_exact() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "cause"),
-    [("compute", "more compute"), ("launch", "launch-bound"), ("data", "data"), ("sync", "sync")],
+    ("kind", "cause"), [("compute", "more compute"), ("launch", "launch-bound"), ("data", "data"), ("sync", "sync")]
 )
 @pytest.mark.parametrize("sequence", [True, False])
 def test_a_planted_late_rank_is_named_with_its_cause(tmp_path: Path, kind: str, cause: str, sequence: bool) -> None:

@@ -55,12 +55,7 @@ def idle(cause: str, ns: int) -> IdleCause:
         (budget(compute=200, comm=700, idle=100), [], 0, "communication"),
         (budget(compute=200, comm=700, idle=100), [], 600, "waiting"),
         (budget(compute=300, idle=700), [idle("data", 600)], None, "input"),
-        (
-            budget(compute=300, idle=700),
-            [idle("host_late", 400), idle("launch_latency", 200)],
-            None,
-            "launch",
-        ),
+        (budget(compute=300, idle=700), [idle("host_late", 400), idle("launch_latency", 200)], None, "launch"),
         (budget(compute=300, idle=700), [idle("sync", 600)], None, "launch"),
         (budget(compute=100, memory=800, idle=100), [], None, "memory"),
         (budget(compute=450, comm=500, idle=50), [], 0, "balanced"),

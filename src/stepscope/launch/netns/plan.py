@@ -141,8 +141,7 @@ def _host(network: EmulatedNetwork, host: int, hosts: int) -> Iterator[Step]:
     for other in range(hosts):
         if other != host:
             yield NamespaceCommand(
-                where,
-                ("ip", "neigh", "add", address(other), "lladdr", hardware_address(other), "dev", INTERFACE),
+                where, ("ip", "neigh", "add", address(other), "lladdr", hardware_address(other), "dev", INTERFACE)
             )
 
 

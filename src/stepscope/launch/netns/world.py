@@ -135,15 +135,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def command(network: str, *, parent: int) -> list[str]:
     """The command line that makes ``network`` for a look and ends, as a child of ``parent``. Pure."""
-    return [
-        sys.executable,
-        "-m",
-        "stepscope.launch.netns.world",
-        "--network",
-        network,
-        "--parent",
-        str(parent),
-    ]
+    return [sys.executable, "-m", "stepscope.launch.netns.world", "--network", network, "--parent", str(parent)]
 
 
 def command_of_ranks(
@@ -184,12 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(
-    world: World,
-    argv: Sequence[str],
-    host_of_rank: Sequence[int],
-    *,
-    log_dir: Path,
-    prepare: Callable[[], None],
+    world: World, argv: Sequence[str], host_of_rank: Sequence[int], *, log_dir: Path, prepare: Callable[[], None]
 ) -> int:
     def on_host(host: int) -> Callable[[], None]:
         enter = entering(world.hosts[host])

@@ -44,11 +44,7 @@ def peers(pattern: str, *, rank: int, world_size: int) -> tuple[int | None, int 
 
 
 def between(
-    setup: Setup,
-    *,
-    to: int | None,
-    source: int | None,
-    buffers: tuple[Tensor, Tensor] | None = None,
+    setup: Setup, *, to: int | None, source: int | None, buffers: tuple[Tensor, Tensor] | None = None
 ) -> Exchange:
     """A message of S to one rank and one from another; None: none. buffers: to send from and to receive into."""
     group = setup.mesh.group

@@ -51,12 +51,7 @@ def run_comm(cell: CommSpec, context: RankContext) -> None:
     )
     with LineFile(files.samples(mesh.rank), header, "wb") as writer:
         job = CommJob(
-            cell=cell,
-            settings=settings,
-            mesh=mesh,
-            control=context.control,
-            pulse=context.pulse,
-            writer=writer,
+            cell=cell, settings=settings, mesh=mesh, control=context.control, pulse=context.pulse, writer=writer
         )
         unsupported = KINDS[cell.kind](job)
     context.pulse.enter("finish")

@@ -160,10 +160,7 @@ class _Pairing:
         receives = bidirectional or job.mesh.rank == pair[1]
         self._peer = pair[1] if job.mesh.rank == pair[0] else pair[0]
         self._exchange = between(
-            setup,
-            to=self._peer if sends else None,
-            source=self._peer if receives else None,
-            buffers=buffers,
+            setup, to=self._peer if sends else None, source=self._peer if receives else None, buffers=buffers
         )
         self._call = self._in_mode([self._exchange])
         one = Setup(mesh=job.mesh, dtype=torch.int64, numel=1, reduce_op=None, in_place=False, root=0, pattern=None)

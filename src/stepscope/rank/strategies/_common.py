@@ -233,12 +233,7 @@ class DdpSession(PlainSession):
     """DDP averages over ranks, hence ``loss_factor`` = their number; its backward returns with buckets reduced."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        mesh: Mesh,
-        options: DdpOptions | Zero1Options,
-        *,
-        static_graph: bool = False,
+        self, module: nn.Module, mesh: Mesh, options: DdpOptions | Zero1Options, *, static_graph: bool = False
     ) -> None:
         super().__init__(module)
         self.ddp = DistributedDataParallel(

@@ -26,9 +26,7 @@ class ShardedSession(PlainSession):
         self, module: nn.Module, mesh: Mesh, over: DeviceMesh, options: ShardedOptions, blocks: tuple[str, ...]
     ) -> None:
         policy = MixedPrecisionPolicy(
-            param_dtype=_dtype(options.param_dtype),
-            reduce_dtype=_dtype(options.reduce_dtype),
-            output_dtype=None,
+            param_dtype=_dtype(options.param_dtype), reduce_dtype=_dtype(options.reduce_dtype), output_dtype=None
         )
         offload = CPUOffloadPolicy() if options.cpu_offload else OffloadPolicy()
         size = options.blocks_per_unit
