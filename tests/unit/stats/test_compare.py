@@ -118,10 +118,10 @@ def test_a_change_is_the_ratio_of_medians_with_interval_and_test() -> None:
     assert found is not None
     assert found.ratio.value == pytest.approx(1.4, rel=0.03)
     assert found.ratio.low < found.ratio.value < found.ratio.high  # type: ignore[operator]
-    assert found.differs
+    assert found.outcome == "more"
     few = change([1.0, 1.1, 1.2], [2.0, 2.1, 2.2])
     assert few is not None
-    assert (few.ratio.value, few.differs, few.ratio.low) == (pytest.approx(2.1 / 1.1), False, None)
+    assert (few.ratio.value, few.outcome, few.ratio.low) == (pytest.approx(2.1 / 1.1), "not tested", None)
     assert change([0.0] * 6, [1.0] * 6) is None
 
 

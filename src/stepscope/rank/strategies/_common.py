@@ -206,6 +206,31 @@ def flat_with_views(parameters: Sequence[nn.Parameter]) -> tuple[Tensor, list[Te
     return flat, views
 
 
+class ReadySession(PlainSession):
+    """Reduces gradients as they become ready: from ``hooks``, while ``reducing``, which is in the last micro-step."""
+
+    def __init__(self, module: nn.Module, mesh: Mesh) -> None:
+        super().__init__(module)
+        self.group = mesh.group
+        self.reducing = False
+        self.works: list[dist.Work] = []
+        self.hooks: list[RemovableHandle] = []
+
+    @contextmanager
+    def micro_step(self, *, last: bool) -> Iterator[None]:
+        self.reducing = last
+        yield
+
+    def remove_hooks(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks.clear()
+
+    def close(self) -> None:
+        self.remove_hooks()
+        super().close()
+
+
 class FlatSession(PlainSession):
     """All gradients in one tensor, made once: a single large all-reduce (per dtype) when backward is through."""
 

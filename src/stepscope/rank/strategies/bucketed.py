@@ -7,8 +7,7 @@ all buckets before it are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.strategies._common import PlainSession, Session, dtype_name, flat_with_views, when_ready
+from stepscope.rank.strategies._common import ReadySession, Session, dtype_name, flat_with_views, when_ready
 from stepscope.records.plan import ModelFacts
 from stepscope.strategies import assign_buckets, bucket_bytes
 from stepscope.strategies.bucketed import BucketedOptions
@@ -32,21 +31,14 @@ class Bucket:
     missing: int
 
 
-class BucketedSession(PlainSession):
+class BucketedSession(ReadySession):
     def __init__(self, module: nn.Module, mesh: Mesh, *, cap_bytes: int) -> None:
-        super().__init__(module)
-        self.mesh = mesh
+        super().__init__(module, mesh)
+        self.device = mesh.device
         self.cap_bytes = cap_bytes
-        self.reducing = False
         self.ready_order: list[int] = []
         self.buckets: list[Bucket] = []
-        self.works: list[dist.Work] = []
         self.hooks = [when_ready(p, partial(self._learn, index)) for index, p in enumerate(self.parameters)]
-
-    @contextmanager
-    def micro_step(self, *, last: bool) -> Iterator[None]:
-        self.reducing = last
-        yield
 
     def finish(self) -> None:
         if not self.buckets:
@@ -63,11 +55,6 @@ class BucketedSession(PlainSession):
         for bucket in self.buckets:
             bucket.flat.zero_()
 
-    def close(self) -> None:
-        for hook in self.hooks:
-            hook.remove()
-        super().close()
-
     def _learn(self, index: int, _: Tensor) -> None:
         if self.reducing:
             self.ready_order.append(index)
@@ -81,21 +68,19 @@ class BucketedSession(PlainSession):
 
     def _launch_next(self) -> None:
         bucket = self.buckets[len(self.works)]
-        self.works.append(dist.all_reduce(bucket.flat, group=self.mesh.group, async_op=True))
+        self.works.append(dist.all_reduce(bucket.flat, group=self.group, async_op=True))
 
     def _agreed_order(self) -> list[int]:
         """Rank 0's order of readiness, unused parameters last: all ranks must fill the same buckets."""
         seen = set(self.ready_order)
         unused = [i for i in range(len(self.parameters)) if i not in seen]
-        order = torch.tensor([*self.ready_order, *unused], device=self.mesh.device)
-        dist.broadcast(order, group=self.mesh.group, group_src=0)
+        order = torch.tensor([*self.ready_order, *unused], device=self.device)
+        dist.broadcast(order, group=self.group, group_src=0)
         return [int(i) for i in order.tolist()]
 
     def _build(self, order: Sequence[int]) -> None:
         """Make the buckets, move the gradients of the first step into them and count down from now on."""
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks = []
+        self.remove_hooks()
         sizes = [(dtype_name(p.dtype), p.numel() * p.element_size()) for p in self.parameters]
         for indices in assign_buckets(sizes, order=order, caps_bytes=[self.cap_bytes]):
             members = [self.parameters[i] for i in indices]

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from stepscope.rank.mesh import Mesh
-from stepscope.rank.strategies._common import PlainSession, Session, when_ready
+from stepscope.rank.strategies._common import ReadySession, Session, when_ready
 from stepscope.records.plan import ModelFacts
 from stepscope.strategies import NoOptions
 
 
-class InterleavedSession(PlainSession):
+class InterleavedSession(ReadySession):
     def __init__(self, module: nn.Module, mesh: Mesh) -> None:
-        super().__init__(module)
-        self.group = mesh.group
-        self.reducing = False
-        self.works: list[dist.Work] = []
+        super().__init__(module, mesh)
         self.hooks = [when_ready(p, self._launch) for p in self.parameters]
-
-    @contextmanager
-    def micro_step(self, *, last: bool) -> Iterator[None]:
-        self.reducing = last
-        yield
 
     def _launch(self, parameter: Tensor) -> None:
         if self.reducing:
@@ -35,11 +24,6 @@ class InterleavedSession(PlainSession):
         for work in self.works:
             work.wait()
         self.works.clear()
-
-    def close(self) -> None:
-        for hook in self.hooks:
-            hook.remove()
-        super().close()
 
 
 def open(module: nn.Module, mesh: Mesh, options: NoOptions, facts: ModelFacts | None = None) -> Session:  # noqa: A001, ARG001
