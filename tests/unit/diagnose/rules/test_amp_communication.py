@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 from tests.bench_evidence import bench, made
+from tests.borders import FULL
 
 from stepscope.diagnose.rules.amp_communication import RULE
 from stepscope.records.finding import Quiet, Skipped
-
-FULL = {"comm_bytes_per_step": 4 * 1_345_000}
 
 
 def test_amp_with_the_bytes_of_fp32_is_a_warning_where_communication_matters() -> None:
@@ -31,14 +30,6 @@ def test_a_hook_that_halves_the_bytes_is_quiet() -> None:
     outcome = RULE.check(bench(*cells))
     assert isinstance(outcome, Quiet)
     assert "50% of the bytes of FP32" in outcome.looked_at
-
-
-@pytest.mark.parametrize(("comm_ms", "severity"), [(10.0, "info"), (12.0, "warning")])
-def test_how_much_communication_is_exposed_decides_how_loud_it_is(comm_ms: float, severity: str) -> None:
-    """No FP32 cell was run: 4 bytes a parameter stand in. 97 ms beside communication: a tenth is 10.8 ms."""
-    (found,) = RULE.check(bench(made("a", precision="amp_fp16", known=FULL, comm_ms=comm_ms, jitter=0)))
-    assert found.severity == severity
-    assert (found.stake_fraction is None) is (severity == "info")
 
 
 def test_without_amp_it_says_what_to_run() -> None:

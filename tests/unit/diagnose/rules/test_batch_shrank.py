@@ -40,12 +40,6 @@ def test_a_larger_batch_on_more_ranks_is_no_shrinking() -> None:
     assert isinstance(RULE.check(bench(cell("ddp", 4), cell("tensor_parallel", 2, {"tp": 2}))), Quiet)
 
 
-def test_where_the_mesh_has_the_larger_batch_too_the_advice_is_followed_already() -> None:
-    shape = {"dp": 2, "tp": 2}
-    both = (cell("tensor_parallel", 4, shape), cell("tensor_parallel", 4, shape, accumulation=2))
-    assert isinstance(RULE.check(bench(cell("ddp", 4), *both)), Quiet)
-
-
 def test_another_micro_batch_is_the_users_choice() -> None:
     cells = (cell("ddp", 4, micro_batch=8), cell("tensor_parallel", 4, {"dp": 2, "tp": 2}))
     assert isinstance(RULE.check(bench(*cells)), Quiet)

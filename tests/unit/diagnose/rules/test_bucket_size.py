@@ -1,33 +1,16 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from tests.bench_evidence import Made, bench, made, profile
-from tests.calibration_rows import sweep
+from tests.bench_evidence import bench, made, profile
+from tests.borders import DEEP, bucket_cell, wire
 from tests.fake_runs import spec
 
 from stepscope.diagnose.rules.bucket_size import RULE
 from stepscope.records.finding import Quiet, Skipped
 
-DEEP = {
-    "workload": "deep_mlp", "model": {"depth": 16, "width": 512, "bias": False}, "loss": "mse", "momentum": 0.0
-}  # fmt: skip
-PROFILE = profile(spec("p", **DEEP), backward_ms=100)
-
-
-def cell(name: str, cap: float | None, *, comm_ms: float = 30, **changes: Any) -> Made:
-    options = {"strategy_options": {"bucket_cap_mb": cap}, "profile": PROFILE, "comm_ms": comm_ms}
-    return made(name, **(DEEP | options | changes))
-
-
-def wire(*, latency_ms: float, bytes_per_s: float) -> tuple:
-    """Half of the latency for each of a ring's two steps."""
-    return tuple(sweep(alpha_ns=latency_ms * 5e5, beta_bytes_per_s=bytes_per_s))
-
 
 def test_large_buckets_on_a_slow_wire_are_too_large() -> None:
-    (found,) = RULE.check(bench(cell("d", 25.0), comm=wire(latency_ms=0.2, bytes_per_s=2e8)))
+    (found,) = RULE.check(bench(bucket_cell("d", 25.0), comm=wire(latency_ms=0.2, bytes_per_s=2e8)))
     assert found.title.startswith("a bucket size of 25 MiB is too large: ")
     assert "(predicted)" in found.title
     assert found.stake_fraction is not None
@@ -37,18 +20,18 @@ def test_large_buckets_on_a_slow_wire_are_too_large() -> None:
 
 
 def test_small_buckets_on_a_slow_switch_are_too_small() -> None:
-    (found,) = RULE.check(bench(cell("d", 1.0), comm=wire(latency_ms=20, bytes_per_s=2e9)))
+    (found,) = RULE.check(bench(bucket_cell("d", 1.0), comm=wire(latency_ms=20, bytes_per_s=2e9)))
     assert found.title.startswith("a bucket size of 1 MiB is too small: ")
 
 
 def test_torchs_default_is_called_so() -> None:
-    (found,) = RULE.check(bench(cell("d", None), comm=wire(latency_ms=0.2, bytes_per_s=2e8)))
+    (found,) = RULE.check(bench(bucket_cell("d", None), comm=wire(latency_ms=0.2, bytes_per_s=2e8)))
     assert found.title.startswith("torch's default bucket size (25 MiB) is too large: ")
 
 
 def test_a_sweep_has_one_finding_for_each_direction() -> None:
     """What was measured wins over the timeline, which names 4 MiB and errs by more than that gains."""
-    sizes = [cell(f"d{cap:g}", cap, comm_ms=ms) for cap, ms in ((1.0, 60), (8.0, 20), (25.0, 90))]
+    sizes = [bucket_cell(f"d{cap:g}", cap, comm_ms=ms) for cap, ms in ((1.0, 60), (8.0, 20), (25.0, 90))]
     found = RULE.check(bench(*sizes, comm=wire(latency_ms=20, bytes_per_s=4e8)))
     assert isinstance(found, tuple)
     assert ["too large" in f.title for f in found] == [True, False]
@@ -60,25 +43,11 @@ def test_a_sweep_has_one_finding_for_each_direction() -> None:
 
 
 def test_the_best_size_is_quiet() -> None:
-    (found,) = RULE.check(bench(cell("d", 25.0), comm=wire(latency_ms=0.2, bytes_per_s=2e8)))
+    (found,) = RULE.check(bench(bucket_cell("d", 25.0), comm=wire(latency_ms=0.2, bytes_per_s=2e8)))
     named = float(found.title.partition(": ")[2].partition(" MiB")[0])
-    outcome = RULE.check(bench(cell("d", named), comm=wire(latency_ms=0.2, bytes_per_s=2e8)))
+    outcome = RULE.check(bench(bucket_cell("d", named), comm=wire(latency_ms=0.2, bytes_per_s=2e8)))
     assert isinstance(outcome, Quiet)
     assert "0% gain" in outcome.looked_at
-
-
-@pytest.mark.parametrize(("bytes_per_s", "fires"), [(6e9, False), (3e9, True)])
-def test_three_per_cent_of_the_step_decide(bytes_per_s: float, fires: bool) -> None:
-    """One bucket of 16 MiB after backward: 2.8 ms at 6 GB/s and 5.6 ms at 3 GB/s, of a step of about 138 ms."""
-    outcome = RULE.check(bench(cell("d", 25.0), comm=wire(latency_ms=0.01, bytes_per_s=bytes_per_s)))
-    assert isinstance(outcome, tuple) is fires, outcome
-
-
-def test_a_size_that_was_measured_and_is_no_faster_is_not_advised() -> None:
-    sizes = (cell("d25", 25.0, comm_ms=30), *(cell(f"d{c:g}", c, comm_ms=31) for c in (1.0, 2.0, 4.0, 8.0)))
-    outcome = RULE.check(bench(*sizes, comm=wire(latency_ms=0.2, bytes_per_s=2e8)))
-    assert isinstance(outcome, Quiet)
-    assert "measured no faster" in outcome.looked_at
 
 
 def test_gradients_that_make_one_bucket_whatever_the_size_are_quiet() -> None:
@@ -90,14 +59,14 @@ def test_gradients_that_make_one_bucket_whatever_the_size_are_quiet() -> None:
 
 
 def test_what_is_missing_is_named_with_the_command() -> None:
-    no_collectives = RULE.check(bench(cell("d", 25.0, network="2gbit:2")))
+    no_collectives = RULE.check(bench(bucket_cell("d", 25.0, network="2gbit:2")))
     assert isinstance(no_collectives, Skipped)
     assert "--emulate-network 2gbit:2" in (no_collectives.command or "")
     comm = wire(latency_ms=0.2, bytes_per_s=2e8)
-    elsewhere = RULE.check(bench(cell("d", 25.0, network="2gbit:2"), comm=comm))
+    elsewhere = RULE.check(bench(bucket_cell("d", 25.0, network="2gbit:2"), comm=comm))
     assert isinstance(elsewhere, Skipped)
     assert "not calibrated with network 2gbit:2" in elsewhere.reason
-    no_profile = RULE.check(bench(cell("d", 25.0, profile=None), comm=comm))
+    no_profile = RULE.check(bench(bucket_cell("d", 25.0, profile=None), comm=comm))
     assert isinstance(no_profile, Skipped)
     assert "no backward profile" in no_profile.reason
     assert isinstance(RULE.check(bench(made("n", strategy="naive"), comm=comm)), Skipped)

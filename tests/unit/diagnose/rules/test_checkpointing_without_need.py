@@ -43,20 +43,6 @@ def test_alone_the_planned_flop_are_the_stake() -> None:
     assert "computed again" in found.evidence[1]
 
 
-@pytest.mark.parametrize(("peak_gib", "fires"), [(6.0, True), (6.6, False)])
-def test_four_fifths_of_the_capacity_decide(peak_gib: float, fires: bool) -> None:
-    """Two ranks share 16 GiB: 6.4 GiB each are 80%; the kept activations add some MiB."""
-    evidence = bench(cell("full", peak=int(peak_gib * GIB)), environment=MACHINE)
-    assert isinstance(RULE.check(evidence), tuple) is fires
-
-
-def test_activations_that_would_not_fit_make_the_advice_wrong() -> None:
-    cells = (cell("full", ms=125, activations=GIB), cell("none", activations=7 * GIB))
-    outcome = RULE.check(bench(*cells, environment=MACHINE))
-    assert isinstance(outcome, Quiet)
-    assert "limit 80%" in outcome.looked_at
-
-
 def test_where_it_costs_no_time_there_is_nothing_to_say() -> None:
     assert isinstance(RULE.check(bench(cell("full"), cell("none"), environment=MACHINE)), Quiet)
     assert isinstance(RULE.check(bench(cell("selective"), environment=MACHINE)), Quiet), "no FLOP are planned twice"

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.bench_evidence import bench, made
+from tests.borders import exposed
 from tests.calibration_rows import sweep
 from tests.evidence import MS, epochs, evidence, rate, run, step
 
@@ -18,11 +19,6 @@ def fired(outcome: object) -> Finding:
     assert isinstance(outcome, tuple), outcome
     (found,) = outcome
     return found
-
-
-def exposed(share: float, **known: Any) -> Any:
-    """4 ranks, a step of 100 ms."""
-    return run("b", **{"ranks": 4, **known}, step_ns=step(100), exposed_comm_ns=step(100 * share))
 
 
 def test_exposed_communication_fires_with_the_batch_that_helps() -> None:
@@ -61,15 +57,6 @@ def test_what_does_not_grow_with_the_batch_is_taken_into_account() -> None:
     )
     found = fired(RULE.check(evidence(exposed(0.4, phases=phases, **SMALL))))
     assert any("3.5 times the work" in line and "a batch of 28 per rank" in line for line in found.evidence)
-
-
-@pytest.mark.parametrize(("share", "fires"), [(0.19, False), (0.20, False), (0.21, True)])
-def test_the_limit(share: float, fires: bool) -> None:
-    outcome = RULE.check(evidence(exposed(share)))
-    assert isinstance(outcome, tuple) is fires
-    if not fires:
-        assert isinstance(outcome, Quiet)
-        assert "limit 20%" in outcome.looked_at
 
 
 def test_only_the_fastest_run_on_so_many_ranks_is_judged() -> None:

@@ -77,12 +77,6 @@ def test_without_any_evidence_it_is_skipped_with_a_reason(rule: Rule) -> None:
     assert outcome.rule == rule.name
 
 
-def test_it_has_tests_of_its_own(key: str) -> None:
-    tests = HERE / f"test_{key}.py"
-    assert tests.is_file()
-    assert re.search(r"^(async )?def test_", tests.read_text(), re.MULTILINE)
-
-
 def test_every_need_is_something_that_evidence_has() -> None:
     assert set(NEEDS) <= FIELDS
 

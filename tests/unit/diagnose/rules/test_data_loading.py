@@ -8,26 +8,11 @@ from pathlib import Path
 import pytest
 from tests.bench_evidence import bench, environment, made
 from tests.hand_events import mark, op
-from tests.idle_rules import BORDERS, borderline, fires_alone, quiet_when_busy
 from tests.sharded_jobs import used_by
 from tests.trace_evidence import by_hand, found, generated, quiet, skipped, with_ranks
 
 from stepscope.diagnose.engine import diagnose, trace_rules
 from stepscope.diagnose.rules.data_loading import RULE
-from stepscope.records.finding import Quiet
-
-
-def test_the_planted_cause_fires_its_own_rule_alone(tmp_path: Path) -> None:
-    fires_alone(RULE, tmp_path, late_kind="data")
-
-
-def test_a_device_that_is_kept_busy_is_quiet(tmp_path: Path) -> None:
-    quiet_when_busy(RULE, tmp_path)
-
-
-@BORDERS
-def test_borderline_a_tenth_and_a_fifth_of_the_window(tmp_path: Path, share: float, severity: str | None) -> None:
-    borderline(RULE, tmp_path, share, severity, cause="data")
 
 
 def test_a_cpu_job_waits_for_data_too(tmp_path: Path) -> None:
@@ -86,19 +71,6 @@ def test_waiting_for_data_fires_with_its_share_and_settings() -> None:
     assert "num_workers 0, persistent_workers off, pin_memory off" in found.evidence
     assert found.advice[0].command == "stepscope bench MATRIX.yaml --set 'axes.num_workers=[0,1,2]'"
     assert "need cores" not in found.advice[0].text
-
-
-def test_a_short_wait_is_quiet() -> None:
-    outcome = RULE.check(bench(made("c")))
-    assert isinstance(outcome, Quiet)
-    assert "1.0% of the step waits for data, limit 10%" in outcome.looked_at
-
-
-@pytest.mark.parametrize(("wait_ms", "fires"), [(10.8, False), (11.6, True)])
-def test_a_tenth_of_the_step_decides(wait_ms: float, fires: bool) -> None:
-    """99 ms beside the wait: the limit of 10% lies at 11 ms."""
-    outcome = RULE.check(bench(made("c", phases={"data_wait": wait_ms}, jitter=0)))
-    assert isinstance(outcome, tuple) is fires
 
 
 def test_the_advice_follows_from_the_settings() -> None:

@@ -41,23 +41,6 @@ def test_waiting_for_a_late_rank_is_taken_off_the_stake(tmp_path: Path) -> None:
     assert finding.stake_fraction == pytest.approx(float(finding.title.split(": ")[1].split("%")[0]) / 100, abs=0.01)
 
 
-def test_hidden_communication_is_quiet(tmp_path: Path) -> None:
-    said = quiet(
-        RULE,
-        generated(tmp_path, world=2, steps=4, transfer_ns=20_000, backward_ns=900_000, forward_ns=900_000),
-    )
-    assert "limit 10%" in said
-
-
-@pytest.mark.parametrize(("exposed", "fires"), [(100_000, True), (99_999, False)])
-def test_borderline_a_tenth_of_the_window(tmp_path: Path, exposed: int, fires: bool) -> None:
-    evidence = with_parts(generated(tmp_path, world=2), window_ns=1_000_000, comm_ns=200_000, exposed_comm_ns=exposed)
-    if fires:
-        assert found(RULE, evidence).severity == "warning"
-    else:
-        assert quiet(RULE, evidence)
-
-
 def test_from_device_events_alone_the_waiting_is_unknown_and_said_so(tmp_path: Path) -> None:
     generated(tmp_path, world=2, steps=4, overlap=False, transfer_ns=300_000)
     partly = analyse_job(tmp_path / "job", wanted=Wanted(sections=frozenset({"budget"})))

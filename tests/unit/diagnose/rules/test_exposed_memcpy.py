@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.trace_evidence import by_hand, found, generated, kernels, quiet, skipped
+from tests.trace_evidence import by_hand, found, generated, kernels
 
 from stepscope.diagnose.rules.exposed_memcpy import RULE
 
@@ -36,23 +36,6 @@ def test_pages_that_the_driver_moves_are_no_copies_of_a_loader() -> None:
     assert "(unified memory)" in finding.title
     assert "cudaMemPrefetchAsync" in finding.advice[0].text
     assert not any(".item()" in advice.text for advice in finding.advice)
-
-
-def test_few_copies_are_quiet(tmp_path: Path) -> None:
-    assert "limit 5.0%" in quiet(RULE, generated(tmp_path, world=2))
-
-
-@pytest.mark.parametrize(("copied_us", "fires"), [(50, True), (49.9, False)])
-def test_borderline_a_twentieth_of_the_window(copied_us: float, fires: bool) -> None:
-    evidence = by_hand(*kernels(("Memcpy HtoD (Pageable -> Device)", copied_us), (WORK, 1000 - copied_us)))
-    if fires:
-        assert found(RULE, evidence).severity == "warning"
-    else:
-        assert quiet(RULE, evidence)
-
-
-def test_a_cpu_job_copies_nothing(tmp_path: Path) -> None:
-    assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))
 
 
 @pytest.mark.parametrize(

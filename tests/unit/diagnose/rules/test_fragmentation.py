@@ -3,20 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.borders import pool
 from tests.memory_pickles import MIB, dump, event, free, live, segment
 
 from stepscope.diagnose.rules.fragmentation import RULE
 from stepscope.records.finding import Quiet
-from stepscope.results.evidence import Evidence
 from stepscope.results.open import load_evidence
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data" / "memory_snapshots"
-
-
-def pool(folder: Path, *, split: int, segments: int = 100, **more: object) -> Evidence:
-    """Segments of 20 MiB, each with ``split`` MiB of free splinters beside a live block."""
-    parts = [segment(free(split * MIB), live((20 - split) * MIB))] * segments if split else [segment(live(20 * MIB))]
-    return load_evidence([dump(folder / "pool.pickle", parts, **more)])
 
 
 def test_a_pool_in_splinters_fires_with_the_largest_piece(tmp_path: Path) -> None:
@@ -38,12 +32,6 @@ def test_free_as_a_whole_is_not_fragmented(tmp_path: Path) -> None:
     outcome = RULE.check(load_evidence([path]))
     assert isinstance(outcome, Quiet)
     assert outcome.looked_at.startswith("0% of 1.97 GiB reserved")
-
-
-@pytest.mark.parametrize(("split", "segments", "fires"), [(4, 100, True), (3, 100, False), (4, 60, False)])
-def test_a_fifth_and_a_quarter_gibibyte_decide(tmp_path: Path, split: int, segments: int, fires: bool) -> None:
-    """4 of 20 MiB is a fifth; 60 segments of those have 240 MiB."""
-    assert isinstance(RULE.check(pool(tmp_path, split=split, segments=segments)), tuple) is fires
 
 
 @pytest.mark.shared_data

@@ -42,13 +42,6 @@ def test_the_words_are_those_of_the_framework_that_wraps_the_model(tmp_path: Pat
     assert 'HF Trainer: fsdp_config={"forward_prefetch": true} (FSDP1 only)' in texts
 
 
-def test_borderline_half_of_the_gathers(tmp_path: Path) -> None:
-    """Of the four gathers of a pass that have computation before them two are late, or one."""
-    times = {"units": 5, "forward_ns": 1_000_000, "backward_ns": 2_000_000, "keep": True}
-    assert "6 of 12 forward" in found(RULE, traces_of(fsdp(late_units=(1, 2), **times), tmp_path / "two")).evidence[0]
-    assert quiet(RULE, traces_of(fsdp(late_units=(2,), **times), tmp_path / "one"))
-
-
 def test_without_sharding_and_on_cpus_it_is_skipped(tmp_path: Path) -> None:
     assert "no sharded parameters" in skipped(RULE, generated(tmp_path, world=2))
     assert "prefetch hides none" in skipped(RULE, traces_of(fsdp(device="gloo"), tmp_path / "gloo"))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.sharded_jobs import fsdp, traces_of
-from tests.trace_evidence import found, generated, quiet, skipped
+from tests.trace_evidence import found, generated, skipped
 
 from stepscope.diagnose.rules.fsdp_root_unit import RULE
 
@@ -18,22 +17,6 @@ def test_a_large_root_is_named_with_its_share(tmp_path: Path) -> None:
     assert finding.title.startswith("the root unit holds 57% of the bytes")
     assert finding.evidence == ("512 MiB in the root, 6 other units",)
     assert finding.advice[0].text.startswith("FSDP2: fully_shard(model.embedding)")
-
-
-def test_a_model_in_one_unit_is_called_so(tmp_path: Path) -> None:
-    finding = found(RULE, traces_of(fsdp(whole=True, root=128 << 20, **TIMES), tmp_path))
-    assert finding.title.startswith("the whole model is one sharded unit")
-
-
-@pytest.mark.parametrize(("root", "fires"), [(42 << 20, True), (41 << 20, False)])
-def test_borderline_three_tenths_of_the_bytes(tmp_path: Path, root: int, fires: bool) -> None:
-    """Six blocks of 16 Mi elements: 30% of all bytes are 41.14 Mi."""
-    evidence = traces_of(fsdp(root=root, **TIMES), tmp_path)
-    assert found(RULE, evidence) if fires else "holds 30% of the bytes" in quiet(RULE, evidence)
-
-
-def test_a_small_root_is_quiet(tmp_path: Path) -> None:
-    assert "exposes" in quiet(RULE, traces_of(fsdp(**TIMES), tmp_path))
 
 
 def test_units_without_names_have_no_known_root(tmp_path: Path) -> None:

@@ -27,17 +27,6 @@ def test_many_small_units_are_named_with_their_size(tmp_path: Path) -> None:
     assert "one unit of several blocks" in finding.advice[0].text
 
 
-@pytest.mark.parametrize(("elements", "fires"), [((2 << 20) - 4, True), (2 << 20, False)])
-def test_borderline_eight_mebibytes(tmp_path: Path, elements: int, fires: bool) -> None:
-    evidence = traces_of(fsdp(elements=elements, **FAST), tmp_path)
-    assert found(RULE, evidence) if fires else "1 of 7 units" in quiet(RULE, evidence)
-
-
-def test_small_units_that_computation_hides_are_quiet(tmp_path: Path) -> None:
-    said = quiet(RULE, traces_of(fsdp(units=20, elements=1 << 18, forward_ns=400_000, backward_ns=800_000), tmp_path))
-    assert said.startswith("21 of 21 units")
-
-
 def test_three_units_have_little_to_merge(tmp_path: Path) -> None:
     assert quiet(RULE, traces_of(fsdp(units=2, elements=1 << 18, **FAST), tmp_path))
 

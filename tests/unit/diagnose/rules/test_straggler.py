@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.bench_evidence import Made, bench, environment, made
+from tests.borders import waited
 from tests.trace_builder import build, write_job
 from tests.trace_evidence import found, generated, quiet, skipped, traced
 
@@ -55,41 +56,6 @@ def test_a_chronic_one_on_a_named_host_can_be_left_out(tmp_path: Path) -> None:
 def test_ranks_that_arrive_together_are_quiet(tmp_path: Path) -> None:
     said = quiet(RULE, generated(tmp_path, world=4, steps=6))
     assert "no straggler" in said
-
-
-def waited(folder: Path, waiting: float, *, steps: int, pattern: str = "rotating", world: int = 4) -> Evidence:
-    """Ranks that wait for each other, none of them named."""
-    summary = generated(folder, world=world).traces[0].summary
-    window = sum(p.budget.parts.window_ns for p in summary.ranks if p.budget)
-    report = StragglerReport(
-        stragglers=(), pattern=pattern, skew_ns=1, waiting_ns=round(waiting * window + 0.5), instances=12, steps=steps,
-        text=f"no straggler over 12 collectives in {steps} steps",
-    )  # fmt: skip
-    return traced(replace(summary, stragglers=report))
-
-
-@pytest.mark.parametrize("pattern", ["rotating", "undecided", "one-off"])
-@pytest.mark.parametrize(
-    ("waiting", "steps", "severity"),
-    [
-        (0.10, 20, "warning"),
-        (0.10, 19, "info"),
-        (0.2999, 3, "info"),
-        (0.30, 3, "warning"),
-        (0.0999, 20, None),
-        (0.0999, 4, None),
-    ],
-)
-def test_waiting_of_few_steps_is_an_observation(
-    waiting: float, steps: int, severity: str | None, pattern: str, tmp_path: Path
-) -> None:
-    evidence = waited(tmp_path, waiting, steps=steps, pattern=pattern)
-    if severity is None:
-        assert quiet(RULE, evidence)
-    else:
-        finding = found(RULE, evidence)
-        assert finding.severity == severity
-        assert (finding.stake_fraction is None) == (severity == "info")
 
 
 def test_too_few_waits_to_name_a_rank_are_no_finding_and_no_praise(tmp_path: Path) -> None:
@@ -239,19 +205,6 @@ def test_clean_hosts_whose_ranks_scatter_by_a_fifth_are_not_named() -> None:
 def test_even_ranks_are_quiet_and_the_largest_excess_is_told() -> None:
     outcome = RULE.check(bench(made("c", world_size=4, jitter=0.03)))
     assert isinstance(outcome, Quiet)
-    assert "limit 5.0%" in outcome.looked_at
-
-
-@pytest.mark.parametrize(("factor", "fires"), [(1.07, False), (1.10, True)])
-def test_the_ratio_decides(factor: float, fires: bool) -> None:
-    """60 of 97 ms are backward: 7% more of it are 4.3% of a rank's own time, 10% are 6.2%."""
-    outcome = RULE.check(bench(made("c", world_size=2, own=slower(1, factor))))
-    assert isinstance(outcome, tuple) is fires
-
-
-@pytest.mark.parametrize(("steps", "kind"), [(19, Skipped), (20, tuple)])
-def test_fewer_than_twenty_steps_say_nothing(steps: int, kind: type) -> None:
-    assert isinstance(RULE.check(bench(made("c", own=slower(1, 2), steps=steps))), kind)
 
 
 def test_what_makes_a_rank_slow_decides_the_advice() -> None:
