@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from stepscope.core.errors import UsageError
 from stepscope.core.words import unknown
-from stepscope.matrix.catalog import Family, Vocabulary
+from stepscope.matrix.catalog import Catalog
 from stepscope.matrix.keys import (
     OPTIMIZERS,
     OPTION_GROUPS,
@@ -90,7 +90,7 @@ class Matrix:
         return (COMM, *named) if named and self.comm is not None else tuple(named)
 
 
-def build_matrix(document: Document, vocabulary: Vocabulary, *, name: str) -> Matrix:
+def build_matrix(document: Document, catalog: Catalog, *, name: str) -> Matrix:
     """The matrix in ``document``. All mistakes of the file are raised together as one UsageError.
 
     name: what to call the matrix when the file does not say.
@@ -99,7 +99,7 @@ def build_matrix(document: Document, vocabulary: Vocabulary, *, name: str) -> Ma
         raise _no_matrix(document)
     file = read_sections(document)
     problems = [*document.problems, *file.problems]
-    cells, drafts, notes = _cells(file, vocabulary, problems)
+    cells, drafts, notes = _cells(file, catalog, problems)
     if not cells and not problems:
         problems.append(document.problem((), "no cell is left: exclude removes all of them"))
     raise_problems(document.source, _without_echoes(problems, document))
@@ -140,21 +140,21 @@ def _no_matrix(document: Document) -> UsageError:
 
 
 def _cells(
-    file: MatrixFile, vocabulary: Vocabulary, problems: list[Problem]
+    file: MatrixFile, catalog: Catalog, problems: list[Problem]
 ) -> tuple[tuple[RawCell, ...], list[CellDraft], list[str]]:
     total = count_cells(file)
     if total > MAX_CELLS:
         problems.append(file.document.problem(("axes",), f"{total} cells; at most {MAX_CELLS} are allowed in a matrix"))
         return (), [], []
-    applicable, misplaced = drop_inapplicable(_with_implied(raw_cells(file), vocabulary), vocabulary, file.document)
+    applicable, misplaced = drop_inapplicable(_with_implied(raw_cells(file), catalog), catalog, file.document)
     problems.extend(misplaced)
     for item in file.exclude:
-        problems.extend(_check_exclude(item.path, [g.key for g in item.values], applicable, vocabulary, file.document))
-    cells, idle = without_excluded(applicable, file.exclude, vocabulary)
+        problems.extend(_check_exclude(item.path, [g.key for g in item.values], applicable, catalog, file.document))
+    cells, idle = without_excluded(applicable, file.exclude, catalog)
     notes = [f"{path_text(item.path)} matches no cell" for item in idle]
     drafts = []
     for cell in cells:
-        check = _CellCheck(cell=cell, vocabulary=vocabulary, file=file, problems=[])
+        check = _CellCheck(cell=cell, catalog=catalog, file=file, problems=[])
         draft = check.draft()
         problems.extend(check.problems)
         if draft is not None:
@@ -162,11 +162,11 @@ def _cells(
     return cells, drafts, notes
 
 
-def _with_implied(cells: Iterable[RawCell], vocabulary: Vocabulary) -> Iterator[RawCell]:
+def _with_implied(cells: Iterable[RawCell], catalog: Catalog) -> Iterator[RawCell]:
     """The cells with what their workload implies where they do not say it."""
     for cell in cells:
         workload = cell.values.get("workload")
-        implied = vocabulary.implied(workload.value) if workload and isinstance(workload.value, str) else {}
+        implied = catalog.implied(workload.value) if workload and isinstance(workload.value, str) else {}
         more = {
             key: GivenValue(key=key, value=value, path=workload.path)
             for key, value in implied.items()
@@ -176,7 +176,7 @@ def _with_implied(cells: Iterable[RawCell], vocabulary: Vocabulary) -> Iterator[
 
 
 def _check_exclude(
-    path: Path, keys: list[str], cells: tuple[RawCell, ...], vocabulary: Vocabulary, document: Document
+    path: Path, keys: list[str], cells: tuple[RawCell, ...], catalog: Catalog, document: Document
 ) -> list[Problem]:
     """An exclude item must speak of options that some cell of the matrix has: otherwise it never matches."""
     problems = []
@@ -184,7 +184,7 @@ def _check_exclude(
         group, dot, option = key.partition(".")
         if not dot or group not in OPTION_GROUPS:
             continue
-        schemas = [s for s in (option_schema(cell, group, vocabulary) for cell in cells) if s is not None]
+        schemas = [s for s in (option_schema(cell, group, catalog) for cell in cells) if s is not None]
         known = {name for schema in schemas for name in schema.model_fields}
         if schemas and not any(schema.takes(option) for schema in schemas):
             problems.append(
@@ -198,18 +198,18 @@ class _CellCheck:
     """The checks of one raw cell; complaints are placed where the offending value was written."""
 
     cell: RawCell
-    vocabulary: Vocabulary
+    catalog: Catalog
     file: MatrixFile
     problems: list[Problem]
 
     def draft(self) -> CellDraft | None:
         settings = self._settings()
-        model = self._options("model", self.vocabulary.workloads)
-        dataset = self._options("dataset_options", self.vocabulary.datasets)
-        strategy = self._options("strategy_options", self.vocabulary.strategies)
+        model = self._options("model")
+        dataset = self._options("dataset_options")
+        strategy = self._options("strategy_options")
         if settings is None or model is None or dataset is None or strategy is None:
             return None
-        misfit = self.vocabulary.misfit(settings.workload, model, settings.dataset, dataset)
+        misfit = self.catalog.misfit(settings.workload, model, settings.dataset, dataset)
         if misfit is not None:
             self._complain("dataset", misfit)
         loss = self._loss(settings)
@@ -284,17 +284,18 @@ class _CellCheck:
             hint = "; `steps: auto` measures until the step time is known well enough" if first == "steps" else ""
             self._complain(first, f"give either {first} or {second}{hint}")
 
-    def _options(self, group: str, family: Family) -> OptionsModel | None:
+    def _options(self, group: str) -> OptionsModel | None:
         owner_key = OPTION_GROUPS[group]
         owner = self.cell.values.get(owner_key)
         if owner is None or not isinstance(owner.value, str):
             return None  # missing or of the wrong type: already said
-        if (refusal := family.refuses(owner.value)) is not None:
+        if (refusal := self.catalog.refuses(group, owner.value)) is not None:
             self._complain(owner_key, refusal)
             return None
         given = group_values(self.cell, group)
         values = {name: g.value for name, g in given.items()}
-        result = validate(family.options(owner.value), values, kind=f"option of {family.kind} {owner.value!r}")
+        schema = self.catalog.options(group, owner.value)
+        result = validate(schema, values, kind=f"option of {owner_key} {owner.value!r}")
         if not isinstance(result, tuple):
             return result
         for complaint in result:
@@ -314,7 +315,7 @@ class _CellCheck:
         return {name: str(g.value) for name, g in sorted(values.items()) if g.value is not None}
 
     def _loss(self, settings: CellSettings) -> LossName | None:
-        losses = self.vocabulary.losses(settings.workload)
+        losses = self.catalog.workloads.load(settings.workload).losses
         loss = settings.loss or losses[0]
         if loss not in losses:
             self._complain("loss", f"workload {settings.workload!r} is trained with {' or '.join(losses)}, not {loss}")
@@ -362,7 +363,7 @@ class _CellCheck:
 
     def _own(self, settings: CellSettings) -> None:
         """What a user's own model cannot have, and what it alone has."""
-        if not self.vocabulary.implied(settings.workload):
+        if not self.catalog.implied(settings.workload):
             if settings.optimizer == "own":
                 self._complain("optimizer", f"own needs a python: workload, and {settings.workload} is not one")
             return

@@ -17,6 +17,7 @@ from stepscope.core.errors import UsageError
 from stepscope.core.words import counted
 from stepscope.matrix.catalog import CATALOG, Catalog
 from stepscope.matrix.checked import CellDraft, Matrix
+from stepscope.matrix.keys import CellSettings
 from stepscope.matrix.machine import Backend, Device, Machine, canonical_network, choose_device, network_misfit
 from stepscope.predict.specs import memory_plan, setting_of
 from stepscope.records import injection, mesh
@@ -147,48 +148,22 @@ def resolve(
 ) -> CellSpec:
     """The full spec of a cell, with its id. A model that brings no optimizer is trained with SGD."""
     s = draft.settings
-    brings = model is None or model.optimizer or s.optimizer != "own"
-    return named(
-        CellSpec(
-            cell_id="",
-            workload=s.workload,
-            model=_plain(draft.model),
-            dataset=s.dataset,
-            dataset_options=_plain(draft.dataset_options),
-            data_digest=digest if model is None else model.digest,
-            strategy=s.strategy,
-            strategy_options=_plain(draft.strategy_options),
-            precision=s.precision,
-            accumulation=s.accumulation,
-            world_size=s.world_size,
-            micro_batch=draft.micro_batch,
-            global_batch=draft.global_batch,
-            batch_rule="micro_batch" if s.micro_batch is not None else "global_batch",
-            optimizer=s.optimizer if brings else "sgd",
-            lr=s.lr,
-            momentum=s.momentum,
-            lr_warmup=s.lr_warmup,
-            weight_decay=s.weight_decay,
-            clip=s.clip,
-            loss=draft.loss,
-            steps=s.steps,
-            epochs=s.epochs,
-            seed=s.seed,
-            num_workers=s.num_workers,
-            pin_memory=s.pin_memory,
-            persistent_workers=s.persistent_workers,
-            cudnn_benchmark=s.cudnn_benchmark,
-            device=device,
-            backend=backend,
-            threads_per_rank=matrix.launch.threads_per_rank,
-            env=dict(draft.env),
-            network=canonical_network(s.network),
-            mesh=mesh.canonical(s.mesh or {}),
-            activation_checkpointing=s.activation_checkpointing,
-            inject=injection.canonical(s.inject),
-            facts=None if model is None else model.facts,
-        )
-    )
+    own = model is not None and not model.optimizer and s.optimizer == "own"
+    settings = {name: getattr(s, name) for name in CellSettings.model_fields if name in _OF_CELL}
+    resolved: dict[str, Any] = {
+        "cell_id": "", "model": _plain(draft.model), "dataset_options": _plain(draft.dataset_options),
+        "strategy_options": _plain(draft.strategy_options), "data_digest": digest if model is None else model.digest,
+        "micro_batch": draft.micro_batch, "global_batch": draft.global_batch,
+        "batch_rule": "micro_batch" if s.micro_batch is not None else "global_batch",
+        "optimizer": "sgd" if own else s.optimizer, "loss": draft.loss, "device": device, "backend": backend,
+        "threads_per_rank": matrix.launch.threads_per_rank, "env": dict(draft.env),
+        "network": canonical_network(s.network), "mesh": mesh.canonical(s.mesh or {}),
+        "inject": injection.canonical(s.inject), "facts": None if model is None else model.facts,
+    }  # fmt: skip
+    return named(CellSpec(**{**settings, **resolved}))
+
+
+_OF_CELL = frozenset(field.name for field in dataclasses.fields(CellSpec))
 
 
 def _plain(options: OptionsModel) -> dict[str, Any]:
@@ -201,7 +176,7 @@ def _plan(spec: CellSpec, draft: CellDraft, matrix: Matrix, machine: Machine, ca
     facts = spec.facts or catalog.facts(
         spec.workload, draft.model, spec.dataset, draft.dataset_options, precision=spec.precision
     )
-    strategy = catalog.strategy(spec.strategy)
+    strategy = catalog.strategies.load(spec.strategy)
     setting = setting_of(spec, warmup_steps=matrix.measure.warmup_steps)
     reason = all_of(
         _refused_by_machine(spec, machine, oversubscribe=matrix.launch.oversubscribe),

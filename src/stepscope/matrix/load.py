@@ -81,7 +81,7 @@ def matrix_of(
     document: Document, *, name: str, overrides: Sequence[Override] = (), catalog: Catalog = CATALOG
 ) -> Matrix:
     """The matrix in a document that has been read already."""
-    return build_matrix(apply_overrides(document, overrides), catalog.vocabulary(), name=name)
+    return build_matrix(apply_overrides(document, overrides), catalog, name=name)
 
 
 def read_document(source: Path | str) -> Document:
@@ -103,7 +103,7 @@ def digest_lookup(data_dir: Path | None, *, catalog: Catalog = CATALOG) -> Calla
     def digest_of(key: str, options: OptionsModel) -> str:
         known = f"{key} {options.model_dump_json()}"
         if known not in found:
-            dataset = catalog.dataset(key)
+            dataset = catalog.datasets.load(key)
             found[known] = dataset.digest(options, dataset.locate(options, data_dir))
         return found[known]
 

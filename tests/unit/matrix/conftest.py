@@ -9,6 +9,7 @@ import pytest
 from pydantic import Field
 
 from stepscope.core.errors import UsageError
+from stepscope.core.registry import Registry
 from stepscope.datasets import Dataset
 from stepscope.matrix import machine
 from stepscope.matrix.catalog import Catalog
@@ -133,12 +134,9 @@ DATASETS = {
 }
 
 CATALOG = Catalog(
-    workload_names=lambda: tuple(WORKLOADS),
-    strategy_names=lambda: tuple(STRATEGIES),
-    dataset_names=lambda: tuple(DATASETS),
-    workload=WORKLOADS.__getitem__,
-    strategy=STRATEGIES.__getitem__,
-    dataset=DATASETS.__getitem__,
+    workloads=Registry("tests", "WORKLOAD", "workload", table=WORKLOADS),
+    strategies=Registry("tests", "STRATEGY", "strategy", table=STRATEGIES),
+    datasets=Registry("tests", "DATASET", "dataset", table=DATASETS),
 )
 
 HEAD = "version: 1\nbase: {workload: net, dataset: noise, global_batch: 48, steps: 10}\n"

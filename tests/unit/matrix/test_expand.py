@@ -175,7 +175,8 @@ def test_precisions_that_the_device_lacks_are_unsupported(plan: Plan, gpus: Mach
 def test_a_strategy_that_the_installed_torch_lacks_is_refused_with_the_release_that_has_it(
     matrix: Read, cpu: Machine, catalog: Catalog, here: str | None, runs: bool
 ) -> None:
-    newer = replace(catalog, strategy=lambda key: replace(catalog.strategy(key), torch="2.13"))
+    table = {key: replace(strategy, torch="2.13") for key, strategy in (catalog.strategies.table or {}).items()}
+    newer = replace(catalog, strategies=replace(catalog.strategies, table=table))
     (cell,) = expand(
         matrix(PAIR, "base.precision=tf32"),
         machine=replace(cpu, torch_version=here),

@@ -1,18 +1,24 @@
-"""A vocabulary of its own, so that these tests do not depend on the installed plugins."""
+"""A catalog of its own, so that these tests do not depend on the installed plugins."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import Field, model_validator
 
-from stepscope.matrix.catalog import Family, Vocabulary
+from stepscope.core.errors import UsageError
+from stepscope.core.registry import Registry
+from stepscope.datasets import Dataset
+from stepscope.matrix.catalog import Catalog
 from stepscope.matrix.checked import Matrix, build_matrix
 from stepscope.matrix.overrides import Override, apply_overrides
 from stepscope.records.options import OptionsModel
+from stepscope.records.plan import InputNeeds
 from stepscope.store.yaml_loader import parse_yaml
+from stepscope.strategies import Strategy
+from stepscope.workloads import Workload
 
 
 class Net(OptionsModel):
@@ -47,22 +53,44 @@ class Flat(OptionsModel):
     flat: bool = False
 
 
-WORKLOADS = {"net": Net, "reader": Reader}
-STRATEGIES = {"single": Nothing, "naive": Flat, "ddp": Buckets}
-DATASETS = {"noise": Noise, "digits": Nothing}
+def _resolve(_: object, needs: InputNeeds) -> InputNeeds:
+    if needs.kind == "tokens":
+        raise UsageError("digits are not text")
+    return needs
 
 
-def _misfit(workload: str, model: OptionsModel, dataset: str, options: OptionsModel) -> str | None:
-    del model, options
-    return "digits are not text" if (workload, dataset) == ("reader", "digits") else None
+def _workload(key: str, options: type[OptionsModel], kind: Literal["features", "tokens"], *losses: str) -> Workload:
+    return Workload(
+        key=key, summary="", options=options, needs=lambda _: InputNeeds(kind=kind), label=str, losses=losses,
+        facts=None,  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
-VOCABULARY = Vocabulary(
-    workloads=Family(kind="workload", names=tuple(WORKLOADS), options=WORKLOADS.__getitem__),
-    strategies=Family(kind="strategy", names=tuple(STRATEGIES), options=STRATEGIES.__getitem__),
-    datasets=Family(kind="dataset", names=tuple(DATASETS), options=DATASETS.__getitem__),
-    losses=lambda workload: ("ce", "mse") if workload == "net" else ("ce",),
-    misfit=_misfit,
+def _dataset(key: str, options: type[OptionsModel], resolve: Any) -> Dataset:
+    nothing: Any = None
+    return Dataset(
+        key=key, summary="", options=options, resolve=resolve, locate=nothing, digest=nothing, prepare=nothing
+    )
+
+
+def _strategy(key: str, options: type[OptionsModel]) -> Strategy:
+    nothing: Any = None
+    return Strategy(key=key, summary="", options=options, requires=nothing, comm_plan=nothing, memory_plan=nothing)
+
+
+WORKLOADS = {
+    "net": _workload("net", Net, "features", "ce", "mse"),
+    "reader": _workload("reader", Reader, "tokens", "ce"),
+}
+STRATEGIES = {key: _strategy(key, kind) for key, kind in (("single", Nothing), ("naive", Flat), ("ddp", Buckets))}
+DATASETS = {
+    "noise": _dataset("noise", Noise, lambda _, needs: needs),
+    "digits": _dataset("digits", Nothing, _resolve),
+}
+CATALOG = Catalog(
+    workloads=Registry("tests", "WORKLOAD", "workload", table=WORKLOADS),
+    strategies=Registry("tests", "STRATEGY", "strategy", table=STRATEGIES),
+    datasets=Registry("tests", "DATASET", "dataset", table=DATASETS),
 )
 
 Build = Callable[..., Matrix]
@@ -74,6 +102,6 @@ def build() -> Build:
 
     def build(text: str, *overrides: Override) -> Matrix:
         document = apply_overrides(parse_yaml(text, source="m.yaml"), overrides)
-        return build_matrix(document, VOCABULARY, name="m")
+        return build_matrix(document, CATALOG, name="m")
 
     return build
