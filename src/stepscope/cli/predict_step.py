@@ -174,7 +174,7 @@ def _show(
         say(f"! extrapolated: {reason}", "yellow")
     for warned in warnings_of(last):
         say(f"! {warned}", "yellow")
-    notes = dict.fromkeys((*asked.assumed, *(note for p in (*predictions, *other) for note in p.notes)))
+    notes = dict.fromkeys((*asked.assumed.values(), *(note for p in (*predictions, *other) for note in p.notes)))
     for note in (*notes, f"constants: {last.calibration}"):
         say(f"! {note}", "yellow")
 
@@ -220,7 +220,7 @@ def _document(
         "model": predictions[0].model.name,
         "params": predictions[0].model.params,
         "knee_gpus": bend,
-        "assumed": list(asked.assumed),
+        "assumed": list(asked.assumed.values()),
         "predictions": [as_json(p) for p in predictions],
         "what_if": [as_json(p) for p in other],
         "remedies": {
@@ -290,10 +290,10 @@ def run_plan(options: Options) -> int:
     if len(counts) > 1:
         raise UsageError(f"--gpus {options.gpus}: one number here", why="a plan is for one number of GPUs")
     model = model_of(str(options.model)) if traced is None else traced.shape
-    asked = parse_layout(_with_sequence(options.layout, traced), model)
-    if asked.acc is not None and any(part.startswith("acc") for text in options.layout for part in text.split(",")):
+    asked = parse_layout(options.layout, model, seq_len=None if traced is None else traced.sequence)
+    if "acc" in asked.given:
         raise UsageError("--layout acc is what a plan finds", fix="give the global batch: gbs=512")
-    base, notes = asked.layout, [note for note in asked.assumed if note.startswith("seq")]
+    base, notes = asked.layout, [text for key, text in asked.assumed.items() if key == "seq"]
     if traced is not None:
         notes.append(f"{_known(traced)}; sequences of {base.seq_len}")
     if asked.acc is not None:
@@ -353,12 +353,6 @@ def _known(traced: TracedModel) -> str:
         f"of the traces: {shape.layers} layers of {shape.hidden}, {shape.heads} heads, MLP {shape.ffn}, vocabulary "
         f"{shape.vocab}; {traced.parameters:,} parameters"
     )
-
-
-def _with_sequence(layout: tuple[str, ...], traced: TracedModel | None) -> tuple[str, ...]:
-    """The job's own length of a sequence, where the layout names none."""
-    named = any(part.strip().startswith("seq") for text in layout for part in text.split(","))
-    return layout if traced is None or named else (*layout, f"seq={traced.sequence}")
 
 
 def _usual_batch(seq_len: int, gpus: int) -> int:

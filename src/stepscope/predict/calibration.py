@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from math import isqrt
+from typing import Any
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.collectives import Collective
 from stepscope.collectives.table import Cost
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_percent, format_size
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped
 from stepscope.predict.curve_fit import fit_curve
 from stepscope.predict.curve_shape import curve_time_ns
 from stepscope.predict.line_fit import MIN_SIZES, checked, fit_latency, fit_line, line_fails, line_time_ns, noise_of
@@ -40,72 +40,51 @@ NOISY_ERROR = 0.3
 _SEEN_RATE = 0.5  # share of the largest size's time that is bandwidth, below which the rate is a guess
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Key:
+def _key(row: CommRow, machine: CalibratedMachine) -> dict[str, Any]:
     """What a fit is for: fields of CollectiveFit."""
-
-    op: str
-    dtype: str
-    in_place: bool
-    pattern: str | None
-    world_size: int
-    placement: str
-    backend: str
-    device: str
-    network: str | None
-
-    def __str__(self) -> str:
-        parts = [
-            self.op if self.pattern is None else f"{self.op} {self.pattern}",
-            self.dtype,
-            "in place" if self.in_place else "",
-            counted(self.world_size, "rank"),
-            f"on {self.placement}" if self.placement != str(self.world_size) else "",
-            f"{self.backend}/{self.device}",
-            self.network or "",
-        ]
-        return " ".join(part for part in parts if part)
+    names = ("op", "dtype", "in_place", "pattern", "world_size", "backend", "device", "network")
+    placement = placement_of(row.world_size, row.hosts, machine)
+    return {"placement": placement, **{name: getattr(row, name) for name in names}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """How the same collective was called: only one way of it is calibrated."""
+def _named(row: CommRow, placement: str) -> str:
+    parts = [
+        row.op if row.pattern is None else f"{row.op} {row.pattern}",
+        row.dtype,
+        "in place" if row.in_place else "",
+        counted(row.world_size, "rank"),
+        f"on {placement}" if placement != str(row.world_size) else "",
+        f"{row.backend}/{row.device}",
+        row.network or "",
+    ]
+    return " ".join(part for part in parts if part)
 
-    mode: str
-    in_flight: int
-    env: tuple[tuple[str, str], ...]
-    reduce_op: str | None
-    pacing: str
-    root: int
 
-    @property
-    def rank(self) -> tuple[object, ...]:
-        """The usual way sorts first: blocking, nothing set, a sum, a barrier before each call, root 0."""
-        return (
-            self.mode != "blocking" or self.in_flight != 1,
-            self.env,
-            self.reduce_op not in (None, "sum"),
-            self.reduce_op or "",
-            self.pacing != "barrier",
-            self.root,
-            self.mode,
-            self.in_flight,
-        )
+def _way(row: CommRow) -> tuple[Any, ...]:
+    """How the same collective was called: only one way of it is calibrated.
 
-    @property
-    def usable(self) -> bool:
-        """Whether a sample is the time of one call."""
-        return self.mode == "blocking" and self.in_flight == 1
+    The usual one sorts first: blocking, nothing set, a sum, a barrier before each call, root 0.
+    """
+    reduction = "" if row.reduce_op in (None, "sum") else str(row.reduce_op)
+    env = tuple(sorted(row.env.items()))
+    return not _blocking(row), env, reduction, row.pacing != "barrier", row.root, row.mode, row.in_flight
 
-    def __str__(self) -> str:
-        parts = [
-            "" if self.usable else f"{self.mode} x{self.in_flight}",
-            " ".join(f"{k}={v}" for k, v in self.env),
-            "" if self.reduce_op in (None, "sum") else str(self.reduce_op),
-            "" if self.pacing == "barrier" else "back to back",
-            "" if self.root == 0 else f"root {self.root}",
-        ]
-        return ", ".join(part for part in parts if part) or "blocking"
+
+def _blocking(row: CommRow) -> bool:
+    """Whether a sample is the time of one call."""
+    return row.mode == "blocking" and row.in_flight == 1
+
+
+def _way_text(row: CommRow) -> str:
+    several, env, reduction, back_to_back, root, mode, in_flight = _way(row)
+    parts = [
+        f"{mode} x{in_flight}" if several else "",
+        " ".join(f"{k}={v}" for k, v in env),
+        reduction,
+        "back to back" if back_to_back else "",
+        f"root {root}" if root else "",
+    ]
+    return ", ".join(part for part in parts if part) or "blocking"
 
 
 def calibrate(rows: Sequence[CommRow], *, run: str, machine: CalibratedMachine) -> Calibration:
@@ -115,23 +94,24 @@ def calibrate(rows: Sequence[CommRow], *, run: str, machine: CalibratedMachine) 
     before each call, root 0; one with too few sizes for a fit gives way to the next. What was not fitted is named in
     ``skipped`` with the reason. Raises UsageError when nothing could be fitted.
     """
-    groups: dict[_Key, dict[_Way, list[CommRow]]] = {}
-    for row in rows:
-        if row.kind == "collective":
-            groups.setdefault(_key(row, machine), {}).setdefault(_way(row), []).append(row)
     fits: list[CollectiveFit] = []
     skipped: list[str] = []
-    for key, ways in groups.items():
-        enough = [way for way in ways if way.usable and _sizes(ways[way]) >= MIN_SIZES] or list(ways)
-        usual = min(enough, key=lambda way: way.rank)
-        if not usual.usable:
-            skipped += [f"{key}, {way}: only blocking calls, one at a time, are fitted" for way in ways]
+    collectives = [row for row in rows if row.kind == "collective"]
+    for of_key in grouped(collectives, lambda row: tuple(_key(row, machine).values())).values():
+        key = _key(of_key[0], machine)
+        name = _named(of_key[0], key["placement"])
+        ways = list(grouped(of_key, _way).values())
+        enough = [way for way in ways if _blocking(way[0]) and _sizes(way) >= MIN_SIZES] or ways
+        usual = min(enough, key=lambda way: _way(way[0]))
+        if not _blocking(usual[0]):
+            skipped += [f"{name}, {_way_text(way[0])}: only blocking calls, one at a time, are fitted" for way in ways]
             continue
-        skipped += [f"{key}, {way}: {usual} is fitted instead" for way in ways if way != usual]
+        instead = f"{_way_text(usual[0])} is fitted instead"
+        skipped += [f"{name}, {_way_text(way[0])}: {instead}" for way in ways if way is not usual]
         try:
-            fits.append(_fit(key, usual, ways[usual]))
+            fits.append(_fit(key, usual))
         except UsageError as error:
-            skipped.append(f"{key}: {error.line}")
+            skipped.append(f"{name}: {error.line}")
     matmul = _matmul_rates(rows)
     if not fits and not matmul:
         raise _nothing(rows, skipped)
@@ -170,21 +150,23 @@ def usual_cost(op: str, backend: str) -> Cost:
     return collective.cost(algorithm_of(collective, backend=backend, pattern=None))
 
 
-def _fit(key: _Key, way: _Way, rows: Sequence[CommRow]) -> CollectiveFit:
+def _fit(key: Mapping[str, Any], rows: Sequence[CommRow]) -> CollectiveFit:
     """Raises UsageError where the rows do not support a fit."""
-    if key.world_size < 2:
+    first = rows[0]
+    if first.world_size < 2:
         raise UsageError("one rank: no data is sent, so there is nothing to fit")
     measured = [row for row in rows if row.status == "ok" and row.time_ns_median]
     if not measured:
         reasons = dict.fromkeys(row.error or row.status for row in rows)
         raise UsageError("no size was measured", why="; ".join(reasons))
-    if key.op not in COLLECTIVES.names():
-        raise UsageError(f"{key.op} is not a collective of this installation", why="its steps are unknown")
-    collective = COLLECTIVES.load(key.op)
-    algorithm = algorithm_of(collective, backend=key.backend, pattern=key.pattern)
+    if first.op not in COLLECTIVES.names():
+        raise UsageError(f"{first.op} is not a collective of this installation", why="its steps are unknown")
+    collective = COLLECTIVES.load(first.op)
+    algorithm = algorithm_of(collective, backend=first.backend, pattern=first.pattern)
     cost = collective.cost(algorithm)
-    steps, wire_factor = cost.steps(key.world_size), cost.wire_factor(key.world_size)
-    notes = [] if str(way) == "blocking" else [f"measured with {way}"]
+    steps, wire_factor = cost.steps(first.world_size), cost.wire_factor(first.world_size)
+    way = _way_text(first)
+    notes = [] if way == "blocking" else [f"measured with {way}"]
     dropped = [row for row in rows if row.status != "ok"]
     if dropped:
         notes.append(f"{counted(len(dropped), 'size')} without a result left out")
@@ -208,7 +190,7 @@ def _fit(key: _Key, way: _Way, rows: Sequence[CommRow]) -> CollectiveFit:
         )
         notes += [*_noise_notes(curve), *_rate_notes(line, int(distinct[-1]))]
     return CollectiveFit(
-        **asdict(key),
+        **key,
         algorithm=algorithm,
         line=line,
         curve=curve,
@@ -266,31 +248,6 @@ def _size(row: CommRow) -> int:
     if not row.size_bytes:
         raise UsageError(f"a row of {row.op} has a time and no size")
     return row.size_bytes
-
-
-def _key(row: CommRow, machine: CalibratedMachine) -> _Key:
-    return _Key(
-        op=row.op,
-        dtype=row.dtype,
-        in_place=row.in_place,
-        pattern=row.pattern,
-        world_size=row.world_size,
-        placement=placement_of(row.world_size, row.hosts, machine),
-        backend=row.backend,
-        device=row.device,
-        network=row.network,
-    )
-
-
-def _way(row: CommRow) -> _Way:
-    return _Way(
-        mode=row.mode,
-        in_flight=row.in_flight,
-        env=tuple(sorted(row.env.items())),
-        reduce_op=row.reduce_op,
-        pacing=row.pacing,
-        root=row.root,
-    )
 
 
 def placement_of(world_size: int, hosts: int | None, machine: CalibratedMachine) -> str:

@@ -121,6 +121,29 @@ def fit_latency(
     )
 
 
+WIDE = 4
+"""From this ratio between two sizes on, calls of them tell a latency from a rate."""
+
+
+def relative_line(sizes_bytes: Sequence[int], times_ns: Sequence[float]) -> tuple[float, float, float]:
+    """Latency (ns), time per byte, and standard deviation of log(time) around them, of any number of calls.
+
+    Least squares of the relative error; sizes less than ``WIDE`` apart show a rate alone, or without bytes a latency.
+    """
+    sizes, times = np.array(sizes_bytes, dtype=np.float64), np.maximum(np.array(times_ns, dtype=np.float64), 1.0)
+    wide = sizes.max() >= WIDE * max(1.0, sizes.min())
+    latency, wire = 1 / times, sizes / times
+    if wide:
+        alpha, inverse = _least_squares(latency[None], wire[None], np.ones((1, 1)), np.ones((1, 1)))
+        line = float(alpha[0]), float(inverse[0])
+    elif sizes.any():
+        line = 0.0, float(wire.sum() / (wire**2).sum())
+    else:
+        line = float(latency.sum() / (latency**2).sum()), 0.0
+    off = np.log(np.maximum(1e-9, line[0] + line[1] * sizes) / times)
+    return *line, float(np.sqrt((off**2).mean()))
+
+
 def line_time_ns(line: Line, size_bytes: float) -> float:
     """The line's time for ``size_bytes``, ns; without a beta, its latency."""
     return line.steps * line.alpha_ns + wire_time_ns(line, line.wire_factor * float(size_bytes))

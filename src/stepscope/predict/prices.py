@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 from stepscope.collectives import REGISTRY as COLLECTIVES
-from stepscope.core.dataclass import dataclass as record
+from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
 from stepscope.core.words import in_words
 from stepscope.predict.calibrated import FitWanted, time_of, world_spread
 from stepscope.predict.calibration import usual_cost
 from stepscope.predict.collectives.choose import known_gpu, predict_collective
-from stepscope.predict.collectives.costs import Z80, Predicted
+from stepscope.predict.collectives.costs import Z80, Price
 from stepscope.predict.collectives.machine import Fabric
 from stepscope.predict.job import MeasuredJob, replayed
+from stepscope.predict.line_fit import relative_line
 from stepscope.records.calibration import Calibration
 
 FIT = 1.25
 """The job's transfers agree with the tables within this factor."""
-
-
-@record(frozen=True, slots=True, kw_only=True)
-class Price:
-    """Time of one collective and its 80% interval, ns."""
-
-    time_ns: float
-    low_ns: float
-    high_ns: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +53,7 @@ def calibrated_prices(calibration: Calibration, *, backend: str | None, network:
     @cache
     def of(op: str, size_bytes: int, ranks: int) -> Price:
         one_way = replace(asked, pattern="uni") if op == "send_recv" else asked
-        return _price(time_of(calibration, op, size_bytes, ranks, asked=one_way))
+        return time_of(calibration, op, size_bytes, ranks, asked=one_way)
 
     worlds = in_words(sorted({fit.world_size for fit in calibration.fits}))
     return Prices(
@@ -91,7 +82,7 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
     if job.ranks == 1:
         if table is None:
             raise _nothing(job, why="one rank communicates with no other, and its GPU is not in the hardware table")
-        return Prices(source=f"the tables of {where}", of=lambda *each: _price(table(*each)), notes=_places(job, links))
+        return Prices(source=f"the tables of {where}", of=table, notes=_places(job, links))
     here = _here(job)
     elsewhere = None if table is None else _of_job(job, here)
     carried = here is None
@@ -139,10 +130,6 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
     )
 
 
-def _price(found: Predicted) -> Price:
-    return Price(time_ns=found.time_ns, low_ns=found.low_ns, high_ns=found.high_ns)
-
-
 def _spread(time_ns: float, like: Price, extra: float) -> Price:
     """``time_ns`` with the relative interval of ``like``, widened by ``extra`` (of log) in quadrature."""
     if not time_ns or not like.time_ns:
@@ -177,13 +164,13 @@ def _places(job: MeasuredJob, links: Links) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _table(job: MeasuredJob, gpu: str, links: Links) -> Callable[[str, int, int], Predicted]:
+def _table(job: MeasuredJob, gpu: str, links: Links) -> Callable[[str, int, int], Price]:
     entry = known_gpu(gpu)
     if links.pcie:
         entry = replace(entry, link=None)
 
     @cache
-    def of(op: str, size_bytes: int, ranks: int) -> Predicted:
+    def of(op: str, size_bytes: int, ranks: int) -> Price:
         return predict_collective(
             op,
             size_bytes,
@@ -198,7 +185,7 @@ def _table(job: MeasuredJob, gpu: str, links: Links) -> Callable[[str, int, int]
     return of
 
 
-def _of_job(job: MeasuredJob, here: Callable[[str, int], Price] | None) -> Callable[[str, int, int], Predicted] | None:
+def _of_job(job: MeasuredJob, here: Callable[[str, int], Price] | None) -> Callable[[str, int, int], Price] | None:
     """The tables for the links that the job used: of a card whose bridge is sold apart, those nearer to its transfers."""
     if job.gpu is None:
         return None
@@ -217,7 +204,7 @@ def _here(job: MeasuredJob) -> Callable[[str, int], Price] | None:
         if call.time_ns is None:
             return None
         seen[call.op].append((call.size_bytes, call.time_ns))
-    lines = {op: _line(points) for op, points in seen.items()}
+    lines = {op: relative_line(*zip(*points, strict=True)) for op, points in seen.items()}
 
     def of(op: str, size_bytes: int) -> Price:
         latency, per_byte, spread = lines[op]
@@ -228,30 +215,7 @@ def _here(job: MeasuredJob) -> Callable[[str, int], Price] | None:
     return of
 
 
-def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
-    """Latency (ns), time per byte, and the standard deviation of log(time) around them; relative least squares."""
-    times = [max(time, 1.0) for _, time in points]
-    weights = [1 / time**2 for time in times]
-    sizes = [float(size) for size, _ in points]
-
-    def total(values: Sequence[float]) -> float:
-        return sum(w * v for w, v in zip(weights, values, strict=True))
-
-    s, ss = total(sizes), total([x * x for x in sizes])
-    t, st, one = total(times), total([x * y for x, y in zip(sizes, times, strict=True)]), sum(weights)
-    flat = one * ss - s * s
-    wide = max(sizes) >= 4 * max(1.0, min(sizes))
-    per_byte = (one * st - s * t) / flat if wide and flat > 0 else st / ss if ss else 0.0
-    latency = (t - per_byte * s) / one if wide or not ss else 0.0
-    if latency < 0:
-        latency, per_byte = 0.0, st / ss
-    if per_byte < 0:
-        latency, per_byte = t / one, 0.0
-    off = [math.log(max(1e-9, latency + per_byte * x) / y) for x, y in zip(sizes, times, strict=True)]
-    return latency, per_byte, math.sqrt(statistics.fmean([x * x for x in off]))
-
-
-def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Predicted] | None) -> Callable[[str, int], Price]:
+def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Price] | None) -> Callable[[str, int], Price]:
     """Prices in the proportions of the tables (or of bytes on the wire) at which the replay takes the measured step."""
 
     def shape(op: str, size_bytes: int) -> float:
@@ -278,7 +242,7 @@ def _fitted(job: MeasuredJob, table: Callable[[str, int, int], Predicted] | None
 
 
 def _apart(
-    job: MeasuredJob, here: Callable[[str, int], Price], table: Callable[[str, int, int], Predicted] | None
+    job: MeasuredJob, here: Callable[[str, int], Price], table: Callable[[str, int, int], Price] | None
 ) -> float | None:
     """The job's transfers / what the tables say for the same; None without tables."""
     if table is None:

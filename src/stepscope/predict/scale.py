@@ -58,8 +58,7 @@ def predict_scale(
     good = list(takewhile(lambda ranks: (steps[ranks].efficiency or 0.0) >= KNEE, upward))
     knee = max(good, default=None)
     assumptions = list(dict.fromkeys(text for _, change in found.values() for text in change.assumptions))
-    if scaling == "strong":  # each number of ranks has its own batch: one sentence for all
-        assumptions = [text for text in assumptions if not text.startswith("the batch of a rank")]
+    if scaling == "strong":
         assumptions.append("strong scaling: the global batch stays, each rank's batch shrinks as ranks are added")
     return ScalePrediction(
         name=job.name,
@@ -111,7 +110,7 @@ def _step(
     job: MeasuredJob, ranks: int, prices: Prices, *, checked: Replayed, what: WhatIf, scaling: Scaling
 ) -> tuple[ScaledStep, ComputeChange]:
     batch = (what.batch or 1.0) * (job.ranks / ranks if scaling == "strong" else 1.0)
-    change = compute_change(job, what, batch=batch)
+    change = compute_change(job, what, batch=batch, told=scaling == "weak")
     changed = job if what.bucket_bytes is None else rebucketed(job, what.bucket_bytes)
     if change.payload != 1 or (batch != 1 and job.divided):
         changed = sending(changed, gradients=change.payload, activations=change.payload * batch)

@@ -61,8 +61,9 @@ class ComputeChange:
     assumptions: tuple[str, ...] = ()
 
 
-def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float) -> ComputeChange:
-    """What ``what`` makes of the job's own work; batch: factor on the batch of a rank, strong scaling included.
+def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float, told: bool = True) -> ComputeChange:
+    """What ``what`` makes of the job's own work; batch: factor on the batch of a rank, strong scaling included; told: and
+    it is among the assumptions, which hold for one number of ranks.
 
     Raises UsageError where the job or the table does not tell what is needed.
     """
@@ -83,6 +84,7 @@ def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float) -> ComputeCh
         factors = sorted(batch * share + 1 - share for share in FOLLOWS_BATCH)
         usual *= batch * FOLLOWS_BATCH[1] + 1 - FOLLOWS_BATCH[1]
         low, high = low * factors[0], high * factors[-1]
+    if batch != 1 and told:
         least, middle, most = (format_percent(share, digits=0) for share in FOLLOWS_BATCH)
         assumptions.append(
             f"the batch of a rank is {batch:.3g} times as large: {middle} ({least} to {most}) of computation and all "

@@ -9,9 +9,10 @@ import pytest
 
 from stepscope.core.errors import UsageError
 from stepscope.predict.collectives.choose import predict_collective
+from stepscope.predict.collectives.costs import Price
 from stepscope.predict.job import JobCall, MeasuredJob, gradients_between
 from stepscope.predict.overlap import Transport
-from stepscope.predict.prices import Links, Price, Prices, own_prices
+from stepscope.predict.prices import Links, Prices, own_prices
 from stepscope.predict.scale import largest_of, predict_scale
 from stepscope.predict.what_if import WhatIf
 from stepscope.records.prediction import MeasuredPoint, ScaledStep

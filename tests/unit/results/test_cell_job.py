@@ -11,9 +11,10 @@ from tests.calibration_rows import MACHINE, sweep
 
 from stepscope.core.errors import DataError, UsageError
 from stepscope.predict.calibration import calibrate
+from stepscope.predict.collectives.costs import Price
 from stepscope.predict.job import replayed, sending
 from stepscope.predict.pipeline import StageTime, simulate
-from stepscope.predict.prices import Links, Price, Prices, calibrated_prices, own_prices
+from stepscope.predict.prices import Links, Prices, calibrated_prices, own_prices
 from stepscope.predict.scale import check_gpus, predict_scale
 from stepscope.predict.what_if import WhatIf
 from stepscope.records.mesh import PipelineLayout, PipelineProfile, coordinates

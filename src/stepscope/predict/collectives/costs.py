@@ -116,8 +116,17 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
-    """Predicted time of one collective call, ns, with an 80% interval.
+class Price:
+    """Time of one collective call and its 80% interval, ns."""
+
+    time_ns: float
+    low_ns: float
+    high_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted(Price):
+    """A price and where it comes from.
 
     algorithm: ``ring``, ``tree``, ``gloo``, ...: what the time was computed for. why: why this one, and from what.
     notes: what the reader must know before trusting it (extrapolated, another world size, ...).
@@ -125,9 +134,6 @@ class Predicted:
     alternatives: every other candidate, fastest first.
     """
 
-    time_ns: float
-    low_ns: float
-    high_ns: float
     algorithm: str
     why: str
     notes: tuple[str, ...] = ()

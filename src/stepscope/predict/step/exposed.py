@@ -5,47 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.predict.pipeline import StageTime, simulate
-from stepscope.predict.step.calibration import StepCalibration
-from stepscope.predict.step.layout import Cluster, Layout
-from stepscope.predict.step.model import ModelShape
-from stepscope.predict.step.stages import Stage
+from stepscope.predict.step.layout import Layout
+from stepscope.predict.step.stages import Setup, Stage
 from stepscope.predict.step.traffic import HeldParameters, gather_calls, reduce_calls, seconds
 from stepscope.records.mesh import PipelineLayout
 
 
-def held(model: ModelShape, layout: Layout, stage: Stage) -> HeldParameters:
+def held(setup: Setup, stage: Stage) -> HeldParameters:
     """Tensor parallelism splits all matrices; expert parallelism the experts."""
+    model, layout, moe = setup.model, setup.layout, stage.moe_layers
     ends = model.embedding_params * (stage.first + (stage.last and not (model.tied and stage.first)))
     each = model.experts * model.expert_params
-    moe = stage.moe_layers
-    dense = (
-        (stage.layers - moe) * model.layer_params(moe=False) + moe * (model.layer_params(moe=True) - each)
-        if moe
-        else (stage.layers * model.layer_params(moe=False))
-    )
+    dense = (stage.layers - moe) * model.layer_params(moe=False)
+    if moe:
+        dense += moe * (model.layer_params(moe=True) - each)
     return HeldParameters(dense=(dense + ends) / layout.tp, expert=moe * each / layout.tp / layout.ep)
 
 
-def exposed(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, calibration: StepCalibration) -> float:
+def exposed(setup: Setup, stage: Stage) -> float:
     """Seconds of a step that this stage waits for data-parallel traffic."""
+    layout = setup.layout
     if layout.dp * layout.cp <= 1:
         return 0.0
-    if layout.zero == 3:
-        return _sharded(model, cluster, layout, stage, calibration)
-    return _replicated(model, cluster, layout, stage, calibration)
+    return _sharded(setup, stage) if layout.zero == 3 else _replicated(setup, stage)
 
 
-def _replicated(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
+def _replicated(setup: Setup, stage: Stage) -> float:
     """Reductions under the backward pass of the last micro-batch; ZeRO-1 and 2 gather parameters under the next forward."""
-    units = max(stage.layers, 1)
-    reduce = _reduce(model, cluster, layout, stage, c) / units
+    layout, units = setup.layout, max(stage.layers, 1)
+    reduce = _reduce(setup, stage) / units
     after = stage.backward / units
     tail = _tail(reduce, after, units) if layout.overlap else reduce * units
-    busy = min(reduce * units, stage.backward) * (c.overlap_slowdown - 1) if layout.overlap else 0.0
+    slow = setup.calibration.overlap_slowdown
+    busy = min(reduce * units, stage.backward) * (slow - 1) if layout.overlap else 0.0
     times = layout.micro_batches if layout.syncs_each else 1
     gather = 0.0
     if layout.zero:
-        whole = _gather(model, cluster, layout, stage, c)
+        whole = _gather(setup, stage)
         gather = max(whole / units, whole - stage.forward) if layout.overlap else whole
     return (tail + busy) * times + gather
 
@@ -58,17 +54,16 @@ def _tail(reduce: float, after: float, units: int) -> float:
     return end - units * after
 
 
-def _sharded(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
+def _sharded(setup: Setup, stage: Stage) -> float:
     """FSDP: each layer's parameters are gathered one layer ahead, gradients scattered behind; one stream of traffic."""
-    units = max(stage.layers, 1)
-    gather = _gather(model, cluster, layout, stage, c) / units
-    reduce = _reduce(model, cluster, layout, stage, c) / units
+    layout, units = setup.layout, max(stage.layers, 1)
+    gather, reduce = _gather(setup, stage) / units, _reduce(setup, stage) / units
     forward, backward = stage.forward / units, stage.backward / units
     m, gathers = layout.micro_batches, 2 if layout.reshard else 1
     reductions = m if layout.syncs_each else 1
     if not layout.overlap:
         return units * (m * gathers * gather + reductions * reduce)
-    slow = c.overlap_slowdown
+    slow = setup.calibration.overlap_slowdown
     there, again = _pass(units, gather, 0.0, forward, slow), gather if layout.reshard else 0.0
     quiet, loud = (_pass(units, again, each, backward, slow) for each in (0.0, reduce))
     end = m * there + (m - reductions) * quiet + reductions * loud
@@ -92,32 +87,30 @@ def _pass(units: int, gather: float, reduce: float, compute: float, slow: float)
     return max(end, wire)
 
 
-def _gather(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
+def _gather(setup: Setup, stage: Stage) -> float:
     """Seconds of gathering the stage's parameters once, layer by layer."""
-    return seconds(cluster, gather_calls(layout, held(model, layout, stage), max(stage.layers, 1))) / c.comm_rate
+    calls = gather_calls(setup.layout, held(setup, stage), max(stage.layers, 1))
+    return seconds(setup.cluster, calls) / setup.calibration.comm_rate
 
 
-def _reduce(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
+def _reduce(setup: Setup, stage: Stage) -> float:
     """Seconds of reducing its gradients once."""
-    return seconds(cluster, reduce_calls(layout, held(model, layout, stage), max(stage.layers, 1))) / c.comm_rate
+    calls = reduce_calls(setup.layout, held(setup, stage), max(stage.layers, 1))
+    return seconds(setup.cluster, calls) / setup.calibration.comm_rate
 
 
 MOST_TASKS = 8_000
 """Forward and backward passes of chunks that are simulated; beyond, the formulas stand alone."""
 
 
-def pipeline_time(
-    layout: Layout, stages: Sequence[Stage], c: StepCalibration, *, simulated: bool
-) -> tuple[float, float]:
+def pipeline_time(setup: Setup, stages: Sequence[Stage], *, simulated: bool) -> tuple[float, float]:
     """Seconds of a step: (bubble, exposed messages). simulated: task by task, where there are few enough; else formulas."""
+    layout = setup.layout
     if layout.pp == 1:
         return 0.0, 0.0
-    send = stages[0].send * (1 - c.pp_overlap)
-    if simulated:
-        found = _simulated(layout, stages, send)
-        if found is not None:
-            return found
-    return _formulas(layout, stages, send)
+    send = stages[0].send * (1 - setup.calibration.pp_overlap)
+    found = _simulated(layout, stages, send) if simulated else None
+    return _formulas(layout, stages, send) if found is None else found
 
 
 def _formulas(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[float, float]:

@@ -5,6 +5,7 @@ Layouts are typed as ``dp=8,tp=2,zero=1,mbs=4``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -260,12 +261,12 @@ KEYS = (*_NUMBERS, "acc", *_SWITCHES, *_CHOICES)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedLayout:
     """A layout for any number of GPUs: dp is deduced where it was not given. given: the fields that were. acc: micro-batches
-    of a step and rank; None: global_batch was given. assumed: what was not said, as notes."""
+    of a step and rank; None: global_batch was given. assumed: by key, in words, what was not said."""
 
     layout: Layout
     given: frozenset[str]
     acc: int | None
-    assumed: tuple[str, ...]
+    assumed: Mapping[str, str]
 
     def on(self, gpus: int) -> Layout:
         """The layout on so many GPUs. Raises UsageError where they are no multiple of the rest."""
@@ -275,8 +276,11 @@ class AskedLayout:
         return replace(layout, global_batch=layout.dp * layout.micro_batch * self.acc)
 
 
-def parse_layout(texts: tuple[str, ...], model: ModelShape) -> AskedLayout:
-    """Keys: those of ``KEYS``; acc: micro-batches per step and rank. Raises UsageError with did-you-mean."""
+def parse_layout(texts: tuple[str, ...], model: ModelShape, *, seq_len: int | None = None) -> AskedLayout:
+    """Keys: those of ``KEYS``; acc: micro-batches per step and rank. Raises UsageError with did-you-mean.
+
+    seq_len: where the texts give none; None: a usual one, which is assumed.
+    """
     given: dict[str, Any] = {}
     for part in (part.strip() for text in texts for part in text.split(",") if part.strip()):
         key, equals, value = (each.strip().lower() for each in part.partition("="))
@@ -294,22 +298,23 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape) -> AskedLayout:
         )
     names = {**_NUMBERS, **_SWITCHES, **{key: field for key, (field, _) in _CHOICES.items()}}
     said = frozenset(names.get(key, key) for key in given)
-    assumed: list[str] = []
+    assumed: dict[str, str] = {}
     if "seq" not in given:
-        given["seq"] = min(DEFAULT_SEQ_LEN, model.positions or DEFAULT_SEQ_LEN)
-        assumed.append(f"seq not given: sequences of {given['seq']} tokens")
+        given["seq"] = seq_len or min(DEFAULT_SEQ_LEN, model.positions or DEFAULT_SEQ_LEN)
+        if seq_len is None:
+            assumed["seq"] = f"seq not given: sequences of {given['seq']} tokens"
     if "mbs" not in given:
-        assumed.append("mbs not given: micro-batches of 1 sequence")
+        assumed["mbs"] = "mbs not given: micro-batches of 1 sequence"
     acc = given.pop("acc", None)
     if acc is None and "gbs" not in given:
         pp = given.get("pp", 1)
         acc = 1 if pp == 1 else MICRO_BATCHES_PER_STAGE * pp
         why = "" if pp == 1 else f" ({MICRO_BATCHES_PER_STAGE} x pp)"
-        assumed.append(f"neither gbs nor acc given: {counted(acc, 'micro-batch')} per step and rank{why}")
+        assumed["acc"] = f"neither gbs nor acc given: {counted(acc, 'micro-batch')} per step and rank{why}"
     if given.get("vpp", 1) > 1 and "schedule" not in given:
         given["schedule"] = "interleaved"
     layout = Layout(**{names.get(key, key): value for key, value in given.items()})
-    return AskedLayout(layout=layout, given=said, acc=acc, assumed=tuple(assumed))
+    return AskedLayout(layout=layout, given=said, acc=acc, assumed=assumed)
 
 
 def _value(key: str, text: str) -> Any:

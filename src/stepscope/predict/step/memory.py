@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.exposed import held
-from stepscope.predict.step.layout import Cluster, Layout
+from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.model import ModelShape
-from stepscope.predict.step.stages import Stage
+from stepscope.predict.step.stages import Setup, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +48,10 @@ AHEAD_PIPELINE_GPUS, AHEAD_PIPELINE_TP = 128, 16
 """Pipelines of more GPUs, or wider tensor parallelism in them, wait for the host."""
 
 
-def stage_memory(
-    model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, index: int, calibration: StepCalibration
-) -> PredictedMemory:
+def stage_memory(setup: Setup, stage: Stage, index: int) -> PredictedMemory:
     """Of stage ``index`` (0: first)."""
-    have = held(model, layout, stage)
+    model, layout, calibration = setup.model, setup.layout, setup.calibration
+    have = held(setup, stage)
     n = have.all
     dense, expert = layout.shards, max(layout.shards // layout.ep, 1)
     shared = have.dense / dense + have.expert / expert
@@ -74,7 +72,7 @@ def stage_memory(
     gradients = (n if whole else shared) * gradient_bytes
     optimizer = (shared if layout.zero >= 1 else n) * optimizer_bytes
     rest = params + gradients + optimizer + gathered + activations + logits
-    gathered += _ahead(model, layout, calibration, AHEAD_LIMIT * cluster.gpu.memory_bytes - rest)
+    gathered += _ahead(setup, AHEAD_LIMIT * setup.cluster.gpu.memory_bytes - rest)
     moving = gathered + activations + logits
     return PredictedMemory(
         params=params,
@@ -88,17 +86,17 @@ def stage_memory(
     )
 
 
-def _ahead(model: ModelShape, layout: Layout, c: StepCalibration, room: float) -> float:
+def _ahead(setup: Setup, room: float) -> float:
     """Gathered inputs of tensor parallelism that live until the device is done with them, where the code leaves them to
     the allocator and the host is that far ahead. Receiving from another stage waits: that leaves them to warm-up."""
+    layout = setup.layout
     if layout.tp == 1 or not layout.sequence_parallel:
         return 0.0
     share = 1.0
     if layout.pp > 1:
         waits = layout.gpus > AHEAD_PIPELINE_GPUS or layout.tp > AHEAD_PIPELINE_TP
         share = 0.0 if waits else 1 - 2 / layout.pp
-    tokens = layout.micro_batch * layout.seq_len / layout.cp
-    want = share * c.gathered_ahead * tokens * model.hidden * layout.element_bytes
+    want = share * setup.calibration.gathered_ahead * setup.tokens * setup.model.hidden * layout.element_bytes
     return want if want <= room else max(0.0, room) / 2
 
 

@@ -15,7 +15,7 @@ from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.layout import Cluster, Layout, Recompute, errors, layout_text
 from stepscope.predict.step.memory import stage_memory
 from stepscope.predict.step.model import ModelShape
-from stepscope.predict.step.stages import stages_of
+from stepscope.predict.step.stages import Setup, stages_of
 from stepscope.predict.step.step import StepPrediction, predict_step
 
 LONG_SEQUENCE = 16384
@@ -160,11 +160,9 @@ def _least_fits(
 ) -> bool:
     """Whether its smallest form does, without a reserve: one sequence, everything recomputed."""
     smallest = layout if "recompute" in pinned else replace(layout, recompute="full")
-    stages = stages_of(model, cluster, smallest, c)
-    return all(
-        stage_memory(model, cluster, smallest, stage, index, c).total <= cluster.gpu.total_bytes
-        for index, stage in enumerate(stages)
-    )
+    setup = Setup(model, cluster, smallest, c)
+    stages = enumerate(stages_of(setup))
+    return all(stage_memory(setup, stage, index).total <= cluster.gpu.total_bytes for index, stage in stages)
 
 
 def _members(

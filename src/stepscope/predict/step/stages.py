@@ -37,8 +37,8 @@ class KernelTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
-    """The kernels of one rank. tokens: of one micro-batch on this rank."""
+class Setup:
+    """What is priced, and the kernels of one rank of it. tokens: of one micro-batch on this rank."""
 
     model: ModelShape
     cluster: Cluster
@@ -241,15 +241,15 @@ def _by_cost(model: ModelShape, stages: int) -> list[tuple[int, bool]]:
     return [(count, index == at) for index, count in enumerate(counts)]
 
 
-def stages_of(model: ModelShape, cluster: Cluster, layout: Layout, calibration: StepCalibration) -> list[Stage]:
+def stages_of(setup: Setup) -> list[Stage]:
     """All stages, first to last."""
-    kernels = Kernels(model, cluster, layout, calibration)
-    attention, mlp = kernels.attention_block(), kernels.mlp()
-    experts = kernels.experts() if model.experts else mlp
-    dense_traffic = _traffic(kernels, attention, moe=False)
-    moe_traffic = _traffic(kernels, attention, moe=True) if model.experts else dense_traffic
-    embedding, head = kernels.embedding(), kernels.head()
-    send = seconds(cluster, message(model, layout)) / calibration.comm_rate
+    model, layout = setup.model, setup.layout
+    attention, mlp = setup.attention_block(), setup.mlp()
+    experts = setup.experts() if model.experts else mlp
+    dense_traffic = _traffic(setup, attention, moe=False)
+    moe_traffic = _traffic(setup, attention, moe=True) if model.experts else dense_traffic
+    embedding, head = setup.embedding(), setup.head()
+    send = seconds(setup.cluster, message(model, layout)) / setup.calibration.comm_rate
     made: dict[tuple[int, int, bool, bool], Stage] = {}
     stages: list[Stage] = []
     begun = 0
@@ -259,14 +259,14 @@ def stages_of(model: ModelShape, cluster: Cluster, layout: Layout, calibration: 
         key = count, count - dense, index == 0, output
         if key not in made:
             made[key] = _stage(
-                kernels, key, attention, (mlp, dense_traffic), (experts, moe_traffic), embedding, head, send
+                setup, key, attention, (mlp, dense_traffic), (experts, moe_traffic), embedding, head, send
             )
         stages.append(made[key])
     return stages
 
 
 def _stage(
-    kernels: Kernels,
+    setup: Setup,
     key: tuple[int, int, bool, bool],
     attention: KernelTimes,
     dense_layer: tuple[KernelTimes, LayerTraffic],
@@ -276,15 +276,15 @@ def _stage(
     send: float,
 ) -> Stage:
     layers, moe, first, last = key
-    layout, c = kernels.layout, kernels.calibration
+    layout, c = setup.layout, setup.calibration
     parts = [(layers - moe, dense_layer), (moe, moe_layer)]
     again = 1.0 if layout.recompute == "full" else 0.0
     forward = sum(n * (attention.forward + mlp.forward) for n, (mlp, _) in parts)
     backward = sum(n * (attention.backward + mlp.backward) for n, (mlp, _) in parts) + again * forward
     if layout.recompute == "half":
-        backward += 0.5 * (forward - layers * kernels.attention().forward)
+        backward += 0.5 * (forward - layers * setup.attention().forward)
     if layout.recompute == "selective" and not layout.flash:
-        backward += layers * kernels.attention().forward
+        backward += layers * setup.attention().forward
 
     def traffic(name: str) -> tuple[float, float]:
         there = sum(n * getattr(t, name)[0] for n, (_, t) in parts)
@@ -295,7 +295,7 @@ def _stage(
         if at:
             forward, backward = forward + work.forward, backward + work.backward
     tp, cp, ep = traffic("tp"), traffic("cp"), traffic("ep")
-    calls = 2 * _call_us(kernels) if layout.tp > 1 else 0.0
+    calls = 2 * _call_us(setup) if layout.tp > 1 else 0.0
     host = (
         (layers * (c.launch_forward_us + calls) + moe * c.launch_moe_us) / 1e6,
         (layers * (c.launch_backward_us + calls + again * c.launch_forward_us) + moe * c.launch_moe_us) / 1e6,
@@ -315,17 +315,17 @@ def _stage(
     )
 
 
-def _call_us(kernels: Kernels) -> float:
+def _call_us(setup: Setup) -> float:
     """The host's time for one tensor-parallel collective."""
-    layout, cluster, c = kernels.layout, kernels.cluster, kernels.calibration
+    layout, cluster, c = setup.layout, setup.cluster, setup.calibration
     far = c.launch_tp_far_us * layout.tp if layout.tp > cluster.domain else 0.0
     pipeline = c.launch_tp_pipeline_us * layout.tp if layout.pp > 1 and cluster.gpus > cluster.domain else 0.0
     return max(c.launch_tp_us, far, pipeline)
 
 
-def _traffic(kernels: Kernels, attention: KernelTimes, *, moe: bool) -> LayerTraffic:
+def _traffic(setup: Setup, attention: KernelTimes, *, moe: bool) -> LayerTraffic:
     """The ring of keys and values hides under the attention that needs it; a share of the rest under other work."""
-    model, layout, cluster, c = kernels.model, kernels.layout, kernels.cluster, kernels.calibration
+    model, layout, cluster, c = setup.model, setup.layout, setup.cluster, setup.calibration
     tp = seconds(cluster, tensor_calls(model, layout)) * (1 - c.tp_overlap) / c.comm_rate
     ring = seconds(cluster, context_calls(model, layout)) / c.comm_rate
     ep = seconds(cluster, expert_calls(model, layout)) * (1 - c.ep_overlap) / c.comm_rate if moe else 0.0

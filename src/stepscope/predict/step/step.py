@@ -12,7 +12,7 @@ from stepscope.predict.step.exposed import exposed, held, pipeline_time
 from stepscope.predict.step.layout import Cluster, Layout, check
 from stepscope.predict.step.memory import PredictedMemory, stage_memory
 from stepscope.predict.step.model import CONVENTIONS, ModelShape
-from stepscope.predict.step.stages import Stage, stages_of
+from stepscope.predict.step.stages import Setup, Stage, stages_of
 from stepscope.predict.step.traffic import Calls, step_calls
 
 
@@ -119,11 +119,12 @@ def predict_step(
     """
     check(model, cluster, layout)
     c = calibration or StepCalibration()
-    stages = stages_of(model, cluster, layout, c)
+    setup = Setup(model, cluster, layout, c)
+    stages = stages_of(setup)
     middle = stages[len(stages) // 2]
-    memories = [stage_memory(model, cluster, layout, stage, index, c) for index, stage in enumerate(stages)]
+    memories = [stage_memory(setup, stage, index) for index, stage in enumerate(stages)]
     fullest = max(range(len(stages)), key=lambda index: memories[index].total)
-    budget = _budget(model, cluster, layout, stages, c, simulated=simulated)
+    budget = _budget(setup, stages, simulated=simulated)
     missing = _extrapolated(model, cluster, c)
     low, high = reach_at(c, cluster.gpus)
     wide = EXTRAPOLATED if missing else 1.0
@@ -142,9 +143,7 @@ def predict_step(
         hfu=hardware_flop_per_token(model, layout) * per_flop,
         memory=memories[fullest],
         memory_stage=fullest,
-        traffic=step_calls(
-            model, layout, held(model, layout, middle), layers=middle.layers, moe_layers=middle.moe_layers
-        ),
+        traffic=step_calls(model, layout, held(setup, middle), layers=middle.layers, moe_layers=middle.moe_layers),
         notes=tuple(_notes(cluster, layout)),
         extrapolated=tuple(missing),
     )
@@ -161,14 +160,12 @@ def hardware_flop_per_token(model: ModelShape, layout: Layout) -> float:
     return layers * (1 + again) + extra + 6.0 * model.embedding_params
 
 
-def _budget(
-    model: ModelShape, cluster: Cluster, layout: Layout, stages: list[Stage], c: StepCalibration, *, simulated: bool
-) -> Budget:
-    m = layout.micro_batches
+def _budget(setup: Setup, stages: list[Stage], *, simulated: bool) -> Budget:
+    layout, c, m = setup.layout, setup.calibration, setup.layout.micro_batches
     slowest = max(stages, key=lambda stage: stage.forward + stage.backward)
-    bubble, sends = pipeline_time(layout, stages, c, simulated=simulated)
-    dp = max(exposed(model, cluster, layout, stage, c) for stage in {id(s): s for s in stages}.values())
-    optimizer = max(_optimizer(model, cluster, layout, stage, c) for stage in stages)
+    bubble, sends = pipeline_time(setup, stages, simulated=simulated)
+    dp = max(exposed(setup, stage) for stage in {id(s): s for s in stages}.values())
+    optimizer = max(_optimizer(setup, stage) for stage in stages)
     parts = Budget(
         compute=m * sum(slowest.compute),
         launch=m * sum(slowest.launch),
@@ -185,15 +182,15 @@ def _budget(
     return Budget(**{**parts.parts, "other": parts.other + spread}).times(c.factor)
 
 
-def _optimizer(model: ModelShape, cluster: Cluster, layout: Layout, stage: Stage, c: StepCalibration) -> float:
+def _optimizer(setup: Setup, stage: Stage) -> float:
     """Reads gradients, master weights and moments, writes them: 30 bytes a parameter; the norm reads gradients again."""
-    have = held(model, layout, stage)
+    layout, have = setup.layout, held(setup, stage)
     shared = have.dense / layout.shards + have.expert / max(layout.shards // layout.ep, 1)
     here = shared if layout.zero else have.all
     moved = (
         here * (30 if layout.optimizer == "adam" else 18) + (have.all if layout.zero < 2 else here) * layout.grad_bytes
     )
-    return moved / (cluster.gpu.memory_bytes_per_s * c.optimizer_share)
+    return moved / (setup.cluster.gpu.memory_bytes_per_s * setup.calibration.optimizer_share)
 
 
 def _extrapolated(model: ModelShape, cluster: Cluster, c: StepCalibration) -> list[str]:
