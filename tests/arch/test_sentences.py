@@ -14,7 +14,6 @@ TESTS = frozenset({"startswith", "endswith", "find", "index", "partition", "rpar
 """Methods of a text that read it."""
 
 KNOWN = {
-    "cli/hardware_run.py": 1,
     "diagnose/rules/clock_skew.py": 2,
     "report/views/findings.py": 1,
     "store/importers/nccl_tests.py": 1,

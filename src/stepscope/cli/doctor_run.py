@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from stepscope.cli.console import err, log, out, print_document, say
-from stepscope.cli.findings import print_block, show_table
+from stepscope.cli.findings import print_block, show_facts, show_table
 from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.units import format_duration, format_percent
@@ -20,7 +20,7 @@ from stepscope.core.words import counted, grouped, plural
 from stepscope.launch.torchrun import require_torch
 from stepscope.machine.collect import collect
 from stepscope.machine.judging import topology_of
-from stepscope.machine.overview import Section, overview
+from stepscope.machine.overview import overview
 from stepscope.machine.verdicts import CheckVerdict, doctor_document, judge, tally
 from stepscope.matrix.quick_check import QuickCheck, quick_check, rank_figures, summary
 from stepscope.matrix.runner import OnEvent
@@ -65,7 +65,9 @@ def run(options: Doctor) -> int:
 def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> None:
     _show_verdict(console, verdicts)
     for section in overview(record):
-        _show_facts(console, section)
+        console.print(Text(section.title, style="bold"))
+        lines = ((each.label, each.text, each.known) for each in section.lines)
+        show_facts((label, text if known else Text(f"unknown: {text}", style="dim")) for label, text, known in lines)
         if section.title == "links":
             topology = topology_of(record)
             if not isinstance(topology, Unavailable) and len(topology.gpus) > 1:
@@ -84,20 +86,6 @@ def _show_verdict(console: Console, verdicts: tuple[CheckVerdict, ...]) -> None:
     parts = [Text(f"{counts[key]} {word}", style=_STYLES[key] if counts[key] else "dim") for key, word in words]
     console.print(Text(", ").join(parts))
     console.print()
-
-
-def _show_facts(console: Console, section: Section) -> None:
-
-    console.print(Text(section.title, style="bold"))
-    grid = Grid.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True, style="cyan")
-    grid.add_column(overflow="fold")
-    for line in section.lines:
-        grid.add_row(
-            Text(f"  {line.label}"),
-            Text(line.text if line.known else f"unknown: {line.text}", style="" if line.known else "dim"),
-        )
-    print_block(console, grid)
 
 
 def show_verdicts(console: Console, verdicts: Sequence[CheckVerdict]) -> None:

@@ -17,6 +17,8 @@ from stepscope.report import screen_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
 
     from stepscope.report.conditions import Condition
     from stepscope.report.table import Table
@@ -153,6 +155,31 @@ def limited(table: Table, limit: int, rest: str) -> Table:
         return table
     more = f"{len(table.rows) - limit} more rows: {rest}"
     return replace(table, rows=table.rows[:limit], notes=(*table.notes[:limit], more))
+
+
+def plain_table(first: str, *, right: Iterable[str]) -> RichTable:
+    """A rich table with rules under its titles: keys, and columns of figures."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, padding=(0, 1))
+    table.add_column(first, style="cyan", no_wrap=True)
+    for title in right:
+        table.add_column(title, justify="right", no_wrap=True)
+    return table
+
+
+def show_facts(facts: Iterable[tuple[str, str | Text]]) -> None:
+    """A line for each: its label, and its text under those of the others."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="cyan", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in facts:
+        grid.add_row(Text(f"  {label}"), text if isinstance(text, Text) else Text(text))
+    print_block(out(), grid)
 
 
 def print_block(console: Console, block: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from stepscope.cli.command import require_only
 from stepscope.cli.console import log, out, print_document, say
-from stepscope.cli.findings import show_table
+from stepscope.cli.findings import show_facts, show_table
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, parse_size_bytes, parse_sizes
 from stepscope.core.words import counted, unknown
@@ -173,23 +173,18 @@ def _named(op: str, size: int) -> str:
 
 
 def _show_one(predicted: Predicted, title: str) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from stepscope.cli.findings import print_block
-
-    console = out()
-    console.print(Text(title, style="bold"))
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="cyan", no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row("  time", Text(f"{format_duration(predicted.time_ns)}, 80%: {interval_text(predicted)}"))
-    if predicted.busbw_bytes_per_s is not None:
-        grid.add_row("  busbw", Text(format_bandwidth(predicted.busbw_bytes_per_s)))
+    say(title, "bold")
     protocol = f", {predicted.protocol}" if predicted.protocol else ""
-    grid.add_row("  algorithm", Text(f"{predicted.algorithm}{protocol}"))
-    grid.add_row("  why", Text(predicted.why))
-    print_block(console, grid)
+    busbw = predicted.busbw_bytes_per_s
+    show_facts(
+        [
+            ("time", f"{format_duration(predicted.time_ns)}, 80%: {interval_text(predicted)}"),
+            *([] if busbw is None else [("busbw", format_bandwidth(busbw))]),
+            ("algorithm", f"{predicted.algorithm}{protocol}"),
+            ("why", predicted.why),
+        ]
+    )
+    console = out()
     if predicted.alternatives:
         console.print()
         show_table(build_alternatives(predicted))

@@ -39,7 +39,15 @@ def find(gpu_name: str) -> Accelerator | Unavailable:
         return exact[0]
     if _VGPU.search(name):
         return Unavailable(f"{gpu_name!r} is a virtual GPU: its share of the card's peak is unknown")
-    return Unavailable(_unknown(gpu_name, name))
+    return Unavailable("; ".join(filter(None, _unknown(gpu_name, name))))
+
+
+def why_unknown(typed: str) -> str:
+    """Why a name that somebody typed is no entry, with what was probably meant."""
+    found, (_, hint) = find(typed), _unknown(typed, normalise(typed))
+    guess = None if hint else spelled_like(typed)
+    reason = found.reason if isinstance(found, Unavailable) else ""
+    return f"{reason}; did you mean {guess!r}?" if guess and guess != typed.lower() else reason
 
 
 def family(name: str) -> tuple[Accelerator, ...]:
@@ -65,20 +73,20 @@ def _same(name: str, entry: Accelerator) -> bool:
     return _without_noise(_words(name)) == _core_words(entry)
 
 
-def _unknown(asked: str, name: str) -> str:
+def _unknown(asked: str, name: str) -> tuple[str, str]:
+    """What is wrong with the name, and what may be meant; empty: nobody knows."""
     members = family(name)
     if len(members) > 1:
-        return f"{asked!r} can be {_any_of(members)}: their peaks differ, say which"
+        return f"{asked!r} can be {_any_of(members)}: their peaks differ, say which", ""
     said = f"{asked!r} is not in the accelerator table"
     likeness = {entry.key: _misspelt(name, entry) for entry in ACCELERATORS}
     best = max(likeness, key=lambda key: likeness[key])
     if likeness[best] >= CLOSE:
-        return f"{said}; did you mean {best!r}?"
+        return said, f"did you mean {best!r}?"
     near = _near(name)
-    if not near:
-        return said
     which = "name, another part" if len(near) == 1 else "names, each another part"
-    return f"{said}; nearest {which} with a peak of its own: {', '.join(repr(e.key) for e in near)}"
+    parts = ", ".join(repr(e.key) for e in near)
+    return said, f"nearest {which} with a peak of its own: {parts}" if near else ""
 
 
 def _misspelt(name: str, entry: Accelerator) -> float:

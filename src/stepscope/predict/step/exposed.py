@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from stepscope.predict.pipeline import StageTime, simulate
 from stepscope.predict.step.layout import Layout
-from stepscope.predict.step.stages import Setup, Stage
+from stepscope.predict.step.stages import StepSetup, Stage
 from stepscope.predict.step.traffic import HeldParameters, gather_calls, reduce_calls, seconds
 from stepscope.records.mesh import PipelineLayout
 
 
-def held(setup: Setup, stage: Stage) -> HeldParameters:
+def held(setup: StepSetup, stage: Stage) -> HeldParameters:
     """Tensor parallelism splits all matrices; expert parallelism the experts."""
     model, layout, moe = setup.model, setup.layout, stage.moe_layers
     ends = model.embedding_params * (stage.first + (stage.last and not (model.tied and stage.first)))
@@ -22,7 +22,7 @@ def held(setup: Setup, stage: Stage) -> HeldParameters:
     return HeldParameters(dense=(dense + ends) / layout.tp, expert=moe * each / layout.tp / layout.ep)
 
 
-def exposed(setup: Setup, stage: Stage) -> float:
+def exposed(setup: StepSetup, stage: Stage) -> float:
     """Seconds of a step that this stage waits for data-parallel traffic."""
     layout = setup.layout
     if layout.dp * layout.cp <= 1:
@@ -30,7 +30,7 @@ def exposed(setup: Setup, stage: Stage) -> float:
     return _sharded(setup, stage) if layout.zero == 3 else _replicated(setup, stage)
 
 
-def _replicated(setup: Setup, stage: Stage) -> float:
+def _replicated(setup: StepSetup, stage: Stage) -> float:
     """Reductions under the backward pass of the last micro-batch; ZeRO-1 and 2 gather parameters under the next forward."""
     layout, units = setup.layout, max(stage.layers, 1)
     reduce = _reduce(setup, stage) / units
@@ -54,7 +54,7 @@ def _tail(reduce: float, after: float, units: int) -> float:
     return end - units * after
 
 
-def _sharded(setup: Setup, stage: Stage) -> float:
+def _sharded(setup: StepSetup, stage: Stage) -> float:
     """FSDP: each layer's parameters are gathered one layer ahead, gradients scattered behind; one stream of traffic."""
     layout, units = setup.layout, max(stage.layers, 1)
     gather, reduce = _gather(setup, stage) / units, _reduce(setup, stage) / units
@@ -87,13 +87,13 @@ def _pass(units: int, gather: float, reduce: float, compute: float, slow: float)
     return max(end, wire)
 
 
-def _gather(setup: Setup, stage: Stage) -> float:
+def _gather(setup: StepSetup, stage: Stage) -> float:
     """Seconds of gathering the stage's parameters once, layer by layer."""
     calls = gather_calls(setup.layout, held(setup, stage), max(stage.layers, 1))
     return seconds(setup.cluster, calls) / setup.calibration.comm_rate
 
 
-def _reduce(setup: Setup, stage: Stage) -> float:
+def _reduce(setup: StepSetup, stage: Stage) -> float:
     """Seconds of reducing its gradients once."""
     calls = reduce_calls(setup.layout, held(setup, stage), max(stage.layers, 1))
     return seconds(setup.cluster, calls) / setup.calibration.comm_rate
@@ -103,7 +103,7 @@ MOST_TASKS = 8_000
 """Forward and backward passes of chunks that are simulated; beyond, the formulas stand alone."""
 
 
-def pipeline_time(setup: Setup, stages: Sequence[Stage], *, simulated: bool) -> tuple[float, float]:
+def pipeline_time(setup: StepSetup, stages: Sequence[Stage], *, simulated: bool) -> tuple[float, float]:
     """Seconds of a step: (bubble, exposed messages). simulated: task by task, where there are few enough; else formulas."""
     layout = setup.layout
     if layout.pp == 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from stepscope.predict.step.exposed import held
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.model import ModelShape
-from stepscope.predict.step.stages import Setup, Stage
+from stepscope.predict.step.stages import StepSetup, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ AHEAD_PIPELINE_GPUS, AHEAD_PIPELINE_TP = 128, 16
 """Pipelines of more GPUs, or wider tensor parallelism in them, wait for the host."""
 
 
-def stage_memory(setup: Setup, stage: Stage, index: int) -> PredictedMemory:
+def stage_memory(setup: StepSetup, stage: Stage, index: int) -> PredictedMemory:
     """Of stage ``index`` (0: first)."""
     model, layout, calibration = setup.model, setup.layout, setup.calibration
     have = held(setup, stage)
@@ -86,7 +86,7 @@ def stage_memory(setup: Setup, stage: Stage, index: int) -> PredictedMemory:
     )
 
 
-def _ahead(setup: Setup, room: float) -> float:
+def _ahead(setup: StepSetup, room: float) -> float:
     """Gathered inputs of tensor parallelism that live until the device is done with them, where the code leaves them to
     the allocator and the host is that far ahead. Receiving from another stage waits: that leaves them to warm-up."""
     layout = setup.layout

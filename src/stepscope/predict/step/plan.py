@@ -15,7 +15,7 @@ from stepscope.predict.step.calibration import StepCalibration
 from stepscope.predict.step.layout import Cluster, Layout, Recompute, errors, layout_text
 from stepscope.predict.step.memory import stage_memory
 from stepscope.predict.step.model import ModelShape
-from stepscope.predict.step.stages import Setup, stages_of
+from stepscope.predict.step.stages import StepSetup, stages_of
 from stepscope.predict.step.step import StepPrediction, predict_step
 
 LONG_SEQUENCE = 16384
@@ -160,7 +160,7 @@ def _least_fits(
 ) -> bool:
     """Whether its smallest form does, without a reserve: one sequence, everything recomputed."""
     smallest = layout if "recompute" in pinned else replace(layout, recompute="full")
-    setup = Setup(model, cluster, smallest, c)
+    setup = StepSetup(model, cluster, smallest, c)
     stages = enumerate(stages_of(setup))
     return all(stage_memory(setup, stage, index).total <= cluster.gpu.total_bytes for index, stage in stages)
 

@@ -37,7 +37,7 @@ class KernelTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class StepSetup:
     """What is priced, and the kernels of one rank of it. tokens: of one micro-batch on this rank."""
 
     model: ModelShape
@@ -241,7 +241,7 @@ def _by_cost(model: ModelShape, stages: int) -> list[tuple[int, bool]]:
     return [(count, index == at) for index, count in enumerate(counts)]
 
 
-def stages_of(setup: Setup) -> list[Stage]:
+def stages_of(setup: StepSetup) -> list[Stage]:
     """All stages, first to last."""
     model, layout = setup.model, setup.layout
     attention, mlp = setup.attention_block(), setup.mlp()
@@ -266,7 +266,7 @@ def stages_of(setup: Setup) -> list[Stage]:
 
 
 def _stage(
-    setup: Setup,
+    setup: StepSetup,
     key: tuple[int, int, bool, bool],
     attention: KernelTimes,
     dense_layer: tuple[KernelTimes, LayerTraffic],
@@ -315,7 +315,7 @@ def _stage(
     )
 
 
-def _call_us(setup: Setup) -> float:
+def _call_us(setup: StepSetup) -> float:
     """The host's time for one tensor-parallel collective."""
     layout, cluster, c = setup.layout, setup.cluster, setup.calibration
     far = c.launch_tp_far_us * layout.tp if layout.tp > cluster.domain else 0.0
@@ -323,7 +323,7 @@ def _call_us(setup: Setup) -> float:
     return max(c.launch_tp_us, far, pipeline)
 
 
-def _traffic(setup: Setup, attention: KernelTimes, *, moe: bool) -> LayerTraffic:
+def _traffic(setup: StepSetup, attention: KernelTimes, *, moe: bool) -> LayerTraffic:
     """The ring of keys and values hides under the attention that needs it; a share of the rest under other work."""
     model, layout, cluster, c = setup.model, setup.layout, setup.cluster, setup.calibration
     tp = seconds(cluster, tensor_calls(model, layout)) * (1 - c.tp_overlap) / c.comm_rate

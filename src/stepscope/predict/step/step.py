@@ -12,7 +12,7 @@ from stepscope.predict.step.exposed import exposed, held, pipeline_time
 from stepscope.predict.step.layout import Cluster, Layout, check
 from stepscope.predict.step.memory import PredictedMemory, stage_memory
 from stepscope.predict.step.model import CONVENTIONS, ModelShape
-from stepscope.predict.step.stages import Setup, Stage, stages_of
+from stepscope.predict.step.stages import StepSetup, Stage, stages_of
 from stepscope.predict.step.traffic import Calls, step_calls
 
 
@@ -119,7 +119,7 @@ def predict_step(
     """
     check(model, cluster, layout)
     c = calibration or StepCalibration()
-    setup = Setup(model, cluster, layout, c)
+    setup = StepSetup(model, cluster, layout, c)
     stages = stages_of(setup)
     middle = stages[len(stages) // 2]
     memories = [stage_memory(setup, stage, index) for index, stage in enumerate(stages)]
@@ -160,7 +160,7 @@ def hardware_flop_per_token(model: ModelShape, layout: Layout) -> float:
     return layers * (1 + again) + extra + 6.0 * model.embedding_params
 
 
-def _budget(setup: Setup, stages: list[Stage], *, simulated: bool) -> Budget:
+def _budget(setup: StepSetup, stages: list[Stage], *, simulated: bool) -> Budget:
     layout, c, m = setup.layout, setup.calibration, setup.layout.micro_batches
     slowest = max(stages, key=lambda stage: stage.forward + stage.backward)
     bubble, sends = pipeline_time(setup, stages, simulated=simulated)
@@ -182,7 +182,7 @@ def _budget(setup: Setup, stages: list[Stage], *, simulated: bool) -> Budget:
     return Budget(**{**parts.parts, "other": parts.other + spread}).times(c.factor)
 
 
-def _optimizer(setup: Setup, stage: Stage) -> float:
+def _optimizer(setup: StepSetup, stage: Stage) -> float:
     """Reads gradients, master weights and moments, writes them: 30 bytes a parameter; the norm reads gradients again."""
     layout, have = setup.layout, held(setup, stage)
     shared = have.dense / layout.shards + have.expert / max(layout.shards // layout.ep, 1)
