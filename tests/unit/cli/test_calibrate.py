@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.calibration_rows import SIZES, row, sweep
+from tests.commands import Ran
 
-from stepscope.cli.main import main
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell import RunRecord
@@ -27,16 +27,9 @@ def run_folder(path: Path, rows: list[CommRow], *, kind: str = "comm") -> Path:
     return path
 
 
-def calibrated(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["calibrate", *arguments])
-    captured = capsys.readouterr()
-    return int(ended.value.code or 0), captured.out, captured.err
-
-
-def test_a_run_becomes_calib_json_beside_its_results(tmp_path: Path, capsys) -> None:
+def test_a_run_becomes_calib_json_beside_its_results(tmp_path: Path, ran: Ran) -> None:
     run = run_folder(tmp_path / "run", sweep() + sweep("barrier"))
-    code, out, err = calibrated(str(run), capsys=capsys)
+    code, out, err = ran("calibrate", run)
     assert code == 0
     assert "all_reduce" in out
     assert "alpha us" in out
@@ -47,9 +40,9 @@ def test_a_run_becomes_calib_json_beside_its_results(tmp_path: Path, capsys) -> 
     assert written.machine.hosts == (machine.host,)
 
 
-def test_json_is_the_file_itself_and_o_says_where(tmp_path: Path, capsys) -> None:
+def test_json_is_the_file_itself_and_o_says_where(tmp_path: Path, ran: Ran) -> None:
     run = run_folder(tmp_path / "run", sweep())
-    code, out, _ = calibrated(str(run), "-o", str(tmp_path / "mine.json"), "--json", capsys=capsys)
+    code, out, _ = ran("calibrate", run, "-o", tmp_path / "mine.json", "--json")
     assert code == 0
     assert json.loads(out)["schema"] == "stepscope.calib/1"
     assert (tmp_path / "mine.json").read_text() == out
@@ -65,10 +58,10 @@ def test_json_is_the_file_itself_and_o_says_where(tmp_path: Path, capsys) -> Non
     ],
 )
 def test_what_cannot_be_calibrated_is_refused_with_what_why_and_how(
-    rows: list[CommRow], why: str, tmp_path: Path, capsys
+    rows: list[CommRow], why: str, tmp_path: Path, ran: Ran
 ) -> None:
     run = run_folder(tmp_path / "run", rows)
-    code, out, err = calibrated(str(run), capsys=capsys)
+    code, out, err = ran("calibrate", run)
     assert code == 2
     assert out == ""
     assert why in err
@@ -76,18 +69,18 @@ def test_what_cannot_be_calibrated_is_refused_with_what_why_and_how(
     assert not (run / "calib.json").exists()
 
 
-def test_a_bench_run_is_refused(tmp_path: Path, capsys) -> None:
-    code, _, err = calibrated(str(run_folder(tmp_path / "run", [], kind="bench")), capsys=capsys)
+def test_a_bench_run_is_refused(tmp_path: Path, ran: Ran) -> None:
+    code, _, err = ran("calibrate", run_folder(tmp_path / "run", [], kind="bench"))
     assert code == 2
     assert "bench run" in err
     assert "stepscope comm" in err
 
 
-def test_no_folder_no_run_and_no_environment_are_refused(tmp_path: Path, capsys) -> None:
-    assert calibrated(str(tmp_path / "nowhere"), capsys=capsys)[0] == 2
-    assert calibrated(str(tmp_path), capsys=capsys)[0] == 2
+def test_no_folder_no_run_and_no_environment_are_refused(tmp_path: Path, ran: Ran) -> None:
+    assert ran("calibrate", tmp_path / "nowhere")[0] == 2
+    assert ran("calibrate", tmp_path)[0] == 2
     run = run_folder(tmp_path / "run", sweep())
     (run / "environment.json").unlink()
-    code, _, err = calibrated(str(run), capsys=capsys)
+    code, _, err = ran("calibrate", run)
     assert code == 2
     assert "environment.json" in err

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.comm_rows import SIZES, calibration, fit, sweep
+from tests.commands import Ran
 
-from stepscope.cli.main import main
 from stepscope.predict.collectives.choose import known_gpu, predict_collective
 from stepscope.predict.step.layout import Cluster, Layout
 from stepscope.predict.step.measured import calibrated, fit_machine, shipped
@@ -39,16 +39,9 @@ def table(folder: Path, speeds: dict[int, float], gpu: str = "H100_SXM") -> Path
     return file
 
 
-def told(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main([*words])
-    found = capsys.readouterr()
-    return int(ended.value.code or 0), found.out, found.err
-
-
-def test_rows_of_runs_correct_what_is_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_runs_correct_what_is_predicted(tmp_path: Path, ran: Ran) -> None:
     file = table(tmp_path, {8: 0.8 * predicted(8), 16: 0.8 * predicted(16)})
-    code, out, _ = told("calibrate", str(file), "--json", capsys=capsys)
+    code, out, _ = ran("calibrate", file, "--json")
     assert code == 0
     made = codec.decode(out.encode(), Calibration, source="calib.json")
     assert (tmp_path / "calib.json").read_text() == out
@@ -61,7 +54,7 @@ def test_rows_of_runs_correct_what_is_predicted(tmp_path: Path, capsys: pytest.C
     asked = ("predict", "--model", "llama3-8b", "--gpu", "h100-sxm", "--gpus", "8", "--layout", "zero=3,mbs=1,seq=4096")
     figures: list[dict[str, Any]] = []
     for more in ((), ("--calib", str(tmp_path / "calib.json"))):
-        code, out, _ = told(*asked, *more, "--json", capsys=capsys)
+        code, out, _ = ran(*asked, *more, "--json")
         assert code == 0
         figures += json.loads(out)["predictions"]
     plain, mine = figures
@@ -70,10 +63,8 @@ def test_rows_of_runs_correct_what_is_predicted(tmp_path: Path, capsys: pytest.C
     assert "factor x1.25" in mine["calibration"]
 
 
-def test_one_row_is_enough_and_tells_no_error_where_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = told("calibrate", str(table(tmp_path, {8: predicted(8)})), "--json", capsys=capsys)
+def test_one_row_is_enough_and_tells_no_error_where_left_out(tmp_path: Path, ran: Ran) -> None:
+    code, out, _ = ran("calibrate", table(tmp_path, {8: predicted(8)}), "--json")
     assert code == 0
     assert json.loads(out)["steps"][0]["parts"][0]["left_out_error"] is None
 
@@ -86,21 +77,19 @@ def test_one_row_is_enough_and_tells_no_error_where_left_out(
         ("XPU9", 5000.0, "'xpu9' is not in the accelerator table"),
     ],
 )
-def test_rows_that_cannot_be_are_refused(
-    gpu: str, speed: float, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = told("calibrate", str(table(tmp_path, {8: speed}, gpu)), capsys=capsys)
+def test_rows_that_cannot_be_are_refused(gpu: str, speed: float, why: str, tmp_path: Path, ran: Ran) -> None:
+    code, _, err = ran("calibrate", table(tmp_path, {8: speed}, gpu))
     assert code != 0
     assert why in err
     assert not (tmp_path / "calib.json").exists()
 
 
-def test_a_calibration_of_another_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told("calibrate", str(table(tmp_path, {8: predicted(8)})), capsys=capsys)
+def test_a_calibration_of_another_gpu_is_refused(tmp_path: Path, ran: Ran) -> None:
+    ran("calibrate", table(tmp_path, {8: predicted(8)}))
     file = str(tmp_path / "calib.json")
     for command in ("predict", "plan"):
         words = (command, "--model", "llama3-8b", "--gpu", "b200", "--gpus", "8", "--calib", file)
-        code, _, err = told(*words, capsys=capsys)
+        code, _, err = ran(*words)
         assert code == 2
         assert "has no steps on b200" in err
         assert "h100-sxm" in err
@@ -134,22 +123,22 @@ def test_products_and_collectives_of_gpus_correct_their_parts() -> None:
     assert "Banana" in fit_machine(unknown)[1][0]
 
 
-def test_what_is_not_modelled_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_modelled_is_refused_in_words(ran: Ran) -> None:
     asked = ("predict", "--model", "llama3-8b", "--gpu", "b200", "--gpus", "8", "--layout")
     for layout, why in (("precision=nvfp4", "FP4 is not modelled"), ("lora=16", "LoRA is not modelled")):
-        code, _, err = told(*asked, layout, capsys=capsys)
+        code, _, err = ran(*asked, layout)
         assert code == 2
         assert why in err
 
 
-def test_a_network_is_described_as_tables_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_network_is_described_as_tables_do(ran: Ran) -> None:
     asked = ("predict", "--collective", "all_reduce", "--size", "1GiB", "--gpu", "b200", "--gpus", "64", "--json")
     times = {}
     for network in ("8x 50GBps EFA v4", "efa-p6", "tcpx"):
-        code, out, _ = told(*asked, "--network", network, capsys=capsys)
+        code, out, _ = ran(*asked, "--network", network)
         assert code == 0
         times[network] = json.loads(out)["predictions"][0]["time_ns"]
     assert times["8x 50GBps EFA v4"] == times["efa-p6"] < times["tcpx"]
-    code, _, err = told(*asked, "--network", "8x 50GBps carrier pigeon", capsys=capsys)
+    code, _, err = ran(*asked, "--network", "8x 50GBps carrier pigeon")
     assert code == 2
     assert "35 are known" in err

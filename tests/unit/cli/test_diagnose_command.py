@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.bench_evidence import bench, made
+from tests.commands import Ran
 from tests.nccl_log import Talk
 from tests.nccl_tests_log import log
 
 from stepscope.cli.findings import print_figures, print_finding
-from stepscope.cli.main import main
 from stepscope.diagnose.engine import diagnose
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.joining import derived
@@ -27,16 +27,8 @@ def measured(tmp_path: Path) -> Path:
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["diagnose", *arguments])
-    said = capsys.readouterr()
-    assert "Traceback" not in said.err
-    return int(ended.value.code or 0), said.out, said.err
-
-
-def test_the_list_of_rules_is_json_when_json_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "--rules", "list", "--json")
+def test_the_list_of_rules_is_json_when_json_is_asked_for(ran: Ran) -> None:
+    code, out, _ = ran("diagnose", "--rules", "list", "--json")
     document = json.loads(out)
     assert code == 0
     assert document["schema"] == "stepscope.rules/1"
@@ -46,11 +38,11 @@ def test_the_list_of_rules_is_json_when_json_is_asked_for(capsys: pytest.Capture
     assert "References" in straggler["page"]
 
 
-def test_explain_takes_several_rules_and_says_no_other_option(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, "--explain", "hang,straggler")
+def test_explain_takes_several_rules_and_says_no_other_option(ran: Ran) -> None:
+    _, out, _ = ran("diagnose", "--explain", "hang,straggler")
     assert out.startswith("hang: ")
     assert "\nstraggler: " in out
-    code, _, err = run(capsys, "--explain", "")
+    code, _, err = ran("diagnose", "--explain", "")
     assert (code, "--explain is empty" in err) == (2, True)
 
 
@@ -65,33 +57,27 @@ def test_explain_takes_several_rules_and_says_no_other_option(capsys: pytest.Cap
         (("--fail-if", "problem_count >"), "--fail-if 'problem_count > 0'"),
     ],
 )
-def test_a_mistake_is_one_short_message(
-    capsys: pytest.CaptureFixture[str], measured: Path, arguments: tuple[str, ...], said: str
-) -> None:
-    code, out, err = run(capsys, str(measured), *arguments)
+def test_a_mistake_is_one_short_message(ran: Ran, measured: Path, arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = ran("diagnose", measured, *arguments)
     assert (code, out) == (2, "")
     assert said in " ".join(err.split())
     assert len(err) < 500  # not all rules by name
 
 
 @pytest.mark.parametrize("condition", ["hang", "lowest_speedup < 1"])
-def test_a_check_that_nobody_could_make_passes_and_says_so(
-    capsys: pytest.CaptureFixture[str], measured: Path, condition: str
-) -> None:
-    code, _, err = run(capsys, str(measured), "--fail-if", condition)
+def test_a_check_that_nobody_could_make_passes_and_says_so(ran: Ran, measured: Path, condition: str) -> None:
+    code, _, err = ran("diagnose", measured, "--fail-if", condition)
     assert code == 0
     assert f"--fail-if '{condition}' was not checked" in err
 
 
-def test_a_check_that_holds_ends_with_6_and_one_that_does_not_says_nothing(
-    capsys: pytest.CaptureFixture[str], measured: Path
-) -> None:
-    assert run(capsys, str(measured), "--fail-if", "finding_count < 99")[0] == 6
-    code, _, err = run(capsys, str(measured), "--fail-if", "wrong-results")
+def test_a_check_that_holds_ends_with_6_and_one_that_does_not_says_nothing(ran: Ran, measured: Path) -> None:
+    assert ran("diagnose", measured, "--fail-if", "finding_count < 99")[0] == 6
+    code, _, err = ran("diagnose", measured, "--fail-if", "wrong-results")
     assert (code, err) == (0, "")
 
 
-def test_a_rule_for_good_news_gets_no_tick_for_its_silence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_rule_for_good_news_gets_no_tick_for_its_silence(ran: Ran, tmp_path: Path) -> None:
     for name, seconds, ddp in (("one", 10.0, False), ("two", 12.0, True)):
         folder = tmp_path / "experiments" / name
         folder.mkdir(parents=True)
@@ -101,22 +87,22 @@ def test_a_rule_for_good_news_gets_no_tick_for_its_silence(capsys: pytest.Captur
             f"output_dir: experiments/{name}\nmodel: {{d_model: 64}}\ndata: {{dataset: toy}}\n"
             f"distributed: {{use_ddp: {str(ddp).lower()}}}\n"
         )
-    _, out, _ = run(capsys, str(tmp_path), "--world-size", "two=2", "--all")
+    _, out, _ = ran("diagnose", tmp_path, "--world-size", "two=2", "--all")
     assert "· good-scaling: best efficiency" in out
     assert "✓ impossible-figures" in out
     assert "✓ good-scaling" not in out
 
 
-def test_notes_beyond_a_dozen_wait_for_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_notes_beyond_a_dozen_wait_for_all(ran: Ran, tmp_path: Path) -> None:
     for number in range(20):
         text = log([(1 << n, 10.0 + n) for n in range(10, 16)], average="250.1")
         (tmp_path / f"all_reduce{number}.log").write_text(text)
         (tmp_path / f"empty{number}.log").write_text("nothing here\n")
-    _, out, _ = run(capsys, str(tmp_path))
+    _, out, _ = ran("diagnose", tmp_path)
     assert "left out  20 files, 260 B: other files (no format that stepscope reads)" in out
     assert out.count("\n! ") == 13
     assert "8 more notes: --all" in out
-    _, out, _ = run(capsys, str(tmp_path), "--all")
+    _, out, _ = ran("diagnose", tmp_path, "--all")
     assert out.count("\n! ") == 20
 
 
@@ -140,9 +126,7 @@ def test_a_command_is_printed_in_one_piece(capsys: pytest.CaptureFixture[str]) -
     assert not any(line.endswith("-") for line in lines)
 
 
-def test_how_figures_were_taken_is_said_once_and_leaves_nothing_unread(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_how_figures_were_taken_is_said_once_and_leaves_nothing_unread(ran: Ran, tmp_path: Path) -> None:
     for name in ("old", "new"):
         folder = tmp_path / "experiments" / name
         folder.mkdir(parents=True)
@@ -150,19 +134,17 @@ def test_how_figures_were_taken_is_said_once_and_leaves_nothing_unread(
         table = "\n".join(["epoch,train_loss,train_time,val_loss,val_acc", *rows])
         (folder / "metrics.csv").write_text(table + "\n", encoding="utf-8")
     places = [str(tmp_path / "experiments" / name / "metrics.csv") for name in ("old", "new")]
-    code, out, _ = run(capsys, *places, "--world-size", "old=1,new=1")
+    code, out, _ = ran("diagnose", *places, "--world-size", "old=1,new=1")
     assert code == 0
     assert out.count("epoch times are those that the training process measured") == 1
     assert "what was not read" not in out
     assert "found no problem" in out.splitlines()[0]
 
 
-def test_the_verdict_comes_first_then_findings_then_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        main(["example", str(tmp_path / "jobs")])
-    capsys.readouterr()
+def test_the_verdict_comes_first_then_findings_then_files(ran: Ran, tmp_path: Path) -> None:
+    ran("example", tmp_path / "jobs")
     (tmp_path / "jobs" / "hang" / "notes.txt").write_text("restart on Monday\n")
-    _, out, _ = run(capsys, str(tmp_path / "jobs" / "hang"))
+    _, out, _ = ran("diagnose", tmp_path / "jobs" / "hang")
     lines = out.splitlines()
     assert lines[0] == "1 problem"
     assert lines[1].startswith("hang: ")
@@ -179,11 +161,11 @@ def test_a_run_begins_with_what_was_found_and_two_key_figures(capsys: pytest.Cap
     assert any(word in lines[0] for word in ("problem", "warning", "nothing"))
 
 
-def test_more_epochs_than_there_are_cannot_be_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_epochs_than_there_are_cannot_be_dropped(tmp_path: Path, ran: Ran) -> None:
     path = tmp_path / "log.csv"
     path.write_text("gpus,epoch,epoch_time,loss\n" + "".join(f"1,{n},{9.0 + n % 2},1.0\n" for n in range(1, 5)))
-    assert run(capsys, str(path), "--drop-epochs", "3")[0] == 0
-    code, _, err = run(capsys, str(path), "--drop-epochs", "4")
+    assert ran("diagnose", path, "--drop-epochs", "3")[0] == 0
+    code, _, err = ran("diagnose", path, "--drop-epochs", "4")
     assert code == 2
     assert "--drop-epochs 4 leaves no epoch" in err
     assert "no run has more than 4 timed epochs" in err
@@ -201,29 +183,26 @@ def nccl_logged(folder: Path) -> Path:
 
 
 def test_an_nccl_log_is_shown_as_tables_and_its_torn_lines_are_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     path = nccl_logged(tmp_path)
-    _, out, _ = run(capsys, str(path))
+    _, out, _ = ran("diagnose", path)
     rows = [line.split() for line in out.splitlines() if line.startswith("0xabc1")]
     assert rows[0][:5] == ["0xabc1", "4", "2", "2.27.3+cuda12.9", "IB"]
     assert {row[1] for row in rows[1:3]} == {"NET/IB", "P2P/CUMEM/read"}
     assert rows[3] == ["0xabc1", "AllReduce", "1", "MiB", "64", "MiB", "Ring", "LL128", "2"]
     assert f"{path}: 1 torn line" in out
     folder = tmp_path / "out"
-    with pytest.raises(SystemExit):
-        main(["report", str(path), "-o", str(folder), "--txt"])
+    ran("report", path, "-o", folder, "--txt")
     (text,) = folder.glob("*.txt")
     written = [line.split() for line in text.read_text().splitlines() if line.startswith("0xabc1")]
     assert [row[:3] for row in written] == [row[:3] for row in rows]
 
 
-def test_beside_collectives_what_nccl_logged_is_shown_on_demand(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], measured: Path
-) -> None:
+def test_beside_collectives_what_nccl_logged_is_shown_on_demand(tmp_path: Path, ran: Ran, measured: Path) -> None:
     path = nccl_logged(tmp_path)
-    _, out, _ = run(capsys, str(path), str(measured))
+    _, out, _ = ran("diagnose", path, measured)
     assert "0xabc1" not in out
-    _, out, _ = run(capsys, str(path), str(measured), "--all")
+    _, out, _ = ran("diagnose", path, measured, "--all")
     assert "0xabc1" in out

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.commands import Ran
 from tests.trace_builder import build, write_job
 
 from stepscope.cli.commands.schema import documents
-from stepscope.cli.main import main
 from stepscope.records.schemas import document_schema
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
@@ -34,16 +34,15 @@ pytestmark = pytest.mark.usefixtures("fresh_consoles")
     ids=lambda words: " ".join(words[:2] + words[2:3]),
 )
 def test_a_document_begins_with_its_head_and_has_the_keys_of_its_schema(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["stepscope", *words])
     for name, forward in (("old", 100_000), ("new", 150_000)):
         write_job(build(world=1, steps=4, forward_ns=forward), tmp_path / name)
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 0
-    document = json.loads(capsys.readouterr().out)
+    said = ran(*words)
+    assert said.code == 0
+    document = json.loads(said.out)
     assert list(document)[:4] == ["schema", "tool_version", "created", "command"]
     assert document["command"] == ["stepscope", *words]
     key = document["schema"].removeprefix("stepscope.")

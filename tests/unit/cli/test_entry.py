@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.commands import Ran
 from tests.torch_forks import ForkedPopen, shared_server
 
 import stepscope
@@ -65,20 +66,11 @@ def test_help_begins_with_where_to_start_and_calls_no_switch_a_bool() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(REGISTRY.shipped))
-def test_help_shows_no_types_of_python_and_no_brackets_in_brackets(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main_code(command, "--help")
-    text = capsys.readouterr().out
+def test_help_shows_no_types_of_python_and_no_brackets_in_brackets(command: str, ran: Ran) -> None:
+    text = ran(command, "--help").out
     assert not re.findall(r"<(?:str|int|float|bool|path|list)\b.*|\[[^\]]*\bx[<>].*", text)
     usage = next(line for line in text.splitlines() if "Usage:" in line)
     assert not re.findall(r"\[\[|[{}]|\.\.\. *\.\.\.", usage)
-
-
-def main_code(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
 
 
 @pytest.mark.usefixtures("fresh_consoles")
@@ -103,14 +95,15 @@ def main_code(*words: str) -> int:
     ],
 )
 def test_a_mistake_is_answered_with_what_to_type(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran
 ) -> None:
     (tmp_path / "runs" / "old").mkdir(parents=True)
     (tmp_path / "runs" / "old" / "run.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.defpath)
-    assert main_code(*words) == 2
-    assert said in capsys.readouterr().err
+    code, _, err = ran(*words)
+    assert code == 2
+    assert said in err
 
 
 def test_every_panel_has_its_place() -> None:

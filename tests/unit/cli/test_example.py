@@ -7,16 +7,14 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.commands import Ran
 from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.cli.commands.example import _planted
-from stepscope.cli.console import err, out
-from stepscope.cli.main import main
 from stepscope.core.errors import UsageError
 from stepscope.examples.jobs import EXAMPLES, LOST
 
@@ -31,14 +29,9 @@ FIRST = {
 }
 """By example: the rule that must come first, and what its finding says."""
 
+pytestmark = pytest.mark.usefixtures("fresh_consoles")
+
 TRACED = ("straggler", "naive", "ddp")
-
-
-@pytest.fixture(autouse=True)
-def fresh_consoles() -> Iterator[None]:
-    yield
-    out.cache_clear()
-    err.cache_clear()
 
 
 WITHOUT_TORCH = """
@@ -67,12 +60,6 @@ def jobs(written: tuple[Path, str]) -> Path:
     return written[0]
 
 
-def _run(*words: str) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(list(words))
-    assert not stop.value.code
-
-
 def _says(finding: dict[str, object], name: str) -> None:
     rule, text = FIRST[name]
     assert finding["rule"] == rule
@@ -80,16 +67,14 @@ def _says(finding: dict[str, object], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_diagnose_names_the_planted_cause_first(name: str, jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_names_the_planted_cause_first(name: str, jobs: Path, ran: Ran) -> None:
     _, *words = EXAMPLES[name].commands[0].replace("{}", str(jobs / name)).split()
-    _run("diagnose", *words, "--json")
-    _says(json.loads(capsys.readouterr().out)["findings"][0], name)
+    _says(json.loads(ran("diagnose", *words, "--json").out)["findings"][0], name)
 
 
 @pytest.mark.parametrize("name", TRACED)
-def test_trace_names_the_planted_cause_first(name: str, jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _run("trace", str(jobs / name), "--json")
-    _says(json.loads(capsys.readouterr().out)["findings"][0], name)
+def test_trace_names_the_planted_cause_first(name: str, jobs: Path, ran: Ran) -> None:
+    _says(json.loads(ran("trace", jobs / name, "--json").out)["findings"][0], name)
 
 
 @pytest.mark.parametrize("name", ["straggler", "hang"])
@@ -103,27 +88,25 @@ def test_a_report_names_the_planted_cause_first(name: str, jobs: Path, tmp_path:
     assert page.index(f"rank {LOST}") >= 0
 
 
-def test_diagnose_weighs_a_nccl_log_by_the_traces_beside_it(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnose_weighs_a_nccl_log_by_the_traces_beside_it(jobs: Path, ran: Ran) -> None:
     """Sockets and what they cost are one trouble: the cause comes first, with the share that it can return."""
-    _run("diagnose", str(jobs / "sockets"), "--json")
-    first, second, *_ = json.loads(capsys.readouterr().out)["findings"]
+    first, second, *_ = json.loads(ran("diagnose", jobs / "sockets", "--json").out)["findings"]
     _says(first, "sockets")
     assert second["rule"] == "exposed-communication"
     assert first["stake_fraction"] == second["stake_fraction"] > 0.5
 
 
-def test_the_overlap_of_ddp_is_what_the_pair_differs_by(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_overlap_of_ddp_is_what_the_pair_differs_by(jobs: Path, ran: Ran) -> None:
     exposed = {}
     for name in ("naive", "ddp"):
-        _run("trace", str(jobs / name), "--json")
-        ranks = json.loads(capsys.readouterr().out)["ranks"]
+        ranks = json.loads(ran("trace", jobs / name, "--json").out)["ranks"]
         exposed[name] = sum(each["exposed_comm_ns"] for each in ranks) / sum(each["window_ns"] for each in ranks)
     assert exposed["naive"] > 0.25
     assert exposed["ddp"] < 0.06
 
 
 def test_the_command_writes_every_job_without_torch_and_prints_commands(
-    written: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    written: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, ran: Ran
 ) -> None:
     folder, printed = written
     for name, example in EXAMPLES.items():
@@ -131,10 +114,9 @@ def test_the_command_writes_every_job_without_torch_and_prints_commands(
         assert f"{name}: {example.planted}" in printed
     assert "$ stepscope diagnose jobs/naive" in printed
     monkeypatch.chdir(folder.parent)
-    with pytest.raises(SystemExit) as stop:
-        main(["example", "jobs"])
-    assert stop.value.code == 2
-    assert "already exists" in capsys.readouterr().err
+    again = ran("example", "jobs")
+    assert again.code == 2
+    assert "already exists" in again.err
 
 
 def test_the_same_files_are_written_each_time(jobs: Path, tmp_path: Path) -> None:
@@ -143,19 +125,15 @@ def test_the_same_files_are_written_each_time(jobs: Path, tmp_path: Path) -> Non
         assert path.read_bytes() == (jobs / "straggler" / path.name).read_bytes()
 
 
-def test_an_interrupt_names_what_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_names_what_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran) -> None:
     def stopped(folder: Path) -> None:
         folder.mkdir(parents=True)
         raise KeyboardInterrupt
 
     first, second, *_ = EXAMPLES
     monkeypatch.setitem(EXAMPLES, second, replace(EXAMPLES[second], write=stopped))
-    with pytest.raises(SystemExit) as ended:
-        main(["example", str(tmp_path / "e")])
-    said = capsys.readouterr().err
-    assert ended.value.code == 130
+    code, _, said = ran("example", tmp_path / "e")
+    assert code == 130
     assert f"complete in {tmp_path / 'e'}: {first}; incomplete: {tmp_path / 'e' / second}" in said
 
 
@@ -167,13 +145,10 @@ def test_an_interrupt_names_what_is_complete(
         ("loader=60%", "data-loading", "waits for data"),
     ],
 )
-def test_a_planted_fault_is_found_first(
-    fault: str, rule: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_planted_fault_is_found_first(fault: str, rule: str, text: str, tmp_path: Path, ran: Ran) -> None:
     (planted,) = _planted((fault,)).values()
     planted.write(tmp_path / "job")
-    _run("diagnose", str(tmp_path / "job"), "--json")
-    first = json.loads(capsys.readouterr().out)["findings"][0]
+    first = json.loads(ran("diagnose", tmp_path / "job", "--json").out)["findings"][0]
     assert first["rule"] == rule
     assert text in json.dumps(first)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.commands import Ran
 from tests.invariants import broken
 from tests.trace_builder import build, write_job
 
@@ -21,19 +22,17 @@ Document = Callable[..., dict[str, Any] | None]
 
 
 @pytest.fixture
-def document(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Document:
+def document(monkeypatch: pytest.MonkeyPatch, ran: Ran) -> Document:
     """The document of a command; None where it refuses its input."""
 
     def run(*words: str | Path) -> dict[str, Any] | None:
         line = [str(word) for word in (*words, "--json")]
         monkeypatch.setattr(sys, "argv", ["stepscope", *line])
-        with pytest.raises(SystemExit) as ended:
-            main(line)
-        printed = capsys.readouterr()
-        if ended.value.code == 2:
-            assert printed.err, "a refusal has its reason"
+        code, out, err = ran(*line)
+        if code == 2:
+            assert err, "a refusal has its reason"
             return None
-        return json.loads(printed.out)  # type: ignore[no-any-return]
+        return json.loads(out)  # type: ignore[no-any-return]
 
     return run
 
@@ -84,15 +83,8 @@ def test_every_example_does_in_every_document(name: str, jobs: Path, document: D
 
 def _sets() -> list[Path]:
     kinds = (
-        "traces",
-        "nsys_sqlite",
-        "results",
-        "nccl_tests",
-        "nccl_debug",
-        "collective_tables",
-        "flight_recorder",
-        "published",
-    )
+        "traces", "nsys_sqlite", "results", "nccl_tests", "nccl_debug", "collective_tables", "flight_recorder", "published",
+    )  # fmt: skip
     return [
         path
         for kind in kinds
@@ -141,15 +133,8 @@ def test_a_document_that_breaks_one_is_found(part: dict[str, Any]) -> None:
 
 
 def test_what_breaks_none_is_left_alone() -> None:
-    assert (
-        broken(
-            {
-                "schema": "stepscope.diagnose/1",
-                "some": [PARTS, ROW, {"mfu": 0.4, "hfu": 0.4}, {"mfu": 1.2, "error": "e"}],
-            }
-        )
-        == []
-    )
+    sound = [PARTS, ROW, {"mfu": 0.4, "hfu": 0.4}, {"mfu": 1.2, "error": "e"}]
+    assert broken({"schema": "stepscope.diagnose/1", "some": sound}) == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.comm_rows import SIZES, calibration, fit, sweep
+from tests.commands import Ran
 from tests.trace_builder import build, write_job
 
 from stepscope.cli.command import _fields, spelled
@@ -231,23 +232,21 @@ def _here(data: Path, environment: Any, tmp_path: Path, monkeypatch: pytest.Monk
 _VARIES = re.compile(r'"created": "[^"]*"|"command": \[[^\]]*\]|runs/\S+')
 
 
-def outcome(words: list[str], place: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str, dict[str, int]]:
+def outcome(words: list[str], place: Path, ran: Ran) -> tuple[int, str, str, dict[str, int]]:
     """Exit code, both streams without times and places, and the files written with their sizes."""
     place.mkdir()
     failing = "step_ns > 0" if any(word.startswith("--diff") for word in words) else "window_ns > 0"
     typed = [word.replace("OUT", str(place)).replace("FAILING", failing) for word in words]
-    with pytest.raises(SystemExit) as ended:
-        main(typed)
-    said = capsys.readouterr()
+    code, *said = ran(*typed)
     out, err = (_VARIES.sub("", text).replace(str(place), "OUT") for text in said)
     files = {str(p.relative_to(place)): p.stat().st_size for p in sorted(place.rglob("*")) if p.is_file()}
-    return int(ended.value.code or 0), out, err, files
+    return code, out, err, files
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_option_is_obeyed_or_refused(mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_is_obeyed_or_refused(mode: str, tmp_path: Path, ran: Ran) -> None:
     command, base = MODES[mode]
-    plain = outcome(base, tmp_path / "base", capsys)
+    plain = outcome(base, tmp_path / "base", ran)
     assert plain[0] == 0, plain[2]
     ignored = []
     for option, words in SAMPLES[command].items():
@@ -255,7 +254,7 @@ def test_every_option_is_obeyed_or_refused(mode: str, tmp_path: Path, capsys: py
             typed = [*base[: base.index(words[0])], *words, *base[base.index(words[0]) + len(words) :]]
         else:
             typed = [*base, *words]
-        code, out, err, files = outcome(typed, tmp_path / option, capsys)
+        code, out, err, files = outcome(typed, tmp_path / option, ran)
         if code in (2, 3):
             assert out == "", f"{mode} {words}: printed before it was refused"
             assert "error: " in err
@@ -381,26 +380,17 @@ def test_every_option_of_a_command_is_in_the_table(command: str) -> None:
         (["schema", "run", "--list"], "--list does not go with NAME"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_refused_in_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    said = capsys.readouterr()
-    assert (ended.value.code, said.out) == (2, "")
-    assert message in said.err
+def test_what_does_not_go_together_is_refused_in_one_line(words: list[str], message: str, ran: Ran) -> None:
+    code, out, err = ran(*words)
+    assert (code, out) == (2, "")
+    assert message in err
 
 
-def test_a_diff_obeys_its_condition_and_writes_its_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diff_obeys_its_condition_and_writes_its_tables(tmp_path: Path, ran: Ran) -> None:
     slower = ["trace", "new", "--diff", "old", "--csv", str(tmp_path / "csv"), "--json"]
-    codes = {}
-    for condition in ("step_ns > 5%", "step_ns > 500%", "comm_ns > 5%"):
-        with pytest.raises(SystemExit) as ended:
-            main([*slower, "--fail-if", condition])
-        codes[condition] = ended.value.code
-    assert codes == {"step_ns > 5%": 6, "step_ns > 500%": 0, "comm_ns > 5%": 0}
+    for condition, code in (("step_ns > 5%", 6), ("step_ns > 500%", 0), ("comm_ns > 5%", 0)):
+        said = ran(*slower, "--fail-if", condition)
+        assert (said.code, json.loads(said.out)["command"][0]) == (code, "stepscope")
     assert {p.name for p in (tmp_path / "csv").iterdir()} == {
         f"diff_{kind}-rank-{rank}.csv" for kind in ("parts", "kernels", "operators") for rank in (0, 1)
     }
-    documents = capsys.readouterr().out.replace("}\n{", "}\0{").split("\0")
-    assert json.loads(documents[0])["command"][0] == "stepscope"

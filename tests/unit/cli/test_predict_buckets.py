@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests import fake_runs
 from tests.calibration_rows import MACHINE, sweep
+from tests.commands import Ran
 
 from stepscope.cli import console
-from stepscope.cli.main import main
 from stepscope.predict.calibration import calibrate
 from stepscope.predict.specs import specs_of
 from stepscope.records import codec
@@ -71,18 +71,9 @@ def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     console.out.cache_clear()
 
 
-def _said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["predict", *arguments])
-    done = capsys.readouterr()
-    return int(ended.value.code or 0), done.out, done.err
-
-
-def test_it_names_a_size_and_sets_measured_beside_predicted(
-    tmp_path: Path, calib: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_names_a_size_and_sets_measured_beside_predicted(tmp_path: Path, calib: Path, ran: Ran) -> None:
     run = _run(tmp_path / "run", _cell("n", "naive"), _cell("d", "ddp", bucket_cap_mb=25.0))
-    code, out, _ = _said(capsys, "--buckets", str(run), "--calib", str(calib))
+    code, out, _ = ran("predict", "--buckets", run, "--calib", calib)
     assert code == 0
     assert "step measured" in out
     assert "200 ms" in out
@@ -90,11 +81,9 @@ def test_it_names_a_size_and_sets_measured_beside_predicted(
     assert "as predicted" in out
 
 
-def test_a_small_bucket_wins_where_the_wire_is_slow(
-    tmp_path: Path, calib: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_bucket_wins_where_the_wire_is_slow(tmp_path: Path, calib: Path, ran: Ran) -> None:
     run = _run(tmp_path / "run", _cell("d", "ddp", bucket_cap_mb=25.0))
-    code, out, _ = _said(capsys, "--buckets", str(run), "--calib", str(calib), "--json")
+    code, out, _ = ran("predict", "--buckets", run, "--calib", calib, "--json")
     assert code == 0
     choice = json.loads(out)["choice"]
     best = choice["candidates"][choice["best"]]
@@ -112,36 +101,34 @@ def test_a_small_bucket_wins_where_the_wire_is_slow(
     ],
 )
 def test_what_is_missing_is_said(
-    tmp_path: Path, calib: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+    tmp_path: Path, calib: Path, ran: Ran, arguments: tuple[str, ...], message: str
 ) -> None:
     run = _run(tmp_path / "run", _cell("d", "ddp", bucket_cap_mb=25.0))
     given = [str(calib) if a == "CALIB" else a for a in arguments]
-    code, _, err = _said(capsys, "--buckets", str(run), *given)
+    code, _, err = ran("predict", "--buckets", run, *given)
     assert code in (2, 3, 5)
     assert message in err
 
 
-def test_two_kinds_of_cells_must_be_told_apart(tmp_path: Path, calib: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_kinds_of_cells_must_be_told_apart(tmp_path: Path, calib: Path, ran: Ran) -> None:
     run = _run(tmp_path / "run", _cell("d", "ddp", bucket_cap_mb=25.0), _cell("b", "bucketed"))
-    code, _, err = _said(capsys, "--buckets", str(run), "--calib", str(calib))
+    code, _, err = ran("predict", "--buckets", run, "--calib", calib)
     assert code == 2
     assert "add --cell with one of" in err
-    code, out, _ = _said(capsys, "--buckets", str(run), "--calib", str(calib), "--cell", "b")
+    code, out, _ = ran("predict", "--buckets", run, "--calib", calib, "--cell", "b")
     assert code == 0
     assert "bucketed with" in out
 
 
-def test_a_run_without_profiles_says_to_run_again(
-    tmp_path: Path, calib: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_profiles_says_to_run_again(tmp_path: Path, calib: Path, ran: Ran) -> None:
     run = _run(tmp_path / "run", _cell("d", "ddp"), profiles=False)
-    code, _, err = _said(capsys, "--buckets", str(run), "--calib", str(calib))
+    code, _, err = ran("predict", "--buckets", run, "--calib", calib)
     assert code != 0
     assert "no backward profile" in err
 
 
-def test_a_comm_run_is_refused(tmp_path: Path, calib: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comm_run_is_refused(tmp_path: Path, calib: Path, ran: Ran) -> None:
     run = _run(tmp_path / "run", kind="comm")
-    code, _, err = _said(capsys, "--buckets", str(run), "--calib", str(calib))
+    code, _, err = ran("predict", "--buckets", run, "--calib", calib)
     assert code == 2
     assert "is a comm run" in err

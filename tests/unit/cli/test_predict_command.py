@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.commands import Ran
 
-from stepscope.cli.main import main
 from stepscope.core.errors import ExitCode
 from stepscope.records import codec
 from stepscope.records.calibration import CalibratedMachine, Calibration, CollectiveFit, Curve, Knot, Line, SizeError
@@ -15,17 +15,10 @@ from stepscope.records.calibration import CalibratedMachine, Calibration, Collec
 ASKED = ["predict", "--collective", "all_reduce", "--gpus", "64", "--gpu", "h100-sxm"]
 
 
-def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    shown = capsys.readouterr()
-    return int(stop.value.code or 0), shown.out, shown.err
-
-
 def test_one_size_shows_time_rate_choice_alternatives_and_interval(
-    capsys: pytest.CaptureFixture[str],
+    ran: Ran,
 ) -> None:
-    code, text, _ = run([*ASKED, "--size", "25MiB", "--gpus-per-node", "8", "--network", "infiniband-ndr"], capsys)
+    code, text, _ = ran(*ASKED, "--size", "25MiB", "--gpus-per-node", "8", "--network", "infiniband-ndr")
     assert code == ExitCode.OK
     for word in (
         "all_reduce of 25.0 MiB on 64 x H100 SXM5",
@@ -39,8 +32,8 @@ def test_one_size_shows_time_rate_choice_alternatives_and_interval(
         assert word in text
 
 
-def test_json_has_what_the_text_has(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = run([*ASKED, "--sizes", "1K:1M:32", "--json"], capsys)
+def test_json_has_what_the_text_has(ran: Ran) -> None:
+    code, text, _ = ran(*ASKED, "--sizes", "1K:1M:32", "--json")
     document = json.loads(text)
     assert code == ExitCode.OK
     assert document["schema"] == "stepscope.predict/1"
@@ -50,8 +43,8 @@ def test_json_has_what_the_text_has(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"algorithm", "protocol", "offered", "time_ns"} <= set(first["alternatives"][0])
 
 
-def test_several_sizes_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    _, text, _ = run([*ASKED, "--sizes", "1K:1G:32"], capsys)
+def test_several_sizes_are_a_table(ran: Ran) -> None:
+    _, text, _ = ran(*ASKED, "--sizes", "1K:1G:32")
     first, *rest = text.splitlines()
     assert first.startswith("all_reduce on ")
     assert " at 1.00 KiB to " in first
@@ -60,8 +53,8 @@ def test_several_sizes_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
 
 
-def test_a_barrier_needs_no_size(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = run(["predict", "--collective", "barrier", "--gpus", "8", "--gpu", "h100-sxm"], capsys)
+def test_a_barrier_needs_no_size(ran: Ran) -> None:
+    code, text, _ = ran("predict", "--collective", "barrier", "--gpus", "8", "--gpu", "h100-sxm")
     assert code == ExitCode.OK
     assert "busbw" not in text
 
@@ -100,8 +93,8 @@ def test_a_barrier_needs_no_size(capsys: pytest.CaptureFixture[str]) -> None:
         (["predict", "--validate", "absent"], "python -m benchmarks.validate absent"),
     ],
 )
-def test_bad_input_is_told_and_ends_with_2(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, told = run(arguments, capsys)
+def test_bad_input_is_told_and_ends_with_2(arguments: list[str], said: str, ran: Ran) -> None:
+    code, _, told = ran(*arguments)
     assert code == ExitCode.USAGE
     assert said in told
 
@@ -134,27 +127,25 @@ def calibration_file(folder: Path) -> Path:
     return file
 
 
-def test_a_calibration_is_used_and_another_machine_is_warned_about(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_calibration_is_used_and_another_machine_is_warned_about(tmp_path: Path, ran: Ran) -> None:
     file = calibration_file(tmp_path)
     asked = ["predict", "--collective", "all_reduce", "--size", "1MiB", "--gpus", "2", "--dtype", "fp32"]
-    code, text, told = run([*asked, "--calib", str(file), "--json"], capsys)
+    code, text, told = ran(*asked, "--calib", file, "--json")
     assert code == ExitCode.OK
     (entry,) = json.loads(text)["predictions"]
     assert entry["time_ns"] == pytest.approx(1.25e6, rel=0.01)
     assert entry["busbw_bytes_per_s"] == pytest.approx(2**20 / 1.25e-3, rel=0.01)
     assert "another-host" in told
-    code, _, told = run([*asked[:2], "all_to_all", *asked[3:], "--calib", str(file)], capsys)
+    code, _, told = ran(*asked[:2], "all_to_all", *asked[3:], "--calib", file)
     assert code == ExitCode.USAGE
     assert "all_to_all" in told
 
 
-def test_what_is_no_calibration_is_not_called_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_calibration_is_not_called_damaged(tmp_path: Path, ran: Ran) -> None:
     asked = ["predict", "--collective", "all_reduce", "--size", "1MiB", "--gpus", "2", "--calib"]
     results = tmp_path / "results.jsonl"
     results.write_text("{}\n{}\n")
-    code, _, told = run([*asked, str(results)], capsys)
+    code, _, told = ran(*asked, results)
     assert code == ExitCode.USAGE
     assert f"`stepscope calibrate {tmp_path}` makes" in " ".join(told.split())
     assert "delete" not in told
@@ -162,7 +153,7 @@ def test_what_is_no_calibration_is_not_called_damaged(tmp_path: Path, capsys: py
     document = json.loads(file.read_text())
     document["fits"][0]["curve"]["knots"] = []
     file.write_text(json.dumps(document))
-    code, _, told = run([*asked, str(file)], capsys)
+    code, _, told = ran(*asked, file)
     assert code == ExitCode.USAGE
     assert "fit 1 (all_reduce on 2 ranks) has no curve" in told
 
@@ -180,23 +171,23 @@ STEP = [
 ]
 
 
-def test_a_named_model_on_several_numbers_of_gpus(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_named_model_on_several_numbers_of_gpus(ran: Ran, tmp_path: Path) -> None:
     chart = tmp_path / "scaling.svg"
-    code, text, _ = run([*STEP, "--gpus", "64,8", "--layout", "zero=3", "--chart", str(chart)], capsys)
+    code, text, _ = ran(*STEP, "--gpus", "64,8", "--layout", "zero=3", "--chart", chart)
     assert code == ExitCode.OK
     for word in ("llama3-8b on 64 x H100", "80%:", "efficiency", "knee", "MFU", "causal", "fits", "computation"):
         assert word in text
     assert "GPUs: " in chart.read_text()
 
 
-def test_memory_and_one_change(capsys: pytest.CaptureFixture[str]) -> None:
-    _, text, _ = run([*STEP, "--gpus", "64", "--memory", "--what-if", "gpu=b200"], capsys)
+def test_memory_and_one_change(ran: Ran) -> None:
+    _, text, _ = ran(*STEP, "--gpus", "64", "--memory", "--what-if", "gpu=b200")
     for word in ("does not fit", "optimizer state", "cheapest first", "with gpu=b200", "x the speed"):
         assert word in text
 
 
-def test_a_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    _, text, _ = run([*STEP, "--gpus", "8,16", "--json"], capsys)
+def test_a_step_as_json(ran: Ran) -> None:
+    _, text, _ = ran(*STEP, "--gpus", "8,16", "--json")
     document = json.loads(text)
     first = document["predictions"][0]
     assert document["kind"] == "step"
@@ -220,22 +211,22 @@ def test_a_step_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["--gpus", "8", "--model", "llama9"], "unknown model 'llama9'"),
     ],
 )
-def test_a_step_that_cannot_be_predicted(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, text = run([*STEP, *more], capsys)
+def test_a_step_that_cannot_be_predicted(more: list[str], said: str, ran: Ran) -> None:
+    code, _, text = ran(*STEP, *more)
     assert code == ExitCode.USAGE
     assert said in text
 
 
-def test_outside_of_what_was_seen_the_answer_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    _, inside, _ = run([*STEP, "--gpus", "64", "--layout", "zero=3"], capsys)
-    _, outside, _ = run([*STEP, "--gpus", "64", "--layout", "zero=3", "--gpu", "a100-pcie-40gb"], capsys)
+def test_outside_of_what_was_seen_the_answer_says_so(ran: Ran) -> None:
+    _, inside, _ = ran(*STEP, "--gpus", "64", "--layout", "zero=3")
+    _, outside, _ = ran(*STEP, "--gpus", "64", "--layout", "zero=3", "--gpu", "a100-pcie-40gb")
     assert "extrapolated" not in inside
     assert "extrapolated: A100-PCIE-40GB; calibrated on" in outside
 
 
-def test_a_measured_speed_scales_all_predictions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_measured_speed_scales_all_predictions(ran: Ran, tmp_path: Path) -> None:
     chart = tmp_path / "scaling.svg"
-    _, text, _ = run([*STEP, "--gpus", "8,64", "--measured", "8=70000", "--chart", str(chart), "--json"], capsys)
+    _, text, _ = ran(*STEP, "--gpus", "8,64", "--measured", "8=70000", "--chart", chart, "--json")
     first, last = json.loads(text)["predictions"]
     assert first["tokens_per_s"] == pytest.approx(70000)
     assert "from what was measured" in last["calibration"]
@@ -244,17 +235,17 @@ def test_a_measured_speed_scales_all_predictions(capsys: pytest.CaptureFixture[s
 PLAN = ["plan", "--model", "llama3-8b", "--gpu", "h100-sxm", "--gpus", "16", "--network", "infiniband-ndr"]
 
 
-def test_a_plan_ranks_layouts_and_says_why_others_lose(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_plan_ranks_layouts_and_says_why_others_lose(ran: Ran, tmp_path: Path) -> None:
     matrix = tmp_path / "plan.yaml"
-    code, text, _ = run([*PLAN, "--model", "gpt-1.3b", "--layout", "gbs=64", "--matrix", str(matrix)], capsys)
+    code, text, _ = ran(*PLAN, "--model", "gpt-1.3b", "--layout", "gbs=64", "--matrix", matrix)
     assert code == ExitCode.OK
     for word in ("best layout: dp=", "80%:", "Why not the obvious ones", "slower", "priced"):
         assert word in text
     assert "strategy: " in matrix.read_text()
 
 
-def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    _, text, _ = run([*PLAN, "--json"], capsys)
+def test_a_plan_as_json(ran: Ran) -> None:
+    _, text, _ = ran(*PLAN, "--json")
     document = json.loads(text)
     assert document["schema"] == "stepscope.layout_plan/1"
     assert document["best"][0]["fits"]
@@ -272,7 +263,7 @@ def test_a_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["--gpus", "64", "--layout", "tp=64"], "32 heads are not divisible by tp 64"),
     ],
 )
-def test_a_plan_that_cannot_be_made(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, text = run([*PLAN, *more], capsys)
+def test_a_plan_that_cannot_be_made(more: list[str], said: str, ran: Ran) -> None:
+    code, _, text = ran(*PLAN, *more)
     assert code == ExitCode.USAGE
     assert said in text

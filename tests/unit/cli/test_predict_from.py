@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.commands import Ran
 
-from stepscope.cli.main import main
 from stepscope.core.errors import ExitCode
 from stepscope.examples.jobs import EXAMPLES
 
@@ -19,15 +19,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stop:
-        main(["predict", *arguments])
-    shown = capsys.readouterr()
-    return int(stop.value.code or 0), shown.out, shown.err
-
-
-def test_the_verdict_comes_first_then_the_check_then_the_table(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, text, _ = run(["--from", str(job), "--gpus", "2,8,64", "--network", "infiniband-hdr"], capsys)
+def test_the_verdict_comes_first_then_the_check_then_the_table(job: Path, ran: Ran) -> None:
+    code, text, _ = ran("predict", "--from", job, "--gpus", "2,8,64", "--network", "infiniband-hdr")
     assert code == ExitCode.OK
     lines = text.splitlines()
     assert "on 64 GPUs" in lines[0]
@@ -37,9 +30,9 @@ def test_the_verdict_comes_first_then_the_check_then_the_table(job: Path, capsys
     assert "slowest of more ranks" in text
 
 
-def test_json_has_every_part_and_the_change(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_part_and_the_change(job: Path, ran: Ran) -> None:
     asked = ["--from", str(job), "--gpus", "4", "--what-if", "batch=2x,bucket=16MiB", "--scaling", "strong", "--json"]
-    code, text, _ = run(asked, capsys)
+    code, text, _ = ran("predict", *asked)
     assert code == ExitCode.OK
     found = json.loads(text)
     assert (found["kind"], found["scaling"], found["change"]) == ("scale", "strong", "batch 2x, bucket 16 MiB")
@@ -60,15 +53,13 @@ def test_json_has_every_part_and_the_change(job: Path, capsys: pytest.CaptureFix
         (["--gpus", "many"], "give numbers"),
     ],
 )
-def test_options_that_cannot_be_obeyed_are_refused(
-    job: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
-) -> None:
-    code, _, error = run(["--from", str(job), *more], capsys)
+def test_options_that_cannot_be_obeyed_are_refused(job: Path, ran: Ran, more: list[str], said: str) -> None:
+    code, _, error = ran("predict", "--from", job, *more)
     assert code == ExitCode.USAGE
     assert said in error
 
 
-def test_a_folder_without_a_job_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, error = run(["--from", str(tmp_path)], capsys)
+def test_a_folder_without_a_job_says_so(tmp_path: Path, ran: Ran) -> None:
+    code, _, error = ran("predict", "--from", tmp_path)
     assert code != ExitCode.OK
     assert "no trace files" in error

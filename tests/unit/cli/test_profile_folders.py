@@ -6,77 +6,66 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.commands import Ran
 from tests.diaries import write_diary
 from tests.profile_folders import profile_folder
 
-from stepscope.cli.main import main
 from stepscope.core.errors import ExitCode
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    shown = capsys.readouterr()
-    return int(ended.value.code or 0), shown.out, shown.err
-
-
 @pytest.mark.parametrize("spelled", [["predict"], ["predict", "--from"]])
-def test_a_prediction_starts_from_the_last_window(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spelled: list[str]
-) -> None:
+def test_a_prediction_starts_from_the_last_window(tmp_path: Path, ran: Ran, spelled: list[str]) -> None:
     job = profile_folder(tmp_path / "run", windows=2)
-    code, text, _ = run(capsys, *spelled, str(job), "--gpus", "4", "--json")
+    code, text, _ = ran(*spelled, job, "--gpus", "4", "--json")
     assert code == ExitCode.OK
     found = json.loads(text)
     assert (found["name"], found["ranks"], [step["ranks"] for step in found["steps"]]) == (str(job), 2, [4])
-    code, _, error = run(capsys, "predict", str(job), "--from", str(job))
+    code, _, error = ran("predict", job, "--from", job)
     assert code == ExitCode.USAGE
     assert "name two" in error
 
 
-def test_a_window_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_window_can_be_named(tmp_path: Path, ran: Ran) -> None:
     job = profile_folder(tmp_path / "run", windows=2)
-    code, _, error = run(capsys, "predict", str(job), "--cell", "3", "--gpus", "4")
+    code, _, error = ran("predict", job, "--cell", "3", "--gpus", "4")
     assert code == ExitCode.USAGE
     assert "windows with traces: 1, 2" in error
 
 
 @pytest.mark.parametrize("spelled", [["plan"], ["plan", "--from"]])
 def test_a_plan_of_a_job_that_is_no_transformer_is_refused_with_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spelled: list[str]
+    tmp_path: Path, ran: Ran, spelled: list[str]
 ) -> None:
-    code, _, error = run(capsys, *spelled, str(profile_folder(tmp_path / "run")))
+    code, _, error = ran(*spelled, profile_folder(tmp_path / "run"))
     assert code == ExitCode.USAGE
     assert "the dimensions of its model are unknown" in error
     assert "scaled_dot_product_attention" in error
 
 
-def test_two_models_are_one_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, error = run(capsys, "plan", str(tmp_path), "--model", "llama3-8b")
+def test_two_models_are_one_too_many(tmp_path: Path, ran: Ran) -> None:
+    code, _, error = ran("plan", tmp_path, "--model", "llama3-8b")
     assert code == ExitCode.USAGE
     assert "several are named" in error
 
 
-def test_a_calibration_of_a_job_names_the_sizes_that_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_calibration_of_a_job_names_the_sizes_that_it_has(tmp_path: Path, ran: Ran) -> None:
     job = profile_folder(tmp_path / "run")
-    code, _, error = run(capsys, "calibrate", str(job))
+    code, _, error = ran("calibrate", job)
     assert code == ExitCode.USAGE
     assert "this job sends all_reduce of" in error
     assert not (job / "calib.json").exists()
 
 
-def test_a_diff_of_two_profiled_jobs_is_decided_by_all_their_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_diff_of_two_profiled_jobs_is_decided_by_all_their_steps(tmp_path: Path, ran: Ran) -> None:
     for name, slow in (("a", 1.0), ("b", 1.2)):
         profile_folder(tmp_path / name)
         for rank in (0, 1):
             forward = [slow * (10 + at % 3 / 10) for at in range(200)]
             write_diary(tmp_path / name, {"forward": forward, "backward": [5.0] * 200}, rank=rank, world_size=2)
-    code, text, _ = run(capsys, "trace", str(tmp_path / "b"), "--diff", str(tmp_path / "a"), "--json")
+    code, text, _ = ran("trace", tmp_path / "b", "--diff", tmp_path / "a", "--json")
     assert code == ExitCode.OK
     for diff in json.loads(text)["diffs"]:
         assert (diff["verdict"], diff["ratio"]) == ("slower", pytest.approx(17.1 / 15.1, rel=0.01))
-    code, text, _ = run(capsys, "compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json")
+    code, text, _ = ran("compare", tmp_path / "a", tmp_path / "b", "--json")
     (step,) = (f for f in json.loads(text)["figures"] if f["metric"] == "diary_step_ns")
     assert (code, step["verdict"]) == (ExitCode.OK, "worse")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.commands import Ran
 from tests.nccl_tests_log import log
-
-from stepscope.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
 
@@ -24,31 +23,25 @@ def logs(tmp_path: Path) -> Path:
     return folder
 
 
-def test_nothing_found_is_said_and_so_are_notes_not_shown(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(logs), "-o", str(tmp_path / "out"), "--txt"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert not ended.value.code
+def test_nothing_found_is_said_and_so_are_notes_not_shown(logs: Path, tmp_path: Path, ran: Ran) -> None:
+    code, out, _ = ran("report", logs, "-o", tmp_path / "out", "--txt")
+    said = " ".join(out.split())
+    assert code == 0
     assert "left out 6 files, 132 B: other files" in said
     assert "found no problem in what was read;" in said
     assert said.count("times are means") == 1
     assert said.index("found no problem") < said.index("left out")
 
 
-def test_refused_datasets_start_no_drawing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refused_datasets_start_no_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran) -> None:
     started = []
     monkeypatch.setattr("stepscope.cli.report_run.get_ready", started.append)
     monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 2)
     table = tmp_path / "metrics.csv"
     table.write_text("epoch,train_loss,train_time\n1,1.0,2.0\n2,0.9,2.1\n")
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(table), "--datasets", "nosuch", "-o", str(tmp_path / "out")])
-    assert ended.value.code in (2, 3)
-    assert "nosuch" in capsys.readouterr().err
+    code, _, err = ran("report", table, "--datasets", "nosuch", "-o", tmp_path / "out")
+    assert code in (2, 3)
+    assert "nosuch" in err
     assert started == []
 
 
@@ -57,44 +50,34 @@ def test_refused_datasets_start_no_drawing(
     [("charts.write", "files of the report in"), ("files.write_tables", "nothing is written in")],
 )
 def test_an_interrupt_says_what_is_written(
-    stopped: str,
-    says: str,
-    logs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    stopped: str, says: str, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 1)
     monkeypatch.setattr(f"stepscope.report.{stopped}", interrupt)
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(logs), "-o", str(tmp_path / "out"), "--txt", "--html", "--svg"])
-    said = capsys.readouterr().err
-    assert ended.value.code == 130
+    code, _, said = ran("report", logs, "-o", tmp_path / "out", "--txt", "--html", "--svg")
+    assert code == 130
     assert says in said
     assert ("report.html is one of them" in said) is (stopped == "charts.write")
 
 
-def test_a_former_reports_files_go_and_this_is_said(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_former_reports_files_go_and_this_is_said(logs: Path, tmp_path: Path, ran: Ran) -> None:
     out, one = tmp_path / "out", tmp_path / "one.log"
     one.write_text((logs / "all_reduce0.log").read_text())
     for path, formats in ((logs, ("--csv", "--txt")), (one, ("--txt",)), (one, ("--txt", "--force"))):
-        with pytest.raises(SystemExit) as ended:
-            main(["report", str(path), "-o", str(out), *formats])
-        assert ended.value.code == (2 if formats == ("--txt",) else 0)
+        code, _, err = ran("report", path, "-o", out, *formats)
+        assert code == (2 if formats == ("--txt",) else 0)
         if path == logs:
             (out / "mine.csv").write_text("1\n")
             assert (out / "collectives.csv").exists()
-    assert "of the former report removed" in capsys.readouterr().err
+    assert "of the former report removed" in err
     assert {path.name for path in out.iterdir()} == {"performance_report.txt", "mine.csv", ".stepscope-report.json"}
 
 
 def test_a_second_report_does_not_take_the_folder_of_another(
-    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other").mkdir()
@@ -103,7 +86,5 @@ def test_a_second_report_does_not_take_the_folder_of_another(
     for path in logs.iterdir():
         (again / path.name).write_bytes(path.read_bytes())
     for path in (logs, again, logs, again):
-        with pytest.raises(SystemExit) as ended:
-            main(["report", str(path), "--txt"])
-        assert ended.value.code == 0
+        assert ran("report", path, "--txt").code == 0
     assert sorted(path.name for path in (tmp_path / "stepscope-report").iterdir()) == [logs.name, f"{logs.name}-2"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.commands import Ran
 from tests.trace_builder import build, write_job
 
 from stepscope.cli import trace_run
 from stepscope.cli.commands.trace import Trace
 from stepscope.cli.evidence import Watch
-from stepscope.cli.main import main
 from stepscope.core.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
@@ -101,8 +101,7 @@ def test_of_a_file_of_another_kind_it_says_which_and_who_reads_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("option", ["--flop", "--hardware-flop"])
-def test_a_step_has_no_negative_flop(job: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["trace", str(job), option, "-1"])
-    assert ended.value.code == 2
-    assert f"error: {option}: expected at least 1" in capsys.readouterr().err
+def test_a_step_has_no_negative_flop(job: Path, option: str, ran: Ran) -> None:
+    code, _, err = ran("trace", job, option, "-1")
+    assert code == 2
+    assert f"error: {option}: expected at least 1" in err
