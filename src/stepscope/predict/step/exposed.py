@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepscope.predict.pipeline import StageTime, simulate
 from stepscope.predict.step.layout import Layout
-from stepscope.predict.step.stages import StepSetup, Stage
+from stepscope.predict.step.stages import Stage, StepSetup
 from stepscope.predict.step.traffic import HeldParameters, gather_calls, reduce_calls, seconds
 from stepscope.records.mesh import PipelineLayout
 

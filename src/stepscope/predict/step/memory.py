@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from stepscope.predict.step.exposed import held
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.model import ModelShape
-from stepscope.predict.step.stages import StepSetup, Stage
+from stepscope.predict.step.stages import Stage, StepSetup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

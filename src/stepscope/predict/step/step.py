@@ -12,7 +12,7 @@ from stepscope.predict.step.exposed import exposed, held, pipeline_time
 from stepscope.predict.step.layout import Cluster, Layout, check
 from stepscope.predict.step.memory import PredictedMemory, stage_memory
 from stepscope.predict.step.model import CONVENTIONS, ModelShape
-from stepscope.predict.step.stages import StepSetup, Stage, stages_of
+from stepscope.predict.step.stages import Stage, StepSetup, stages_of
 from stepscope.predict.step.traffic import Calls, step_calls
 
 
