@@ -1,20 +1,22 @@
-"""Importers of training-job logs from declarations: patterns of lines, whose named groups are figures and facts.
+"""Importers of training-job logs: what they all share, and those that are declarations alone.
 
-The builder knows what every log has: prefixes of launchers and ranks, several ranks that print the same step, restarts,
-jobs appended to one log, lines that another process wrote into, and a last line that was cut off.
+What every log has is known here: several ranks that print the same step, restarts, jobs appended to one log, lines that
+another process wrote into, a last line that was cut off, ids of runs, and how a job ended. A format is a :class:`Job` that
+takes in lines; of a log with one line a step it is made from patterns, whose named groups are figures and facts.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
+from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
 from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, label, run_of
@@ -30,21 +32,127 @@ _LATELY = 4
 
 
 @dataclass(kw_only=True)
-class _Job:
-    """What one job of a log printed so far. rank: of the lines that count; None: no launcher names it."""
+class Job:
+    """What one job of a log printed so far; one subclass a format.
+
+    rank: of the lines that count; None: no launcher names it. facts: what it says of itself, as printed. total: the step at
+    which it is complete. done: it says that it is.
+    """
 
     line: int
     rank: int | None = None
     facts: dict[str, str] = field(default_factory=dict)
     points: list[LoggedStep] = field(default_factory=list)
-    goes_on: bool = False
+    total: int | None = None
     done: bool = False
     ending: Ending = field(default_factory=Ending)
+
+    def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
+        """Take in one line; the job that begins with it, where one does. Raises DataError for a damaged file."""
+        raise NotImplementedError
+
+    def finish(self, rest: bytes) -> None:
+        """Take in the last line as it is, which has no end: what it says of the end of the job counts."""
+        self.ending.read(rest)
+
+    def known(self) -> dict[str, Any]:
+        """Fields of the run beside its figures by step."""
+        raise NotImplementedError
+
+    def so_far(self) -> str:
+        """How far it came."""
+        return f"after step {self.last}" + (f" of {self.total}" if self.total else "")
+
+    def notes(self) -> list[str]:
+        return [self.open_end] if self.open_end else []
+
+    def group(self, path: Path) -> str:
+        return path.absolute().parent.name
+
+    def none(self, lines: LogLines) -> DataError:
+        """Why a log holds no step of any job, this the last one."""
+        why = "the log was cut off, or the job exited before its first step"
+        return DataError(f"{lines.path}: no step was logged", why=why)
+
+    def run(self, path: Path, run_id: str, unread: Sequence[str]) -> ReadRun:
+        """The run that it was; it has made a step."""
+        status, error = self.ending.status(self.so_far(), complete=self.complete)
+        return run_of(
+            Scalars(
+                source=f"{path}:{self.line}",
+                run_id=run_id,
+                group=self.group(path),
+                points=self.points,
+                known={"status": status, "error": error, **self.known()},
+                notes=self.notes(),
+                unread=tuple(unread),
+            )
+        )
+
+    @property
+    def last(self) -> int:
+        """The last step logged; -1 before the first."""
+        return self.points[-1].step if self.points else -1
+
+    @property
+    def complete(self) -> bool:
+        return self.done or self.last == self.total
+
+    @property
+    def open_end(self) -> str | None:
+        """The note of a job that ended early without saying why."""
+        if self.complete or self.ending.stopped:
+            return None
+        return f"the log ends at step {self.last} and does not state why"
 
     def count(self, name: str) -> int | None:
         """A fact that is a whole number above 0."""
         text = self.facts.get(name, "").replace(",", "")
         return int(text) if text.isdecimal() and len(text) < 16 and int(text) > 0 else None
+
+
+def number_of(text: bytes) -> float:
+    """NaN for what is no finite number."""
+    return math.nan if (value := finite(text)) is None else value
+
+
+def job_log(
+    key: str,
+    *,
+    title: str,
+    job: Callable[[int], Job],
+    recognises: Callable[[Candidate], bool],
+    rank: int = 50,
+    marks: tuple[str, ...] = (),
+    deep: bool = False,
+    compared: Callable[[tuple[TrainingRun, ...]], tuple[TrainingRun, ...]] | None = None,
+    remarks: Callable[[Sequence[ReadRun]], tuple[str, ...]] = lambda _: (),
+) -> Importer:
+    """An importer of a log in which jobs print their steps.
+
+    key: the importer's file stem. job: makes the one that begins in a line. compared: as ``imported_runs``. remarks: on all
+    runs. The others as :class:`Importer` has them.
+    """
+
+    def read_file(path: Path) -> tuple[ReadRun, ...]:
+        jobs, lines = [job(1)], LogLines(path)
+        for number, raw in lines:
+            if (new := jobs[-1].read(lines, number, raw)) is not None:
+                jobs.append(new)
+        jobs[-1].finish(lines.rest)
+        timed = [each for each in jobs if each.last >= 0]
+        if not timed:
+            raise jobs[-1].none(lines)
+        ids = [path.stem if len(timed) == 1 else f"{path.stem}-line{each.line}" for each in timed]
+        unread = [*([()] * (len(timed) - 1)), lines.notes()]
+        return tuple(each.run(path, run_id, notes) for each, run_id, notes in zip(timed, ids, unread, strict=True))
+
+    def read(source: Candidate) -> Imported:
+        parts, left_out = read_each(source, recognises, read_file, suffixes=SUFFIXES)
+        runs = [run for part in parts for run in part]
+        return imported_runs(key, source, runs, compared=compared, remarks=remarks(runs), left_out=left_out)
+
+    return Importer(title=title, rank=rank, marks=marks, deep=deep, recognises=recognises, read_files=read)
 
 
 def step_log(
@@ -56,131 +164,107 @@ def step_log(
     begins: str | None = None,
     done: str | None = None,
     rank: int = 50,
+    marks: tuple[str, ...] = (),
 ) -> Importer:
     """An importer of a log with one line a step.
 
-    key: the importer's file stem. step: pattern of that line, with a group ``step`` and one for each figure, named as a
-    table's column would be (``loss``, ``step_time_ms``, ``tokens_per_s``, ``peak_memory_gib``). facts: patterns of other
-    lines; groups: ``COUNTS``, ``WORDS``, or settings. begins: printed once at a job's start; done: at its end.
+    step: pattern of that line, with a group ``step`` and one for each figure, named as a table's column would be
+    (``loss``, ``step_time_ms``, ``tokens_per_s``, ``peak_memory_gib``). facts: patterns of other lines; groups:
+    ``COUNTS``, ``WORDS``, or settings. begins: printed once at a job's start; done: at its end.
     """
-    reader = _Reader(
-        key=key,
+    patterns = _Patterns(
         step=re.compile(step.encode()),
         facts=tuple(re.compile(each.encode()) for each in facts),
         begins=None if begins is None else re.compile(begins.encode()),
         done=None if done is None else re.compile(done.encode()),
     )
-    return Importer(title=title, recognises=reader.recognises, read_files=reader.read, rank=rank)
+    return job_log(
+        key,
+        title=title,
+        job=lambda line: _DeclaredJob(line=line, patterns=patterns),
+        recognises=lambda file: any(patterns.step.search(without_prefix(line)[1]) for line in file.head.split(b"\n")),
+        rank=rank,
+        marks=marks,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reader:
-    """The declarations of one log."""
-
-    key: str
+class _Patterns:
     step: re.Pattern[bytes]
     facts: tuple[re.Pattern[bytes], ...]
     begins: re.Pattern[bytes] | None
     done: re.Pattern[bytes] | None
 
-    def read(self, source: Candidate) -> Imported:
-        parts, left_out = read_each(source, self.recognises, self._read_file, suffixes=SUFFIXES)
-        return imported_runs(self.key, source, (run for part in parts for run in part), left_out=left_out)
 
-    def recognises(self, candidate: Candidate) -> bool:
-        return any(self.step.search(without_prefix(line)[1]) for line in candidate.head.split(b"\n"))
+@dataclass(kw_only=True)
+class _DeclaredJob(Job):
+    """goes_on: lines of steps have more behind their figures."""
 
-    def _read_file(self, path: Path) -> tuple[ReadRun, ...]:
-        jobs, lines = [_Job(line=1)], LogLines(path)
-        for number, raw in lines:
-            rank, line = without_prefix(raw)
-            job = jobs[-1]
-            job.ending.read(line)
-            if found := self.step.search(line):
-                if self._is_torn(job, line, found):
-                    lines.leave_out(number)
-                else:
-                    _take_step(jobs, number, rank, found)
-                continue
-            if self.begins is not None and self.begins.search(line) and job.points and rank == job.rank:
-                job = _Job(line=number)
-                jobs.append(job)
-            if self.done is not None and self.done.search(line):
-                job.done = True
-            for pattern in self.facts:
-                if fact := pattern.search(line):
-                    for name, value in _texts(fact).items():
-                        job.facts.setdefault(name, value)
-        jobs[-1].ending.read(lines.rest)
-        jobs[-1].done = jobs[-1].done or (self.done is not None and self.done.search(lines.rest) is not None)
-        timed = [job for job in jobs if job.points]
-        if not timed:
-            raise DataError(
-                f"{path}: no step was logged", why="the log was cut off, or the job exited before its first step"
-            )
-        return tuple(_run(path, job, lines.notes() if job is timed[-1] else (), alone=len(timed) == 1) for job in timed)
+    patterns: _Patterns
+    goes_on: bool = False
 
-    def _is_torn(self, job: _Job, line: bytes, found: re.Match[bytes]) -> bool:
+    def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
+        rank, line = without_prefix(raw)
+        self.ending.read(line)
+        if found := self.patterns.step.search(line):
+            if self._is_torn(line, found):
+                lines.leave_out(number)
+                return None
+            return self._step(number, rank, found)
+        begins, job = self.patterns.begins, self
+        if begins is not None and begins.search(line) and self.points and rank == self.rank:
+            job = type(self)(line=number, patterns=self.patterns)
+        job.done = job.done or self._says_done(line)
+        for pattern in self.patterns.facts:
+            if fact := pattern.search(line):
+                for name, text in fact.groupdict().items():
+                    if text is not None:
+                        job.facts.setdefault(name, text.decode(errors="replace"))
+        job.total = job.count("total_steps")
+        return None if job is self else job
+
+    def finish(self, rest: bytes) -> None:
+        self.ending.read(rest)
+        self.done = self.done or self._says_done(rest)
+
+    def _says_done(self, line: bytes) -> bool:
+        return self.patterns.done is not None and self.patterns.done.search(line) is not None
+
+    def _is_torn(self, line: bytes, found: re.Match[bytes]) -> bool:
         """Whether another line runs through this one, a number goes on behind its group, or the end is missing."""
-        if len(self.step.findall(line)) > 1:
+        if len(self.patterns.step.findall(line)) > 1:
             return True
         for group in found.re.groupindex:
             if found[group] is not None and _NUMBER_GOES_ON.match(line, found.end(group)):
                 return True
         goes_on = max(found.end(group) for group in found.re.groupindex) < len(line.rstrip())
-        if job.goes_on and not goes_on:  # other lines of steps have more behind it
+        if self.goes_on and not goes_on:  # other lines of steps have more behind it
             return True
-        job.goes_on = job.goes_on or goes_on
+        self.goes_on = self.goes_on or goes_on
         return False
 
+    def _step(self, number: int, rank: int | None, found: re.Match[bytes]) -> Self | None:
+        """Put one logged step into its job: this one, or a new one where steps begin again."""
+        step, job = int(found["step"]), self
+        if self.points and (rank != self.rank or step == self.last):
+            return None
+        if rank is None and step in [point.step for point in self.points[-_LATELY:]]:
+            return None  # printed by another rank
+        if step < self.last:
+            job = type(self)(line=number, patterns=self.patterns, facts=dict(self.facts), goes_on=self.goes_on)
+            job.total = self.total
+        job.rank = rank
+        values = {n: number_of(text) for n, text in found.groupdict().items() if n != "step" and text is not None}
+        job.points.append(LoggedStep(step, values=values))
+        return None if job is self else job
 
-def _texts(found: re.Match[bytes]) -> Mapping[str, str]:
-    """Group -> its text, of those that matched."""
-    return {name: text.decode(errors="replace") for name, text in found.groupdict().items() if text is not None}
+    def known(self) -> dict[str, Any]:
+        return {
+            **{name: self.count(name) for name in COUNTS if name != "total_steps"},
+            **{name: self.facts.get(name) for name in WORDS},
+            "label": label(self.facts.get("strategy"), self.count("world_size")),
+            "settings": {name: value for name, value in self.facts.items() if name not in (*COUNTS, *WORDS)},
+        }
 
-
-def _take_step(jobs: list[_Job], number: int, rank: int | None, found: re.Match[bytes]) -> None:
-    """Put one logged step into its job: the last one, or a new one where steps begin again."""
-    job, step = jobs[-1], int(found["step"])
-    if job.points:
-        if rank != job.rank:
-            return
-        if step == job.points[-1].step or (rank is None and step in [p.step for p in job.points[-_LATELY:]]):
-            return  # printed by another rank, or again
-        if step < job.points[-1].step:
-            job = _Job(line=number, facts=dict(job.facts), goes_on=job.goes_on)
-            jobs.append(job)
-    job.rank = rank
-    values = {
-        name: math.nan if (value := finite(text)) is None else value
-        for name, text in found.groupdict().items()
-        if name != "step" and text is not None
-    }
-    job.points.append(LoggedStep(step, values=values))
-
-
-def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> ReadRun:
-    last, total = job.points[-1].step, job.count("total_steps")
-    complete = job.done or last == total
-    status, error = job.ending.status(f"after step {last}" + (f" of {total}" if total else ""), complete=complete)
-    world, strategy = job.count("world_size"), job.facts.get("strategy")
-    known: dict[str, Any] = {
-        **{name: job.count(name) for name in COUNTS if name != "total_steps"},
-        **{name: job.facts.get(name) for name in WORDS},
-        "status": status,
-        "error": error,
-        "label": label(strategy, world),
-        "settings": {name: value for name, value in job.facts.items() if name not in (*COUNTS, *WORDS)},
-    }
-    ends = [] if complete or job.ending.stopped else [f"the log ends at step {last} and does not state why"]
-    return run_of(
-        Scalars(
-            source=f"{path}:{job.line}",
-            run_id=path.stem if alone else f"{path.stem}-line{job.line}",
-            group=job.facts.get("model") or path.absolute().parent.name,
-            points=job.points,
-            known=known,
-            notes=ends,
-            unread=tuple(left_out),
-        )
-    )
+    def group(self, path: Path) -> str:
+        return self.facts.get("model") or super().group(path)

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Self
 
-from stepscope.core.errors import DataError
 from stepscope.core.words import counted
-from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
-from stepscope.store.importer import Candidate, Importer, read_each
-from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
-from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, label, run_of
+from stepscope.store.importer import Candidate
+from stepscope.store.log_lines import LogLines, finite, without_prefix
+from stepscope.store.step_log import Job, job_log, number_of
+from stepscope.store.training_runs import GIB, LoggedStep, label
 
 _STEP = re.compile(rb"(?<!validate )\bstep:\s*(\d{1,12})\s+loss:\s*(\S{1,20})")
 _RATE = re.compile(rb"\b(?:tps|wps):\s*([\d,.]{1,20})(?=\s+(?:tflops|mfu)|\s*$)")
@@ -27,11 +26,14 @@ _MEMORY = re.compile(rb"\bmemory:\s*([\d.]{1,20})GiB\(")
 _MFU = re.compile(rb"\bmfu:\s*([\d.]{1,20})%")
 _BEGINS = re.compile(rb"Starting job|Building .{0,30}device mesh|Trainer is initialized|Training starts at step \d")
 """What a job prints before its first step, and one that was appended to the log before its own."""
-_BATCH = re.compile(rb"global batch size:? (\d{1,12})")
-_LOCAL = re.compile(rb"local batch size:? (\d{1,12})")
-_ACCUMULATION = re.compile(rb"gradient accumulation steps:? (\d{1,9})")
-_SEQUENCE = re.compile(rb"sequence length:? (\d{1,12})")
-_TOTAL = re.compile(rb"total steps:? (\d{1,12})")
+_HEAD = {
+    "batch": re.compile(rb"global batch size:? (\d{1,12})"),
+    "local": re.compile(rb"local batch size:? (\d{1,12})"),
+    "accumulation": re.compile(rb"gradient accumulation steps:? (\d{1,9})"),
+    "sequence": re.compile(rb"sequence length:? (\d{1,12})"),
+    "total": re.compile(rb"total steps:? (\d{1,12})"),
+}
+_DONE = b"Training completed"
 _MESH = re.compile(rb"Building \d-D device mesh with (\[.*?\]), \[([\d, ]*)\]")
 _SCHEDULE = re.compile(rb"pipeline schedule (\w{1,40}) with (\d{1,6}) microbatches and (\d{1,6}) stages")
 _PARALLEL = re.compile(rb"Building device mesh with parallelism: (.*)")
@@ -41,12 +43,17 @@ _MODEL = re.compile(rb"Model (.{1,60}?) size: ([\d,]{1,20}) total parameters")
 _PER_DEVICE = "tps is per device: throughput is tps of the printing rank times the number of ranks"
 
 
-@dataclass(kw_only=True)
-class _Job:
-    """What one job printed so far."""
+def _knows(candidate: Candidate) -> bool:
+    return any(
+        _STEP.search(line) and _RATE.search(line) and b"GiB(" in line
+        for line in (without_prefix(each)[1] for each in candidate.head.split(b"\n"))
+    )
 
-    line: int
-    rank: int | None = None
+
+@dataclass(kw_only=True)
+class _Job(Job):
+    """numbers: of the head. layout, pipeline, world_size: of its mesh. peak_gib: of all ranks. mfu: per cent, by step."""
+
     world_size: int | None = None
     layout: str = ""
     numbers: dict[str, int] = field(default_factory=dict)
@@ -54,97 +61,93 @@ class _Job:
     model: str | None = None
     parameters: int | None = None
     gpu: str | None = None
-    points: list[LoggedStep] = field(default_factory=list)
     steps: set[int] = field(default_factory=set)
     mfu: list[float] = field(default_factory=list)
     peak_gib: float = 0.0
-    completed: bool = False
-    ending: Ending = field(default_factory=Ending)
 
-    @property
-    def under_way(self) -> bool:
-        """Whether it made steps; the first may be logged between what ranks without a prefix print before it."""
-        return len(self.points) > (1 if self.rank is None else 0)
-
-
-def _knows(candidate: Candidate) -> bool:
-    head = candidate.head
-    return b"step:" in head and any(
-        _STEP.search(line) and _RATE.search(line) and b"GiB(" in line
-        for line in (without_prefix(each)[1] for each in head.split(b"\n"))
-    )
-
-
-def _read(source: Candidate) -> Imported:
-    parts, left_out = read_each(source, _knows, _read_file, suffixes=SUFFIXES)
-    return imported_runs("torchtitan_log", source, (run for part in parts for run in part), left_out=left_out)
-
-
-def _read_file(path: Path) -> tuple[ReadRun, ...]:
-    jobs, lines = [_Job(line=1)], LogLines(path)
-    for number, raw in lines:
+    def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
         rank, line = without_prefix(raw)
-        jobs[-1].ending.read(line)
+        self.ending.read(line)
         if b"step:" in line and (found := _STEP.search(line)):
             rate = _RATE.search(line)
-            short = rate is not None and rate.end() == len(line) and jobs[-1].mfu  # other lines went on
+            short = rate is not None and rate.end() == len(line) and self.mfu  # other lines went on
             if rate is None or short or line.count(b"step:") > 1:
                 lines.leave_out(number)
-            else:
-                _step(jobs, number, rank, line, found, rate)
-            continue
-        begins = _BEGINS.search(line) is not None
-        if begins and jobs[-1].under_way and (rank is None or rank == jobs[-1].rank):
-            jobs.append(_Job(line=number))
+                return None
+            return self._step(number, rank, line, {"loss": found[2], "tokens/s/gpu": rate[1]}, int(found[1]))
+        begins, job = _BEGINS.search(line) is not None, self
+        # The first step may be logged between what ranks without a prefix print before it.
+        under_way = len(self.points) > (1 if self.rank is None else 0)
+        if begins and under_way and (rank is None or rank == self.rank):
+            job = type(self)(line=number)
         if begins and (b"Training starts" in line or b"Trainer is" in line):
-            _head(jobs[-1], line)
-        elif b"Training completed" in line:
-            jobs[-1].completed = True
+            job.numbers |= {name: int(found[1]) for name, pattern in _HEAD.items() if (found := pattern.search(line))}
+            job.total = job.numbers.get("total")
+        elif _DONE in line:
+            job.done = True
         else:
-            _facts(jobs[-1], line)
-    jobs[-1].ending.read(lines.rest)
-    jobs[-1].completed = jobs[-1].completed or b"Training completed" in lines.rest
-    timed = [job for job in jobs if job.points]
-    if not timed:
-        raise DataError(
-            f"{path}: no step was logged", why="the log was cut off, or the job exited before its first step"
-        )
-    return tuple(_run(path, job, lines.notes() if job is timed[-1] else (), alone=len(timed) == 1) for job in timed)
+            _facts(job, line)
+        return None if job is self else job
 
+    def finish(self, rest: bytes) -> None:
+        super().finish(rest)
+        self.done = self.done or _DONE in rest
 
-def _step(
-    jobs: list[_Job], number: int, rank: int | None, line: bytes, found: re.Match[bytes], rate: re.Match[bytes]
-) -> None:
-    job = jobs[-1]
-    if memory := _MEMORY.search(line):
-        job.peak_gib = max(job.peak_gib, finite(memory[1]) or 0.0)
-    if job.points and rank != job.rank:
-        return
-    step, tokens = int(found[1]), finite(rate[1])
-    if job.points and rank is None and step in job.steps:
-        return  # of another rank, or again
-    if job.points and step <= job.points[-1].step:
-        job = _Job(line=number, world_size=job.world_size, layout=job.layout, numbers=job.numbers, gpu=job.gpu)
-        job.model, job.parameters, job.pipeline = jobs[-1].model, jobs[-1].parameters, jobs[-1].pipeline
-        jobs.append(job)
-    job.rank = rank
-    job.steps.add(step)
-    values = {"loss": finite(found[2]), "tokens/s/gpu": tokens}
-    job.points.append(LoggedStep(step, values={name: math.nan if v is None else v for name, v in values.items()}))
-    if (mfu := _MFU.search(line)) and (share := finite(mfu[1])):
-        job.mfu.append(share)
+    def _step(self, number: int, rank: int | None, line: bytes, printed: dict[str, bytes], step: int) -> Self | None:
+        if memory := _MEMORY.search(line):
+            self.peak_gib = max(self.peak_gib, finite(memory[1]) or 0.0)
+        if self.points and (rank != self.rank or (rank is None and step in self.steps)):
+            return None  # of another rank, or again
+        job = self
+        if self.points and step <= self.last:
+            again = ("world_size", "layout", "numbers", "gpu", "model", "parameters", "pipeline", "total")
+            job = type(self)(line=number, **{name: getattr(self, name) for name in again})
+        job.rank = rank
+        job.steps.add(step)
+        job.points.append(LoggedStep(step, values={name: number_of(text) for name, text in printed.items()}))
+        if (mfu := _MFU.search(line)) and (share := finite(mfu[1])):
+            job.mfu.append(share)
+        return None if job is self else job
 
+    @property
+    def rates(self) -> list[float]:
+        return [rate for point in self.points if math.isfinite(rate := point.values["tokens/s/gpu"])]
 
-def _head(job: _Job, line: bytes) -> None:
-    for name, pattern in (
-        ("batch", _BATCH),
-        ("local", _LOCAL),
-        ("accumulation", _ACCUMULATION),
-        ("sequence", _SEQUENCE),
-        ("total", _TOTAL),
-    ):
-        if found := pattern.search(line):
-            job.numbers[name] = int(found[1])
+    def step_ns(self) -> Measured | None:
+        batch, sequence = self.numbers.get("batch"), self.numbers.get("sequence")
+        steady = self.rates[1:] or self.rates
+        tokens = median(steady) if steady else 0.0
+        if not (batch and sequence and self.world_size and tokens > 0):
+            return None
+        return Measured(value=batch * sequence / (tokens * self.world_size) * 1e9, n=len(steady))
+
+    def known(self) -> dict[str, Any]:
+        sequence = self.numbers.get("sequence")
+        return {
+            "world_size": self.world_size,
+            "model": self.model,
+            "strategy": self.layout or None,
+            "label": label(self.layout or None, self.world_size),
+            "global_batch": self.numbers.get("batch"),
+            "micro_batch": self.numbers.get("local"),
+            "accumulation": self.numbers.get("accumulation"),
+            "hardware": self.gpu,
+            "device": "cuda",
+            "num_parameters": self.parameters,
+            "step_ns": self.step_ns(),
+            "peak_memory_bytes": round(self.peak_gib * GIB) or None,
+            "mfu": sorted(self.mfu)[len(self.mfu) // 2] / 100 if self.mfu else None,
+            "settings": self.pipeline | ({"sequence_length": sequence} if sequence else {}),
+        }
+
+    def notes(self) -> list[str]:
+        what = "throughput" if self.step_ns() is None else "step time and throughput"
+        return [f"{what} of {counted(len(self.rates), 'logged step')}: {_PER_DEVICE}", *super().notes()]
+
+    def group(self, path: Path) -> str:
+        sequence = self.numbers.get("sequence")
+        parts = [part for part in (self.model, f"sequences of {sequence}" if sequence else None) if part]
+        return ", ".join(parts) or path.parent.name
 
 
 def _facts(job: _Job, line: bytes) -> None:
@@ -169,51 +172,11 @@ def _facts(job: _Job, line: bytes) -> None:
         job.model, job.parameters = found[1].decode(errors="replace"), int(found[2].replace(b",", b""))
 
 
-def _run(path: Path, job: _Job, left_out: Iterable[str], *, alone: bool) -> ReadRun:
-    last, total = job.points[-1].step, job.numbers.get("total")
-    batch, sequence, world = job.numbers.get("batch"), job.numbers.get("sequence"), job.world_size
-    complete = job.completed or last == total
-    status, error = job.ending.status(f"after step {last}" + (f" of {total}" if total else ""), complete=complete)
-    rates = [point.values["tokens/s/gpu"] for point in job.points if math.isfinite(point.values["tokens/s/gpu"])]
-    steady = sorted(rates[1:] or rates)
-    step_ns = None
-    if batch and sequence and world and steady and steady[len(steady) // 2] > 0:
-        tokens = (steady[len(steady) // 2] + steady[(len(steady) - 1) // 2]) / 2
-        step_ns = Measured(value=batch * sequence / (tokens * world) * 1e9, n=len(steady))
-    parts = (job.model, f"sequences of {sequence}" if sequence else None)
-    known: dict[str, Any] = {
-        "status": status,
-        "error": error,
-        "world_size": world,
-        "model": job.model,
-        "strategy": job.layout or None,
-        "label": label(job.layout or None, world),
-        "global_batch": batch,
-        "micro_batch": job.numbers.get("local"),
-        "accumulation": job.numbers.get("accumulation"),
-        "hardware": job.gpu,
-        "device": "cuda",
-        "num_parameters": job.parameters,
-        "step_ns": step_ns,
-        "peak_memory_bytes": round(job.peak_gib * 2**30) or None,
-        "mfu": sorted(job.mfu)[len(job.mfu) // 2] / 100 if job.mfu else None,
-        "settings": dict(job.pipeline),
-    }
-    if sequence:
-        known["settings"] = {**known["settings"], "sequence_length": sequence}
-    what = "throughput" if step_ns is None else "step time and throughput"
-    ends = [] if complete or job.ending.stopped else [f"the log ends at step {last} and does not state why"]
-    return run_of(
-        Scalars(
-            source=f"{path}:{job.line}",
-            run_id=path.stem if alone else f"{path.stem}-line{job.line}",
-            group=", ".join(part for part in parts if part) or path.parent.name,
-            points=job.points,
-            known=known,
-            notes=[f"{what} of {counted(len(rates), 'logged step')}: {_PER_DEVICE}", *ends],
-            unread=tuple(left_out),
-        )
-    )
-
-
-IMPORTER = Importer(title="log of torchtitan", recognises=_knows, read_files=_read, rank=40, marks=("step:",))
+IMPORTER = job_log(
+    "torchtitan_log",
+    title="log of torchtitan",
+    job=lambda line: _Job(line=line),
+    recognises=_knows,
+    marks=("step:",),
+    rank=40,
+)
