@@ -14,7 +14,7 @@ from stepscope.predict.collectives.costs import collective
 from stepscope.predict.collectives.machine import Caller, Fabric, read_fabric
 from stepscope.predict.step.run_rows import SkipRowError, above_zero, gpu_key, whole
 from stepscope.records.imported import Stated
-from stepscope.store.files import require_there
+from stepscope.store.importer import require_there
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import LoggedRun, read_tables
 

@@ -21,7 +21,7 @@ from stepscope.records.calibration import Calibration
 from stepscope.records.prediction import ScalePrediction
 from stepscope.report.render import terminal
 from stepscope.report.views import predicted_step
-from stepscope.store.files import require_there
+from stepscope.store.importer import require_there
 from stepscope.store.layout import ProfileLayout, RunLayout
 
 if TYPE_CHECKING:

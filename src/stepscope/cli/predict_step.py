@@ -324,7 +324,7 @@ def _model_of_job(path: Path) -> TracedModel:
     """Of the first rank's trace. Raises UsageError with what its traces do not show."""
     from stepscope.cli.evidence import traces_of
     from stepscope.results.job_from_traces import model_of_calls, recorded_parameters
-    from stepscope.store.files import require_there
+    from stepscope.store.importer import require_there
     from stepscope.traces.load import load_file, trace_files
     from stepscope.traces.operators import layer_calls
 

@@ -18,8 +18,7 @@ from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, FilesFound, Source, TraceEvidence
 from stepscope.results.joining import join
-from stepscope.store.files import is_about
-from stepscope.store.importer import OTHER_KIND, Candidate
+from stepscope.store.importer import OTHER_KIND, Candidate, is_about
 from stepscope.store.importers import REGISTRY, declared, detect
 from stepscope.store.layout import RunLayout, profiled_job, shown_as
 from stepscope.traces.discover import RANK_FOLDER

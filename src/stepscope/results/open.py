@@ -29,7 +29,7 @@ from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvid
 from stepscope.results.job_folder import Readers, read_folder
 from stepscope.results.joining import as_given, derived, join
 from stepscope.results.profiled_job import read_profiled_job
-from stepscope.store.files import require_there
+from stepscope.store.importer import require_there
 from stepscope.store.layout import RunLayout, profiled_job, shown_as
 from stepscope.store.reader import (
     read_bytes,
@@ -209,7 +209,7 @@ def _profiled(path: Path, read: Callable[[], Evidence]) -> Evidence:
 
 def _traced(path: Path, how: Reading) -> Evidence:
     """What no importer knows is a trace, or nothing that is read here."""
-    from stepscope.store.files import head_of
+    from stepscope.store.importer import head_of
     from stepscope.traces.load import why_no_trace
 
     if path.stat().st_size == 0:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from stepscope.core.errors import UsageError
-from stepscope.store.json_fields import count
+from stepscope.store.reader import count
 from stepscope.store.yaml_loader import read_yaml
 
 MAX_BYTES = 1 << 20

@@ -17,8 +17,7 @@ from stepscope.core.words import counted
 from stepscope.records.imported import LeftOut
 from stepscope.records.nccl import WatchdogTimeout
 from stepscope.records.nouns import Status
-from stepscope.store.files import reading, whole_words
-from stepscope.store.importer import Candidate
+from stepscope.store.importer import Candidate, reading, whole_words
 
 SUFFIXES = (".out", ".log", ".txt", ".err", "")
 PIECE = 1 << 16

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from stepscope.store.files import reading
+from stepscope.store.importer import reading
 from stepscope.store.log_lines import without_prefix
 
 BLOCK_BYTES = 1 << 18

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stepscope.core.errors import DataError
-from stepscope.store.files import reading, whole_words
+from stepscope.store.importer import reading, whole_words
 
 MAX_LINE_BYTES = 1 << 14
 BLOCK_BYTES = 1 << 17

@@ -18,9 +18,8 @@ from typing import Any
 
 from stepscope.core.errors import DataError
 from stepscope.store.columns import COUNTS, REPEATS, SIZES, TIMES, Columns, plain
-from stepscope.store.json_fields import read_json
 from stepscope.store.log_lines import NO_END
-from stepscope.store.reader import read_bytes
+from stepscope.store.reader import read_bytes, read_json
 
 MAX_BYTES = 64 << 20
 DELIMITERS = ",;\t"

@@ -18,7 +18,7 @@ from pathlib import Path
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.machine.peaks import find
 from stepscope.predict.step.model import LatentAttention, ModelShape, find_model
-from stepscope.store.files import require_there
+from stepscope.store.importer import require_there
 
 _NOTHING = {"", "-", "n/a", "na", "nan", "none", "null", "?"}
 _NUMBER = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:e[+-]?\d+)?)\s*(%|k|m|b|t)?")

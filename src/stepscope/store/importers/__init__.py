@@ -13,8 +13,7 @@ from stepscope.core.errors import DataError
 from stepscope.core.registry import Registry
 from stepscope.core.words import nearest_path
 from stepscope.records.imported import Imported, Stated
-from stepscope.store.files import is_about
-from stepscope.store.importer import LOOKED_AT, Candidate, Form, Importer, holds_traces
+from stepscope.store.importer import LOOKED_AT, Candidate, Form, Importer, holds_traces, is_about
 
 REGISTRY: Registry[Importer] = Registry("stepscope.store.importers", "IMPORTER", "importer")
 

@@ -19,8 +19,7 @@ from stepscope.core.errors import DataError, UsageError
 from stepscope.records import codec
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nccl import DTYPES, OPS, FlightDump, FlightEntry, FlightGroup, Kept
-from stepscope.store.files import PROTOCOL_MARK, plain_values
-from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importer import PROTOCOL_MARK, Candidate, Importer, plain_values
 from stepscope.store.reader import read_bytes
 
 MAJOR_VERSION = "2"

@@ -13,7 +13,7 @@ from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, LeftOut
 from stepscope.records.nouns import Measured
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.json_fields import Fields, finite, read_fields
+from stepscope.store.reader import Fields, finite, read_fields
 from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, run_of, slug
 
 FILE = "trainer_state.json"

@@ -15,8 +15,7 @@ import msgspec
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted
 from stepscope.records.imported import GRADIENT, OPTIMIZER, PARAMETER, Imported, LeftOut, MemorySnapshot
-from stepscope.store.files import PROTOCOL_MARK, plain_values
-from stepscope.store.importer import Candidate, Importer
+from stepscope.store.importer import PROTOCOL_MARK, Candidate, Importer, plain_values
 from stepscope.store.memory_history import (
     AllocatorEvent,
     Bytes,

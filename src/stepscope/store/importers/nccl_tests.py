@@ -23,7 +23,6 @@ from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.nccl import NcclDebug
 from stepscope.store.comm_table import UNKNOWN
 from stepscope.store.importer import Candidate, Importer
-from stepscope.store.json_fields import finite, read_json, whole
 from stepscope.store.nccl_log import read_nccl_debug
 from stepscope.store.nccl_tests_facts import Facts, facts_of
 from stepscope.store.nccl_tests_log import (
@@ -38,6 +37,7 @@ from stepscope.store.nccl_tests_log import (
     half_unit,
     read_tables,
 )
+from stepscope.store.reader import finite, read_json, whole
 
 _PROGRAM = re.compile(r"(\w+)_perf$")
 

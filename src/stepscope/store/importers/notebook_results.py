@@ -24,7 +24,7 @@ from stepscope.records.imported import Imported
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch, TrainingRun
 from stepscope.store.importer import Candidate, Importer, read_each
-from stepscope.store.json_fields import count, finite, positive, read_json
+from stepscope.store.reader import count, finite, positive, read_json
 from stepscope.store.stated import with_stated
 from stepscope.store.training_runs import SECOND, label, slug, with_unique_ids
 

@@ -26,7 +26,7 @@ from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.comm_table import UNKNOWN, mean_row
 from stepscope.store.importer import Candidate, Importer, read_each
-from stepscope.store.json_fields import Fields, read_fields
+from stepscope.store.reader import Fields, read_fields
 from stepscope.store.stated import with_stated
 from stepscope.store.training_runs import (
     MS,

@@ -34,8 +34,7 @@ from stepscope.store.columns import (
     require_meanings,
 )
 from stepscope.store.comm_table import comm_rows_of
-from stepscope.store.files import is_about
-from stepscope.store.importer import Candidate, Importer, read_each
+from stepscope.store.importer import Candidate, Importer, is_about, read_each
 from stepscope.store.stated import with_stated
 from stepscope.store.table_runs import runs_of
 from stepscope.store.tables import TableLine, TextTable, headers, lines_of, number, read_tables
