@@ -34,7 +34,7 @@ MOST = {
     "report": (14000, 52),
     "results": (9700, 42),
     "stats": (1300, 6),
-    "store": (10700, 43),
+    "store": (10600, 41),
     "strategies": (1300, 12),
     "traces": (13200, 45),
     "workloads": (700, 6),

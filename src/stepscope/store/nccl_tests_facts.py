@@ -41,13 +41,16 @@ class Facts:
 
 
 def facts_of(table: LoggedRun, name: str, stated: Stated) -> Facts:
-    """Raises UsageError where the log leaves the number of ranks or the collective open, DataError where it contradicts."""
+    """Raises UsageError where the log leaves the number of ranks or the collective open, DataError where it contradicts.
+
+    The caller puts the log's name before what a DataError says.
+    """
     notes: list[str] = []
     listed = _listed(table)
     given = _stated_ranks(name, stated)
     if listed and given and listed != given:
         raise DataError(
-            f"{name}: its list of devices has {counted(listed, 'rank')}, but --world-size states {given}",
+            f"its list of devices has {counted(listed, 'rank')}, but --world-size states {given}",
             fix=f"leave out --world-size for {name}",
         )
     span = _printed_factor(table)
@@ -157,7 +160,7 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
     if table.started is not None:
         if table.started not in PROGRAMS:
             raise DataError(
-                f"{name}: {table.started}_perf is not a collective that stepscope knows",
+                f"{table.started}_perf is not a collective that stepscope knows",
                 why=f"known are {', '.join(PROGRAMS)}",
             )
         return PROGRAMS[table.started]
@@ -174,7 +177,7 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
         if seen and ranks is not None:
             seen += f"{called} on {counted(ranks, 'rank')} has {OF_WHOLE_BUFFERS[called](ranks):.4g}, "
         raise DataError(
-            f"{name}: the collective is unknown",
+            "the collective is unknown",
             why=f"its name says {called}, which does not fit: {seen}"
             f"reductions: {', '.join(sorted({r.redop or 'none' for r in table.rows}))}",
             fix="rename the file after its program (all_reduce.log), and correct --world-size if you gave it",
@@ -185,7 +188,7 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
     if len(certain) == 1:
         return certain[0]
     raise DataError(
-        f"{name}: the collective is unknown",
+        "the collective is unknown",
         why="neither the log nor the file name states it" + (f"; it can be {', '.join(certain)}" if certain else ""),
         fix="rename the file after its program: all_gather.log",
     )

@@ -187,8 +187,8 @@ def _import(source: Candidate) -> Imported:
                 unknown.append(error)
                 continue
             except DataError as error:
-                damaged.append(error)
-                left_out.append(LeftOut(path=str(file), reason=error.what.removeprefix(f"{title}: ")))
+                damaged.append(DataError(f"{title}: {error.what}", why=error.why, fix=error.fix))
+                left_out.append(LeftOut(path=str(file), reason=error.what))
                 continue
             rows += read.rows
             notes += [f"{title}: {note}" for note in read.notes]
@@ -249,7 +249,7 @@ def _table(table: LoggedRun, name: str, stated: Stated) -> _Read:
         )
         table.rows = [row for row in table.rows if row not in others]
     if not table.rows:
-        raise DataError(f"{name}: {notes[0]}", fix="copy the log again; if it holds several jobs, split it")
+        raise DataError(notes[0], fix="copy the log again; if it holds several jobs, split it")
     ways = (("out of place", False), ("in place", True))
     rows = [
         row
