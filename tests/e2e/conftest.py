@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.runs import Cli
+from tests.e2e.runs import Cli, Here
 
 
 @pytest.fixture
@@ -32,6 +32,6 @@ def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
 
 
 @pytest.fixture
-def stepscope(cli: Cli) -> Cli:
-    """For tests that only call commands."""
-    return cli
+def here(tmp_path: Path) -> Here:
+    """For commands that start no ranks."""
+    return Here(tmp_path)

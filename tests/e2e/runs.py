@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import shutil
@@ -11,13 +12,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from tests.torch_forks import CHECKOUT, ForkedPopen, shared_server
 
+from stepscope.cli import console
+from stepscope.cli.main import main
 from stepscope.results.run_figures import bench_rows
 from stepscope.results.runs import read_runs
 
@@ -53,7 +58,55 @@ def torch_facts() -> Path:
     return folder
 
 
-class Cli:
+class Place:
+    """A folder in which commands run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def matrix(self, text: str, *, name: str = "matrix.yaml", **measure: object) -> str:
+        """Write a small matrix file, one quick cell and whatever sections the test adds; its name."""
+        settings = {"warmup": 2, "budget_s": 5, "timeout_s": 60} | measure
+        (self.folder / name).write_text(
+            "version: 1\n"
+            "base: {workload: mlp, model: {size: tiny}, dataset: synthetic, dataset_options: {samples: 512},\n"
+            "       lr: 0.05, global_batch: 32, steps: 20, world_size: 2}\n"
+            "axes: {strategy: [naive]}\n"
+            f"{text}\n"
+            f"measure: {json.dumps(settings)}\n"
+            "launch: {threads_per_rank: 1}\n"  # threads of a rank on its own wait actively, for long on a busy machine
+        )
+        return name
+
+
+class Here(Place):
+    """``stepscope`` in this process, for commands that start no ranks: what they print and end with."""
+
+    def __call__(self, *arguments: str, **environ: str) -> Done:
+        out, err, code = io.StringIO(), io.StringIO(), 0
+        with (
+            chdir(self.folder),
+            patch.dict(os.environ, {"COLUMNS": "160", "XDG_CACHE_HOME": str(self.folder / "cache"), **environ}),
+            patch.object(sys, "argv", ["stepscope", *arguments]),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            try:
+                _forget_consoles()
+                main()
+            except SystemExit as ended:
+                code = int(ended.code or 0)
+            finally:
+                _forget_consoles()
+        return Done(code, out.getvalue(), err.getvalue())
+
+
+def _forget_consoles() -> None:
+    console.out.cache_clear()
+    console.err.cache_clear()
+
+
+class Cli(Place):
     """``stepscope`` in a folder of its own, with the faulty workload installed and warnings as errors in ranks.
 
     Processes are forks of one that has imported torch (tests/torch_forks.py), unless ``fresh``: then they start as a
@@ -61,7 +114,7 @@ class Cli:
     """
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.fresh = fresh
         self._running: list[subprocess.Popen[str]] = []
         plugins = folder / "plugins"
@@ -117,20 +170,6 @@ class Cli:
             if process.stdout is not None and not process.stdout.closed:
                 process.communicate()
 
-    def matrix(self, text: str, *, name: str = "matrix.yaml", **measure: object) -> str:
-        """Write a small matrix file, one quick cell and whatever sections the test adds; its name."""
-        settings = {"warmup": 2, "budget_s": 5, "timeout_s": 60} | measure
-        (self.folder / name).write_text(
-            "version: 1\n"
-            "base: {workload: mlp, model: {size: tiny}, dataset: synthetic, dataset_options: {samples: 512},\n"
-            "       lr: 0.05, global_batch: 32, steps: 20, world_size: 2}\n"
-            "axes: {strategy: [naive]}\n"
-            f"{text}\n"
-            f"measure: {json.dumps(settings)}\n"
-            "launch: {threads_per_rank: 1}\n"  # threads of a rank on its own wait actively, for long on a busy machine
-        )
-        return name
-
 
 def results(run: Path) -> list[dict[str, Any]]:
     """The rows of a run folder as ``--json`` prints them, of cells and of collectives."""
@@ -154,6 +193,11 @@ def by_cell(run: Path) -> dict[str, dict[str, Any]]:
 
 def status_of(run: Path, row: dict[str, Any]) -> dict[str, Any]:
     return json.loads((run / "cells" / row["cell_id"] / "status.json").read_text())
+
+
+def summaries_of(run: Path, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each rank of a cell said of itself at the end."""
+    return [json.loads(path.read_text()) for path in sorted((run / "cells" / row["cell_id"]).glob("rank-*.json"))]
 
 
 def samples_of(run: Path, row: dict[str, Any], rank: int) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.e2e.runs import Cli, Done, by_cell, results, samples_of, status_of
+from tests.e2e.runs import Cli, Done, Here, by_cell, results, samples_of, status_of, summaries_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.dist, pytest.mark.timeout(300)]
 
@@ -41,22 +41,20 @@ def test_json_is_one_document_with_the_rows_of_results_jsonl(profiled: tuple[Don
         assert [row["cell_id"] for row in csv.DictReader(file)] == [row["cell_id"] for row in kept]
 
 
-def test_fixed_numbers_of_steps_are_obeyed_exactly_on_every_rank(profiled: tuple[Done, Path]) -> None:
+def test_steps_are_as_many_as_asked_for_their_phases_sum_and_collectives_are_as_planned(
+    profiled: tuple[Done, Path],
+) -> None:
     _, run = profiled
-    row = by_cell(run)["mlp-naive-w2"]
     for rank in (0, 1):
-        samples = samples_of(run, row, rank)
+        samples = samples_of(run, by_cell(run)["mlp-naive-w2"], rank)
         assert sum(s["warmup"] for s in samples) == 4
         assert sum(not s["warmup"] and s["full"] for s in samples) == 20
-
-
-def test_the_phases_of_every_sample_sum_to_its_step(profiled: tuple[Done, Path]) -> None:
-    _, run = profiled
     for row in results(run):
-        if row["status"] != "ok":
-            continue
-        for sample in samples_of(run, row, 0):
-            assert sum(sample[phase] for phase in PHASES) == sample["step_ns"]
+        if row["status"] == "ok":
+            for sample in samples_of(run, row, 0):
+                assert sum(sample[phase] for phase in PHASES) == sample["step_ns"]
+            (summary, *_) = summaries_of(run, row)
+            assert summary["plan_check"]["matches"], summary["plan_check"]
 
 
 def test_every_sample_is_trained_on_once_per_epoch_over_all_ranks(profiled: tuple[Done, Path]) -> None:
@@ -64,17 +62,9 @@ def test_every_sample_is_trained_on_once_per_epoch_over_all_ranks(profiled: tupl
     row = by_cell(run)["mlp-bucketed-w2"]
     assert row["dataset_size"] == 500
     assert sum(row["samples_seen_per_rank"]) == 500
-    summaries = [json.loads((run / "cells" / row["cell_id"] / f"rank-0000{r}.json").read_text()) for r in (0, 1)]
+    summaries = summaries_of(run, row)
     assert len({s["parameter_checksum"] for s in summaries}) == 1
     assert sum(s["epochs"][-1]["distinct_samples_seen"] for s in summaries) == 500
-
-
-def test_the_observed_collectives_are_those_that_the_strategy_planned(profiled: tuple[Done, Path]) -> None:
-    _, run = profiled
-    for row in results(run):
-        if row["status"] == "ok":
-            summary = json.loads((run / "cells" / row["cell_id"] / "rank-00000.json").read_text())
-            assert summary["plan_check"]["matches"], summary["plan_check"]
 
 
 def test_what_cannot_run_here_is_unsupported_with_the_reason(profiled: tuple[Done, Path]) -> None:
@@ -117,35 +107,24 @@ def test_speedup_is_against_the_one_rank_cell_of_the_same_settings(profiled: tup
     assert mixed["speedup"] is None, "no baseline of its precision and accumulation: unknown, not 1"
 
 
-def test_the_same_cells_in_another_order_give_bitwise_the_same_losses(shared_cli: Cli, profiled) -> None:
+def test_the_same_cells_in_another_order_and_in_rounds_give_bitwise_the_same_losses(
+    shared_cli: Cli, profiled: tuple[Done, Path]
+) -> None:
     _, run = profiled
     name = shared_cli.matrix("include:\n  - {strategy: bucketed, steps: null, epochs: 2, dataset_options: {samples: 500}}\n"
-                             "  - {strategy: single, world_size: 1}", name="other.yaml", warmup=4)  # fmt: skip
+                             "  - {strategy: single, world_size: 1}", name="other.yaml", warmup=4, rounds=2)  # fmt: skip
     path = shared_cli.folder / name
     path.write_text(path.read_text().replace("[naive]", "[ddp, naive]"))
     done = shared_cli("bench", name, "-o", "again")
     assert done.code == 0, done.err
     first, second = by_cell(run), by_cell(shared_cli.folder / "again")
     for key in ("mlp-naive-w2", "mlp-bucketed-w2", "mlp-single-w1"):
-        losses = [
-            [s["loss_sum"] for s in samples_of(folder, found[key], 0)]
-            for folder, found in ((run, first), (shared_cli.folder / "again", second))
-        ]
-        assert losses[0] == losses[1]
+        once = [s["loss_sum"] for s in samples_of(run, first[key], 0)]
+        again = samples_of(shared_cli.folder / "again", second[key], 0)
         assert first[key]["cell_id"] == second[key]["cell_id"]
-
-
-def test_rounds_repeat_the_cells_in_turn_and_give_the_same_losses(cli: Cli) -> None:
-    name = cli.matrix("include: [{strategy: bucketed, steps: null, epochs: 2}]", rounds=2)
-    done = cli("bench", name, "-o", "run")
-    assert done.code == 0, done.err
-    run = cli.folder / "run"
-    for row in results(run):
-        samples = samples_of(run, row, 0)
-        first = [s["loss_sum"] for s in samples if s["round"] == 0]
-        second = [s["loss_sum"] for s in samples if s["round"] == 1]
-        assert first == second
-        assert len(first) >= 22
+        assert len(once) >= 22
+        for number in (0, 1):
+            assert [s["loss_sum"] for s in again if s["round"] == number] == once
 
 
 def test_one_and_two_ranks_train_on_the_same_windows(profiled: tuple[Done, Path]) -> None:
@@ -160,14 +139,14 @@ def test_one_and_two_ranks_train_on_the_same_windows(profiled: tuple[Done, Path]
     assert both == pytest.approx(alone, rel=1e-4)
 
 
-def test_mistakes_of_a_file_are_listed_together_with_line_and_suggestion(cli: Cli) -> None:
-    (cli.folder / "bad.yaml").write_text(
+def test_mistakes_of_a_file_are_listed_together_with_line_and_suggestion(here: Here) -> None:
+    (here.folder / "bad.yaml").write_text(
         "version: 1\n"
         "base: {workload: mpl, dataset: synthetic, global_batch: 33, steps: 10, lr: fast, world_size: 2}\n"
         "axes: {strategy: [naiv, ddp]}\n"
         "mesure: {warmup: 3}\n"
     )
-    done = cli("bench", "bad.yaml")
+    done = here("bench", "bad.yaml")
     assert done.code == 2
     for words in ("bad.yaml:2", "did you mean 'mlp'", "did you mean 'naive'", "did you mean 'measure'", "lr"):
         assert words in done.err, done.err
@@ -175,48 +154,52 @@ def test_mistakes_of_a_file_are_listed_together_with_line_and_suggestion(cli: Cl
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("line", "code", "words"),
     [
-        (["bench"], 2, "--preset NAME"),
-        (["bench", "--preset", "quick", "--set", "launch.device=cuda"], 3, "GPU"),
-        (["bench", "--preset", "mnist", "--data-dir", "nowhere"], 2, "nowhere"),
-        (["bench", "--preset", "quick", "-o", "/dev/null"], 3, "/dev/null is not a folder"),
+        ("", 2, "--preset NAME"),
+        ("--preset quick --set launch.device=cuda", 3, "GPU"),
+        ("--preset mnist --data-dir nowhere", 2, "nowhere"),
+        ("--preset quick --set base.global_batch=1", 2, "global_batch"),
+        ("--preset quick -o /dev/null", 3, "/dev/null is not a folder"),
+        ("matrix.yaml -o taken/run", 3, "write to another folder"),
+        ("matrix.yaml -o mine", 2, "not a run folder"),
     ],
 )
-def test_a_users_mistake_is_one_message_with_its_exit_code(
-    arguments: list[str], code: int, words: str, cli: Cli
-) -> None:
-    done = cli(*arguments, CUDA_VISIBLE_DEVICES="")
-    assert done.code == code, done.err
-    assert words in done.err
-    assert "Traceback" not in done.err
-    assert done.out == ""
-
-
-def test_a_batch_smaller_than_the_world_is_refused_before_anything_starts(cli: Cli) -> None:
-    done = cli("bench", "--preset", "quick", "--set", "base.global_batch=1")
-    assert done.code == 2
-    assert "global_batch" in done.err
-
-
-def test_an_unwritable_run_folder_is_refused_with_a_fix(cli: Cli) -> None:
+def test_a_users_mistake_is_one_message_with_its_exit_code(line: str, code: int, words: str, cli: Cli) -> None:
+    cli.matrix("")
     (cli.folder / "taken").write_text("a file")
-    done = cli("bench", cli.matrix(""), "-o", "taken/run")
-    assert done.code == 3
-    assert "write to another folder" in done.err
     (cli.folder / "mine").mkdir()
     (cli.folder / "mine" / "thesis.txt").write_text("x")
-    done = cli("bench", cli.matrix(""), "-o", "mine")
+    done = cli("bench", *line.split(), CUDA_VISIBLE_DEVICES="")
+    assert (done.code, done.out) == (code, ""), done.err
+    assert words in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}, ("-o DIR",)),
+        ({"WORLD_SIZE": "1"}, ("LOCAL_RANK, MASTER_ADDR and MASTER_PORT are not", "unset RANK WORLD_SIZE")),
+    ],
+)
+def test_inside_a_world_the_folder_must_be_named_and_a_left_over_one_is_refused(
+    cli: Cli, variables: dict[str, str], words: tuple[str, ...]
+) -> None:
+    folder = ("-o", "run") if len(words) == 2 else ()
+    done = cli("bench", cli.matrix(""), *folder, RANK="0", **variables)
     assert done.code == 2
-    assert "not a run folder" in done.err
+    assert all(each in done.err for each in words), done.err
+    assert not (cli.folder / "run").exists()
 
 
 def test_plan_prints_cells_and_time_and_runs_nothing(cli: Cli) -> None:
-    done = cli("bench", cli.matrix(MATRIX), "--plan")
+    done = cli("bench", cli.matrix(MATRIX), "--plan", COLUMNS="")
     assert done.code == 0
     assert "cells to run" in done.out
     assert "unsupported" in done.out
     assert not (cli.folder / "stepscope-runs").exists()
+    assert max(len(line) for line in done.out.splitlines()) > 120, "never cut where COLUMNS is not set"
 
 
 @pytest.mark.usefixtures("profiled")
@@ -230,18 +213,12 @@ def test_plan_in_a_finished_run_counts_only_what_is_missing(shared_cli: Cli) -> 
 
 
 @pytest.mark.parametrize("columns", [60, 90])
-def test_a_table_in_a_pipe_is_as_wide_as_columns_says(cli: Cli, columns: int) -> None:
-    lines = cli("bench", "--preset", "quick", "--plan", COLUMNS=str(columns)).out.splitlines()
+def test_a_table_in_a_pipe_is_as_wide_as_columns_says(here: Here, columns: int) -> None:
+    lines = here("bench", "--preset", "quick", "--plan", COLUMNS=str(columns)).out.splitlines()
     assert max(len(line) for line in lines[:-1]) <= columns
     text = " ".join(" ".join(lines).split())
     assert "bucketed," in text
     assert "…" not in text
-
-
-def test_a_table_in_a_pipe_is_never_cut_where_columns_is_not_set(cli: Cli) -> None:
-    name = cli.matrix("include: [{strategy: ddp, strategy_options: {hook: powersgd, bucket_cap_mb: 0.001}}]")
-    out = cli("bench", name, "--plan", COLUMNS="").out
-    assert max(len(line) for line in out.splitlines()) > 120
 
 
 def test_profiling_a_finished_run_measures_again_and_says_so(cli: Cli) -> None:
@@ -302,28 +279,6 @@ def test_a_rank_that_fails_in_a_joined_world_is_named(cli: Cli) -> None:
     assert found["mlp-ddp-w2"]["status"] == "interrupted"
 
 
-def test_inside_a_world_the_run_folder_must_be_named(cli: Cli) -> None:
-    done = cli(
-        "bench",
-        cli.matrix(""),
-        RANK="0",
-        WORLD_SIZE="2",
-        LOCAL_RANK="0",
-        MASTER_ADDR="localhost",
-        MASTER_PORT="29500",
-    )
-    assert done.code == 2
-    assert "-o DIR" in done.err
-
-
-def test_variables_left_over_from_a_world_are_named_before_anything_starts(cli: Cli) -> None:
-    done = cli("bench", cli.matrix(""), "-o", "run", RANK="0", WORLD_SIZE="1")
-    assert done.code == 2
-    assert "LOCAL_RANK, MASTER_ADDR and MASTER_PORT are not" in done.err
-    assert "unset RANK WORLD_SIZE" in done.err
-    assert not (cli.folder / "run").exists()
-
-
 def test_a_planted_fault_costs_its_rank_real_time_and_is_part_of_the_cell(cli: Cli) -> None:
     name = cli.matrix("", warmup=3)
     arguments = ("bench", name, "-o", "run", "--inject", "slow_rank=1:25ms", "--inject", "loader=5ms")
@@ -335,7 +290,7 @@ def test_a_planted_fault_costs_its_rank_real_time_and_is_part_of_the_cell(cli: C
     assert min(s["forward_ns"] for s in timed[1]) >= 25e6, "rank 1 computes that much longer in every step"
     assert min(s["data_wait_ns"] for rank in timed for s in rank) >= 5e6, "and every rank waits for its batches"
     assert min(s["step_ns"] for s in timed[0]) >= 25e6, "rank 0 waits for it"
-    summaries = [json.loads((run / "cells" / row["cell_id"] / f"rank-0000{r}.json").read_text()) for r in (0, 1)]
+    summaries = summaries_of(run, row)
     assert [sorted(s["planted_ns"]) for s in summaries] == [["loader"], ["loader", "slow_rank"]]
     assert any("slow_rank=1:25ms,loader=5ms" in note for note in row["notes"]), "the table says what was planted"
     assert "0 cells to run, 1 kept" in cli(*arguments).err

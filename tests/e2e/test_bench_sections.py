@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.runs import Cli, Done
+from tests.e2e.runs import Cli, Done, Here
 
 pytestmark = [pytest.mark.e2e, pytest.mark.dist, pytest.mark.timeout(300)]
 
@@ -79,49 +79,32 @@ def test_everything_again_finds_all_of_it_there(whole: tuple[Cli, Done]) -> None
     assert again.code == 0, again.err
     assert "0 cells to run" in again.err
     assert again.json()["results"] == before.json()["results"]
-
-
-def test_the_terminal_has_a_heading_for_each_section_and_the_recommendations_last(whole: tuple[Cli, Done]) -> None:
-    cli, _ = whole
     lines = cli("bench", "both.yaml", "-o", "run").out.splitlines()
     headings = [line for line in lines if line in ("comm", "memory", "growth", "recommendations")]
-    assert headings == ["comm", "memory", "growth", "recommendations"]
-
-
-def test_report_and_diagnose_read_all_of_it(whole: tuple[Cli, Done]) -> None:
-    cli, _ = whole
+    assert headings == ["comm", "memory", "growth", "recommendations"], "the recommendations last"
     assert cli("report", "run", "-o", "page", "--csv", "--html").code == 0
-    links = (cli.folder / "page" / "links.csv").read_text().splitlines()
-    assert len(links) == 4
+    assert len((cli.folder / "page" / "links.csv").read_text().splitlines()) == 4
     assert (cli.folder / "page" / "memory_batches.csv").exists()
-    found = cli("diagnose", "run", "--json").json()
-    assert {Path(source["path"]).name for source in found["sources"]} == {"run", "comm"}
+    sources = cli("diagnose", "run", "--json").json()["sources"]
+    assert {Path(source["path"]).name for source in sources} == {"run", "comm"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("both.yaml", "--only", "memory,nothing"), "Known: comm, growth, memory"),
-        (("both.yaml", "--only", ","), "comm, memory, growth"),
-        (("--preset", "quick", "--only", "memory"), "no sections"),
+        ("both.yaml --only memory,nothing", "Known: comm, growth, memory"),
+        ("both.yaml --only ,", "comm, memory, growth"),
+        ("--preset quick --only memory", "no sections"),
+        ("both.yaml -o run", "--only comm, then --only memory,growth"),
     ],
 )
-def test_a_section_that_is_not_there_is_refused_with_those_that_are(
-    first: tuple[Cli, Done], arguments: tuple[str, ...], said: str
-) -> None:
-    cli, _ = first
-    done = cli("bench", *arguments)
-    assert done.code == 2
-    assert said in done.err
-
-
-def test_a_world_that_a_launcher_started_runs_the_sweep_and_the_cells_one_after_the_other(cli: Cli) -> None:
-    (cli.folder / "both.yaml").write_text(SECTIONED)
+def test_sections_that_cannot_be_run_are_refused_with_those_that_can(here: Here, arguments: str, said: str) -> None:
+    """The last: in a world that a launcher started, the sweep and the cells run one after the other."""
+    (here.folder / "both.yaml").write_text(SECTIONED)
     world = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29599"}
-    done = cli("bench", "both.yaml", "-o", "run", **world)
-    assert done.code == 2
-    assert "--only comm, then --only memory,growth" in done.err
-    assert not (cli.folder / "run").exists()
+    done = here("bench", *arguments.split(), **(world if "-o" in arguments else {}))
+    assert (done.code, said in done.err) == (2, True), done.err
+    assert not (here.folder / "run").exists()
 
 
 @pytest.mark.long

@@ -18,10 +18,10 @@ def leftovers(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith("stepscope-quick-")]
 
 
-def test_two_ranks_train_for_some_seconds_and_leave_nothing(stepscope: Cli, tmp_path: Path) -> None:
+def test_two_ranks_train_for_some_seconds_and_leave_nothing(cli: Cli, tmp_path: Path) -> None:
     place = tmp_path / "tmp"
     place.mkdir()
-    done = stepscope("doctor", "--quick", "--ranks", "2", "--json", TMPDIR=str(place))
+    done = cli("doctor", "--quick", "--ranks", "2", "--json", TMPDIR=str(place))
     assert done.code == 0, done.err
     found = done.json()
     assert found["schema"] == "stepscope.doctor_quick/1"
@@ -37,10 +37,10 @@ def test_two_ranks_train_for_some_seconds_and_leave_nothing(stepscope: Cli, tmp_
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_at_once_and_leaves_nothing(stepscope: Cli, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_it_at_once_and_leaves_nothing(cli: Cli, tmp_path: Path, number: signal.Signals) -> None:
     place = tmp_path / "tmp"
     place.mkdir()
-    process = stepscope.start("doctor", "--quick", TMPDIR=str(place))
+    process = cli.start("doctor", "--quick", TMPDIR=str(place))
     beat = wait_for(lambda: list(place.glob("stepscope-quick-*/run/cells/*/heartbeat-00001")), process)
     assert beat
     ranks = psutil.Process(process.pid).children(recursive=True)

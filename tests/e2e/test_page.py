@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -48,31 +49,38 @@ def chromium() -> Iterator[Any]:
 
 
 class Watched:
-    """A page with everything that it asked for and complained of."""
+    """An open page with everything that it asked for and complained of."""
 
-    def __init__(self, chromium: Any, **context: Any) -> None:
-        self.context = chromium.new_context(**context)
-        self.page = self.context.new_page()
+    def __init__(self, page: Any, path: Path) -> None:
+        self.page = page
         self.requests: list[str] = []
         self.complaints: list[str] = []
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: self.complaints.append(dialog.message))
+        page.goto(path.as_uri())
 
-    def open(self, path: Path) -> Any:
-        self.page.goto(path.as_uri())
-        return self.page
+
+Visit = Callable[..., Watched]
 
 
 @pytest.fixture
-def watched(chromium: Any) -> Iterator[Watched]:
-    found = Watched(chromium, viewport={"width": 1200, "height": 900})
-    yield found
-    found.context.close()
+def visit(chromium: Any) -> Iterator[Visit]:
+    """Opens a page; settings are of playwright's browser context."""
+    with ExitStack() as closed:
+
+        def visit(path: Path, *, width: int = 1200, height: int = 900, **settings: Any) -> Watched:
+            context = chromium.new_context(viewport={"width": width, "height": height}, **settings)
+            closed.callback(context.close)
+            return Watched(context.new_page(), path)
+
+        yield visit
 
 
-def test_the_page_asks_for_nothing_and_complains_of_nothing(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_the_page_asks_for_nothing_and_complains_of_nothing(visit: Visit, page_file: Path) -> None:
+    watched = visit(page_file)
+    page = watched.page
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     page.locator("#theme").click()
     page.locator("details").first.locator("summary").click()
@@ -83,8 +91,9 @@ def test_the_page_asks_for_nothing_and_complains_of_nothing(watched: Watched, pa
     assert watched.complaints == []
 
 
-def test_the_policy_stops_what_would_ask(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_the_policy_stops_what_would_ask(visit: Visit, page_file: Path) -> None:
+    watched = visit(page_file)
+    page = watched.page
     page.evaluate("""() => {
       const image = new Image(); image.src = "http://127.0.0.1:9/x.png"; document.body.append(image);
       const script = document.createElement("script"); script.textContent = "window.ran = 1"; document.body.append(script);
@@ -95,13 +104,13 @@ def test_the_policy_stops_what_would_ask(watched: Watched, page_file: Path) -> N
     assert len(watched.complaints) >= 3
 
 
-def test_hostile_names_run_nothing(watched: Watched, tmp_path: Path) -> None:
+def test_hostile_names_run_nothing(visit: Visit, tmp_path: Path) -> None:
     from tests.unit.report.page.test_page_text import hostile
 
     evidence, diagnosis, bad = hostile()
-    watched.page.on("dialog", lambda dialog: watched.complaints.append(dialog.message))
     path = write_page(tmp_path / "bad.html", title=bad, evidence=evidence, diagnosis=diagnosis)
-    page = watched.open(path)
+    watched = visit(path)
+    page = watched.page
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     for name in ("#timeline-canvas", "figure.chart svg"):
         page.locator(name).first.hover()
@@ -112,8 +121,8 @@ def test_hostile_names_run_nothing(watched: Watched, tmp_path: Path) -> None:
     assert bad[:30] in page.locator("h1").inner_text()
 
 
-def test_timeline_draws_every_rank_and_no_more_than_there_are_pixels(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_timeline_draws_every_rank_and_no_more_than_there_are_pixels(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file).page
     work = page.evaluate(MANY_SPANS)
     assert work["spans"] == 8 * 100_000
     columns = page.evaluate("document.getElementById('timeline-canvas').width")
@@ -128,8 +137,8 @@ def test_timeline_draws_every_rank_and_no_more_than_there_are_pixels(watched: Wa
     assert 0 < float(shown["to"]) - float(shown["from"]) < 1e9 / 100
 
 
-def test_timeline_pixels_are_the_kinds_colours(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_timeline_pixels_are_the_kinds_colours(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file).page
     found = page.evaluate("""() => {
       const spans = (from, to) => ({ starts: Float64Array.of(from), ends: Float64Array.of(to) });
       const none = { starts: [], ends: [] };
@@ -152,8 +161,8 @@ def test_timeline_pixels_are_the_kinds_colours(watched: Watched, page_file: Path
     assert below == "0,0,0"  # nothing painted: the page's ground shows
 
 
-def test_timeline_is_walked_by_keys_and_filtered_by_its_legend(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_timeline_is_walked_by_keys_and_filtered_by_its_legend(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file).page
     canvas = page.locator("#timeline-canvas")
     canvas.focus()
     page.keyboard.press("ArrowDown")
@@ -186,20 +195,19 @@ def straggler_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(folder / "report.html", title="late", evidence=evidence, diagnosis=diagnose(evidence))
 
 
-def test_the_verdict_and_the_worst_jobs_timeline_are_on_the_first_screen(chromium: Any, straggler_page: Path) -> None:
-    found = Watched(chromium, viewport={"width": 1440, "height": 900})
-    page = found.open(straggler_page)
+def test_the_verdict_and_the_worst_jobs_timeline_are_on_the_first_screen(visit: Visit, straggler_page: Path) -> None:
+    page = visit(straggler_page, width=1440).page
     assert page.locator("#verdict").inner_text().startswith("Straggler: rank 1 ")
     assert page.locator("#timeline-job option").all_inner_texts() == ["later", "late"]
     box = page.locator("#timeline-canvas").bounding_box()
     assert box["y"] + box["height"] < 900
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     assert page.locator("nav").bounding_box()["y"] == 0
-    found.context.close()
 
 
-def test_a_finding_links_to_its_rank_and_its_stretch_of_time(watched: Watched, straggler_page: Path) -> None:
-    page = watched.open(straggler_page)
+def test_a_finding_links_to_its_rank_and_its_stretch_of_time(visit: Visit, straggler_page: Path) -> None:
+    watched = visit(straggler_page)
+    page = watched.page
     canvas = page.locator("#timeline-canvas")
     page.locator("#timeline-job").select_option("1")
     whole = float(canvas.get_attribute("data-to"))
@@ -215,8 +223,8 @@ def test_a_finding_links_to_its_rank_and_its_stretch_of_time(watched: Watched, s
     assert watched.complaints == []
 
 
-def test_a_click_pins_what_is_there_until_the_next(watched: Watched, straggler_page: Path) -> None:
-    page = watched.open(straggler_page)
+def test_a_click_pins_what_is_there_until_the_next(visit: Visit, straggler_page: Path) -> None:
+    page = visit(straggler_page).page
     canvas, tip = page.locator("#timeline-canvas"), page.locator("#timeline-tip")
     canvas.click(position={"x": 300, "y": 34})
     kept = tip.inner_text()
@@ -227,8 +235,8 @@ def test_a_click_pins_what_is_there_until_the_next(watched: Watched, straggler_p
     assert not tip.is_visible()
 
 
-def test_idle_time_says_its_cause(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_idle_time_says_its_cause(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file).page
     page.evaluate("""() => {
       const none = { starts: [], ends: [] }, spans = { starts: Float64Array.of(0), ends: Float64Array.of(200) };
       stepscope.showTimeline({ kind: "trace", name: "one", names: [], notes: [], kinds: [["compute", "compute"]],
@@ -244,23 +252,21 @@ def test_idle_time_says_its_cause(watched: Watched, page_file: Path) -> None:
     assert page.locator("#timeline-tip").inner_text().endswith("idle, a short gap")
 
 
-def test_findings_open_without_scripts(chromium: Any, tmp_path: Path) -> None:
+def test_findings_open_without_scripts(visit: Visit, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    found = Watched(chromium, java_script_enabled=False)
     first = pages.diagnosis().findings[0]
     many = pages.diagnosis(findings=tuple(replace(first, title=f"finding {n}") for n in range(5)))
     path = write_page(tmp_path / "many.html", title="many", evidence=pages.evidence(), diagnosis=many)
-    page = found.open(path)
+    page = visit(path, java_script_enabled=False).page
     bodies = page.locator("details.finding .evidence")
     assert [bodies.nth(n).is_visible() for n in range(5)] == [True, True, True, False, False]
     page.locator("details.finding summary").nth(4).click()
     assert bodies.nth(4).is_visible()
-    found.context.close()
 
 
-def test_a_cell_without_a_trace_shows_its_phases(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_a_cell_without_a_trace_shows_its_phases(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file).page
     page.locator("#timeline-job").select_option("1")
     assert page.locator("#timeline-legend button").all_inner_texts()[:2] == ["waiting for data", "forward"]
     page.locator("#timeline-canvas").focus()
@@ -268,8 +274,8 @@ def test_a_cell_without_a_trace_shows_its_phases(watched: Watched, page_file: Pa
     assert "rank 1: 11.5 ms" in page.locator("#timeline-live").inner_text()
 
 
-def test_tables_are_sorted_by_keyboard(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_tables_are_sorted_by_keyboard(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file).page
     table = page.locator("table[aria-labelledby=table-runs]")
     head = table.locator("thead th", has_text=re.compile("^step$"))
     ranks = [cell.strip() for cell in table.locator("tbody tr th:first-child").all_inner_texts()]
@@ -285,8 +291,8 @@ def test_tables_are_sorted_by_keyboard(watched: Watched, page_file: Path) -> Non
     assert rising == [*reversed(ranks[:-1]), ranks[-1]]
 
 
-def test_tables_are_filtered_and_say_how_many_are_left(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_tables_are_filtered_and_say_how_many_are_left(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file).page
     box = page.locator(".table", has=page.locator("#table-runs"))
     box.locator("input").focus()
     page.keyboard.type('fp32 "on 4 ranks"')
@@ -297,8 +303,8 @@ def test_tables_are_filtered_and_say_how_many_are_left(watched: Watched, page_fi
     assert box.locator("tbody tr:visible").count() == 5
 
 
-def test_everything_is_reached_by_tab_with_a_visible_focus(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_everything_is_reached_by_tab_with_a_visible_focus(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file).page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     assert page.locator(".skip").bounding_box()["x"] >= 0
@@ -319,8 +325,8 @@ def test_everything_is_reached_by_tab_with_a_visible_focus(watched: Watched, pag
     assert {"A", "BUTTON", "CANVAS", "INPUT", "SUMMARY", "svg", "SELECT"} <= kinds
 
 
-def test_charts_tell_values_by_keys_and_under_the_pointer(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_charts_tell_values_by_keys_and_under_the_pointer(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file).page
     chart = page.locator("figure.chart").first
     tip = chart.locator(".tip")
     chart.locator("svg").focus()
@@ -333,49 +339,32 @@ def test_charts_tell_values_by_keys_and_under_the_pointer(watched: Watched, page
     assert tip.inner_text() == "ddp on 8 ranks: 5.28x, efficiency 66%"
 
 
-def test_charts_have_the_pages_colours(chromium: Any, page_file: Path) -> None:
-    line = "getComputedStyle(document.querySelector('figure.chart svg [stroke=\"var(--c0)\"]')).stroke"
-    for scheme, expected in (("light", "rgb(0, 114, 178)"), ("dark", "rgb(74, 168, 232)")):
-        found = Watched(chromium, color_scheme=scheme)
-        assert found.open(page_file).evaluate(line) == expected
-        found.context.close()
-
-
-def test_charts_tell_values_where_no_script_runs(chromium: Any, page_file: Path) -> None:
-    found = Watched(chromium, java_script_enabled=False)
-    page = found.open(page_file)
-    titles = page.locator("figure.chart").first.locator("svg title")
-    assert titles.nth(1).text_content() == "ddp on 2 ranks: 1.74x, efficiency 87%"
-    assert page.locator("figure.chart svg").first.is_visible()
-    found.context.close()
-
-
-def test_colours_follow_the_system_and_the_switch(chromium: Any, page_file: Path) -> None:
+def test_colours_follow_the_system_and_the_switch(visit: Visit, page_file: Path) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
-    found = Watched(chromium, color_scheme="dark")
-    page = found.open(page_file)
+    line = "getComputedStyle(document.querySelector('figure.chart svg [stroke=\"var(--c0)\"]')).stroke"
+    page = visit(page_file, color_scheme="dark").page
     assert page.evaluate(ground) == "rgb(20, 24, 28)"
+    assert page.evaluate(line) == "rgb(74, 168, 232)"
     page.locator("#theme").click()
     assert page.evaluate(ground) == "rgb(255, 255, 255)"
     page.locator("#theme").click()
     assert page.evaluate(ground) == "rgb(20, 24, 28)"
-    found.context.close()
+    assert visit(page_file, color_scheme="light").page.evaluate(line) == "rgb(0, 114, 178)"
 
 
-def test_without_scripts_text_and_tables_are_there(chromium: Any, page_file: Path) -> None:
-    found = Watched(chromium, java_script_enabled=False)
-    page = found.open(page_file)
-    assert page.locator(".finding h3").first.is_visible()
-    assert page.locator("#table-runs").is_visible()
-    assert page.locator("figure.chart svg").first.is_visible()
+def test_without_scripts_text_tables_and_values_of_charts_are_there(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file, java_script_enabled=False).page
+    for shown in (".finding h3", "#table-runs", "figure.chart svg", "p.no-js"):
+        assert page.locator(shown).first.is_visible(), shown
     assert not page.locator("#theme").is_visible()
     assert not page.locator(".filter").first.is_visible()
-    assert page.locator("p.no-js").is_visible()
-    found.context.close()
+    titles = page.locator("figure.chart").first.locator("svg title")
+    assert titles.nth(1).text_content() == "ddp on 2 ranks: 1.74x, efficiency 87%"
 
 
-def test_printed_parts_are_open_and_the_timeline_is_a_picture(watched: Watched, page_file: Path) -> None:
-    page = watched.open(page_file)
+def test_printed_parts_are_open_and_the_timeline_is_a_picture(visit: Visit, page_file: Path) -> None:
+    watched = visit(page_file)
+    page = watched.page
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
@@ -388,8 +377,6 @@ def test_printed_parts_are_open_and_the_timeline_is_a_picture(watched: Watched, 
     assert watched.complaints == []
 
 
-def test_a_narrow_screen_scrolls_only_down(chromium: Any, page_file: Path) -> None:
-    found = Watched(chromium, viewport={"width": 400, "height": 800})
-    page = found.open(page_file)
+def test_a_narrow_screen_scrolls_only_down(visit: Visit, page_file: Path) -> None:
+    page = visit(page_file, width=400, height=800).page
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    found.context.close()

@@ -19,14 +19,12 @@ def _losses(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("loss ")]
 
 
-def _run(
-    stepscope: Cli, launcher: list[str], script: str, folder: Path
-) -> tuple[subprocess.CompletedProcess[str], str]:
+def _run(cli: Cli, launcher: list[str], script: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], str]:
     """The job as it is, and what `profile` prints of it; exit codes and losses are compared."""
     line = [*launcher, str(EXAMPLES / f"{script}.py")]
-    alone = subprocess.run(line, capture_output=True, text=True, env=stepscope.environ)
+    alone = subprocess.run(line, capture_output=True, text=True, env=cli.environ)
     assert alone.returncode == 0, alone.stderr
-    done = stepscope("profile", "-o", str(folder), "--", *line)
+    done = cli("profile", "-o", str(folder), "--", *line)
     assert done.code == 0, done.err
     assert _losses(done.out) == _losses(alone.stdout) != []
     return alone, done.out
@@ -34,10 +32,10 @@ def _run(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_reductions_of_the_naive_script_are_a_phase_of_their_own(stepscope: Cli, tmp_path: Path) -> None:
-    _, said = _run(stepscope, TORCHRUN, "train_naive", tmp_path / "p")
+def test_reductions_of_the_naive_script_are_a_phase_of_their_own(cli: Cli, tmp_path: Path) -> None:
+    _, said = _run(cli, TORCHRUN, "train_naive", tmp_path / "p")
     assert "gradients are reduced after backward" in said
-    document = stepscope("trace", str(tmp_path / "p"), "--json").json()
+    document = cli("trace", str(tmp_path / "p"), "--json").json()
     of_phase = {row["phase"]: row for row in document["phases"] if row["rank"] == 0}
     assert of_phase["forward"]["comm_ns"] == of_phase["backward"]["comm_ns"] == 0
     assert of_phase["communication"]["comm_ns"] > 0
@@ -47,14 +45,14 @@ def test_reductions_of_the_naive_script_are_a_phase_of_their_own(stepscope: Cli,
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("script", ["train_ddp", "train_fsdp2", "train_tp", "train_hf_like"])
-def test_an_example_trains_as_without_the_hook(stepscope: Cli, tmp_path: Path, script: str) -> None:
-    _, said = _run(stepscope, TORCHRUN, script, tmp_path / "p")
+def test_an_example_trains_as_without_the_hook(cli: Cli, tmp_path: Path, script: str) -> None:
+    _, said = _run(cli, TORCHRUN, script, tmp_path / "p")
     assert "of 2 ranks" in said
-    assert stepscope("diagnose", str(tmp_path / "p")).code == 0
+    assert cli("diagnose", str(tmp_path / "p")).code == 0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_one_process_without_a_launcher_is_profiled(stepscope: Cli, tmp_path: Path) -> None:
-    _, said = _run(stepscope, [sys.executable], "train_hf_like", tmp_path / "p")
+def test_one_process_without_a_launcher_is_profiled(cli: Cli, tmp_path: Path) -> None:
+    _, said = _run(cli, [sys.executable], "train_hf_like", tmp_path / "p")
     assert "of 1 rank" in said
