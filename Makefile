@@ -26,7 +26,7 @@ test: $(VENV)/.installed-test
 tests: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# Everything, with 20 times as many examples of each property, at random, and what is marked long.
+# Everything, with 40 times as many examples of each property, at random, and what is marked long.
 test-long: $(VENV)/.installed-test
 	$(BIN)/python -m pytest $(PARALLEL) --durations=30 --hypothesis-profile=long --timeout=3600 -m ''
 

@@ -37,6 +37,17 @@ NOT_OURS = {
 }
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Each of several workers begins to collect elsewhere: what one has compiled, the others find."""
+    worker = getattr(config, "workerinput", None)
+    if worker is None or [Path(arg).resolve() for arg in config.args] != [HERE]:
+        return
+    found = {path.parent for path in HERE.rglob("test_*.py")}
+    folders = sorted(folder for folder in found if found.isdisjoint(folder.parents))
+    first = len(folders) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    config.args = [str(folder) for folder in (*folders[first:], *folders[:first])]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long early: at the end of a parallel run, short tests fill what is left on every core.
 
@@ -46,8 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path.relative_to(HERE), []).append(item)
-    waiting = [file for file in files if file.parts[0] in ("e2e", "docs")]
-    busy = sorted((file for file in files if file not in waiting), key=lambda file: slow.get(file.parts[0], 2))
+    waiting = [file for file in sorted(files) if file.parts[0] in ("e2e", "docs")]
+    busy = sorted((file for file in files if file not in waiting), key=lambda file: (slow.get(file.parts[0], 2), file))
     place = {file: number * BETWEEN for number, file in enumerate(waiting)}
     place |= {file: number + 0.5 for number, file in enumerate(busy)}
     items[:] = [item for file in sorted(files, key=lambda file: place[file]) for item in files[file]]

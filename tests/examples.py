@@ -10,12 +10,13 @@ SHORT = "the same at every run"
 LONG = "long"
 """Chosen with ``pytest --hypothesis-profile=long``."""
 
-_TIMES = 20
+_TIMES = 40
 
-settings.register_profile(SHORT, deadline=None, derandomize=True, database=None)
-settings.register_profile(LONG, deadline=None, derandomize=False, max_examples=100 * _TIMES, print_blob=True)
+settings.register_profile(SHORT, deadline=None, derandomize=True, database=None, max_examples=50)
+settings.register_profile(LONG, deadline=None, derandomize=False, max_examples=50 * _TIMES, print_blob=True)
 
 
 def examples(count: int, **more: Any) -> settings:
-    """``count`` examples in the short run, 20 times as many in the long one."""
-    return settings(max_examples=count * (_TIMES if settings.get_current_profile_name() == LONG else 1), **more)
+    """Half of ``count`` examples in the short run, 40 times as many in the long one."""
+    few, long = max(5, count // 2), settings.get_current_profile_name() == LONG
+    return settings(max_examples=few * _TIMES if long else few, **more)

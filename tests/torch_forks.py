@@ -49,7 +49,7 @@ CHECKOUT = str(Path(stepscope.__file__).parents[1])
 MODULES = ("stepscope.cli", "stepscope.rank", "torch.distributed.run")
 """What runs in a fork when a fork starts it; of everything else, only the scripts that a hooked torchrun starts do."""
 
-PRELOADED = ("torch", "torch.distributed.run", "torch._dynamo")
+PRELOADED = ("torch", "torch.distributed.run", "torch._dynamo", "pytest")
 """Besides all modules of stepscope."""
 
 BARE = "STEPSCOPE_TESTS_BARE_SERVER"

@@ -221,9 +221,7 @@ def cases() -> Iterator[Any]:
                         name = f"{key}({text})-{ranks}-accumulate-{accumulation}"
                         # Windows of three micro-steps end with windows of one.
                         other = variant != spec.variants[0]
-                        rare = (accumulation == 1 and (world_size != 2 or other)) or (
-                            world_size == 3 and spec.sharded and other
-                        )
+                        rare = (accumulation == 1 and (world_size != 2 or other)) or (world_size == 3 and other)
                         marks = [pytest.mark.long] if world_size in LONG or rare else []
                         yield pytest.param(key, variant, world_size, mesh, accumulation, id=name, marks=marks)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tests.torch_forks import ForkedPopen, shared_server
 
 SCRIPT = """
 import ctypes, os, signal, sys, time
@@ -36,14 +38,18 @@ time.sleep(60)
 """
 
 
+def started(folder: Path, script: str, where: str) -> ForkedPopen:
+    (folder / "rank.py").write_text(script.replace("{where}", where))
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return ForkedPopen([sys.executable, str(folder / "rank.py")], server=shared_server(), **streams)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a mutex of glibc stands for a collective that never returns")
 @pytest.mark.parametrize(("where", "code"), [("library", 143), ("python", 7)])
 def test_sigterm_ends_a_rank_that_sits_in_a_library_call_and_lets_the_interpreter_go_first(
-    where: str, code: int
+    tmp_path: Path, where: str, code: int
 ) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.replace("{where}", where)], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with started(tmp_path, SCRIPT, where) as process:
         assert process.stdout.readline() == "ready\n"
         if where == "library":
             process.send_signal(signal.SIGUSR1)  # not a reason to leave
@@ -53,9 +59,10 @@ def test_sigterm_ends_a_rank_that_sits_in_a_library_call_and_lets_the_interprete
         assert told_at_once or where == "python", "before the grace; an interpreter that is free may be gone by then"
 
 
-def test_a_signal_for_a_forked_data_worker_is_none_for_the_rank() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT.replace("{where}", "fork")], timeout=30, check=False)
-    assert done.returncode == 9
+def test_a_signal_for_a_forked_data_worker_is_none_for_the_rank(tmp_path: Path) -> None:
+    with started(tmp_path, SCRIPT, "fork") as process:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 9, err
 
 
 ABORTS = """
@@ -76,12 +83,12 @@ os.abort()
 
 @pytest.mark.parametrize(
     ("where", "code", "out"),
-    [("main", -signal.SIGABRT, b"left"), ("with faulthandler", -signal.SIGABRT, b"left"), ("forked", 9, b"")],
+    [("main", -signal.SIGABRT, "left"), ("with faulthandler", -signal.SIGABRT, "left"), ("forked", 9, "")],
 )
 def test_an_abort_is_told_of_before_the_process_dies_of_it_and_not_by_a_data_worker(
-    where: str, code: int, out: bytes
+    tmp_path: Path, where: str, code: int, out: str
 ) -> None:
-    script = [sys.executable, "-c", ABORTS.replace("{where}", where)]
-    done = subprocess.run(script, capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (code, out), done.stderr
-    assert (b"Fatal Python error: Aborted" in done.stderr) == (where == "with faulthandler")
+    with started(tmp_path, ABORTS, where) as process:
+        said, err = process.communicate(timeout=60)
+        assert (process.returncode, said) == (code, out), err
+        assert ("Fatal Python error: Aborted" in err) == (where == "with faulthandler")
