@@ -7,17 +7,19 @@ import json
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from stepscope.core.errors import UsageError
-from stepscope.rank.comm import job, sweep
 from stepscope.rank.comm import job as job_module
+from stepscope.rank.comm import sweep
 from stepscope.rank.comm.cell import run_comm
 from stepscope.rank.heartbeat import Pulse
 from stepscope.rank.mesh import Mesh
@@ -33,23 +35,11 @@ FIXED = CommMeasure(warmup=2, iterations=3)
 numbers = itertools.count()
 
 PLAIN = CommSpec(
-    cell_id="cell",
-    kind="collective",
-    op="all_reduce",
-    dtype="float32",
-    reduce_op="sum",
-    in_place=True,
-    mode="blocking",
-    in_flight=1,
-    pattern=None,
-    root=0,
-    pacing="barrier",
-    sizes_bytes=(1024, 65536),
-    world_size=2,
-    device="cpu",
-    backend="gloo",
-    threads_per_rank=1,
-)
+    cell_id="cell", kind="collective", op="all_reduce", dtype="float32", reduce_op="sum", in_place=True, mode="blocking",
+    in_flight=1, pattern=None, root=0, pacing="barrier", sizes_bytes=(1024, 65536), world_size=2, device="cpu",
+    backend="gloo", threads_per_rank=1,
+)  # fmt: skip
+SENT = {"op": "send_recv", "reduce_op": None}
 
 
 def context_of(mesh: Mesh, cell: CommSpec, measure: CommMeasure, folder: str, name: str) -> RankContext:
@@ -61,18 +51,9 @@ def context_of(mesh: Mesh, cell: CommSpec, measure: CommMeasure, folder: str, na
     pulse = Pulse(rank=mesh.rank, path=files.heartbeat(mesh.rank), on_low_memory=print)
     pulse.cell_id = cell.cell_id
     group = GroupSpec(
-        group_id="group",
-        run_dir=folder,
-        world_size=mesh.world_size,
-        device="cpu",
-        backend="gloo",
-        threads_per_rank=1,
-        measure=MeasureSettings(),
-        cells=(),
-        cache_dir=folder,
-        comm_cells=(cell,),
-        comm_measure=measure,
-    )
+        group_id="group", run_dir=folder, world_size=mesh.world_size, device="cpu", backend="gloo", threads_per_rank=1,
+        measure=MeasureSettings(), cells=(), cache_dir=folder, comm_cells=(cell,), comm_measure=measure,
+    )  # fmt: skip
     return RankContext(
         group=group,
         place=RankPlace(mesh.rank, mesh.rank, mesh.world_size),
@@ -88,15 +69,17 @@ def measured(mesh: Mesh, cell: CommSpec, measure: CommMeasure, folder: str, name
     run_comm(cell, context_of(mesh, cell, measure, folder, name))
 
 
+def on_ranks(pools: Any, how: Any, folder: Path, cell: CommSpec, measure: CommMeasure = FIXED) -> list[Any]:
+    """What each rank's ``how`` of this cell returns."""
+    name = f"run-{next(numbers)}-{folder.name}"
+    return pools(cell.world_size).run(how, cell, measure, str(folder), name)  # type: ignore[no-any-return]
+
+
 def run(
-    pools: Any, folder: Path, cell: CommSpec, measure: CommMeasure = FIXED
+    pools: Any, folder: Path, cell: CommSpec, measure: CommMeasure = FIXED, *, how: Any = measured
 ) -> tuple[list[tuple[CommSample, ...]], list[CommSummary]]:
     """Samples and summaries of all ranks."""
-    pools(cell.world_size).run(measured, cell, measure, str(folder), f"run-{next(numbers)}-{folder.name}")
-    return left_by(folder, cell)
-
-
-def left_by(folder: Path, cell: CommSpec) -> tuple[list[tuple[CommSample, ...]], list[CommSummary]]:
+    on_ranks(pools, how, folder, cell, measure)
     files = RunLayout(folder).cell(cell.cell_id)
     ranks = [read_comm_samples(files.samples(rank)) for rank in range(cell.world_size)]
     assert all(one is not None for one in ranks)
@@ -132,8 +115,8 @@ def test_without_numbers_all_ranks_stop_at_the_same_call(pools: Any, tmp_path: P
     [
         {"mode": "async", "in_flight": 3},
         {"mode": "coalesced", "in_flight": 3},
-        {"op": "send_recv", "reduce_op": None, "pattern": "bi", "mode": "grouped", "in_flight": 2},
-        {"op": "send_recv", "reduce_op": None, "pattern": "ring"},
+        {**SENT, "pattern": "bi", "mode": "grouped", "in_flight": 2},
+        {**SENT, "pattern": "ring"},
         {"op": "all_to_all_v", "reduce_op": None, "in_place": False},
         {"op": "reduce_scatter", "reduce_op": "avg", "dtype": "bfloat16", "in_place": False},
         {"op": "gather", "reduce_op": None, "root": 1},
@@ -158,7 +141,7 @@ def test_a_barrier_is_measured_once_without_a_size(pools: Any, tmp_path: Path) -
 def test_one_rank_alone_works(pools: Any, tmp_path: Path) -> None:
     ranks, summaries = run(pools, tmp_path, replace(PLAIN, world_size=1))
     assert [s.correct for s in ranks[0]] == [True, True]
-    cell = replace(PLAIN, world_size=1, op="send_recv", reduce_op=None, pattern="uni", cell_id="other")
+    cell = replace(PLAIN, world_size=1, **SENT, pattern="uni", cell_id="other")
     ranks, summaries = run(pools, tmp_path, cell)
     assert ranks == [()]
     assert summaries[0].unsupported == "send_recv needs 2 ranks or more"
@@ -175,26 +158,13 @@ def test_sizes_that_cannot_be_sent_are_skipped_with_the_reason_and_the_rest_runs
     assert len({tuple(s.skipped for s in samples) for samples in ranks}) == 1
 
 
-def short_of_memory_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> None:
-    original = job.host_memory_left
-    try:
-        if mesh.rank == 1:
-            job.host_memory_left = lambda: (2**20, 2**30)  # type: ignore[attr-defined]
-        run_comm(cell, context_of(mesh, cell, FIXED, folder, name))
-    finally:
-        job.host_memory_left = original  # type: ignore[attr-defined]
+def short_of_memory_on_rank_1(mesh: Mesh, *cell: Any) -> None:
+    left = (2**20, 2**30) if mesh.rank == 1 else job_module.host_memory_left()
+    with patch.object(job_module, "host_memory_left", lambda: left):
+        measured(mesh, *cell)
 
 
-def test_a_rank_short_of_memory_makes_all_ranks_skip_the_size(pools: Any, tmp_path: Path) -> None:
-    cell = replace(PLAIN, sizes_bytes=(1024, 32 * 2**20))
-    pools(2).run(short_of_memory_on_rank_1, cell, str(tmp_path), f"run-{next(numbers)}-{tmp_path.name}")
-    ranks, _ = left_by(tmp_path, cell)
-    for samples in ranks:
-        assert [s.size_bytes for s in samples] == [1024, None]
-        assert "0 B of host memory is free" in (samples[1].skipped or "")
-
-
-def fails_to_allocate_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> None:
+def fails_to_allocate_on_rank_1(mesh: Mesh, *cell: Any) -> None:
     original = sweep.exchanges_and_call
 
     def failing(job: Any, numel: int) -> Any:
@@ -202,20 +172,25 @@ def fails_to_allocate_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: s
             raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1")
         return original(job, numel)
 
-    sweep.exchanges_and_call = failing  # type: ignore[assignment]
-    try:
-        run_comm(cell, context_of(mesh, cell, FIXED, folder, name))
-    finally:
-        sweep.exchanges_and_call = original
+    with patch.object(sweep, "exchanges_and_call", failing):
+        measured(mesh, *cell)
 
 
-def test_an_allocation_that_fails_on_one_rank_is_skipped_by_all(pools: Any, tmp_path: Path) -> None:
-    cell = replace(PLAIN, sizes_bytes=(32 * 2**20, 2048))
-    pools(2).run(fails_to_allocate_on_rank_1, cell, str(tmp_path), f"run-{next(numbers)}-{tmp_path.name}")
-    ranks, _ = left_by(tmp_path, cell)
-    for samples in ranks:
-        assert (samples[0].skipped or "").startswith("rank 1: [enforce fail] DefaultCPUAllocator")
-        assert samples[1].correct is True
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (short_of_memory_on_rank_1, "0 B of host memory is free"),
+        (fails_to_allocate_on_rank_1, "rank 1: [enforce fail] DefaultCPUAllocator"),
+    ],
+)
+def test_a_size_that_one_rank_has_no_memory_for_is_skipped_by_all(
+    pools: Any, tmp_path: Path, how: Any, said: str
+) -> None:
+    ranks, _ = run(pools, tmp_path, replace(PLAIN, sizes_bytes=(32 * 2**20, 2048)), how=how)
+    for skipped, sent in ranks:
+        assert skipped.size_bytes is None or how is fails_to_allocate_on_rank_1
+        assert said in (skipped.skipped or "")
+        assert sent.correct is True
 
 
 @pytest.mark.parametrize(
@@ -239,35 +214,25 @@ def test_what_the_backend_lacks_is_said_in_its_words_and_the_group_goes_on(
     assert all(s.correct for samples in ranks for s in samples)
 
 
-def with_other_arguments(mesh: Mesh, folder: str, name: str) -> tuple[str, int]:
+def with_other_arguments(mesh: Mesh, cell: CommSpec, *rest: Any) -> tuple[str, int]:
     """(what this rank raises, collectives it called)."""
-    cell = replace(PLAIN, sizes_bytes=(2048,)) if mesh.rank == 1 else PLAIN
-    called = 0
-    original = dist.all_reduce
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal called
-        called += 1
-        return original(*arguments, **options)
-
-    dist.all_reduce = counted
-    try:
-        run_comm(cell, context_of(mesh, cell, FIXED, folder, name))
-    except UsageError as error:
-        return str(error), called
-    finally:
-        dist.all_reduce = original
-    return "", called
+    mine = replace(cell, sizes_bytes=(2048,)) if mesh.rank == 1 else cell
+    with patch.object(dist, "all_reduce", wraps=dist.all_reduce) as called:
+        try:
+            measured(mesh, mine, *rest)
+        except UsageError as error:
+            return str(error), called.call_count
+    return "", called.call_count
 
 
 def test_ranks_that_disagree_are_told_so_before_the_first_collective(pools: Any, tmp_path: Path) -> None:
-    for said, called in pools(2).run(with_other_arguments, str(tmp_path), f"run-{next(numbers)}-{tmp_path.name}"):
+    for said, called in on_ranks(pools, with_other_arguments, tmp_path, PLAIN):
         assert "rank 1 has other arguments than rank 0" in said
         assert "sizes_bytes is [2048], on rank 0 it is [1024, 65536]" in said
         assert called == 0
 
 
-def with_a_wrong_element(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> None:
+def with_a_wrong_element(mesh: Mesh, *cell: Any) -> None:
     """Rank 1's backend gets one element wrong in the second size."""
     original = job_module.CommJob.check
 
@@ -279,17 +244,13 @@ def with_a_wrong_element(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> 
 
         return original(job, wrong, exchanges)
 
-    job_module.CommJob.check = spoiled  # type: ignore[method-assign]
-    try:
-        run_comm(cell, context_of(mesh, cell, FIXED, folder, name))
-    finally:
-        job_module.CommJob.check = original  # type: ignore[method-assign]
+    with patch.object(job_module.CommJob, "check", spoiled):
+        measured(mesh, *cell)
 
 
 def test_a_wrong_element_is_named_and_the_sweep_goes_on(pools: Any, tmp_path: Path) -> None:
     cell = replace(PLAIN, sizes_bytes=(1024, 65536, 2048))
-    pools(2).run(with_a_wrong_element, cell, str(tmp_path), f"run-{next(numbers)}-{tmp_path.name}")
-    ranks, _ = left_by(tmp_path, cell)
+    ranks, _ = run(pools, tmp_path, cell, how=with_a_wrong_element)
     assert [s.correct for s in ranks[0]] == [True, True, True]
     assert [s.correct for s in ranks[1]] == [True, False, True]
     assert (ranks[1][1].wrong or "").startswith("element 5: got ")
@@ -300,32 +261,28 @@ def test_no_check_claims_nothing(pools: Any, tmp_path: Path) -> None:
     assert all(s.correct is None for samples in ranks for s in samples)
 
 
-def breaks_at_the_second_size(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> list[int]:
+def breaks_at_the_second_size(
+    mesh: Mesh, cell: CommSpec, measure: CommMeasure, folder: str, name: str
+) -> list[int | None]:
     """Sizes on disk when the second one breaks."""
     original = sweep.measure
+
+    def sizes_done() -> list[int | None]:
+        found = read_comm_samples(RunLayout(Path(folder)).cell(cell.cell_id).samples(mesh.rank))
+        return [] if found is None else [s.asked_bytes for s in found.samples]
 
     def breaking(run: Any, *arguments: Any, **options: Any) -> Any:
         if sizes_done():
             raise ValueError("planted")
         return original(run, *arguments, **options)
 
-    def sizes_done() -> list[int]:
-        found = read_comm_samples(RunLayout(Path(folder)).cell(cell.cell_id).samples(mesh.rank))
-        return [] if found is None else [s.asked_bytes for s in found.samples]
-
-    sweep.measure = breaking
-    try:
-        run_comm(cell, context_of(mesh, cell, FIXED, folder, name))
-    except ValueError:
-        return sizes_done()
-    finally:
-        sweep.measure = original
-    return []
+    with patch.object(sweep, "measure", breaking), suppress(ValueError):
+        measured(mesh, cell, measure, folder, name)
+    return sizes_done()
 
 
 def test_sizes_measured_before_an_end_are_on_disk_and_no_summary_is(pools: Any, tmp_path: Path) -> None:
-    name = f"run-{next(numbers)}-{tmp_path.name}"
-    assert pools(2).run(breaks_at_the_second_size, PLAIN, str(tmp_path), name) == [[1024], [1024]]
+    assert on_ranks(pools, breaks_at_the_second_size, tmp_path, PLAIN) == [[1024], [1024]]
     assert not RunLayout(tmp_path).cell("cell").summary(0).exists()
 
 
@@ -352,9 +309,9 @@ def _of_calls(moment: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(one[:4] for one in moment["rank"])
 
 
-def late_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> list[dict[str, Any]]:
+def late_on_rank_1(mesh: Mesh, cell: CommSpec, measure: CommMeasure, folder: str, name: str) -> list[dict[str, Any]]:
     """Both ranks' heartbeats, as the controller sees them while rank 0 waits."""
-    context = context_of(mesh, cell, replace(FIXED, iterations=5), folder, name)
+    context = context_of(mesh, cell, replace(measure, iterations=5), folder, name)
     files = context.layout.cell(cell.cell_id)
     pulse = (LatePulse if mesh.rank == 1 else Pulse)(
         rank=mesh.rank, path=files.heartbeat(mesh.rank), on_low_memory=print
@@ -387,8 +344,7 @@ def late_on_rank_1(mesh: Mesh, cell: CommSpec, folder: str, name: str) -> list[d
 
 
 def test_heartbeats_tell_who_entered_which_call_of_which_size(pools: Any, tmp_path: Path) -> None:
-    name = f"run-{next(numbers)}-{tmp_path.name}"
-    seen = pools(2).run(late_on_rank_1, PLAIN, str(tmp_path), name)[0]
+    seen = on_ranks(pools, late_on_rank_1, tmp_path, PLAIN)[0]
     assert WAITING in {_of_calls(moment) for moment in seen}
     starts = {one[4] for moment in seen for one in moment["rank"] if one[1] == 65536}
     assert all(start > 0 for start in starts)
@@ -396,7 +352,7 @@ def test_heartbeats_tell_who_entered_which_call_of_which_size(pools: Any, tmp_pa
 
 
 def test_pairs_are_all_measured_each_by_its_two_ranks(pools: Any, tmp_path: Path) -> None:
-    cell = replace(PLAIN, kind="pairs", op="send_recv", reduce_op=None, pattern="uni", world_size=3,
+    cell = replace(PLAIN, kind="pairs", **SENT, pattern="uni", world_size=3,
                    in_place=False, sizes_bytes=(4, 65536))  # fmt: skip
     ranks, _ = run(pools, tmp_path, cell, CommMeasure(budget_ns=50_000_000))
     by_pair: dict[tuple[Any, ...], list[tuple[int, CommSample]]] = {}
@@ -414,7 +370,7 @@ def test_pairs_are_all_measured_each_by_its_two_ranks(pools: Any, tmp_path: Path
 
 
 def test_pairs_obey_fixed_numbers(pools: Any, tmp_path: Path) -> None:
-    cell = replace(PLAIN, kind="pairs", op="send_recv", reduce_op=None, pattern="uni", in_place=False)
+    cell = replace(PLAIN, kind="pairs", **SENT, pattern="uni", in_place=False)
     ranks, _ = run(pools, tmp_path, cell, CommMeasure(warmup=3, iterations=4))
     assert {(len(s.warmup_ns), len(s.times_ns)) for samples in ranks for s in samples} == {(3, 4)}
 
@@ -429,7 +385,7 @@ def test_matrix_products_are_timed_per_size(pools: Any, tmp_path: Path) -> None:
         assert min(samples[1].times_ns) > min(samples[0].times_ns)
 
 
-@pytest.mark.parametrize("changes", [{}, {"op": "send_recv", "reduce_op": None, "pattern": "bi", "in_place": False}])
+@pytest.mark.parametrize("changes", [{}, {**SENT, "pattern": "bi", "in_place": False}])
 def test_overlap_has_both_alone_and_both_together(pools: Any, tmp_path: Path, changes: Mapping[str, Any]) -> None:
     ranks, _ = run(pools, tmp_path, replace(PLAIN, kind="overlap", sizes_bytes=(2**20,), **changes))
     for samples in ranks:
@@ -440,14 +396,10 @@ def test_overlap_has_both_alone_and_both_together(pools: Any, tmp_path: Path, ch
         assert [s.correct for s in samples] == [None, True]
 
 
-def test_out_of_place_all_reduce_says_that_it_copies(pools: Any, tmp_path: Path) -> None:
+def test_the_summary_names_its_process_and_says_that_out_of_place_copies(pools: Any, tmp_path: Path) -> None:
     ranks, summaries = run(pools, tmp_path, replace(PLAIN, in_place=False))
     assert all(s.correct for samples in ranks for s in samples)
     assert all("copy of the input" in s.notes[0] for s in summaries)
-
-
-def test_the_summary_names_this_process(pools: Any, tmp_path: Path) -> None:
-    _, summaries = run(pools, tmp_path, PLAIN)
     assert [s.rank for s in summaries] == [0, 1]
     assert len({s.pid for s in summaries}) == 2
     assert summaries[0].backend_version is None
