@@ -98,7 +98,7 @@ def sound(folder: Path) -> None:
 
 def runs(folder: Path) -> None:
     """Run folders as bench and comm leave them, folders of profiled jobs, and a calibration."""
-    from tests import calibration_rows, comm_rows, profile_folders, profiled_jobs, training_records
+    from tests import calibration_rows, comm_rows, diaries, training_records
     from tests import fake_runs as fakes
     from tests.golden import test_comm_golden as golden
     from tests.unit.cli.test_calibrate import run_folder as comm_folder
@@ -121,9 +121,9 @@ def runs(folder: Path) -> None:
     comm_folder(folder / "curves", calibration_rows.sweep() + calibration_rows.sweep("barrier"))
     fitted = comm_rows.calibration(comm_rows.fit(comm_rows.sweep(), alpha_us=50.0, rate=2e9))
     (folder / "calib.json").write_bytes(codec.encode(fitted))
-    profile_folders.profile_folder(folder / "windows", windows=2, world=4, steps=4, late={1: 300_000})
-    profiled_jobs.planted(folder / "diary", long_step=120)
-    profiled_jobs.write_record(folder / "diary")
+    diaries.profile_folder(folder / "windows", windows=2, world=4, steps=4, late={1: 300_000})
+    diaries.planted(folder / "diary", long_step=120)
+    diaries.write_record(folder / "diary")
     matrix = {"version": 1, "name": "m", "base": {"device": "cpu", "workload": "mlp"}, "axes": {"strategy": ["ddp"]}}
     (folder / "matrix.json").write_text(json.dumps(matrix))
 

@@ -80,7 +80,7 @@ class Place:
 
 
 class Here(Place):
-    """``stepscope`` in this process, for commands that start no ranks: what they print and end with."""
+    """``stepscope`` in this process, for commands that start no ranks and draw nothing: what they print and end with."""
 
     def __call__(self, *arguments: str, **environ: str) -> Done:
         out, err, code = io.StringIO(), io.StringIO(), 0

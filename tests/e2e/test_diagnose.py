@@ -88,12 +88,12 @@ def test_the_protocol_names_five_steps_with_what_to_run_next(here: Here, project
     assert "$ stepscope" in done.out
 
 
-def test_a_report_of_foreign_results_lies_here_and_not_beside_them(here: Here, project: str) -> None:
+def test_a_report_of_foreign_results_lies_here_and_not_beside_them(cli: Cli, project: str) -> None:
     before = sorted(Path(project).rglob("*"))
-    done = here("report", project, *STATED)
+    done = cli("report", project, *STATED)
     assert done.code == 0, done.err
     assert sorted(Path(project).rglob("*")) == before
-    folder = here.folder / "stepscope-report" / "project"
+    folder = cli.folder / "stepscope-report" / "project"
     for name in ("report.html", "comprehensive_summary.csv", "summary_table.tex", "performance_report.txt"):
         assert (folder / name).stat().st_size > 100, name
     assert list(folder.rglob("*_speedup_efficiency.png"))
@@ -136,6 +136,6 @@ def test_a_run_with_traces_is_diagnosed_from_both_and_its_report_lies_in_its_fol
     skipped = {each["rule"] for each in document["skipped"]}
     assert "exposed-communication" not in skipped
     assert "straggler" not in skipped or document["findings"]
-    assert here("report", "run", "--html", "--txt").code == 0
+    assert cli("report", "run", "--html", "--txt").code == 0
     assert (cli.folder / "run" / "report" / "report.html").is_file()
     assert "naive" in (cli.folder / "run" / "report" / "performance_report.txt").read_text()

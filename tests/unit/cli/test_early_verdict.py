@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.profiled_jobs import planted
+from tests.diaries import planted
 
 from stepscope.cli.profile_words import show_profiled
 from stepscope.store.layout import ProfileLayout

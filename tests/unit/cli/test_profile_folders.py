@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.commands import Ran
-from tests.diaries import write_diary
-from tests.profile_folders import profile_folder
+from tests.diaries import profile_folder, write_diary
 
 from stepscope.core.errors import ExitCode
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.profiled_jobs import planted
+from tests.diaries import planted
 
 from stepscope.cli.main import main
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.diaries import write_diary
-from tests.simulated_diaries import simulate
+from tests.diaries import simulate, write_diary
 
 from stepscope.diagnose.verdict import judge
 from stepscope.diagnose.verdict_words import percent

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from tests import comm_rows, overlapped_cells, training_records
 from tests.comm_rows import MIB, SIZES, collective, pairs, row, sweep
+from tests.diaries import job, planted
 from tests.pipelines import MS, pipeline_cell
-from tests.profiled_jobs import job, planted
 from tests.unit.report.test_machine_tables import recorded
 from tests.unit.results.test_history import runs as nightly_runs
 

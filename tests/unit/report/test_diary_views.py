@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.diaries import write_diary
-from tests.profiled_jobs import EVALUATION_MS, EVERY, MS, WINDOW, job, planted, write_record
+from tests.diaries import EVALUATION_MS, EVERY, MS, WINDOW, job, planted, write_diary, write_record
 
 from stepscope.report.render import files
 from stepscope.report.shared.curves import bucketed, extremes, middles

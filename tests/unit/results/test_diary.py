@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.diaries import START_UNIX_NS, write_diary
-from tests.simulated_diaries import simulate
+from tests.diaries import START_UNIX_NS, simulate, write_diary
 
 from stepscope.records.profile import FIRST, PROFILED
 from stepscope.results.diary import (

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.diaries import write_diary
-from tests.profile_folders import profile_folder
+from tests.diaries import profile_folder, write_diary
 
 from stepscope.core.errors import Unavailable
 from stepscope.predict.job import JobCall, MeasuredJob, replayed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.borders import traced_cell
-from tests.profiled_jobs import job, planted
+from tests.diaries import job, planted
 from tests.trace_evidence import found, generated, quiet, skipped
 
 from stepscope.diagnose.engine import diagnose

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.diaries import write_diary
-from tests.profiled_jobs import planted, write_record
+from tests.diaries import planted, write_diary, write_record
 
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.verdict import Judged, judge
