@@ -232,7 +232,7 @@ def test_a_part_that_lost_more_than_the_whole_is_no_share_of_it() -> None:
     at = [column.key for column in table.columns].index("share")
     assert [row.values[at].raw for row in table.rows] == [None, 0.0, None, 1.0]
     gained = _reading(
-        "strong", 1.6, None, None, 2.0, 15e6, 24e6, base, {"compute": 10e6, "exposed_comm": 3e6, "input": 2e6}
+        "strong", Estimate(value=1.6), 2.0, 15e6, 24e6, base, {"compute": 10e6, "exposed_comm": 3e6, "input": 2e6}
     )
     assert [part.share for part in gained.parts] == pytest.approx([0.0, 1.0, 0.0])
 
