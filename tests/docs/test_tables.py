@@ -6,6 +6,7 @@ A generated table stands after ``<!-- table: NAME -->``; ``TABLES`` says which d
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +20,7 @@ from stepscope.cli.command import EXIT_CODES
 from stepscope.core.errors import ExitCode
 from stepscope.matrix.keys import RIVALS, CellSettings, CommSection, LaunchSettings, MeasureOptions
 from stepscope.records.options import OptionsModel
-from stepscope.results.figures import FIGURES
+from stepscope.results.figures import FIGURES, Figure
 
 Row = tuple[str, ...]
 
@@ -27,11 +28,16 @@ TABLES: Mapping[str, tuple[str, Row, Callable[[], Iterable[Row]]]] = {
     "exit codes": ("docs/reference/bench.md", ("exit code", "when"), EXIT_CODES.items),
     "figures": (
         "docs/reference/metrics.md",
-        ("figure", "of", "title", "unit", "better", "what it is"),
-        lambda: ((f"`{f.key}`", f.of, f.title, f.unit, f.better, f.help) for f in FIGURES),
+        ("figure", "of", "title", "unit", "range", "better", "what it is"),
+        lambda: ((f"`{f.key}`", f.of, f.title, f.unit, _range(f), f.better, f.help) for f in FIGURES),
     ),
 }
 """Name of a table -> (its document, its titles, its rows)."""
+
+
+def _range(figure: Figure) -> str:
+    low, high = figure.range
+    return "any" if low == -math.inf else f"from {low:g}" if high == math.inf else f"{low:g} to {high:g}"
 
 
 def markdown(titles: Row, rows: Iterable[Row]) -> str:

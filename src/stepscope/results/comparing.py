@@ -241,7 +241,7 @@ def lacking(compared: ComparedFigure) -> Literal["test", "interval"] | None:
     """Which of the two keeps a tested figure from being different, where the other one says that it is; else None."""
     if compared.verdict in ("better", "worse") or compared.p_value is None or compared.low is None:
         return None
-    if compared.low > 1.0 or (compared.high is not None and compared.high < 1.0):
+    if Estimate(value=compared.ratio, low=compared.low, high=compared.high).leaves_out(1.0):
         return "test"
     return "interval" if compared.p_value < SIGNIFICANT else None
 

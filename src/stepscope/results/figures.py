@@ -101,6 +101,10 @@ def _epoch_exposed(facts: Any) -> float | None:
     return found
 
 
+def _speedup(facts: Any) -> Measured | None:
+    return facts.row and Measured(value=facts.row.speedup, low=facts.row.low, high=facts.row.high)
+
+
 def _call_time(row: Any) -> Measured:
     return Measured(value=row.time_ns or 0.0, low=row.time_ns_low, high=row.time_ns_high)
 
@@ -171,7 +175,7 @@ FIGURES: tuple[Figure, ...] = (
             "best validation accuracy of any epoch, else of the end", short="acc'y", better="high", compared=False),
     _figure("comm_bytes_per_step", "run", "bytes", "bytes/step", "run.comm_bytes_per_step",
             "payload of one rank and optimizer step", compared=False),
-    _figure("speedup", "run", "ratio", "speed-up", "row.speedup",
+    _figure("speedup", "run", "ratio", "speed-up", _speedup,
             "throughput over the baseline's", short="speed", better="high", compared=False),
     _figure("efficiency", "run", "ratio", "efficiency", "row.efficiency",
             "speed-up / (ranks / baseline's ranks)", short="eff", better="high", compared=False),

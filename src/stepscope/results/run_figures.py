@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records import codec
 from stepscope.records.cell import RunRecord
-from stepscope.records.nouns import Scaling, Status
+from stepscope.records.nouns import Measured, Scaling, Status
 from stepscope.records.training import TrainingRun
 from stepscope.results.figures import Figure, at_path, figures_of, run_facts
 from stepscope.results.scaling import speedups
@@ -21,23 +21,39 @@ from stepscope.store.writer import csv_text, write_bytes
 
 @dataclass(frozen=True, slots=True)
 class RunColumn:
-    """One column: its type, where ``run_facts`` has it, its key in stepscope.bench/1 and in the CSV of all figures."""
+    """One column: its type, where ``run_facts`` has it, its key in stepscope.bench/1 and in the CSV of all figures.
+
+    part: of a figure with an interval, which of its numbers.
+    """
 
     kind: Any
     value: str | Figure
     bench: str | None = None
     csv: str | None = None
+    part: Part = "value"
 
     def of(self, facts: SimpleNamespace) -> Any:
         """Its value; None: unknown."""
         if isinstance(self.value, str):
             return at_path(facts, self.value)
-        found = self.value.measured(facts)
-        return None if found is None else found.value
+        found = self.value.read(facts)
+        return getattr(found, self.part) if isinstance(found, Measured) else found
+
+
+Part = Literal["value", "low", "high"]
+_FIGURES = figures_of("run")
 
 
 def _both(key: str, kind: Any, path: str = "") -> RunColumn:
     return RunColumn(kind, path or f"run.{key}", key, key)
+
+
+def _figure(key: str, part: Part = "value", *, bench: str | None = "") -> RunColumn:
+    """A column of a declared figure. bench: its key in stepscope.bench/1, where that is another; None: it is not there."""
+    declared = _FIGURES[key]
+    name = key if part == "value" else f"{key}_{part}"
+    kind = int | None if declared.unit in ("bytes", "count") else float | None
+    return RunColumn(kind, declared, name if bench == "" else bench, name, part)
 
 
 _PINNED = (
@@ -68,25 +84,25 @@ _PINNED = (
     RunColumn(int | None, "run.epochs_asked", "epochs"),
     RunColumn(int | None, "epochs", csv="epochs"),
     RunColumn(int | None, "dropped_epochs", csv="dropped_epochs"),
-    RunColumn(float | None, "run.step_ns.value", "step_ns_median", "step_ns"),
-    _both("step_ns_low", float | None, "run.step_ns.low"),
-    _both("step_ns_high", float | None, "run.step_ns.high"),
-    _both("samples_per_s", float | None, "run.samples_per_s.value"),
-    RunColumn(float | None, "run.samples_per_s.low", csv="samples_per_s_low"),
-    RunColumn(float | None, "run.samples_per_s.high", csv="samples_per_s_high"),
+    _figure("step_ns", bench="step_ns_median"),
+    _figure("step_ns", "low"),
+    _figure("step_ns", "high"),
+    _figure("samples_per_s"),
+    _figure("samples_per_s", "low", bench=None),
+    _figure("samples_per_s", "high", bench=None),
     RunColumn(str, "run.unit", csv="unit"),
-    _both("comm_bytes_per_step", int | None),
-    RunColumn(float | None, "run.exposed_comm_ns.value", "exposed_comm_ns_median", "exposed_comm_ns"),
+    _figure("comm_bytes_per_step"),
+    _figure("exposed_comm_ns", bench="exposed_comm_ns_median"),
     RunColumn(str | None, "run.comm_source", "comm_source"),
-    _both("train_loss", float | None, "train_loss"),
-    RunColumn(float | None, "best_accuracy", csv="best_accuracy"),
-    _both("test_accuracy", float | None),
+    _figure("train_loss"),
+    _figure("best_accuracy", bench=None),
+    _figure("test_accuracy"),
     RunColumn(tuple[int, ...] | None, "run.samples_seen_per_rank", "samples_seen_per_rank"),
-    _both("peak_memory_bytes", int | None),
-    _both("speedup", float | None, "row.speedup"),
-    RunColumn(float | None, "row.low", csv="speedup_low"),
-    RunColumn(float | None, "row.high", csv="speedup_high"),
-    _both("efficiency", float | None, "row.efficiency"),
+    _figure("peak_memory_bytes"),
+    _figure("speedup"),
+    _figure("speedup", "low", bench=None),
+    _figure("speedup", "high", bench=None),
+    _figure("efficiency"),
     RunColumn(Scaling | None, "scaled", "scaling"),
     RunColumn(Scaling | None, "scaling", csv="scaling"),
     RunColumn(str | None, "run.baseline_id", "baseline_cell_id"),
@@ -98,8 +114,8 @@ _PINNED = (
     _both("epoch_ns_high", float | None, "epoch.high"),
     _both("epoch_estimated", bool | None),
     RunColumn(int | None, "run.steps_per_epoch", "steps_per_epoch"),
-    _both("exposed_comm_ns_low", float | None, "run.exposed_comm_ns.low"),
-    _both("exposed_comm_ns_high", float | None, "run.exposed_comm_ns.high"),
+    _figure("exposed_comm_ns", "low"),
+    _figure("exposed_comm_ns", "high"),
     RunColumn(float | None, "target.accuracy", csv="target_accuracy"),
     RunColumn(int | None, "target.reached_epochs", csv="target_epochs"),
     RunColumn(float | None, "target.time_ns", csv="target_ns"),
@@ -108,20 +124,17 @@ _PINNED = (
     RunColumn(Mapping[str, Any], "run.varied", "varied"),
     _both("notes", tuple[str, ...]),
     _both("model_flop", float | None),
-    _both("mfu", float | None),
-    _both("hfu", float | None),
+    _figure("mfu"),
+    _figure("hfu"),
 )
 """In the order of their columns, as docs/reference/formats.md pins it for stepscope.bench/1."""
 
-MORE = tuple(
-    f for key, f in figures_of("run").items() if not any(key in (column.bench, column.csv) for column in _PINNED)
-)
+MORE = tuple(key for key, each in _FIGURES.items() if not any(column.value is each for column in _PINNED))
 """Figures of a run that no format pins: the last columns."""
 
-
-_COLUMNS = (*_PINNED, *(RunColumn(float | None, figure, figure.key, figure.key) for figure in MORE))
-BENCH: Mapping[str, RunColumn] = {column.bench: column for column in _COLUMNS if column.bench}
-CSV: Mapping[str, RunColumn] = {column.csv: column for column in _COLUMNS if column.csv}
+COLUMNS = (*_PINNED, *map(_figure, MORE))
+BENCH: Mapping[str, RunColumn] = {column.bench: column for column in COLUMNS if column.bench}
+CSV: Mapping[str, RunColumn] = {column.csv: column for column in COLUMNS if column.csv}
 
 
 def write_results(layout: RunLayout, runs: Sequence[TrainingRun]) -> None:

@@ -6,9 +6,9 @@ Runs of the same matrix over time: each cell's step in every run, and the run si
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
@@ -49,7 +49,7 @@ from stepscope.report.table import (
 from stepscope.report.vega import MAX_LINES
 from stepscope.report.views import Charts, View
 from stepscope.results.epochs import best_accuracy, epoch_time, too_short, train_loss
-from stepscope.results.figures import Figure, Unit, run_facts
+from stepscope.results.figures import Unit, figures_of, run_facts
 from stepscope.results.labels import failure_label, ranks_label
 from stepscope.results.mfu import CONVENTION, mfu
 from stepscope.results.run_figures import MORE
@@ -62,13 +62,14 @@ if TYPE_CHECKING:
 
 MAX_NAMED = 3
 
-_MORE = tuple(figure.key for figure in MORE)
-_OUTCOME = ("speedup", "efficiency", "mfu", "hfu", "train_loss", "best_accuracy", "peak_memory_bytes", *_MORE)
+FIGURES = figures_of("run")
+
+_OUTCOME = ("speedup", "efficiency", "mfu", "hfu", "train_loss", "best_accuracy", "peak_memory_bytes", *MORE)
 
 CELLS = (
     "model", "dataset", "num_parameters", "device", "strategy", "world_size", "precision", "accumulation", "global_batch",
     "epoch_ns", "step_ns", "exposed_comm_ns", "comm_bytes", "samples_per_s", "speedup", "efficiency", "mfu", "hfu",
-    "best_accuracy", "peak_memory_bytes", *_MORE,
+    "best_accuracy", "peak_memory_bytes", *MORE,
 )  # fmt: skip
 """What ``bench`` prints of the cells of one run folder."""
 
@@ -147,25 +148,20 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
         Column("hardware", "hardware", lambda run: run.hardware, role="identity"),
         Column("epochs", "epochs", lambda run: len(run.epochs) or None, whole, drop=1),
         Column("epoch_ns", "epoch est." if estimated and not mixed else "epoch", epoch, duration, drop=8),
-        Column("step_ns", "step", lambda run: measured(run.step_ns, duration, tight=True), duration),
-        Column("exposed_comm_ns", f"{EXPOSED_COMM_SHORT}/step", exposed_value, duration, short_title="comm"),
+        _figure("step_ns", lambda run: measured(run.step_ns, duration, tight=True)),
+        _figure("exposed_comm_ns", exposed_value, title=f"{EXPOSED_COMM_SHORT}/step"),
         Column("exposed_fraction", EXPOSED_COMM_SHORT, exposed_share, percent, short_title="comm", drop=6),
         Column("comm_bytes", "bytes/step", moved, size, drop=2),
         rate_column(runs, lambda run: run.samples_per_s),
-        Column("speedup", "speed-up", lambda run: speedup_value(scaling.get(run.run_id)), times, short_title="speed"),
-        Column(
-            "efficiency", "efficiency", lambda run: efficiency_value(scaling.get(run.run_id)), whole,
-            short_title="eff", drop=7,
-        ),
-        Column("mfu", "MFU", lambda run: run.mfu, percent, drop=2),
-        Column("hfu", "HFU", lambda run: run.hfu if recomputes else None, percent, drop=1),
-        Column("train_loss", "train loss", train_loss, figure, short_title="loss", drop=4),
-        Column("best_accuracy", "best accuracy", best_accuracy, Format("{:.4f}".format), short_title="acc'y", drop=5),
-        Column(
-            "peak_memory_bytes", "peak memory", lambda run: run.peak_memory_bytes, binary_size, short_title="mem", drop=3
-        ),
+        _figure("speedup", lambda run: speedup_value(scaling.get(run.run_id))),
+        _figure("efficiency", lambda run: efficiency_value(scaling.get(run.run_id)), whole, drop=7),
+        _figure("mfu", lambda run: run.mfu, drop=2),
+        _figure("hfu", lambda run: run.hfu if recomputes else None, drop=1),
+        _figure("train_loss", train_loss, title="train loss", drop=4),
+        _figure("best_accuracy", best_accuracy, Format("{:.4f}".format), drop=5),
+        _figure("peak_memory_bytes", lambda run: run.peak_memory_bytes, drop=3),
         Column("run_id", "id", lambda run: run.run_id, role="identity"),
-        *(_declared(figure, scaling, drop_epochs) for figure in MORE),
+        *(_declared(key, scaling, drop_epochs) for key in MORE),
     )  # fmt: skip
 
 
@@ -178,14 +174,29 @@ _FORMATS: Mapping[Unit, Format] = {
 }
 
 
-def _declared(declared: Figure, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> Column:
-    """The column of a figure that has no column of its own."""
-    text = _FORMATS.get(declared.unit, figure)
+def _figure(
+    key: str,
+    value: Callable[[TrainingRun], Any],
+    text: Format | None = None,
+    *,
+    title: str | None = None,
+    drop: int = 0,
+) -> Column:
+    """The column of a declared figure: headings and format as declared, unless this table has its own."""
+    declared = FIGURES[key]
+    written = text or _FORMATS.get(declared.unit, figure)
+    return Column(key, title or declared.title, value, written, short_title=declared.short, drop=drop)
+
+
+def _declared(key: str, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> Column:
+    """The column of a figure of which nothing special is to be shown."""
+    declared = FIGURES[key]
 
     def value(run: TrainingRun) -> Value:
-        return measured(declared.measured(run_facts(run, scaling.get(run.run_id), drop_epochs=drop_epochs)), text)
+        found = declared.measured(run_facts(run, scaling.get(run.run_id), drop_epochs=drop_epochs))
+        return measured(found, _FORMATS.get(declared.unit, figure))
 
-    return Column(declared.key, declared.title, value, text, short_title=declared.short, drop=1)
+    return _figure(key, value, drop=1)
 
 
 def _notes(runs: Sequence[TrainingRun], *, every: bool) -> tuple[str, ...]:

@@ -1,0 +1,73 @@
+"""Every declared figure is where it must be, under one unit: declared twice, wrongly or not everywhere, it fails here."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from stepscope.cli.schema_run import DOCUMENTS
+from tests.training_records import study
+
+from stepscope.report.conditions import parse_changes, parse_condition
+from stepscope.report.views import runs as table
+from stepscope.results.comparing import PARTS
+from stepscope.results.figures import COMPARED, FIGURES, Figure, figures_of, run_facts
+from stepscope.results.run_figures import BENCH, COLUMNS, CSV
+from stepscope.results.scaling import speedups
+
+UNIT_OF_KEY = {
+    "_ns": "ns", "_bytes": "bytes", "_bytes_per_step": "bytes", "_per_s": "per s", "_fraction": "fraction",
+    "_accuracy": "fraction", "mfu": "fraction", "hfu": "fraction", "_count": "count", "_loss": "loss", "speedup": "ratio", "efficiency": "ratio",
+}  # fmt: skip
+
+FOLLOW = {"best_accuracy", "comm_bytes_per_step", "speedup", "efficiency", "mfu", "hfu"}
+"""Not compared: they follow from figures that are, or from how the run was made."""
+
+NO_COLUMN = {"best_accuracy": "bench/1 has test_accuracy", "test_accuracy": "tables show the best"}
+
+
+def test_no_key_and_no_column_is_declared_twice() -> None:
+    lists = [
+        [(each.of, each.key) for each in FIGURES],
+        [each.key for each in FIGURES if each.of in ("run", "epoch", "collective", "step", "steps")],
+        *([name for column in COLUMNS if (name := getattr(column, of))] for of in ("bench", "csv")),
+    ]
+    assert [name for names in lists for name, count in Counter(names).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda each: f"{each.of}-{each.key}")
+def test_a_figure_is_everywhere_under_its_unit(figure: Figure) -> None:
+    assert {unit for ending, unit in UNIT_OF_KEY.items() if figure.key.endswith(ending)} == {figure.unit}
+    low, _ = figure.range
+    if figure.of in ("job", "diagnosis", "rank"):
+        known = figures_of(figure.of)
+        assert parse_condition(f"{figure.key} > {max(low, 0.0)}", figures=known, rules=()).key == figure.key
+    else:
+        assert (figure.key in COMPARED) == (figure.compared or figure.of != "run") == (figure.key not in FOLLOW)
+        assert not figure.compared or parse_changes([f"{figure.key} > 5%"], COMPARED)[0].key == figure.key
+    if figure.of == "steps":
+        assert figure.value in ("step", *PARTS)
+    if figure.of == "run":
+        assert {column.bench for column in COLUMNS if column.value is figure} & BENCH.keys() or figure.key in NO_COLUMN
+        assert {column.csv for column in COLUMNS if column.value is figure} & CSV.keys()
+        shown = {column.key.removesuffix("_per_step") for column in table.build([], show=table.PAGE).columns}
+        assert figure.key in shown or figure.key in (*NO_COLUMN, "comm_bytes_per_step")
+        (schema,) = DOCUMENTS["bench/1"]["cells"].__args__
+        assert set(BENCH) == set(schema.__annotations__)
+
+
+def test_figures_of_runs_are_in_their_range() -> None:
+    rows = speedups(study())
+    facts = [run_facts(run, rows.get(run.run_id)) for run in study()]
+    known = [
+        (f, m) for f in FIGURES if f.of in ("run", "epoch") for each in facts if (m := f.measured(each)) is not None
+    ]
+    assert [(f.key, m.value) for f, m in known if not f.range[0] <= m.value <= f.range[1]] == []
+    assert {f.key for f, _ in known} >= {
+        "step_ns",
+        "samples_per_s",
+        "epoch_ns",
+        "speedup",
+        "efficiency",
+        "best_accuracy",
+    }
