@@ -41,6 +41,13 @@ class Estimate:
         """Whether both intervals leave no doubt that this figure is the smaller; None: one of them is unknown."""
         return None if self.high is None or other.low is None else self.high < other.low
 
+    def over(self, other: Estimate) -> Estimate:
+        """This / ``other``; where both have an interval, the widest that the ratio can be."""
+        ratio = self.value / other.value
+        if self.low is None or self.high is None or other.low is None or other.high is None or other.low <= 0:
+            return Estimate(value=ratio)
+        return Estimate(value=ratio, low=self.low / other.high, high=self.high / other.low)
+
     def leaves_out(self, value: float) -> bool:
         """Whether there is an interval, and ``value`` is outside of it."""
         return self.low is not None and self.high is not None and not self.low <= value <= self.high

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, grouped, listed
+from stepscope.results.evidence import CellEvidence, name_of
 from stepscope.stats.order import median
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from stepscope.records.nouns import Measured
     from stepscope.records.samples import CellResult
     from stepscope.records.training import PhaseTimes
-    from stepscope.results.evidence import CellEvidence, Evidence
+    from stepscope.results.evidence import Evidence
 
 NEAR_CAPACITY = 0.90
 """Peak / capacity from which on a cell nearly runs out: torch does not count the CUDA context and NCCL buffers, 0.5 to 1
@@ -40,7 +41,7 @@ class TimedCell:
     @property
     def name(self) -> str:
         """``mlp small on synthetic, fp32: ddp on 2 ranks``."""
-        return f"{self.cell.run.group}: {self.cell.run.label}"
+        return name_of(self.cell.run)
 
     @property
     def world_size(self) -> int:

@@ -23,9 +23,10 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.diary import job_steps
 from stepscope.results.differences import SweepPair, conditions_of, sweep_pairs
 from stepscope.results.epochs import steady_times
-from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, in_line
 from stepscope.results.figures import COMPARED, Figure, figures_of, run_facts
 from stepscope.results.joining import as_given, derived
+from stepscope.results.pairs import matched
 from stepscope.stats.compare import (
     MIN_REPLICATES,
     MOST_BLOCKS,
@@ -224,11 +225,7 @@ def figure(
 
 
 def _untested(first: Measured, second: Measured) -> Change:
-    """One figure a side; where both have an interval, the widest that the ratio can be."""
-    ratio = Estimate(value=second.value / first.value)
-    if first.low and first.high and second.low is not None and second.high is not None and first.low > 0:
-        ratio = replace(ratio, low=second.low / first.high, high=second.high / first.low)
-    return Change(ratio=ratio, untested="no replicates: one figure on each side")
+    return Change(ratio=second.over(first), untested="no replicates: one figure on each side")
 
 
 def _verdict(outcome: Outcome, *, higher_is_better: bool) -> ComparisonVerdict:
@@ -267,14 +264,14 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
     partners: list[list[tuple[Any, Any]]] = []
     notes: list[str] = []
     for side in sides[1:]:
-        runs, alone = _matched(first, _runs(side))
+        runs, alone = matched(first, _runs(side), *_SAME_RUN)
         sweeps, sweeps_alone = sweep_pairs(sides[0].rounds[0].comm, side.rounds[0].comm)
-        traces, traces_alone = _traced(sides[0], side)
+        traces, traces_alone = matched(sides[0].rounds[0].traces, side.rounds[0].traces, *_SAME_JOB)
         for at, name in enumerate((sides[0].name, side.name)):
             unmatched += [
                 f"{name} only: {what}"
                 for what in (
-                    *map(_name, alone[at]),
+                    *map(in_line, alone[at]),
                     *sweeps_alone[at],
                     *(f"traced: {t.name}" for t in traces_alone[at]),
                 )
@@ -360,39 +357,17 @@ def _runs(side: Side) -> tuple[TrainingRun, ...]:
     return tuple(run for run in side.rounds[0].runs if run.status == "ok")
 
 
-Pairs = list[tuple[TrainingRun, TrainingRun]]
-
-
-def _matched(
-    first: Sequence[TrainingRun], second: Sequence[TrainingRun]
-) -> tuple[Pairs, tuple[list[TrainingRun], list[TrainingRun]]]:
-    """Pairs in the order of ``first``, and the runs of either side that have no partner."""
-    if len(first) == len(second) == 1:
-        return [(first[0], second[0])], ([], [])
-    pairs: Pairs = []
-    free = list(second)
-    for key in (lambda r: r.run_id, lambda r: (r.group, r.label), _what_it_trains):
-        paired = {id(run) for pair in pairs for run in pair}
-        for run in first:
-            if id(run) in paired:
-                continue
-            alike = [other for other in free if key(other) == key(run)]
-            twins = [other for other in first if key(other) == key(run)]
-            if len(alike) == 1 and len(twins) == 1:
-                pairs.append((run, alike[0]))
-                free.remove(alike[0])
-    order = {id(run): at for at, run in enumerate(first)}
-    pairs.sort(key=lambda pair: order[id(pair[0])])
-    taken = {id(run) for pair in pairs for run in pair}
-    return pairs, ([run for run in first if id(run) not in taken], free)
-
-
 def _what_it_trains(run: TrainingRun) -> tuple[object, ...]:
     return run.model, run.dataset, run.strategy, run.precision, run.world_size, run.accumulation
 
 
-def _name(run: TrainingRun) -> str:
-    return f"{run.group}, {run.label}"
+_SAME_RUN = (lambda r: r.run_id, lambda r: (r.group, r.label), _what_it_trains, lambda _: None)
+_SAME_JOB = (lambda t: t.cell_id or t.name, lambda _: None)
+"""What makes two of two sides one pair; at last: that each side has no other."""
+
+
+def _both(first: str, second: str) -> str:
+    return first if first == second else f"{first} → {second}"
 
 
 def _figures(
@@ -409,7 +384,7 @@ def _figures(
             mine = _replicates(first, before, each, drop_epochs)
             theirs = _replicates(second, after, each, drop_epochs)
         yield figure(
-            what=_name(before) if _name(before) == _name(after) else f"{_name(before)} → {_name(after)}",
+            what=_both(in_line(before), in_line(after)),
             metric=each.key,
             side=second.name,
             first=a,
@@ -473,18 +448,6 @@ def _comm_figures(sweep: SweepPair, side: str) -> Iterable[ComparedFigure]:
             )
 
 
-def _traced(
-    first: Side, second: Side
-) -> tuple[list[tuple[TraceEvidence, TraceEvidence]], tuple[list[TraceEvidence], list[TraceEvidence]]]:
-    """Traced jobs that both sides have (by cell, by name, or the only one of each), and those of one side only."""
-    mine, theirs = first.rounds[0].traces, second.rounds[0].traces
-    if len(mine) == len(theirs) == 1:
-        return [(mine[0], theirs[0])], ([], [])
-    pairs = [(a, b) for a in mine for b in theirs if (a.cell_id or a.name) == (b.cell_id or b.name)]
-    taken = {id(trace) for pair in pairs for trace in pair}
-    return pairs, ([t for t in mine if id(t) not in taken], [t for t in theirs if id(t) not in taken])
-
-
 def _trace_figures(before: TraceEvidence, after: TraceEvidence, side: str) -> Iterable[ComparedFigure]:
     """Steps of a traced job, the slowest rank's of each."""
     a, b = _steps_of(before), _steps_of(after)
@@ -494,7 +457,7 @@ def _trace_figures(before: TraceEvidence, after: TraceEvidence, side: str) -> It
         if not np.median(a[metric]):
             continue
         yield figure(
-            what=f"traced: {before.name}" if before.name == after.name else f"traced: {before.name} → {after.name}",
+            what=f"traced: {_both(before.name, after.name)}",
             metric=metric,
             side=side,
             first=Measured(value=float(np.median(a[metric])), n=len(a[metric])),

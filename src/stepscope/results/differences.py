@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
-from stepscope.core.words import ranges
+from stepscope.core.words import grouped, ranges
 from stepscope.machine.topology import parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import Difference
@@ -28,6 +28,7 @@ from stepscope.results.comm_labels import (
 )
 from stepscope.results.epochs import PER_EPOCH
 from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.pairs import matched
 
 Key = tuple[object, ...]
 Rows = dict[int, CommRow]
@@ -57,37 +58,38 @@ def sweep_pairs(
     )
     mine, mine_twice = _sweeps(_measured(first))
     theirs, theirs_twice = _sweeps(_measured(second))
-    pairs = [(mine.pop(key), theirs.pop(key)) for key in list(mine) if key in theirs]
-    for key, rows in list(mine.items()):
-        twins = [other for other in mine.values() if _call(other) == _call(rows)]
-        alike = [other for other, found in theirs.items() if _call(found) == _call(rows)]
-        if len(alike) == len(twins) == 1:
-            pairs.append((mine.pop(key), theirs.pop(alike[0])))
+    same, left = matched(mine, theirs, _key)
+    alike, left = matched(*left, _call)
     alone = tuple(
         tuple(
-            [_name(rows, called) for rows in left.values()]
+            [_name(rows, called) for rows in sweeps]
             + [f"{_name(rows, called)}: measured more than once, so it cannot be paired" for rows in twice]
         )
-        for left, twice in ((mine, mine_twice), (theirs, theirs_twice))
+        for sweeps, twice in zip(left, (mine_twice, theirs_twice), strict=True)
     )
-    return tuple(_pair(a, b, called) for a, b in pairs), (alone[0], alone[1])
+    return tuple(_pair(a, b, called) for a, b in (*same, *alike)), (alone[0], alone[1])
 
 
 def _measured(rows: Sequence[CommRow]) -> list[CommRow]:
     return [row for row in rows if row.kind == "collective" and row.status == "ok" and row.time_ns and row.size_bytes]
 
 
-def _sweeps(rows: Sequence[CommRow]) -> tuple[dict[Key, Rows], list[Rows]]:
-    """Sweeps by what identifies them, and those of which a size is there more than once."""
-    found: dict[Key, Rows] = {}
-    twice: dict[Key, Rows] = {}
-    for row in rows:
-        key = (*identity(row), row.root, row.bidirectional)
-        sizes = found.setdefault(key, {})
-        if row.size_bytes in sizes:
-            twice[key] = sizes
-        sizes[row.size_bytes or 0] = row
-    return {key: sizes for key, sizes in found.items() if key not in twice}, list(twice.values())
+def _sweeps(rows: Sequence[CommRow]) -> tuple[list[Rows], list[Rows]]:
+    """Sweeps, and those of which a size is there more than once."""
+    once: list[Rows] = []
+    twice: list[Rows] = []
+    for found in grouped(rows, _identity).values():
+        sizes = {row.size_bytes or 0: row for row in found}
+        (once if len(sizes) == len(found) else twice).append(sizes)
+    return once, twice
+
+
+def _identity(row: CommRow) -> Key:
+    return (*identity(row), row.root, row.bidirectional)
+
+
+def _key(rows: Rows) -> Key:
+    return _identity(next(iter(rows.values())))
 
 
 def _call(rows: Rows) -> Key:

@@ -160,9 +160,14 @@ class Evidence:
         return not self.notes and not self.unread
 
 
-def name_of(run: TrainingRun) -> str:
-    """Group and label of a run: no two runs of one source have the same."""
-    return f"{run.group}: {run.label}"
+def name_of(run: TrainingRun, between: str = ": ") -> str:
+    """``mlp small on synthetic, fp32: ddp on 2 ranks``: group and label, which no two runs of one source share."""
+    return f"{run.group}{between}{run.label}"
+
+
+def in_line(run: TrainingRun) -> str:
+    """The same within a sentence or a heading, where a colon says something else."""
+    return name_of(run, ", ")
 
 
 def cell_of(evidence: Evidence, run: TrainingRun) -> CellEvidence | None:

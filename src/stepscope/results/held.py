@@ -109,8 +109,8 @@ def _against(most: int, first: Held, bytes_held: int, each: Held) -> str:
     text = f"{each.cell.run.label}: {format_bytes(bytes_held)} a rank, {share} less than {first.cell.run.label}"
     if ours is None or theirs is None:
         return f"{text}; no step time"
-    text += f"; a step takes {ours.value / theirs.value:.2f}x as long"
-    if ours.low is None or ours.high is None or theirs.low is None or theirs.high is None:
+    ratio = ours.over(theirs)
+    text += f"; a step takes {ratio.value:.2f}x as long"
+    if ratio.low is None:
         return f"{text}, without an interval: too few steps"
-    low, high = ours.low / theirs.high, ours.high / theirs.low
-    return f"{text} ({low:.2f} to {high:.2f}){': no difference is shown' if low <= 1 <= high else ''}"
+    return f"{text} ({ratio.low:.2f} to {ratio.high:.2f}){'' if ratio.leaves_out(1) else ': no difference is shown'}"

@@ -106,7 +106,7 @@ def cell_labels(
         (model, strategy, *(getattr(cell, name) for name in _COLUMNS))
         for cell, model, strategy in zip(cells, models, strategies, strict=True)
     ]
-    settings = _told_apart(columns, [_settings(cell) for cell in cells])
+    settings = told_apart(columns, [_settings(cell) for cell in cells])
     settings = _told_apart_by_id(columns, settings, cells)
     modes = [f"{strategy} {more}".rstrip() for strategy, more in zip(strategies, settings, strict=True)]
     rest = [_rest(cell) for cell in cells]
@@ -115,8 +115,8 @@ def cell_labels(
         f"{model}, {mode}, {ranks_label(c.world_size)}, {c.precision}{_accumulation(c)}"
         for model, mode, c in zip(models, modes, cells, strict=True)
     ]
-    more_name = _told_apart(list(zip(models, names, strict=True)), rest, between=", ")
-    more_text = _told_apart(texts, rest, between=", ", known=("precision", "accumulation"))
+    more_name = told_apart(list(zip(models, names, strict=True)), rest, between=", ")
+    more_text = told_apart(texts, rest, between=", ", known=("precision", "accumulation"))
     return tuple(
         CellLabel(
             model=model,
@@ -156,7 +156,7 @@ def _short(key: str) -> str:
     return name if dot and name not in _FIELDS else key
 
 
-def _told_apart(
+def told_apart(
     shown: Sequence[Hashable],
     hidden: Sequence[Mapping[str, str]],
     *,
@@ -177,7 +177,7 @@ def _told_apart(
 def _told_apart_by_id(columns: Sequence[Hashable], settings: Sequence[str], cells: Sequence[_Cell]) -> list[str]:
     """Cells that nothing shown tells apart (the content of their data differs) get the end of their id."""
     ids = [{"id": f"id={cell.cell_id.rpartition('-')[2]}"} for cell in cells]
-    more = _told_apart(list(zip(columns, settings, strict=True)), ids)
+    more = told_apart(list(zip(columns, settings, strict=True)), ids)
     return [f"{one} {two}".strip() for one, two in zip(settings, more, strict=True)]
 
 
@@ -185,7 +185,7 @@ def _models(cells: Sequence[_Cell]) -> list[str]:
     """Labels of the models; where one label stands for several models, with the options that they differ in."""
     labels = [_model(cell) for cell in cells]
     options = [{k: _option(k, v) for k, v in cell.model.items() if v is not None} for cell in cells]
-    more = _told_apart(labels, options)
+    more = told_apart(labels, options)
     return [f"{label} {some}".rstrip() for label, some in zip(labels, more, strict=True)]
 
 

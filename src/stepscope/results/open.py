@@ -25,7 +25,7 @@ from stepscope.records.imported import Imported, Stated
 from stepscope.records.nccl import MISMATCHES, FlightFinding, NcclDebug
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
-from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence
+from stepscope.results.evidence import CellEvidence, Evidence, Source, TraceEvidence, in_line
 from stepscope.results.job_folder import Readers, read_folder
 from stepscope.results.joining import as_given, derived, join
 from stepscope.results.profiled_job import read_profiled_job
@@ -286,10 +286,12 @@ def _run_folder(path: Path, how: Reading) -> Evidence:
     environment = read_if_there(layout.environment, EnvironmentRecord)
     traces = []
     if how.traces:
-        traced = [each for each in cells if _traces_of(layout, each) is not None]
-        for each, summary in _readable(traced, lambda each: how.job(layout.cell(each.cell_id).traces), _name, notes):
-            traces.append(TraceEvidence(name=_name(each), summary=summary, cell_id=each.cell_id, source=str(path)))
-            notes += _trace_notes(summary, of=_name(each))
+        traced = [(in_line(each.run), each.cell_id) for each in cells if _traces_of(layout, each) is not None]
+        for (name, cell_id), summary in _readable(
+            traced, lambda part: how.job(layout.cell(part[1]).traces), lambda part: part[0], notes
+        ):
+            traces.append(TraceEvidence(name=name, summary=summary, cell_id=cell_id, source=str(path)))
+            notes += _trace_notes(summary, of=name)
     return Evidence(
         sources=(Source(path=path, kind="bench", created=read_created(layout.run)),),
         runs=tuple(each.run for each in cells),
@@ -315,10 +317,6 @@ def _with_inner_runs(path: Path, outer: Evidence, how: Reading) -> Evidence:
     names = [path.name, *(part.sources[0].path.name for part in parts[1:])]
     whole = join(parts, names=names)
     return replace(whole, notes=(*whole.notes, *notes)) if notes else whole
-
-
-def _name(cell: CellEvidence) -> str:
-    return f"{cell.run.group}, {cell.run.label}"
 
 
 def _traces_of(layout: RunLayout, cell: CellEvidence) -> Path | None:

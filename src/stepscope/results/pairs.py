@@ -1,14 +1,38 @@
-"""Runs beside their baselines: what rules about scaling and learning look at."""
+"""What of one side is what of another; runs beside their baselines: what rules about scaling and learning look at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted, grouped
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.evidence import Evidence, name_of
 from stepscope.results.learning import duplicated
+
+T = TypeVar("T")
+Key = Callable[[T], object]
+
+
+def matched(
+    first: Sequence[T], second: Sequence[T], *keys: Key[T]
+) -> tuple[list[tuple[T, T]], tuple[list[T], list[T]]]:
+    """Pairs in the order of ``first``, and what of either side has no partner.
+
+    Two are a pair by the first key that is theirs alone: of one in ``first``, and of one that is left of ``second``.
+    """
+    partners: dict[int, T] = {}
+    free = list(second)
+    for key in keys:
+        mine, theirs = grouped(first, key), grouped(free, key)
+        for value, alike in mine.items():
+            if len(alike) == len(theirs.get(value, ())) == 1 and id(alike[0]) not in partners:
+                partners[id(alike[0])] = theirs[value][0]
+        taken = {id(each) for each in partners.values()}
+        free = [each for each in free if id(each) not in taken]
+    pairs = [(each, partners[id(each)]) for each in first if id(each) in partners]
+    return pairs, ([each for each in first if id(each) not in partners], free)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from stepscope.results.scaling import speedups
 
 UNIT_OF_KEY = {
     "_ns": "ns", "_bytes": "bytes", "_bytes_per_step": "bytes", "_per_s": "per s", "_fraction": "fraction",
-    "_accuracy": "fraction", "mfu": "fraction", "hfu": "fraction", "_count": "count", "_loss": "loss", "speedup": "ratio", "efficiency": "ratio",
+    "_accuracy": "fraction", "mfu": "fraction", "hfu": "fraction", "_count": "count", "_loss": "loss",
+    "speedup": "ratio", "efficiency": "ratio",
 }  # fmt: skip
 
 FOLLOW = {"best_accuracy", "comm_bytes_per_step", "speedup", "efficiency", "mfu", "hfu"}

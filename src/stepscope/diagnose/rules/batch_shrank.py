@@ -27,7 +27,7 @@ from stepscope.diagnose.rule import Rule, Statement, advise
 from stepscope.records import mesh
 from stepscope.records.finding import Finding, Skipped
 from stepscope.results.cell_facts import differing
-from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.evidence import CellEvidence, Evidence, name_of
 
 FREE = {"strategy", "strategy_options", "mesh", "world_size", "global_batch", "network", "threads_per_rank"}
 """What may differ between two cells whose samples per second are compared; the global batch follows from the mesh."""
@@ -96,7 +96,7 @@ def _finding(evidence: Evidence, cell: CellEvidence, other: CellEvidence) -> Fin
                 None if rest else again(evidence, cell, ("accumulation", factor * ours.accumulation)),
             ),
         ),
-        subject=f"{cell.run.group}: {cell.run.label}",
+        subject=name_of(cell.run),
         runs=(cell.run.run_id,),
     )
 

@@ -28,7 +28,7 @@ from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Finding, Skipped
 from stepscope.results.cell_facts import memory_share, same_but, times_faster
-from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.evidence import CellEvidence, Evidence, name_of
 from stepscope.results.held import held_by
 
 ROOM = Limit(
@@ -102,7 +102,7 @@ def _finding(evidence: Evidence, cell: CellEvidence, more: int, share: float) ->
             advise("keep all activations", again(evidence, cell, ("activation_checkpointing", "none"))),
             advise("or use the memory: a larger micro-batch, a longer sequence"),
         ),
-        subject=f"{cell.run.group}: {cell.run.label}",
+        subject=name_of(cell.run),
         runs=(cell.run.run_id,),
     )
 

@@ -32,7 +32,7 @@ from stepscope.records.comm import CommRow
 from stepscope.records.finding import Finding
 from stepscope.records.nouns import Status
 from stepscope.results.comm_labels import op_label, sweep_names
-from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.evidence import CellEvidence, Evidence, in_line
 from stepscope.results.labels import status_label
 
 FAILED = ("error", "timeout", "killed")
@@ -141,7 +141,7 @@ def _empty(evidence: Evidence, cells: list[CellEvidence]) -> Finding:
         if len(cells) == 1
         else f"{len(cells)} cells finished without a step time",
         evidence=tuple(
-            f"{cell.run.group}, {cell.run.label}: {next((n for n in cell.run.notes if 'step time' in n), 'no timed step')}"
+            f"{in_line(cell.run)}: {next((n for n in cell.run.notes if 'step time' in n), 'no timed step')}"
             for cell in cells[:_SHOWN]
         ),
         confidence="certain: recorded",
@@ -167,7 +167,7 @@ def _reasons(cells: Sequence[CellEvidence]) -> tuple[str, ...]:
         same.setdefault((cell.run.status, cell.run.error or NO_REASON), []).append(cell)
     lines = []
     for (status, reason), each in same.items():
-        name = listed((f"{cell.run.group}, {cell.run.label}" for cell in each), at_most=1)
+        name = listed((in_line(cell.run) for cell in each), at_most=1)
         lines.append(f"{status_label(status)}: {name}: {reason}")
     more = len(lines) - _SHOWN
     return (*lines[:_SHOWN], *((f"and {counted(more, 'other reason')}",) if more > 0 else ()))

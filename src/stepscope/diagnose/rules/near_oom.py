@@ -54,7 +54,7 @@ from stepscope.records.imported import (
 from stepscope.records.training import TrainingRun
 from stepscope.results.cell_facts import NEAR_CAPACITY, capacity_of, device_capacity, memory_share
 from stepscope.results.epochs import setting
-from stepscope.results.evidence import CellEvidence, Evidence, cell_of
+from stepscope.results.evidence import CellEvidence, Evidence, cell_of, name_of
 
 MOST_SHARE = Limit(
     value=NEAR_CAPACITY,
@@ -143,7 +143,7 @@ def _job(evidence: Evidence, run: TrainingRun) -> _Job:
         known = capacity_of(cell, evidence.environment)
         capacity = None if known is None else (known, "the host" if cell.spec.device == "cpu" else "the driver")
     return _Job(
-        name=f"{run.group}: {run.label}",
+        name=name_of(run),
         capacity=capacity,
         run=run,
         cell=cell,

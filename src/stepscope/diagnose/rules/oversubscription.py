@@ -36,7 +36,7 @@ from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
-from stepscope.results.evidence import CellEvidence, Evidence
+from stepscope.results.evidence import CellEvidence, Evidence, in_line, name_of
 
 CORES = Limit(value=1.0, unit="threads per usable core", source="one thread runs on a core at a time")
 GLOO_THREADS = Limit(
@@ -98,7 +98,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
         return None
     worst = max(over, key=lambda load: load.wanted)
     said = [
-        f"{worst.cell.run.group}, {worst.cell.run.label}: {counted(worst.ranks, 'rank')} x "
+        f"{in_line(worst.cell.run)}: {counted(worst.ranks, 'rank')} x "
         f"{counted(worst.threads, 'compute thread')}"
         + (f" + {counted(worst.workers, 'loader worker')}" if worst.workers else "")
         + f" = {worst.wanted} on {counted(cores, 'usable core')}"
@@ -137,7 +137,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
             evidence=tuple(said),
             confidence="likely harmless: intra-op threads of ranks on GPUs sleep unless operators run on the CPU",
             advice=tuple(advice),
-            subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+            subject=name_of(worst.cell.run),
             runs=(worst.cell.run.run_id,),
         )
     return Finding(
@@ -146,7 +146,7 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
         evidence=tuple(said),
         confidence="certain: threads and cores are counted; the cost is unknown",
         advice=tuple(advice),
-        subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+        subject=name_of(worst.cell.run),
         runs=(worst.cell.run.run_id,),
     )
 
@@ -160,7 +160,7 @@ def _gpus(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Load]
     return Finding(
         severity="problem",
         title=f"{counted(worst.ranks, 'rank')} of one host share {counted(gpus, 'GPU')}",
-        evidence=(f"{worst.cell.run.group}, {worst.cell.run.label}: {worst.ranks} ranks, {gpus} visible to torch",),
+        evidence=(f"{in_line(worst.cell.run)}: {worst.ranks} ranks, {gpus} visible to torch",),
         confidence="certain: counted",
         advice=(
             advise(
@@ -168,7 +168,7 @@ def _gpus(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Load]
                 again(evidence, worst.cell, ("world_size", [gpus])),
             ),
         ),
-        subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+        subject=name_of(worst.cell.run),
         runs=(worst.cell.run.run_id,),
     )
 
@@ -206,7 +206,7 @@ def _gloo(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
                 "chrt --batch 0 COMMAND",
             ),
         ),
-        subject=f"{worst.cell.run.group}: {worst.cell.run.label}",
+        subject=name_of(worst.cell.run),
         runs=(worst.cell.run.run_id,),
     )
 

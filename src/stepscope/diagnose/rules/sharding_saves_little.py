@@ -29,7 +29,7 @@ from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Finding, Skipped
 from stepscope.results.cell_facts import NEAR_CAPACITY, memory_share, same_but, times_faster
-from stepscope.results.evidence import Evidence
+from stepscope.results.evidence import Evidence, name_of
 from stepscope.results.held import Held, held_by
 from stepscope.strategies import memory
 
@@ -108,7 +108,7 @@ def _finding(evidence: Evidence, each: Held, saved: float) -> Finding | None:
             ),
             advise("where memory is short, recompute activations: they are what is large here"),
         ),
-        subject=f"{cell.run.group}: {cell.run.label}",
+        subject=name_of(cell.run),
         runs=(cell.run.run_id,),
     )
 

@@ -23,7 +23,7 @@ from stepscope.report.views.step_parts import PARTS
 from stepscope.results.comm_facts import best_size
 from stepscope.results.comm_labels import op_label
 from stepscope.results.epochs import best_accuracy, exposed_fraction
-from stepscope.results.evidence import NEEDS, Evidence
+from stepscope.results.evidence import NEEDS, Evidence, in_line
 from stepscope.results.labels import failure_label
 from stepscope.results.profiled_job import ProfiledJob
 from stepscope.results.scaling import NOT_EQUIVALENT
@@ -147,7 +147,7 @@ def _failed(evidence: Evidence) -> KeyFigure | None:
     return KeyFigure(
         label="runs without a result",
         value=f"{len(failed)} of {len(evidence.runs)}",
-        note=f"{first.group}, {first.label}: {failure_label(first)}" + (", ..." if len(failed) > 1 else ""),
+        note=f"{in_line(first)}: {failure_label(first)}" + (", ..." if len(failed) > 1 else ""),
     )
 
 
@@ -156,9 +156,7 @@ def _throughput(evidence: Evidence) -> KeyFigure | None:
     if len(rated) < 2 or len({(run.unit, run.dataset, run.model) for _, run in rated}) > 1:
         return None  # nothing to choose between, or figures of different work
     value, run = max(rated, key=lambda pair: pair[0])
-    return KeyFigure(
-        label="fastest setting", value=f"{rate.write(value)} {run.unit}/s", note=f"{run.group}, {run.label}"
-    )
+    return KeyFigure(label="fastest setting", value=f"{rate.write(value)} {run.unit}/s", note=in_line(run))
 
 
 def _scaling(evidence: Evidence) -> KeyFigure | None:
@@ -182,9 +180,7 @@ def _exposed(evidence: Evidence) -> KeyFigure | None:
     share, run = max(shares, key=lambda pair: pair[0])
     if share < LEAST_EXPOSED:
         return None
-    return KeyFigure(
-        label=f"most {EXPOSED_COMM}", value=format_percent(share), note=f"of the step, {run.group}, {run.label}"
-    )
+    return KeyFigure(label=f"most {EXPOSED_COMM}", value=format_percent(share), note=f"of the step, {in_line(run)}")
 
 
 def _traces(evidence: Evidence) -> KeyFigure | None:
@@ -222,7 +218,7 @@ def _memory(evidence: Evidence) -> KeyFigure | None:
     if not known:
         return None
     value, run = max(known, key=lambda pair: pair[0])
-    return KeyFigure(label="peak memory of a rank", value=format_bytes_binary(value), note=f"{run.group}, {run.label}")
+    return KeyFigure(label="peak memory of a rank", value=format_bytes_binary(value), note=in_line(run))
 
 
 def _accuracy(evidence: Evidence) -> KeyFigure | None:
@@ -230,9 +226,7 @@ def _accuracy(evidence: Evidence) -> KeyFigure | None:
     if len(known) < 2 or len({run.dataset for _, run in known}) > 1:
         return None
     value, run = max(known, key=lambda pair: pair[0])
-    return KeyFigure(
-        label="best validation accuracy", value=format_percent(value, digits=2), note=f"{run.group}, {run.label}"
-    )
+    return KeyFigure(label="best validation accuracy", value=format_percent(value, digits=2), note=in_line(run))
 
 
 _GROUPS = {"computation": "computation", "communication": EXPOSED_COMM}

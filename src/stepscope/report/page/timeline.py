@@ -19,7 +19,7 @@ from stepscope.records.trace_collectives import ClockFit
 from stepscope.records.trace_summary import RankPass
 from stepscope.report.names import file_part
 from stepscope.report.views.trace_budget import CAUSES
-from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence
+from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, in_line
 from stepscope.stats.measured import common_steps
 from stepscope.stats.spans import EMPTY, Spans
 from stepscope.traces.alignment import corrected
@@ -283,7 +283,7 @@ def _strip(cell: CellEvidence) -> dict[str, Any] | None:
     transfer = min(sample.exposed_comm_ns for sample in step)
     return {
         "kind": "phases",
-        "name": f"{cell.run.group}, {cell.run.label}",
+        "name": in_line(cell.run),
         "kinds": [list(part) for part in _STRIP],
         "rows": [
             {"label": f"rank {rank}", "phases": [_phase(sample, key, transfer) for key, _ in _STRIP]}

@@ -16,7 +16,7 @@ from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_te
 from stepscope.report.table import Column, Table, Value, binary_size, duration, percent, said, size, tabled, whole
 from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis, sig
 from stepscope.report.views import Charts, View
-from stepscope.results.evidence import CellEvidence
+from stepscope.results.evidence import CellEvidence, in_line
 from stepscope.results.held import KINDS as HELD_KINDS
 from stepscope.results.held import conclusions, held
 from stepscope.results.labels import failure_label
@@ -119,7 +119,7 @@ def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEviden
         "memory_batches",
         "Memory by batch size",
         (
-            Column("group", "runs", lambda each: f"{each.run.group}, {each.run.label}", role="group"),
+            Column("group", "runs", lambda each: in_line(each.run), role="group"),
             Column(
                 "micro_batch",
                 "batch of a rank",
