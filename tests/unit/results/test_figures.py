@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from stepscope.cli.schema_run import DOCUMENTS
 from tests.training_records import study
 
+from stepscope.cli.commands.schema import documents
 from stepscope.report.conditions import parse_changes, parse_condition
 from stepscope.report.views import runs as table
 from stepscope.results.comparing import PARTS
@@ -53,7 +53,7 @@ def test_a_figure_is_everywhere_under_its_unit(figure: Figure) -> None:
         assert {column.csv for column in COLUMNS if column.value is figure} & CSV.keys()
         shown = {column.key.removesuffix("_per_step") for column in table.build([], show=table.PAGE).columns}
         assert figure.key in shown or figure.key in (*NO_COLUMN, "comm_bytes_per_step")
-        (schema,) = DOCUMENTS["bench/1"]["cells"].__args__
+        (schema,) = documents()["bench/1"]["cells"].__args__
         assert set(BENCH) == set(schema.__annotations__)
 
 
