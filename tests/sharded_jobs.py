@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.trace_builder import gpipe
 from tests.trace_evidence import traced
 
 from stepscope.examples.machine import AUTOGRAD, HOST, Operator, SimulatedRank, Waiting
@@ -115,24 +116,7 @@ def pipeline(**plan: Any) -> SimulatedJob:
     """GPipe; ``layers`` counts micro batches."""
     made = Simulation(**({"world": 4, "shape": "stages", "layers": 8, "transfer_ns": 20_000} | plan))
     groups = {f"pp{r}": (r, r + 1) for r in range(made.world - 1)}
-    return simulate(made, programs={"stages": _pipeline}, groups=groups)
-
-
-def _pipeline(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
-    before = f"pp{machine.rank - 1}" if machine.rank else None
-    after = f"pp{machine.rank}" if machine.rank < plan.world - 1 else None
-    for batch in range(plan.layers):
-        if before:
-            yield from machine.wait(before, (yield from machine.collective("send_recv", before)))
-        forward_layer(machine, plan, batch)
-        if after:
-            yield from machine.collective("send_recv", after)
-    for batch in reversed(range(plan.layers)):
-        if after:
-            yield from machine.wait(after, (yield from machine.collective("send_recv", after)))
-        backward_layer(machine, plan, batch, late)
-        if before:
-            yield from machine.collective("send_recv", before)
+    return simulate(made, programs={"stages": gpipe}, groups=groups)
 
 
 def experts(*, hot: Mapping[int, float] | None = None, group: str = "ep", **plan: Any) -> SimulatedJob:

@@ -87,7 +87,7 @@ def build(*, tensor_size: int = 2, **plan: Any) -> Job:
 
 def build_plan(plan: Simulation, *, tensor_size: int = 2) -> Job:
     """As ``build``."""
-    programs = {"fsdp": _fsdp, "tensor": partial(_tensor, size=tensor_size), "pipeline": _pipeline}
+    programs = {"fsdp": _fsdp, "tensor": partial(_tensor, size=tensor_size), "pipeline": gpipe}
     job = simulate(plan, programs=programs, groups=_groups(plan, tensor_size))
     return Job(simulated=job, truth={rank: truth_of(spans) for rank, spans in job.spans.items()})
 
@@ -151,7 +151,8 @@ def _tensor(machine: SimulatedRank, plan: Simulation, late: int, *, size: int) -
         yield from machine.wait(group, (yield from machine.collective("all_reduce", group)))
 
 
-def _pipeline(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
+def gpipe(machine: SimulatedRank, plan: Simulation, late: int) -> Waiting:
+    """``layers`` counts micro batches."""
     before = f"pp{machine.rank - 1}" if machine.rank else None
     after = f"pp{machine.rank}" if machine.rank < plan.world - 1 else None
     for batch in range(plan.layers):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.profiled import Profiled
 from tests.e2e.runs import Cli, Here
 
 
@@ -22,6 +23,12 @@ def fresh_cli(tmp_path: Path) -> Iterator[Cli]:
     line = Cli(tmp_path, fresh=True)
     yield line
     line.close()
+
+
+@pytest.fixture
+def profile(cli: Cli, tmp_path: Path) -> Profiled:
+    """``stepscope profile`` with its folder."""
+    return Profiled(cli, tmp_path / "p")
 
 
 @pytest.fixture(scope="module")

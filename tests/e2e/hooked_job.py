@@ -46,7 +46,7 @@ def meet(step: int) -> None:
     while not all(os.path.exists(f"{place}/{other}-{step}") for other in range(world)):  # noqa: PTH110
         if os.path.exists(os.environ.get("TELL", "")):  # noqa: PTH110
             return
-        time.sleep(0.0005)
+        time.sleep(0.002)
 
 
 def train(mode: str) -> None:
@@ -62,7 +62,7 @@ def train(mode: str) -> None:
     own = profile()
     step, last = 0, int(os.environ.get("STEPS", "40"))
     while step < last:
-        time.sleep(0.002)
+        time.sleep(0.002 if last < 1000 else 0.01)  # a job that is waited for leaves the processor to others
         step += 1
         if "MEETING" in os.environ and not (mode == "rank 1 killed" and step > 10):
             meet(step)

@@ -18,11 +18,6 @@ TRAIN = Path(__file__).parent / "ending_job.py"
 TORCHRUN = [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
 
-@pytest.fixture
-def profile(cli: Cli, tmp_path: Path) -> Profiled:
-    return Profiled(cli, tmp_path / "p")
-
-
 @pytest.mark.parametrize(
     ("mode", "kind", "exception", "signalled"),
     [("raise", "crash", "ValueError", None), ("kill", "killed", None, "SIGKILL")],

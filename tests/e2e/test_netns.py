@@ -176,19 +176,21 @@ def test_the_router_adds_its_delay_and_keeps_the_rate(launch: Launch) -> None:
     assert_rate(found, "200mbit")
 
 
-def test_ranks_have_host_names_places_and_no_way_out(launch: Launch) -> None:
+def test_ranks_have_host_names_places_their_owners_name_and_no_way_out(launch: Launch) -> None:
     script = (
         "import json, os, socket\n"
         "try:\n    socket.create_connection(('192.0.2.1', 9), timeout=5)\n"
         "except OSError as error:\n    told = error.strerror\n"
-        "print(json.dumps([socket.gethostname(), os.environ['LOCAL_RANK'], socket.gethostbyname('host1'), told]))"
+        "print(json.dumps([socket.gethostname(), os.environ['LOCAL_RANK'], socket.gethostbyname('host1'), told,\n"
+        f"                  os.environ['{namespaces.VARIABLE}']]))"
     )
+    owner = str(namespaces.this_process())
     launched, files = launch("1gbit:2", script, ranks=3)
     assert launched.process.wait(timeout=30) == 0
     assert [json.loads(out(files, rank)) for rank in range(3)] == [
-        ["host0", "0", "10.77.0.2", "Network is unreachable"],
-        ["host0", "1", "10.77.0.2", "Network is unreachable"],
-        ["host1", "0", "10.77.0.2", "Network is unreachable"],
+        ["host0", "0", "10.77.0.2", "Network is unreachable", owner],
+        ["host0", "1", "10.77.0.2", "Network is unreachable", owner],
+        ["host1", "0", "10.77.0.2", "Network is unreachable", owner],
     ]
 
 
@@ -245,19 +247,13 @@ def controller(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.P
 Controller = tuple[subprocess.Popen[str], psutil.Process]
 
 
-def test_a_killed_controller_takes_its_world_along(controller: Controller) -> None:
+@pytest.mark.parametrize("killed", ["controller", "launcher"])
+def test_who_is_killed_takes_the_world_along(controller: Controller, killed: str) -> None:
     process, launcher = controller
     family = [launcher, *launcher.children(recursive=True)]
     assert len(family) == 3
-    process.kill()
+    (process if killed == "controller" else launcher).kill()
     until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family))
-
-
-def test_a_killed_launcher_takes_its_ranks_along(controller: Controller) -> None:
-    _, launcher = controller
-    ranks = launcher.children(recursive=True)
-    launcher.kill()
-    until(lambda: not any(rank.is_running() for rank in ranks))
 
 
 def test_the_next_run_ends_what_a_killed_controller_could_not_and_spares_the_living(
@@ -292,12 +288,6 @@ def test_a_network_that_cannot_be_made_is_told_in_rank_zeros_name(tmp_path: Path
     error = read_record(tmp_path / "error", RankError)
     assert (error.rank, error.phase) == (0, "start")
     assert "program 'ip' is missing" in error.exception
-
-
-def test_every_process_of_a_world_carries_its_owners_name(launch: Launch) -> None:
-    launched, files = launch("1gbit:2", f"import os; print(os.environ['{namespaces.VARIABLE}'])")
-    assert launched.process.wait(timeout=30) == 0
-    assert {out(files, rank).strip() for rank in range(2)} == {str(namespaces.this_process())}
 
 
 @pytest.fixture

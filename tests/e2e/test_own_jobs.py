@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks.own_jobs import planted, running
 from benchmarks.own_jobs.planted import LATE, PLANTED, frameworks_folder
-from benchmarks.own_jobs.suite import Run, profiled
+from benchmarks.own_jobs.suite import profiled
 from benchmarks.own_jobs.truth import Truth, measure
 from tests.torch_forks import ForkedPopen, shared_server
 
@@ -26,33 +26,28 @@ def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planted, "TORCHRUN", (sys.executable, "-m", "torch.distributed.run"))
 
 
-def _run(name: str, truth: Truth, folder: Path) -> Run:
-    run = profiled(BY_NAME[name], truth, folder=folder / name, extra={}, contended=True)
+RIGHT = "loss 0.004259\n"
+
+
+@pytest.mark.usefixtures("forks")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("name", "code", "out"), [("late_rank", 0, RIGHT), ("crash", 1, ""), ("clean_fixed", 0, RIGHT)]
+)
+def test_the_first_verdict_names_what_was_planted_and_accuses_no_clean_job(
+    tmp_path: Path, name: str, code: int, out: str
+) -> None:
+    truth = Truth(code=code, out=out, step_s=None)
+    run = profiled(BY_NAME[name], truth, folder=tmp_path / name, extra={}, contended=True)
     assert run.left == 0
     assert run.grade.job_equal
-    return run
-
-
-@pytest.mark.usefixtures("forks")
-@pytest.mark.timeout(240)
-def test_a_rank_with_four_times_the_work_is_named(tmp_path: Path) -> None:
-    said = _run("late_rank", Truth(code=0, out="loss 0.004259\n", step_s=None), tmp_path).said
-    assert any(cost.kind in LATE and cost.ranks == (1,) for cost in said.costs), said
-
-
-@pytest.mark.usefixtures("forks")
-@pytest.mark.timeout(240)
-def test_an_exception_of_one_rank_is_the_verdict(tmp_path: Path) -> None:
-    run = _run("crash", Truth(code=1, out="", step_s=None), tmp_path)
-    assert run.grade.right, run.said
-
-
-@pytest.mark.usefixtures("forks")
-@pytest.mark.timeout(240)
-def test_a_clean_job_accuses_no_rank(tmp_path: Path) -> None:
-    run = _run("clean_fixed", Truth(code=0, out="loss 0.004259\n", step_s=None), tmp_path)
-    assert not run.grade.accused, run.said
-    assert run.said.kind not in (None, "crash", "killed", "hang", "no-steps")
+    if name == "late_rank":
+        assert any(cost.kind in LATE and cost.ranks == (1,) for cost in run.said.costs), run.said
+    elif name == "crash":
+        assert run.grade.right, run.said
+    else:
+        assert not run.grade.accused, run.said
+        assert run.said.kind not in (None, "crash", "killed", "hang", "no-steps")
 
 
 @pytest.mark.long

@@ -11,17 +11,12 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.profiled import FAKE_TORCH, JOB, PYTHON, WAIT_9, Profiled, end_of
-from tests.e2e.runs import Cli, wait_for
+from tests.e2e.runs import Cli, Here, wait_for
 from tests.unit.traces.test_nsys import CALLS, KERNELS, STRINGS, export
 
 from stepscope.store.reader import steps_in
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture
-def profile(cli: Cli, tmp_path: Path) -> Profiled:
-    return Profiled(cli, tmp_path / "p")
 
 
 def _steps(trace: Path) -> list[str]:
@@ -185,8 +180,9 @@ def test_a_job_that_left_nothing_does_not_block_its_folder(profile: Profiled) ->
     assert len(_ranks_agree(profile.out, 1)) == 3
 
 
-def test_mistakes_start_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_mistakes_start_nothing(here: Here, tmp_path: Path) -> None:
     out = tmp_path / "p"
+    (tmp_path / "thesis.txt").touch()
     for line, said in (
         (["-o", str(out), "--", "no-such-program"], "no-such-program' cannot be started"),
         (["-o", str(out)], "profile needs a command"),
@@ -195,7 +191,7 @@ def test_mistakes_start_nothing(cli: Cli, tmp_path: Path) -> None:
         (["--attach", str(tmp_path), "--", "true"], "and both are given"),
         (["-o", str(tmp_path), "--", "true"], "not an empty folder"),
     ):
-        done = cli("profile", *line)
+        done = here("profile", *line)
         assert (done.code, said in done.err) == (2, True), (line, done.err)
     assert not out.exists()
 
