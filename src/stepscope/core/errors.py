@@ -66,6 +66,12 @@ class DataError(StepscopeError):
     exit_code = ExitCode.USAGE
 
 
+def unreadable(path: object, error: OSError | ValueError) -> DataError:
+    """What to raise for a path that the system does not let be read; ``path`` as the message names it."""
+    why = getattr(error, "strerror", None) or str(error)
+    return DataError(f"{path}: cannot be read", why=why, fix="check the path and its permissions")
+
+
 class NoTraceError(DataError):
     """What a path holds is no trace: another command may read it."""
 

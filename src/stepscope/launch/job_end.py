@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from stepscope.core.errors import DataError, failure_sign
-from stepscope.records.profile import EndKind, FailedProcess, Hang, HookedProcess, JobEnd, RankEnd, WindowOfRank
+from stepscope.records.profile import (
+    EndKind,
+    FailedProcess,
+    Hang,
+    HookedProcess,
+    JobEnd,
+    LaunchedRank,
+    RankEnd,
+    WindowOfRank,
+)
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
 
@@ -233,18 +242,8 @@ def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
         found[process] = _fate(diary, raised.get(process), launched.get(process, (None, 0))[0], facts)
     for process, failure in raised.items():
         if process not in found and failure.restart == last:
-            found[process] = _classified(
-                _Fate(
-                    rank=failure.rank,
-                    process=process,
-                    sort="own",
-                    at_ns=failure.at_unix_ns,
-                    code=1,
-                    exception=failure.exception,
-                    message=failure.message,
-                    place=failure.place,
-                )
-            )
+            fate = _Fate(rank=failure.rank, process=process, sort="own", at_ns=failure.at_unix_ns, code=1)
+            found[process] = _classified(_raised(fate, failure))
     for process, (each, at_ns) in launched.items():
         if process not in found:
             at_ns = facts.gone_ns.get(process, at_ns)
@@ -253,10 +252,10 @@ def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
     return tuple(sorted(found.values(), key=lambda f: (f.at_ns, f.process)))
 
 
-def _fate(diary: DiaryFacts, failure: FailedProcess | None, launched: object, facts: EndFacts) -> _Fate:
+def _fate(diary: DiaryFacts, failure: FailedProcess | None, launched: LaunchedRank | None, facts: EndFacts) -> _Fate:
     """Of a process that stepped."""
     process, end = (diary.host, diary.pid), diary.end
-    code = getattr(launched, "code", None)
+    code = None if launched is None else launched.code
     if code is None and process == (facts.host, facts.child):
         code = None if facts.code is None else facts.code if facts.code <= 128 else 128 - facts.code
     fate = _Fate(
@@ -271,19 +270,17 @@ def _fate(diary: DiaryFacts, failure: FailedProcess | None, launched: object, fa
     if end is not None:
         fate = replace(fate, at_ns=end.at_unix_ns, code=code if end.code is None else end.code)
         if end.kind == "exception":
-            fate = replace(fate, exception=end.exception, message=end.message, place=end.place, code=code or 1)
+            fate = _raised(fate, end)
     elif failure is not None:
-        fate = replace(
-            fate,
-            at_ns=failure.at_unix_ns,
-            exception=failure.exception,
-            message=failure.message,
-            place=failure.place,
-            code=code or 1,
-        )
+        fate = _raised(fate, failure)
     elif launched is not None:
-        fate = _of_message(fate, getattr(launched, "message", None))
+        fate = _of_message(fate, launched.message)
     return _classified(fate)
+
+
+def _raised(fate: _Fate, told: RankEnd | FailedProcess) -> _Fate:
+    named = {name: getattr(told, name) for name in ("exception", "message", "place")}
+    return replace(fate, at_ns=told.at_unix_ns, code=fate.code or 1, **named)
 
 
 def _of_message(fate: _Fate, message: str | None) -> _Fate:

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, unreadable
 from stepscope.core.words import counted, grouped, listed
 from stepscope.records.imported import Imported, LeftOut, Stated
 from stepscope.records.trace_summary import TraceSummary
@@ -192,9 +192,7 @@ def _walk(root: Path, found: Survey) -> Iterator[Path]:
             yield Path(place, name)
     for error in problem:
         if Path(error.filename or "") == root:
-            raise DataError(
-                f"{root}: cannot be read", why=error.strerror or str(error), fix="check the path and its permissions"
-            )
+            raise unreadable(root, error)
         found.folders.append(f"{Path(error.filename).relative_to(root).as_posix()} ({error.strerror})")
 
 

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, unreadable
 from stepscope.core.words import listed, nearest_path
 from stepscope.records.imported import Imported, LeftOut, Stated
 
@@ -43,11 +43,7 @@ def require_there(path: Path) -> None:
         what = f"{path} is a link to a file that does not exist" if path.is_symlink() else f"{path} does not exist"
         raise DataError(what, fix=nearest_path(path)) from error
     except (OSError, ValueError) as error:  # a name too long, a link to itself; a zero byte in the name
-        raise DataError(
-            f"{str(path)[:MAX_NAME]}: cannot be read",
-            why=getattr(error, "strerror", None) or str(error),
-            fix="check the path and its permissions",
-        ) from error
+        raise unreadable(str(path)[:MAX_NAME], error) from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise DataError(f"{path}: not a file", why="it is a device, a pipe or a socket", fix="write it to a file first")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from stepscope.core.errors import DataError, NoTraceError
+from stepscope.core.errors import DataError, NoTraceError, unreadable
 from stepscope.core.words import listed, nearest_path
 
 REPORTS = (".nsys-rep", ".qdrep")
@@ -34,7 +34,7 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
             try:
                 files = _in_folder(path)
             except OSError as error:
-                raise _unreadable(path, error) from error
+                raise unreadable(path, error) from error
             if not files:
                 raise NoTraceError(
                     f"{path}: no trace files in this folder",
@@ -81,17 +81,11 @@ def _is_folder(path: Path) -> bool:
         return False
     except OSError as error:
         if not glob.has_magic(str(path)):
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
         return False
     except ValueError as error:  # a zero byte in the name
         raise DataError(f"{str(path)!r}: no such file or folder", why=str(error), fix="check the path") from error
     return path.is_dir()
-
-
-def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        f"{path}: cannot be read", why=error.strerror or str(error), fix="check the path and its permissions"
-    )
 
 
 def _in_folder(folder: Path) -> list[Path]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.errors import DataError, MissingError
+from stepscope.core.errors import DataError, MissingError, unreadable
 from stepscope.traces.events import NONE, Category, Events, Ints, Note, RankTrace, TraceMeta
 from stepscope.traces.source import SQLITE_MAGIC
 
@@ -95,9 +95,7 @@ def load_nsys(path: Path) -> RankTrace:
         with path.open("rb") as file:
             head = file.read(len(SQLITE_MAGIC))
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read", why=error.strerror or str(error), fix="check the path and its permissions"
-        ) from error
+        raise unreadable(path, error) from error
     if head != SQLITE_MAGIC:
         raise _not_an_export(path, "it is empty" if not head else "it is not an SQLite database")
     try:

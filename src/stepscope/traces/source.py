@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from stepscope.core.dataclass import dataclass
-from stepscope.core.errors import DataError
+from stepscope.core.errors import DataError, unreadable
 from stepscope.traces.events import Note
 
 CHUNK_BYTES = 512 << 10  # a chunk's decoded events should stay in the processor's cache
@@ -67,11 +67,7 @@ class ByteSource:
                     )
                 yield from self._chunks(file, head)
         except OSError as error:
-            raise DataError(
-                f"{self.path}: cannot be read",
-                why=error.strerror or str(error),
-                fix="check the path and its permissions",
-            ) from error
+            raise unreadable(self.path, error) from error
 
     def _chunks(self, file: IO[bytes], head: bytes) -> Iterator[bytes]:
         if head[:2] == _GZIP_MAGIC:

@@ -93,22 +93,10 @@ def test_single_sends_nothing_and_refuses_company() -> None:
     assert "one rank" in (refusal("single") or "")
 
 
-def test_naive_reduces_in_registration_order_after_backward() -> None:
-    ops = plan("naive")
-    assert [op.members for op in ops] == [(p.name,) for p in MODEL.parameters]
-    assert {op.phase for op in ops} == {"after_backward"}
-
-
 def test_naive_flat_is_one_reduction_per_dtype() -> None:
     assert numels(plan("naive", flat=True)) == [MODEL.num_parameters]
     mixed = facts(parameter("a", 4), parameter("b", 3, dtype="bfloat16"), parameter("c", 2))
     assert [(op.numel, op.dtype) for op in plan("naive", mixed, flat=True)] == [(6, "float32"), (3, "bfloat16")]
-
-
-def test_interleaved_follows_the_order_of_readiness() -> None:
-    ops = plan("interleaved")
-    assert [op.members for op in ops] == [("b.bias",), ("b.weight",), ("a.bias",), ("a.weight",)]
-    assert {op.phase for op in ops} == {"backward"}
 
 
 def test_autocast_has_an_order_of_readiness_of_its_own() -> None:
@@ -280,12 +268,6 @@ def test_fsdp2_gathers_in_order_and_again_one_unit_ahead_of_its_reductions() -> 
     assert [op.numel for op in ops[:2]] == [10 * 4 + 4 * 4, 2 * 3 * 4]  # a block's 5 rows are 3 for each rank
     whole = plan("fsdp2", STACK, reshard_after_forward=False)
     assert calls(whole) == ["ag root", "ag 0", "ag 1", "ag 2", "rs 2", "rs 1", "rs 0", "rs root"]
-
-
-def test_fsdp2_gathers_in_every_micro_step_and_reduces_in_the_last() -> None:
-    twice = plan("fsdp2", STACK, replace(SETTING, accumulation=2))
-    assert [call[:2] for call in calls(twice)].count("ag") == 2 * 7
-    assert [call[:2] for call in calls(twice)].count("rs") == 4
 
 
 def test_the_first_unit_is_reduced_last_when_it_takes_the_batch() -> None:

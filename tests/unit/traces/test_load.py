@@ -142,12 +142,6 @@ def test_real_traces_dumped_again_give_the_same(name: str, layout: str, tmp_path
         assert again.meta == original.meta
 
 
-def test_compact_json_of_two_ranks_is_two_ranks(job: Job, tmp_path: Path) -> None:
-    loaded = load_traces(write_job(job, tmp_path, layout="compact", name="trace{}".format))
-    assert [r.rank for r in loaded.ranks] == [0, 1]
-    assert '"rank":1' in (tmp_path / "trace1.json").read_text()
-
-
 def test_the_rank_is_not_the_position_in_the_list(tmp_path: Path) -> None:
     job = build(world=4, steps=1)
     folder = write_job(job, tmp_path, name="trace{}".format)
@@ -242,20 +236,6 @@ def test_a_trace_of_no_events_is_a_trace_with_a_note(text: str, tmp_path: Path) 
     assert [n.text for n in trace.notes if n.kind == "dropped"] == ["the file holds no spans"]
 
 
-def test_an_empty_file_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "rank-0.json").touch()
-    with pytest.raises(DataError, match="the file is empty"):
-        load_traces(tmp_path)
-
-
-def test_a_path_through_a_file_is_one_clear_error(job: Job, tmp_path: Path) -> None:
-    path = write(tmp_path / "rank-0.json", rank_text(job, 0))
-    with pytest.raises(DataError, match=r"cannot be read\n  why: Not a directory"):
-        load_traces(path / "below.json")
-    with pytest.raises(DataError, match=r"cannot be read\n  why: Is a directory"):
-        load_file(tmp_path)
-
-
 def test_spans_without_a_duration_are_left_out_and_counted(tmp_path: Path) -> None:
     events = [
         {"ph": "X", "cat": "kernel", "name": "k", "ts": 5, "pid": 0, "tid": 7},
@@ -313,12 +293,6 @@ def test_the_last_step_and_work_launched_before_the_window_are_not_dropped(tmp_p
         assert loaded.events.is_device.sum() == job.truth[0].device_events
         start, end = (loaded.events.ts_ns[loaded.events.is_device], loaded.events.end_ns[loaded.events.is_device])
         assert end.max() - start.min() == job.truth[0].window_ns
-
-
-def test_kernels_shorter_than_a_microsecond_keep_their_length(tmp_path: Path) -> None:
-    event = '{"ph":"X","cat":"kernel","name":"k","ts":4203669604595.407,"dur":0.407,"pid":0,"tid":7}'
-    trace = load_file(write(tmp_path / "rank-0.json", f'{{"traceEvents":[{event}]}}'))
-    assert trace.events.dur_ns.tolist() == [407]
 
 
 def test_a_glob_and_a_trace_folder_below_are_found(job: Job, tmp_path: Path) -> None:
