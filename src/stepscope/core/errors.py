@@ -116,18 +116,10 @@ _DEVICE_OUT_OF_MEMORY = (
 _HOST_OUT_OF_MEMORY = ("DefaultCPUAllocator", "can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
 
 _PEER_GONE = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Connection refused",
-    "Broken pipe",
-    "Timed out waiting",
-    "Application timeout",
-    "wait timeout",
-    "remote process exited",
-    "Socket Timeout",
-    "NCCL communicator was aborted",
+    "Connection closed by peer", "Connection reset by peer", "Connection refused", "Broken pipe", "Timed out waiting",
+    "Application timeout", "wait timeout", "remote process exited", "Socket Timeout", "NCCL communicator was aborted",
     "failed to recv, got 0 bytes",
-)
+)  # fmt: skip
 
 
 def failure_sign(message: str) -> str | None:
