@@ -192,25 +192,19 @@ def cell_findings(cell: CellLayout, world_size: int) -> tuple[FlightFinding, ...
     return compare(folder.dumps, world_size=world_size)
 
 
-def summary(findings: Iterable[FlightFinding], *, limit: int = 3) -> str | None:
+def summary(findings: Iterable[FlightFinding]) -> str | None:
     """The causes on one line, each rank's first one; None when there is none.
 
     A cause that blames nobody new is left out: a rank that is stuck somewhere is missing everywhere.
     """
     told: list[str] = []
     named: set[int] = set()
-    left = 0
     for finding in findings:
         if not finding.cause or (told and named.issuperset(finding.ranks) and finding.kind not in MISMATCHES):
             continue
         named.update(finding.ranks)
-        if len(told) < limit:
-            told.append(finding.sentence)
-        else:
-            left += 1
-    if not told:
-        return None
-    return "; ".join([*told, *([f"and {left} more"] if left else [])])
+        told.append(finding.sentence)
+    return "; ".join(told[:3] + [f"and {len(told) - 3} more"] * (len(told) > 3)) or None
 
 
 def culprits(findings: Iterable[FlightFinding]) -> tuple[int, ...]:

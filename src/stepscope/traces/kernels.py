@@ -91,23 +91,18 @@ def _tensor_shares(
 
 LENGTHS = (2, 3, 4, 5, 6, 8)
 MIN_COUNT = 3
-
+MOST_SEQUENCES = 20
 CANDIDATES = 500
 """Sequences of each length that are looked at closely: those with most time."""
 
 
 def sequence_rows(
-    trace: RankTrace,
-    *,
-    lengths: tuple[int, ...] = LENGTHS,
-    min_count: int = MIN_COUNT,
-    limit: int = 20,
-    max_gap_ns: int | None = None,
+    trace: RankTrace, *, lengths: tuple[int, ...] = LENGTHS, min_count: int = MIN_COUNT
 ) -> tuple[SequenceRow, ...]:
     """The sequences of compute kernels by the time between and in them, longest first.
 
-    A sequence ends where other work (a copy, a collective) stands between on the stream, or the gap exceeds
-    ``max_gap_ns``. One that only ever occurs inside a longer one listed with as many occurrences is left out.
+    A sequence ends where other work (a copy, a collective) stands between on the stream. One that only ever occurs inside
+    a longer one listed with as many occurrences is left out.
     Exact: sequences are told apart by their kernels, never by a hash.
     """
     events = trace.events
@@ -120,23 +115,20 @@ def sequence_rows(
         return ()
     starts, ends = events.ts_ns[device], events.end_ns[device]
     joined = (place[1:] == place[:-1]) & compute[1:] & compute[:-1]
-    if max_gap_ns is not None:
-        joined &= starts[1:] - ends[:-1] <= max_gap_ns
     base = np.unique(events.name[device], return_inverse=True)[1].astype(np.int64)
     kernels_ns = int(events.dur_ns[device[compute]].sum())
     before = np.concatenate([[0], np.cumsum(events.dur_ns[device])])
     gaps = np.concatenate([[0], np.cumsum(np.maximum(starts[1:] - ends[:-1], 0))])
-    found: list[tuple[int, Ints, int]] = []  # length, places of non-overlapping occurrences, all occurrences
-    wanted = sorted(set(lengths))
+    found: list[tuple[int, Ints]] = []  # length, places of non-overlapping occurrences
     code, valid = base, compute
-    for length in range(2, max(wanted) + 1):
+    for length in range(2, max(lengths) + 1):
         code, valid = _extended(code, valid, base, joined, length)
         if not valid.any():
             break
-        if length in wanted:
+        if length in lengths:
             found += _frequent(code, valid, length, min_count, before)
     rows = []
-    for length, places, _ in _closed(found, device, events.name):
+    for length, places in _closed(found, device, events.name):
         total = int((before[places + length] - before[places]).sum())
         gap = int((gaps[places + length - 1] - gaps[places]).sum())
         first = int(places[0])
@@ -152,7 +144,7 @@ def sequence_rows(
             )
         )
     rows.sort(key=lambda r: (-(r.total_ns + r.gap_ns), r.kernels))
-    return tuple(rows[:limit])
+    return tuple(rows[:MOST_SEQUENCES])
 
 
 def _extended(
@@ -171,7 +163,7 @@ def _extended(
 
 def _frequent(
     code: Ints, valid: NDArray[np.bool_], length: int, min_count: int, before: Ints
-) -> list[tuple[int, Ints, int]]:
+) -> list[tuple[int, Ints]]:
     """The sequences of this length with at least ``min_count`` occurrences apart, those with most time only."""
     places = np.flatnonzero(valid)
     places = places[np.argsort(code[places], kind="stable")]
@@ -185,7 +177,7 @@ def _frequent(
     for low, high in zip(first[often].tolist(), last[often].tolist(), strict=True):
         apart = _apart(places[low:high], length)
         if len(apart) >= min_count:
-            found.append((length, apart, high - low))
+            found.append((length, apart))
     return found
 
 
@@ -201,15 +193,15 @@ def _apart(places: Ints, length: int) -> Ints:
     return np.array(kept, dtype=np.int64)
 
 
-def _closed(found: list[tuple[int, Ints, int]], device: Ints, name: NDArray[np.int32]) -> list[tuple[int, Ints, int]]:
+def _closed(found: list[tuple[int, Ints]], device: Ints, name: NDArray[np.int32]) -> list[tuple[int, Ints]]:
     """Those that some longer one with the same number of occurrences does not contain."""
-    kept: list[tuple[int, Ints, int]] = []
+    kept: list[tuple[int, Ints]] = []
     inside: set[tuple[int, bytes]] = set()
-    for length, places, count in sorted(found, key=lambda f: -f[0]):
+    for length, places in sorted(found, key=lambda f: -f[0]):
         kernels = name[device[int(places[0]) : int(places[0]) + length]]
         if (len(places), kernels.tobytes()) in inside:
             continue
-        kept.append((length, places, count))
+        kept.append((length, places))
         for shorter in range(2, length):
             for start in range(length - shorter + 1):
                 inside.add((len(places), kernels[start : start + shorter].tobytes()))

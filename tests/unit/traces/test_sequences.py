@@ -50,12 +50,6 @@ def test_kernels_of_two_streams_make_no_sequence() -> None:
     assert {r.kernels for r in found} == {("a", "a"), ("b", "b")}
 
 
-def test_a_long_pause_ends_a_sequence_where_one_is_given() -> None:
-    made = trace(*runs("ababab", gap=50))
-    assert sequence_rows(made, max_gap_ns=10) == ()
-    assert sequence_rows(made, max_gap_ns=50) != ()
-
-
 def test_collectives_take_no_part() -> None:
     made = [kernel("ncclDevKernel_AllReduce" if i % 2 else "a", 20 * i, 20 * i + 10) for i in range(12)]
     assert sequence_rows(trace(*made)) == ()
