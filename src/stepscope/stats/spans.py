@@ -143,6 +143,15 @@ def place(starts: Ints, ends: Ints, points: Ints) -> Ints:
     return np.where(points < ends[np.maximum(at, 0)], at, -1)
 
 
+def last_end(starts: Ints, ends: Ints, points: Ints) -> Ints:
+    """The last end of those intervals, given in any order, that began before each point; -1 where none did."""
+    if not len(starts):
+        return np.full(len(points), -1, dtype=np.int64)
+    order = np.argsort(starts, kind="stable")
+    at = np.searchsorted(starts[order], points, side="left") - 1
+    return np.where(at >= 0, np.maximum.accumulate(ends[order])[np.maximum(at, 0)], -1)
+
+
 def holds(a: Spans, points: Ints) -> NDArray[np.bool_]:
     """Whether each point lies in the set."""
     return np.asarray(place(a.starts, a.ends, points) >= 0)

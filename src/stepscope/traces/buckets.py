@@ -19,7 +19,7 @@ from stepscope.stats import spans
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
 from stepscope.traces.nesting import Launches, Nest, computed_before, nest_events
-from stepscope.traces.passes import AUTOGRAD, Marks, step_marks, with_nodes
+from stepscope.traces.passes import Marks, autograd_nodes, step_marks, with_nodes
 
 _HOOKED = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -219,12 +219,7 @@ def backward_passes(
 def pass_starts(events: Events) -> Ints:
     """When each run of the autograd engine begins: within one, nodes come in falling order of their numbers. Runs inside a
     node (recomputation) are part of it."""
-    nodes = np.flatnonzero(
-        (events.category == Category.CPU_OP)
-        & events.begins(AUTOGRAD)
-        & (events.sequence >= 0)
-        & (events.forward_thread > 0)
-    )
+    nodes = np.flatnonzero(autograd_nodes(events) & (events.sequence >= 0) & (events.forward_thread > 0))
     if not len(nodes):
         return np.empty(0, dtype=np.int64)
     main = np.bincount(events.thread[nodes]).argmax()
@@ -250,7 +245,5 @@ def _until(events: Events, begins: Ints, marks: Marks) -> Ints:
 
 def _optimizer_steps(events: Events) -> Ints:
     """When each step of an optimizer begins; one inside another's is the other's."""
-    marks = np.flatnonzero(
-        np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP)) & events.begins(_OPTIMIZER)
-    )
+    marks = np.flatnonzero(events.of(Category.USER_ANNOTATION, Category.CPU_OP) & events.begins(_OPTIMIZER))
     return events.spans(marks).starts

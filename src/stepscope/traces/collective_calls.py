@@ -306,7 +306,7 @@ def _calls(events: Events, kernels: Ints, launch: Ints) -> list[_Call]:
     """For each kernel the host's calls around its launch, and the arguments on itself or on any of them."""
     if not len(kernels):
         return []
-    host = np.isin(events.category, (Category.CPU_OP, Category.USER_ANNOTATION))
+    host = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
     spoken = np.flatnonzero(host & events.begins(_HOST_CALLS))
     tree = nest_events(events, spoken)
     known = launch != NONE

@@ -162,7 +162,7 @@ class Walk:
         self.host = HostLine(events)
         device = events.is_device[launches.of]
         chosen, launch = launches.of[device], launches.launch[device]
-        stream = events.device[chosen].astype(np.int64) * (2**31) + events.stream[chosen]
+        stream = events.lane(chosen)
         order = np.lexsort((np.arange(len(chosen)), events.ts_ns[chosen], stream))
         self.device, self.launch, self.stream = chosen[order], launch[order], stream[order]
         self.starts, self.ends = events.ts_ns[self.device], events.end_ns[self.device]

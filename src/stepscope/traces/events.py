@@ -165,7 +165,11 @@ class Events:
 
     def where(self, *categories: Category) -> Ints:
         """Indices of the events of these categories, in file order."""
-        return np.flatnonzero(np.isin(self.category, [int(c) for c in categories]))
+        return np.flatnonzero(self.of(*categories))
+
+    def of(self, *categories: Category) -> NDArray[np.bool_]:
+        """True for the events of these categories."""
+        return np.isin(self.category, [int(c) for c in categories])
 
     def named(self, test: Callable[[str], object]) -> NDArray[np.bool_]:
         """True for the events whose name passes ``test``, which is asked once for each different name."""
@@ -180,6 +184,14 @@ class Events:
         """Indices of the events for which ``chosen`` holds, in order of their start."""
         found = np.flatnonzero(chosen)
         return found[np.argsort(self.ts_ns[found], kind="stable")]
+
+    def lane(self, chosen: Ints) -> Ints:
+        """One number for the device and the stream of each of these events."""
+        return self.device[chosen].astype(np.int64) * (2**31) + self.stream[chosen]
+
+    def busiest_thread(self, chosen: Ints) -> int:
+        """The thread with most time in these events, of which there are some."""
+        return int(np.bincount(self.thread[chosen], weights=self.dur_ns[chosen]).argmax())
 
     def spans(self, chosen: NDArray[Any]) -> Spans:
         """When any of these events (indices, or a mask) runs."""

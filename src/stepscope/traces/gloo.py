@@ -136,7 +136,7 @@ def _spans(events: Events, groups: Groups) -> list[_Span]:
     chosen = np.array([op is not None for op in ops], dtype=bool)
     if not chosen.any():
         return []
-    host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    host = events.of(Category.USER_ANNOTATION, Category.CPU_OP)
     found = events.by_start(chosen[events.name] & host)
     by_thread = _group_of_threads(events, found, ops, groups)
     return [

@@ -15,7 +15,7 @@ from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.events import NONE, Category, Events, Ints
 from stepscope.traces.nesting import find, nest
-from stepscope.traces.passes import AUTOGRAD
+from stepscope.traces.passes import autograd_nodes
 
 OPERATOR, RUNTIME, OTHER, GLOO = range(4)
 """What a host thread's time is spent in; GLOO: inside a gloo collective."""
@@ -173,15 +173,13 @@ class HostLine:
         operators = events.where(Category.CPU_OP)
         if not len(operators):
             return []
-        mine = operators[events.begins(AUTOGRAD)[operators]]
-        chosen = set(distinct(events.thread[mine]).tolist()) | self._gloo_threads()
+        chosen = set(distinct(events.thread[autograd_nodes(events)]).tolist()) | self._gloo_threads()
         marked = events.where(Category.USER_ANNOTATION)
         marked = marked[~self._gloo[marked]]
         for source in (marked, operators):
             rest = source[~np.isin(events.thread[source], list(chosen))]
             if len(rest):
-                spent = np.bincount(events.thread[rest], weights=events.dur_ns[rest])
-                chosen.add(int(np.argmax(spent)))
+                chosen.add(events.busiest_thread(rest))
                 break
         return sorted(chosen & set(self.threads))
 
@@ -284,7 +282,7 @@ def stream_waits(events: Events, calls: Ints, streams: Ints, communicates: NDArr
     times, threads = events.ts_ns[found], events.thread[found].astype(np.int64)
     accounts = _accounts(events, found)
     recorded = accounts != NONE
-    named = np.where(recorded, events.device[accounts].astype(np.int64) * (2**31) + events.stream[accounts], NONE)
+    named = np.where(recorded, events.lane(accounts), NONE)
     if len(found) and not recorded.all():
         thread, called = events.thread[calls].astype(np.int64), events.ts_ns[calls]
         own = ~communicates

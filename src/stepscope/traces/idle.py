@@ -23,8 +23,8 @@ from stepscope.stats import spans
 from stepscope.stats.spans import Spans, distinct
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
-from stepscope.traces.nesting import Launches, nest
-from stepscope.traces.passes import AUTOGRAD, COMM_LAUNCHES, Marks, step_marks
+from stepscope.traces.nesting import Launches, nest_events
+from stepscope.traces.passes import COMM_LAUNCHES, Marks, autograd_work, step_marks
 
 KERNEL_GAP_NS = 10_000
 """Longest gap between queued kernels that counts as ordinary: 1 to 5 us on one stream, about twice that across
@@ -118,7 +118,7 @@ def _returned(events: Events, call: Ints, starts: Ints, launched: Ints, late: ND
     line with the training loop's: each is idle while the other has work.
     """
     returned, names = starts.copy(), np.full(len(starts), NONE, dtype=np.int64)
-    runtime = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
+    runtime = events.of(Category.RUNTIME, Category.DRIVER)
     waits = np.flatnonzero(runtime & events.named(_SYNC.match))
     if not len(waits) or not late.any():
         return returned, names
@@ -145,13 +145,13 @@ def _host_lines(events: Events) -> Ints:
     is the one with most time under the user's annotations, without any the one with most time in other operators."""
     line = np.arange(len(events.threads), dtype=np.int64)
     operators = events.category == Category.CPU_OP
-    autograd = operators & (events.begins(AUTOGRAD) | (events.forward_thread > 0))
+    autograd = autograd_work(events)
     engine = distinct(events.thread[autograd])
     if not len(engine):
         return line
     for chosen in (events.category == Category.USER_ANNOTATION, operators & ~autograd):
         if chosen.any():
-            line[engine] = np.bincount(events.thread[chosen], weights=events.dur_ns[chosen]).argmax()
+            line[engine] = events.busiest_thread(np.flatnonzero(chosen))
             return line
     return line
 
@@ -242,7 +242,7 @@ def _long_gap(events: Events, gaps: IdleGaps, marks: Marks, place: int, *, rank:
 def _host_in(events: Events, start: int, end: int) -> str | None:
     """The operator or annotation that fills most of [start, end); None where none fills half of it, or one that is much
     longer itself, which says nothing of the gap."""
-    host = np.isin(events.category, (Category.CPU_OP, Category.USER_ANNOTATION))
+    host = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
     host &= ~events.begins("ProfilerStep")
     during = (events.ts_ns < end) & (events.end_ns > start) & (events.dur_ns <= 1.5 * (end - start))
     near = np.flatnonzero(host & during)
@@ -303,7 +303,7 @@ def launch_statistics(trace: RankTrace, launches: Launches) -> LaunchStatistics 
 def _late(trace: RankTrace, work: Ints, launch: Ints) -> tuple[int, int]:
     """Of the linked events with a predecessor on their stream: launched after it had ended; and how many."""
     events = trace.events
-    place = events.device[work].astype(np.int64) * (2**31) + events.stream[work]
+    place = events.lane(work)
     order = np.lexsort((events.ts_ns[work], place))
     work, launch, place = work[order], launch[order], place[order]
     follows = (place[1:] == place[:-1]) & (launch[1:] >= 0)
@@ -380,14 +380,12 @@ def host_dispatch(events: Events) -> tuple[int, int, int]:
     operators = operators[~events.begins("gloo:")[operators]]
     if not len(operators):
         return 0, 0, 0
-    main = np.bincount(events.thread[operators], weights=events.dur_ns[operators]).argmax()
-    operators = operators[events.thread[operators] == main]
+    operators = operators[events.thread[operators] == events.busiest_thread(operators)]
     marks = step_marks(events)
     if len(marks):
         starts = events.ts_ns[operators]
         operators = operators[(starts >= marks.starts[0]) & (starts < marks.ends.max())]
-    lane = np.zeros(len(operators), dtype=np.int8)
-    tree = nest(operators, lane, events.ts_ns[operators], events.end_ns[operators])
+    tree = nest_events(events, operators)
     top = (tree.parent == NONE) & ~events.begins(COMM_LAUNCHES)[tree.index]
     short = top & (tree.ends - tree.starts <= DISPATCH_NS)
     python = events.begins(_IN_PYTHON)[tree.index] & ~short

@@ -107,7 +107,7 @@ def sequence_rows(
     """
     events = trace.events
     device = np.flatnonzero(events.is_device)
-    place = events.device[device].astype(np.int64) * (2**31) + events.stream[device]
+    place = events.lane(device)
     order = np.lexsort((events.ts_ns[device], place))
     device, place = device[order], place[order]
     compute = work_of(events)[device] == Work.COMPUTE

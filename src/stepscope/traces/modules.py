@@ -32,7 +32,7 @@ from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
 from stepscope.traces.groups import UNNAMED
 from stepscope.traces.kernel_names import Work, work_of
 from stepscope.traces.nesting import Launches, Nest, find, nest_events, sums, union_by_group
-from stepscope.traces.passes import AUTOGRAD
+from stepscope.traces.passes import autograd_nodes
 from stepscope.traces.steps import BACKWARD, pass_at
 from stepscope.traces.units import by_order
 
@@ -106,8 +106,7 @@ def _operators(events: Events) -> tuple[Ints, Ints]:
 def _modules_of(events: Events, tree: Nest, host: Ints) -> tuple[Ints, Ints]:
     """Position of the module of each host call: of one in a forward pass, and of one that autograd made; else NONE."""
     threads, times = events.thread[host].astype(np.int64), events.ts_ns[host]
-    autograd = _marked(events, Category.CPU_OP, AUTOGRAD)
-    engine = nest_events(events, autograd)
+    engine = nest_events(events, np.flatnonzero(autograd_nodes(events)))
     inside = engine.innermost(threads, times)
     forward = tree.innermost(threads, times)
     forward[inside != NONE] = NONE
@@ -295,10 +294,9 @@ def _launched_inside(events: Events, launches: Launches, tree: Nest) -> tuple[In
     What a thread of the autograd engine launches also counts for what is open on the thread that annotates most: it
     waits there for the backward pass. Such an event may stand twice.
     """
-    known = launches.known & events.is_device[launches.of]
-    work, call = launches.of[known], launches.launch[known]
+    work, call = _device_work(launches, events)
     threads, times = events.thread[call].astype(np.int64), events.ts_ns[call]
-    engine = distinct(events.thread[_marked(events, Category.CPU_OP, AUTOGRAD)]).astype(np.int64)
+    engine = distinct(events.thread[autograd_nodes(events)]).astype(np.int64)
     roots = tree.parent == NONE
     by_thread = np.bincount(tree.thread[roots], weights=(tree.ends - tree.starts)[roots])
     by_thread[engine[engine < len(by_thread)]] = 0

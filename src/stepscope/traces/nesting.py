@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.stats.spans import distinct
+from stepscope.stats.spans import distinct, last_end
 from stepscope.traces.activity import Activity
 from stepscope.traces.events import NONE, Category, Events, Ints
 from stepscope.traces.kernel_names import Work
@@ -321,8 +321,4 @@ def computed_before(events: Events, activity: Activity, launches: Launches, time
     """For each time of the host, when all computation launched before it has ended on the device; NONE: there is none."""
     chosen = launches.known & (activity.work == Work.COMPUTE)
     called, ends = events.ts_ns[launches.launch[chosen]], events.end_ns[launches.of[chosen]]
-    if not len(called):
-        return np.full(len(times), NONE, dtype=np.int64)
-    order = np.argsort(called, kind="stable")
-    place = np.searchsorted(called[order], times, side="left") - 1
-    return np.where(place >= 0, np.maximum.accumulate(ends[order])[np.maximum(place, 0)], NONE)
+    return last_end(called, ends, times)

@@ -72,11 +72,22 @@ def comm_calls(events: Events) -> Ints:
 
 def loading_marks(events: Events) -> NDArray[np.bool_]:
     """The annotations and operators that mark data loading, shape (len(events),)."""
-    host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    host = events.of(Category.USER_ANNOTATION, Category.CPU_OP)
     return host & events.begins(DATA_MARKS)
 
 
 AUTOGRAD = "autograd::engine::evaluate_function"
+
+
+def autograd_nodes(events: Events) -> NDArray[np.bool_]:
+    """The autograd engine's own operators, one for each node that it runs, shape (len(events),)."""
+    return events.of(Category.CPU_OP) & events.begins(AUTOGRAD)
+
+
+def autograd_work(events: Events) -> NDArray[np.bool_]:
+    """Its nodes and the operators that they run, shape (len(events),)."""
+    return events.of(Category.CPU_OP) & (events.begins(AUTOGRAD) | (events.forward_thread > 0))
+
 
 _LAYERS = (
     "aten::addmm", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::convolution", "aten::embedding", "aten::lstm",
@@ -204,7 +215,7 @@ def cpu_work(events: Events) -> CpuWork:
         names[code] = 2 if name.startswith("gloo:") else 1 if name.startswith(COMM_LAUNCHES) else 0
     kind = names[events.name]
     work = np.zeros(len(events), dtype=np.int8)
-    gloo = np.flatnonzero((kind == 2) & np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP)))
+    gloo = np.flatnonzero((kind == 2) & events.of(Category.USER_ANNOTATION, Category.CPU_OP))
     operators = np.flatnonzero((events.category == Category.CPU_OP) & (kind == 0))
     moved = gloo[~events.begins(_ON_THE_CALLERS_THREAD)[gloo]]
     elsewhere = np.concatenate([np.flatnonzero(loading_marks(events)), moved])

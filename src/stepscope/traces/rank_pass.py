@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from stepscope.core.errors import MissingError
 from stepscope.core.words import counted
 from stepscope.records.profile import JobSetup, LoaderSetup
@@ -109,7 +107,7 @@ def unread_device(events: Events, meta: TraceMeta) -> str | None:
     if meta.unread:
         listed = ", ".join(f"{category} ({counted(n, 'event')})" for category, n in list(meta.unread.items())[:3])
         return f"the device's work was not read: stepscope does not know its event categories: {listed}"
-    runtime = np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
+    runtime = events.of(Category.RUNTIME, Category.DRIVER)
     launches = int((runtime & events.named(_LAUNCH.search)).sum())
     if launches:
         return (

@@ -25,7 +25,7 @@ from stepscope.traces.events import Category, Events, Ints, RankTrace
 from stepscope.traces.idle import IdleGaps
 from stepscope.traces.kernel_names import Work, kernel_kind, work_of
 from stepscope.traces.nesting import sums
-from stepscope.traces.passes import AUTOGRAD, Marks, step_marks
+from stepscope.traces.passes import Marks, autograd_work, step_marks
 from stepscope.traces.steps import phase_of
 
 SHORT_NS = 10_000
@@ -80,7 +80,7 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
     operators = events.category == Category.CPU_OP
     if late is None or not operators.any():
         return None
-    host = operators | np.isin(events.category, (Category.RUNTIME, Category.DRIVER))
+    host = operators | events.of(Category.RUNTIME, Category.DRIVER)
     in_operators = events.spans(host)
     starts = gaps.holes.starts + gaps.by_cause.get("sync", 0)  # the host was in a wait first
     inside = int(spans.measure_within(in_operators, starts, starts + late).sum())
@@ -153,7 +153,7 @@ def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> Gr
 
 def _backward(events: Events, marks: Marks) -> tuple[Ints, Ints]:
     """First start and last end of the autograd engine's work in each step; end 0 where a step has none."""
-    autograd = (events.category == Category.CPU_OP) & (events.begins(AUTOGRAD) | (events.forward_thread > 0))
+    autograd = autograd_work(events)
     starts, ends = events.ts_ns[autograd], events.end_ns[autograd]
     step = spans.place(marks.starts, marks.ends, starts)
     known = step >= 0

@@ -18,7 +18,7 @@ from stepscope.records.trace_budget import OutsideWork, Phase, PhaseBudget, Step
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.activity import Activity, parts_within
-from stepscope.traces.events import NONE, Category, Events, Ints, RankTrace
+from stepscope.traces.events import Category, Events, Ints, RankTrace
 from stepscope.traces.kernel_names import Work
 from stepscope.traces.nesting import Launches
 from stepscope.traces.passes import AUTOGRAD, DATA_MARKS, Marks, Passes, comm_calls, passes_of, step_marks
@@ -59,7 +59,8 @@ def step_windows(events: Events, activity: Activity, launches: Launches) -> Step
         on_main = np.isin(known, main)
         chosen = on_main | ~np.isin(owner, owner[on_main])
         by_main = _begins(events, known[chosen], owner[chosen], end=window[1], steps=len(begins))
-        edges = np.where(_computes_until(events, main, by_main) > edges, by_main, edges)
+        computes_until = spans.last_end(events.ts_ns[main], events.end_ns[main], by_main)
+        edges = np.where(computes_until > edges, by_main, edges)
         # A step that launched nothing is empty, and begins where the next one does.
         edges = np.minimum.accumulate(edges[::-1])[::-1]
         return StepWindows(marks=marks, boundary="launch", edges=edges)
@@ -92,22 +93,12 @@ def _begins(events: Events, work: Ints, owner: Ints, *, end: int, steps: int) ->
 def _main_stream(events: Events, activity: Activity) -> Ints:
     """Device work on the stream that computes longest."""
     compute = activity.indices[activity.work == Work.COMPUTE]
-    lane = events.device.astype(np.int64) * (1 << 32) + events.stream
-    lanes, place = np.unique(lane[compute], return_inverse=True)
+    lanes, place = np.unique(events.lane(compute), return_inverse=True)
     if not len(lanes):
         return np.empty(0, dtype=np.int64)
     main = lanes[np.argmax(np.bincount(place, weights=events.dur_ns[compute]))]
-    on_main: Ints = activity.indices[lane[activity.indices] == main]
+    on_main: Ints = activity.indices[events.lane(activity.indices) == main]
     return on_main
-
-
-def _computes_until(events: Events, main: Ints, times: Ints) -> Ints:
-    """For each time, the last end of the ``main`` stream's work that began before it; NONE without any."""
-    if not len(main):
-        return np.full(len(times), NONE, dtype=np.int64)
-    order = main[np.argsort(events.ts_ns[main], kind="stable")]
-    place = np.searchsorted(events.ts_ns[order], times, side="left") - 1
-    return np.where(place >= 0, np.maximum.accumulate(events.end_ns[order])[np.maximum(place, 0)], NONE)
 
 
 def step_budgets(trace: RankTrace, activity: Activity, windows: StepWindows) -> tuple[StepBudget, ...]:
@@ -181,7 +172,7 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
     Without a forward annotation, forward is what operators do inside a step and in no other phase, and not between a
     backward pass and what begins next. Evaluation: ``passes``, and ranges whose names say so.
     """
-    host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    host = events.of(Category.USER_ANNOTATION, Category.CPU_OP)
     ranges = events.category == Category.USER_ANNOTATION
 
     def marked(marks: NDArray[np.bool_]) -> Spans:

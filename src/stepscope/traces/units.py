@@ -297,7 +297,7 @@ def unit_copies(events: Events, activity: Activity, launches: Launches, windows:
 
 def _kinds(events: Events, activity: Activity, called: Ints) -> NDArray[np.object_]:
     """What each event of ``activity`` copies, by where its launch was ``called``; "" for what is no copy of a unit."""
-    host = np.isin(events.category, (Category.USER_ANNOTATION, Category.CPU_OP))
+    host = events.of(Category.USER_ANNOTATION, Category.CPU_OP)
     kinds = np.full(len(called), "", dtype=object)
     for mark, kernels_copy in _MARKS.items():
         ranges = host & events.named(lambda name, begins=mark.match: begins(name) is not None)  # type: ignore[misc]

@@ -17,7 +17,7 @@ from stepscope.traces.events import NONE, Category, Events, RankTrace, Shapes
 from stepscope.traces.kernel_names import MATRIX, kernel_dtype, kernel_kind
 from stepscope.traces.nesting import launches_of
 from stepscope.traces.operators import MATRIX_PRODUCTS, OperatorLinks, flop_by_event, operator_links, uncounted_products
-from stepscope.traces.passes import AUTOGRAD, step_marks
+from stepscope.traces.passes import autograd_nodes, step_marks
 
 FORMULA = "FLOP per step / (step time x devices x dense peak)"
 
@@ -177,8 +177,7 @@ def _executed(
         return None, None, None, (), None
     starts = events.ts_ns[chosen]
     counts = (starts >= marks.starts[0]) & (starts < marks.ends[steps - 1]) & (flop > 0)
-    autograd = events.begins(AUTOGRAD) & (events.category == Category.CPU_OP)
-    backward = events.spans(autograd)
+    backward = events.spans(autograd_nodes(events))
     model = None
     if len(backward):
         within = spans.holds(backward, starts)
