@@ -329,14 +329,14 @@ def _submit(
     from concurrent.futures import as_completed
     from concurrent.futures.process import BrokenProcessPool
 
-    futures = {executor.submit(work, file): file for file in _largest_first(files)}
-    for future in as_completed(futures):
-        try:
+    try:
+        futures = {executor.submit(work, file): file for file in _largest_first(files)}
+        for future in as_completed(futures):
             if isinstance(error := future.exception(), BrokenProcessPool):
                 raise error
-        except BrokenProcessPool as error:
-            raise _killed() from error
-        done(futures[future])
+            done(futures[future])
+    except BrokenProcessPool as error:
+        raise _killed() from error
     by_file = {file: future for future, file in futures.items()}
     return _readable(files, lambda file: by_file[file].result(), left_out)
 
