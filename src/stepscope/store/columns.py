@@ -1,9 +1,10 @@
 """What the columns of a table and logged figures mean: by the names and units that people give them, or as ``--columns``
-states (obeyed or refused, never ignored).
+states (obeyed or refused, never ignored); and what number a text is.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,19 @@ from pathlib import Path
 from stepscope.core.errors import UsageError
 from stepscope.core.words import did_you_mean, unknown
 from stepscope.records.imported import Stated
+
+_NUMBER = re.compile(r"([-+]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s,:].*)?")
+MISSING = ("", "-", "–", "—", "n/a", "na", "none", "null", "?")
+"""What stands in a cell whose value is unknown, in small letters."""
+
+
+def number(text: str) -> tuple[float, str] | None:
+    """(value, unit written behind it) of a cell; thousands may have commas. None: no finite number."""
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        return None
+    value = float(found[1].replace(",", ""))
+    return (value, (found[2] or "").strip().lower()) if math.isfinite(value) else None
 
 
 def plain(name: str) -> str:

@@ -18,8 +18,8 @@ from typing import Any, TextIO
 from stepscope.core.errors import DataError
 from stepscope.core.words import counted, listed, plural
 from stepscope.records.training import Epoch
-from stepscope.store import tables
 from stepscope.store.columns import Columns, columns_of, plain
+from stepscope.store.columns import number as number_in
 from stepscope.store.log_lines import NO_END
 from stepscope.store.tables import surely_whole
 
@@ -365,7 +365,7 @@ def _epoch_number(text: str) -> int | None:
 
 def _number(text: str) -> float | None:
     """Without a unit, and without commas: one may be a decimal point."""
-    found = None if "," in text else tables.number(text)
+    found = None if "," in text else number_in(text)
     return found[0] if found is not None and not found[1] else None
 
 

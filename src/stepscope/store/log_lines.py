@@ -17,6 +17,7 @@ from stepscope.core.words import counted
 from stepscope.records.imported import LeftOut
 from stepscope.records.nccl import WatchdogTimeout
 from stepscope.records.nouns import Status
+from stepscope.store.columns import number
 from stepscope.store.importer import Candidate, reading, whole_words
 
 SUFFIXES = (".out", ".log", ".txt", ".err", "")
@@ -27,7 +28,6 @@ NO_END = "has no line end"
 RUN_THROUGH = "another process wrote into"
 _NAMED = 5
 _SHOWN = 40
-_FINITE = re.compile(rb"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _RANK = re.compile(rb"^\s*(?:\[(?:rank|default|Rank )?(\d{1,7})\]:?|(\d{1,7}):)\s?")
@@ -123,13 +123,8 @@ def without_prefix(line: bytes) -> tuple[int | None, bytes]:
 
 def finite(text: bytes) -> float | None:
     """A finite number, commas between thousands allowed; None for what is none (``nan`` in a loss, ``7,1``)."""
-    if _FINITE.fullmatch(text) is None:
-        return None
-    try:
-        value = float(text.replace(b",", b""))
-    except ValueError:
-        return None
-    return value if abs(value) < float("inf") else None
+    found = number(text.decode("ascii", errors="replace"))
+    return found[0] if found is not None and not found[1] else None
 
 
 @dataclass(kw_only=True, slots=True)

@@ -25,6 +25,7 @@ from stepscope.records.nccl import (
     NcclRing,
     NcclTree,
 )
+from stepscope.store.importer import files_below
 from stepscope.store.log_lines import RUN_THROUGH
 from stepscope.store.nccl_job import NcclJob
 from stepscope.store.nccl_members import (
@@ -101,7 +102,7 @@ def _files(given: Sequence[Path]) -> dict[Path, bool]:
     named: dict[Path, bool] = {}
     for path in given:
         if path.is_dir():
-            for each in sorted(p for p in path.rglob("*") if p.is_file()):
+            for each in files_below(path):
                 named.setdefault(each, False)
         else:
             named[path] = True

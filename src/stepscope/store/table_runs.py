@@ -13,7 +13,7 @@ from stepscope.core.words import counted
 from stepscope.records.nouns import Measured, Status
 from stepscope.records.training import Epoch, TrainingRun
 from stepscope.stats.order import MIN_RUNS, mean_interval
-from stepscope.store.columns import REPEATS, plain
+from stepscope.store.columns import REPEATS, number, plain
 from stepscope.store.epoch_table import is_clock
 from stepscope.store.tables import (
     NOT_FINITE,
@@ -22,7 +22,6 @@ from stepscope.store.tables import (
     fraction,
     is_word,
     loss,
-    number,
     of,
     plain_value,
     whole,

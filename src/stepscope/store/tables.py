@@ -7,7 +7,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,15 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.errors import DataError
-from stepscope.store.columns import COUNTS, REPEATS, SIZES, TIMES, Columns, plain
+from stepscope.store.columns import COUNTS, MISSING, REPEATS, SIZES, TIMES, Columns, number, plain
 from stepscope.store.log_lines import NO_END
 from stepscope.store.reader import read_bytes, read_json
 
 MAX_BYTES = 64 << 20
 DELIMITERS = ",;\t"
-MISSING = ("", "-", "–", "—", "n/a", "na", "none", "null", "?")
-"""What stands in a cell whose value is unknown, in small letters."""
-_NUMBER = re.compile(r"([-+]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s,:].*)?")
 _COMMA = re.compile(r"[-+]?\d+,\d+")
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 _RULE = re.compile(r":?-+:?")
@@ -70,15 +66,6 @@ class TextTable:
         columns = zip(*(row.cells for row in self.rows), strict=True)
         texts = [{"" if text.lower() in MISSING else text for text in column} for column in columns]
         return frozenset(place for place, found in enumerate(texts) if len(found) > 1)
-
-
-def number(text: str) -> tuple[float, str] | None:
-    """(value, unit written behind it) of a cell; thousands may have commas. None: no finite number."""
-    found = _NUMBER.fullmatch(text.strip())
-    if found is None:
-        return None
-    value = float(found[1].replace(",", ""))
-    return (value, (found[2] or "").strip().lower()) if math.isfinite(value) else None
 
 
 def surely_whole(text: str, others: Iterable[str]) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,11 +17,11 @@ from pathlib import Path
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.machine.peaks import find
 from stepscope.predict.step.model import LatentAttention, ModelShape, find_model
+from stepscope.store.columns import COUNTS, MISSING
+from stepscope.store.columns import number as number_in
 from stepscope.store.importer import require_there
 
-_NOTHING = {"", "-", "n/a", "na", "nan", "none", "null", "?"}
-_NUMBER = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:e[+-]?\d+)?)\s*(%|k|m|b|t)?")
-_TIMES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_TIMES = {"": 1.0, "%": 1.0, **COUNTS, "t": 1e12}
 _MOST_WHOLE = 10**12
 """Of a count; beyond, a slip."""
 
@@ -33,16 +32,12 @@ def number(row: Mapping[str, str], column: str) -> float | None:
     Raises UsageError for anything else that is no finite number.
     """
     text = (row.get(column) or "").strip().lower()
-    if text in _NOTHING:
+    if text in (*MISSING, "nan"):
         return None
-    found = _NUMBER.fullmatch(text)
-    try:
-        value = float(found[1].replace(",", "")) * _TIMES.get(found[2] or "", 1.0) if found else math.nan
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
+    found = number_in(text)
+    if found is None or found[1] not in _TIMES:
         raise UsageError(f"{column}: a value that is not a number", why=text[:40])
-    return value
+    return found[0] * _TIMES[found[1]]
 
 
 def above_zero(row: Mapping[str, str], column: str) -> float | None:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported, Stated
-from stepscope.store.columns import TIMES, Columns, columns_of, meanings_of, require_meanings
+from stepscope.store.columns import TIMES, Columns, columns_of, meanings_of, number, require_meanings
 from stepscope.store.importer import Candidate, Importer, read_each
-from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, number, read_tables
+from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, read_tables
 from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")

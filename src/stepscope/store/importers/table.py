@@ -30,6 +30,7 @@ from stepscope.store.columns import (
     is_gpu_count,
     meanings_of,
     no_such_column,
+    number,
     plain,
     require_meanings,
 )
@@ -37,7 +38,7 @@ from stepscope.store.comm_table import comm_rows_of
 from stepscope.store.importer import Candidate, Importer, is_about, read_each
 from stepscope.store.stated import with_stated
 from stepscope.store.table_runs import runs_of
-from stepscope.store.tables import TableLine, TextTable, headers, lines_of, number, read_tables
+from stepscope.store.tables import TableLine, TextTable, headers, lines_of, read_tables
 
 _WIDE = 3
 _TIME_WORD = re.compile(r"(?:^|_)(?:\d*time|duration|latency|runtime|elapsed|[nuµm]s|s|secs?|seconds)(?:_|$)")

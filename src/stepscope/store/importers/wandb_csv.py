@@ -8,9 +8,9 @@ from pathlib import Path
 
 from stepscope.core.errors import DataError
 from stepscope.records.imported import Imported
-from stepscope.store.columns import require_meanings
+from stepscope.store.columns import number, require_meanings
 from stepscope.store.importer import Candidate, Importer, read_each
-from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, number, read_tables
+from stepscope.store.tables import NOT_FINITE, TextRow, TextTable, headers, read_tables
 from stepscope.store.training_runs import LoggedStep, Scalars, imported_runs, run_of, slug
 
 _SUFFIXES = (".csv",)
