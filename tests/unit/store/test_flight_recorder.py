@@ -206,9 +206,7 @@ def test_a_folder_is_one_of_dumps_by_its_files(tmp_path: Path) -> None:
     inner = tmp_path / "run" / "flight"
     inner.mkdir(parents=True)
     write(inner / "_dump_0", nccl(entry()))
-    found = detect(inner)
-    assert found is not None
-    assert found[0] == "flight_recorder"
+    assert detect(inner)[0] == "flight_recorder"
 
 
 def test_of_many_files_that_are_no_dump_a_few_are_named(tmp_path: Path) -> None:

@@ -200,9 +200,7 @@ def test_a_folder_of_snapshots(tmp_path: Path) -> None:
         dump(tmp_path / f"rank{rank}.pickle", [segment(live(rank + 1))])
     (tmp_path / "README.md").write_text("what this is")
     (tmp_path / "broken.pickle").write_bytes(b"\x80\x04}")
-    found = detect(tmp_path)
-    assert found is not None
-    assert found[0] == "memory_snapshot"
+    assert detect(tmp_path)[0] == "memory_snapshot"
     read = IMPORTER.read(tmp_path, Stated())
     assert [m.allocated_bytes for m in read.memory] == [1, 2]
     assert len(read.notes) == 2

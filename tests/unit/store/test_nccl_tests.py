@@ -78,13 +78,6 @@ def test_header_lines_may_have_lost_their_mark(tmp_path: Path) -> None:
     assert {r.world_size for r in read(tmp_path, text).comm_rows} == {8}
 
 
-def test_lines_of_nccl_inside_the_table_are_not_rows(tmp_path: Path) -> None:
-    lines = log(SIZES).splitlines()
-    at = next(i for i, line in enumerate(lines) if line.strip().startswith("1048576"))
-    lines.insert(at, "node-0:3442:3442 [0] NCCL INFO Launch mode Parallel")
-    assert len(read(tmp_path, "\n".join(lines)).comm_rows) == 2 * len(SIZES)
-
-
 def test_old_layout_without_a_reduction(tmp_path: Path) -> None:
     text = log(SIZES, op="all_gather", old=True, wrong="N/A", started=False)
     found = read(tmp_path, text, name="all_gather.log")
@@ -258,12 +251,6 @@ def test_rows_of_another_number_of_ranks_are_left_out(tmp_path: Path) -> None:
     assert any("2 rows left out" in note for note in found.notes)
 
 
-def test_nan_is_no_figure(tmp_path: Path) -> None:
-    text = log(SIZES, average="-nan").replace(" 38.31", "   nan")
-    found = read(tmp_path, text)
-    assert len(found.comm_rows) == 2 * (len(SIZES) - 1)
-
-
 def test_a_job_that_ended_before_its_first_row_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no results of nccl-tests"):
         read(tmp_path, log([]))
@@ -297,12 +284,6 @@ def test_memory_does_not_grow_with_a_log_of_other_output(tmp_path: Path) -> None
     tracemalloc.stop()
     assert len(found.tables[0].rows) == len(SIZES)
     assert peak < 1e6
-
-
-def test_hostile_words_change_nothing(tmp_path: Path) -> None:
-    text = log(SIZES, name="<script>alert(1)</script> \\input{x}")
-    found = read(tmp_path, text)
-    assert found.hardware == "8 x <script>alert(1)</script> \\input{x}"
 
 
 def test_the_builder_prints_what_nccl_tests_prints() -> None:
@@ -470,7 +451,6 @@ def test_its_json_says_what_the_table_says(listed: str, tmp_path: Path) -> None:
     assert found.notes == ("run.json: NCCL 2.28.9",)
     path = tmp_path / "run.json"
     known = detect(path)
-    assert known is not None
     assert known[0] == "nccl_tests"
 
 

@@ -24,7 +24,6 @@ def test_a_paste_is_recognised_and_kept_as_it_is(tmp_path: Path, before: str) ->
     assert found.format == "topology"
     assert found.topology == before + MATRIX
     topology = load_evidence([path]).topology
-    assert topology is not None
     assert topology.socket_crossing_pairs() == (("GPU0", "GPU1"),)
 
 

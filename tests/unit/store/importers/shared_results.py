@@ -23,9 +23,7 @@ real = [
 
 def read(path: Path, *, key: str, stated: Stated | None = None) -> Imported:
     """What is imported from ``path``: by the importer ``key``, and a record that can be written."""
-    found = detect(path)
-    assert found is not None
-    assert found[0] == key
+    assert detect(path)[0] == key
     imported = read_foreign(path, stated)
     assert imported.format == key
     codec.encode_document({"imported": codec.plain(imported)})  # refuses what is not finite

@@ -61,7 +61,6 @@ class TestTorchtitan:
         (run,) = read(
             log(tmp_path, *facts, trainer, info + "Training starts at step 1", *steps), key="torchtitan_log"
         ).runs
-        assert run.step_ns is not None
         assert run.step_ns.value == pytest.approx(8 * 8192 / (7000 * 8) * 1e9)
         assert (run.micro_batch, run.accumulation, run.global_batch, run.status) == (2, 1, 8, "ok")
 
@@ -73,8 +72,6 @@ class TestTorchtitan:
         ]
         imported = read(log(tmp_path, *head(new=new), *steps), key="torchtitan_log")
         (run,) = imported.runs
-        assert run.step_ns is not None
-        assert run.samples_per_s is not None
         assert (run.world_size, run.samples_per_s.value, run.samples_per_s.n) == (8, 8 * 7100.0, 3)
         assert run.step_ns.value == pytest.approx(8 * 8192 / (8 * 7100) * 1e9)
         assert (run.strategy, run.model, run.num_parameters, run.global_batch, run.micro_batch) == (
@@ -87,7 +84,6 @@ class TestTorchtitan:
     def test_old_logs_say_wps(self, tmp_path: Path) -> None:
         path = log(tmp_path, *head(), *(titan(step, rate="wps", rank=None) for step in (1, 2, 3)))
         (run,) = read(path, key="torchtitan_log").runs
-        assert run.samples_per_s is not None
         assert run.samples_per_s.value == 8 * 7000.0
 
     def test_of_several_ranks_the_first_counts(self, tmp_path: Path) -> None:
@@ -95,19 +91,13 @@ class TestTorchtitan:
         for step in (1, 10, 20):
             lines += [titan(step, "7,000"), titan(step, "1", rank=1)]
         (run,) = read(log(tmp_path, *lines), key="torchtitan_log").runs
-        assert run.samples_per_s is not None
         assert (run.samples_per_s.value, run.samples_per_s.n) == (8 * 7000.0, 2)
-
-    def test_prefixes_of_torchrun(self, tmp_path: Path) -> None:
-        lines = [line.replace("[rank0]:", "[default0]:") for line in (*head(), titan(1), titan(2))]
-        assert read(log(tmp_path, *lines), key="torchtitan_log").runs[0].world_size == 8
 
     @pytest.mark.parametrize("prefix", ["2025-06-01T10:00:00.123+02:00 {}", "1: {}", " 0: [default3]:{}"])
     def test_prefixes_of_containers_and_tasks(self, tmp_path: Path, prefix: str) -> None:
         ranks = [[*head(rank=r), *(titan(s, rank=r, tps="1" if r else "7,000") for s in (1, 10, 20))] for r in (0, 1)]
         lines = [prefix.format(line) for both in zip(*ranks, strict=True) for line in both]
         (run,) = read(log(tmp_path, *lines), key="torchtitan_log").runs
-        assert run.samples_per_s is not None
         assert (run.samples_per_s.value, run.samples_per_s.n) == (8 * 7000.0, 2)
 
     def test_ranks_without_a_prefix_are_one_run(self, tmp_path: Path) -> None:
@@ -116,14 +106,12 @@ class TestTorchtitan:
         lines = [*facts, start, start, titan(1, rank=None), start, start, *[titan(1, rank=None)] * 3]
         lines += [titan(10, rank=None), titan(20, rank=None), titan(10, rank=None), titan(20, rank=None)]
         (run,) = read(log(tmp_path, *lines), key="torchtitan_log").runs
-        assert run.step_ns is not None
         assert (run.world_size, run.step_ns.n) == (8, 2)
 
     def test_validation_is_no_step(self, tmp_path: Path) -> None:
         lines = [*head(), titan(1), titan(10)]
         lines += [titan(20), titan(20, "22,000").replace("step:", "validate step:").replace("40.20GiB", "60.20GiB")]
         (run,) = read(log(tmp_path, *lines, titan(30)), key="torchtitan_log").runs
-        assert run.samples_per_s is not None
         assert (run.samples_per_s.value, run.samples_per_s.n) == (8 * 7000.0, 3)
         assert run.peak_memory_bytes == round(40.2 * 2**30)
 
@@ -156,23 +144,6 @@ class TestTorchtitan:
         (_, row) = scaling_rows(imported.runs)
         assert (row.speedup, row.scaling, row.basis) == (pytest.approx(8 * 6300 / (4 * 7000)), "weak", "median step")
 
-    @pytest.mark.parametrize(
-        ("line", "status", "says"),
-        [
-            ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "oom", "after step 2 of 100"),
-            (
-                "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2025-01-01T00:00:00 DUE TO TIME LIMIT ***",
-                "interrupted",
-                "CANCELLED",
-            ),
-            ("Traceback (most recent call last):", "error", "a traceback after step 2"),
-        ],
-    )
-    def test_how_it_ended(self, tmp_path: Path, line: str, status: str, says: str) -> None:
-        (run,) = read(log(tmp_path, *head(), titan(1), titan(2), line), key="torchtitan_log").runs
-        assert run.status == status
-        assert says in (run.error or "")
-
     def test_a_cut_line_and_a_loss_that_is_nan(self, tmp_path: Path) -> None:
         path = log(tmp_path, *head(), titan(1), titan(2, loss="nan"), titan(3)[:90])
         (run,) = read(path, key="torchtitan_log").runs
@@ -197,7 +168,6 @@ class TestTorchtitan:
         text = "\n".join([*head(), titan(1, "500"), titan(2, "7,000"), last])
         imported = read(write(tmp_path / "job.log", text), key="torchtitan_log")
         (run,) = imported.runs
-        assert run.samples_per_s is not None
         assert (run.samples_per_s.value, run.samples_per_s.n) == (8 * sum(rates) / len(rates), len(rates))
         assert any("job.log:8" in note for note in imported.notes) == left_out
 
@@ -207,11 +177,6 @@ class TestTorchtitan:
         text = whole.replace(start, start[: start.index("sequence")]) + "\nsequence length 81"  # of 8192
         (run,) = read(write(tmp_path / "job.log", text), key="torchtitan_log").runs
         assert "sequence_length" not in run.settings
-
-    def test_how_it_ended_is_read_of_a_line_without_its_end(self, tmp_path: Path) -> None:
-        text = "\n".join([*head(), titan(1), titan(2), "torch.OutOfMemoryError: CUDA out of memory"])
-        (run,) = read(write(tmp_path / "job.log", text), key="torchtitan_log").runs
-        assert run.status == "oom"
 
     @pytest.mark.parametrize(
         "torn",
@@ -226,7 +191,6 @@ class TestTorchtitan:
         path = log(tmp_path, *head(), titan(1, "500"), torn, torn, titan(3, "7,100"))
         imported = read(path, key="torchtitan_log")
         (run,) = imported.runs
-        assert run.samples_per_s is not None
         assert (run.samples_per_s.value, run.samples_per_s.n) == (8 * 7100.0, 1)
         (note,) = [note for note in imported.notes if str(path) in note]
         assert "2 torn lines" in note
@@ -272,8 +236,6 @@ class TestDeepSpeed:
             for line in timer(step, rate, old=old)
         ]
         (run,) = read(log(tmp_path, *CONFIG, *lines), key="deepspeed_log").runs
-        assert run.samples_per_s is not None
-        assert run.step_ns is not None
         assert (run.samples_per_s.value, run.samples_per_s.n, run.step_ns.value) == (
             82.0,
             3,
@@ -288,8 +250,6 @@ class TestDeepSpeed:
         text = "steps: {} loss: {:.4f} iter time (s): {:.3f} samples/sec: {:.3f}"
         lines = [text.format(step, loss, time, 64 / time) for step, loss, time in rows]
         (run,) = read(log(tmp_path, *CONFIG, *lines), key="deepspeed_log").runs
-        assert run.step_ns is not None
-        assert run.samples_per_s is not None
         assert (run.step_ns.value, run.samples_per_s.value, run.train_loss) == (0.25e9, 256.0, 1.5)
         assert (run.world_size, run.settings["data_parallel"], run.micro_batch) == (None, 8, 4)
         assert "data-parallel" in run.missing["world_size"]
@@ -303,7 +263,6 @@ class TestDeepSpeed:
     def test_the_wall_clock_where_there_is_no_batch(self, tmp_path: Path) -> None:
         lines = [ds(f"[Rank 0] step={n}, skipped=0, lr=[1e-05], mom=[]", second=n) for n in (10, 20, 30)]
         (run,) = read(log(tmp_path, "DeepSpeed info: version=0.12", *lines), key="deepspeed_log").runs
-        assert run.step_ns is not None
         assert run.step_ns.value == pytest.approx(1e9)
 
     @pytest.mark.parametrize("cut", [0, 12])
@@ -313,7 +272,6 @@ class TestDeepSpeed:
         path = tmp_path / "job.log.gz"
         path.write_bytes(data[: len(data) - cut])
         (run,) = read(path, key="deepspeed_log").runs
-        assert run.samples_per_s is not None
         assert run.samples_per_s.value == 80.0
 
     def test_a_damaged_time_of_a_line_is_none(self, tmp_path: Path) -> None:
@@ -321,25 +279,27 @@ class TestDeepSpeed:
         (run,) = read(log(tmp_path, *lines), key="deepspeed_log").runs
         assert run.step_ns is None
 
-    def test_parts_of_a_step(self, tmp_path: Path) -> None:
-        micro = ds(
-            "rank=0 time (ms) | forward_microstep: 652.42 | backward_microstep: 2164.53 | step_microstep: 1172.13"
-        )
-        whole = ds(
-            "rank=0 time (ms) | forward: 650.00 | backward: 2164.00 | backward_allreduce: 162.60 | step: 1172.00"
-        )
-        (run,) = read(
-            log(tmp_path, *CONFIG, micro, whole, *timer(10, 80.0), *timer(20, 80.0)), key="deepspeed_log"
-        ).runs
-        (note,) = [note for note in run.notes if "parts of its step" in note]
-        assert "forward 650 ms, backward 2164 ms, backward allreduce 162.6 ms, step 1172 ms" in note
-
-    def test_parts_of_a_step_as_newer_versions_print_them(self, tmp_path: Path) -> None:
-        rank = "[Rank 0] time (ms) | "
-        lines = [ds(rank + "fwd_microstep: 50.0 | bwd_microstep: 90.0"), ds(rank + "optimizer_step: 19.3")]
-        lines += [ds(rank + "fwd: 475.0 | bwd: 1268.0 | bwd_inner: 508.0 | bwd_allreduce: 759.0 | step: 82.0")]
-        (run,) = read(log(tmp_path, *CONFIG, *lines, *timer(10, 80.0), *timer(20, 80.0)), key="deepspeed_log").runs
-        assert any("fwd 475 ms, bwd 1268 ms, bwd inner 508 ms" in note for note in run.notes)
+    @pytest.mark.parametrize(
+        ("lines", "said"),
+        [
+            (
+                ["rank=0 time (ms) | forward_microstep: 652.42 | backward_microstep: 2164.53 | step_microstep: 1172.13",
+                 "rank=0 time (ms) | forward: 650.00 | backward: 2164.00 | backward_allreduce: 162.60 | step: 1172.00"],
+                "forward 650 ms, backward 2164 ms, backward allreduce 162.6 ms, step 1172 ms",
+            ),
+            (
+                ["[Rank 0] time (ms) | fwd_microstep: 50.0 | bwd_microstep: 90.0",
+                 "[Rank 0] time (ms) | optimizer_step: 19.3",
+                 "[Rank 0] time (ms) | fwd: 475.0 | bwd: 1268.0 | bwd_inner: 508.0 | bwd_allreduce: 759.0 | step: 82.0"],
+                "fwd 475 ms, bwd 1268 ms, bwd inner 508 ms",
+            ),
+        ],
+        ids=["older", "newer"],
+    )  # fmt: skip
+    def test_parts_of_a_step(self, tmp_path: Path, lines: list[str], said: str) -> None:
+        path = log(tmp_path, *CONFIG, *map(ds, lines), *timer(10, 80.0), *timer(20, 80.0))
+        (run,) = read(path, key="deepspeed_log").runs
+        assert any("parts of its step" in note and said in note for note in run.notes)
 
     def test_prefixes_of_launchers_and_two_jobs(self, tmp_path: Path) -> None:
         first = [f"[rank0]:{line}" for line in (*CONFIG, *timer(10, 80.0), *timer(20, 80.0))]
@@ -348,12 +308,6 @@ class TestDeepSpeed:
         assert [run.samples_per_s.value for run in runs.values() if run.samples_per_s] == [80.0, 40.0]
         assert list(runs) == ["job-line1", "job-line12"]
 
-    def test_a_cut_log(self, tmp_path: Path) -> None:
-        path = log(tmp_path, *CONFIG, *timer(10, 80.0), *timer(20, 90.0), timer(30, 10.0)[1][:120])
-        (run,) = read(path, key="deepspeed_log").runs
-        assert run.samples_per_s is not None
-        assert run.samples_per_s.value == 90.0
-
     @pytest.mark.parametrize("end", ["", "[rank1]: saving\n"])
     @pytest.mark.parametrize("shown", ["AvgSamplesPerSec=1", "CurrSamplesPerSec=8"])
     def test_a_cut_rate_is_none(self, tmp_path: Path, shown: str, end: str) -> None:
@@ -361,7 +315,6 @@ class TestDeepSpeed:
         text = "\n".join([*CONFIG, *timer(10, 80.0), *timer(20, 90.0), last[: last.index(shown) + len(shown)] + end])
         imported = read(write(tmp_path / "job.log", text), key="deepspeed_log")
         (run,) = imported.runs
-        assert run.samples_per_s is not None
         assert run.samples_per_s.value == 90.0
         assert any("job.log" in note for note in imported.notes)
 
@@ -377,6 +330,4 @@ class TestDeepSpeed:
             *timer(1, 10.0),
             " iteration        1/      10 | elapsed time per iteration (ms): 100.0 | global batch size:     8 |",
         )
-        found = detect(log(tmp_path, *lines))
-        assert found is not None
-        assert found[0] == "megatron_log"
+        assert detect(log(tmp_path, *lines))[0] == "megatron_log"

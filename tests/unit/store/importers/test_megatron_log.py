@@ -45,8 +45,6 @@ def test_a_log_is_one_run_with_the_median_of_its_iterations(tmp_path: Path) -> N
     lines = [iteration(10, "900.0"), iteration(20), iteration(30, "110.0"), iteration(40, "90.0")]
     imported = read(write(tmp_path / "job.out", HEAD + "".join(lines)), key=KEY)
     (run,) = imported.runs
-    assert run.step_ns is not None
-    assert run.samples_per_s is not None
     assert (run.step_ns.value, run.step_ns.n) == (100e6, 3)  # the first is warm-up
     assert (run.samples_per_s.value, run.unit) == (8 * 128 / 0.1, "tokens")
     assert (run.world_size, run.strategy, run.precision, run.model) == (
@@ -70,12 +68,10 @@ def test_ranks_that_speak_in_one_line_are_all_heard(tmp_path: Path) -> None:
     assert any("memory of 2 of 4 ranks" in note for note in run.notes)
 
 
-def test_launcher_prefixes_and_seconds_are_read(tmp_path: Path) -> None:
-    lines = HEAD + iteration(1).replace("(ms): 100.0", "(s): 0.25") + iteration(2).replace("(ms): 100.0", "(s): 0.25")
-    text = "".join(f"3: {line}\n" for line in lines.splitlines())
-    (run,) = read(write(tmp_path / "job.log", text), key=KEY).runs
-    assert run.step_ns is not None
-    assert (run.step_ns.value, run.precision) == (0.25e9, "fp16")
+def test_seconds_are_read(tmp_path: Path) -> None:
+    lines = [iteration(n).replace("(ms): 100.0", "(s): 0.25") for n in (1, 2)]
+    (run,) = read(write(tmp_path / "job.log", HEAD + "".join(lines)), key=KEY).runs
+    assert run.step_ns.value == 0.25e9
 
 
 @pytest.mark.parametrize(
@@ -129,12 +125,6 @@ def test_a_ramped_batch_gives_no_throughput(tmp_path: Path) -> None:
     assert any("changes from 4 to 8" in note for note in run.notes)
 
 
-def test_a_line_that_the_job_did_not_finish_is_left_out(tmp_path: Path) -> None:
-    (run,) = read(write(tmp_path / "job.out", HEAD + iteration(10) + iteration(20)[:112]), key=KEY).runs
-    assert run.step_ns is not None
-    assert run.step_ns.n == 1
-
-
 @pytest.mark.parametrize(
     ("torn", "end"),
     [
@@ -149,7 +139,6 @@ def test_a_torn_line_is_left_out_and_said(tmp_path: Path, torn: str, end: str) -
     text = HEAD + iteration(10, "900.0") + iteration(20) + torn + end
     imported = read(write(tmp_path / "job.out", text), key=KEY)
     (run,) = imported.runs
-    assert run.step_ns is not None
     assert (run.step_ns.value, run.step_ns.n) == (100e6, 1 + bool(end))
     (note,) = [note for note in imported.notes if "job.out" in note]
     assert "17" in note.removeprefix(str(tmp_path))
@@ -199,7 +188,6 @@ def test_arguments_behind_what_launchers_put_before_a_line(tmp_path: Path, prefi
 def test_an_iteration_that_is_logged_twice_counts_once(tmp_path: Path) -> None:
     lines = [iteration(at, ms) for at, ms in ((10, "900.0"), (20, "100.0"), (30, "110.0")) for _ in range(2)]
     (run,) = read(write(tmp_path / "job.out", HEAD + "".join(lines)), key=KEY).runs
-    assert run.step_ns is not None
     assert run.step_ns.n == 2
 
 
@@ -224,7 +212,6 @@ def test_a_long_log_is_streamed(tmp_path: Path) -> None:
     (run,) = IMPORTER.read(path, Stated()).runs
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert run.step_ns is not None
     assert run.step_ns.n == 999
     assert peak < 4 << 20
 
@@ -244,8 +231,6 @@ def test_a_log_of_version_1_names_world_and_tensor_parallel_ranks(tmp_path: Path
     head = "using world size: 8 and model-parallel size: 2 \n > using dynamic loss scaling\n" + OLD_ARGUMENTS
     lines = [old_iteration(100, "900.0"), old_iteration(200), old_iteration(300)]
     (run,) = read(write(tmp_path / "job.out", head + "".join(lines)), key=KEY).runs
-    assert run.step_ns is not None
-    assert run.samples_per_s is not None
     assert (run.world_size, run.strategy, run.step_ns.value, run.train_loss) == (8, "dp4 tp2 pp1", 100e6, 6.5)
     assert (run.micro_batch, run.global_batch, run.samples_per_s.value) == (4, 16, 16 * 1024 / 0.1)
 
@@ -279,15 +264,12 @@ def test_a_mean_beside_the_time_and_an_endless_job(tmp_path: Path) -> None:
     line = iteration(20, "100.0/120.0").replace("/     100 |", "/infinity |")
     assert "infinity" in line
     (run,) = read(write(tmp_path / "job.out", HEAD + line), key=KEY).runs
-    assert run.step_ns is not None
     assert run.step_ns.value == 100e6
 
 
 def test_iterations_that_are_logged_one_by_one_have_an_interval(tmp_path: Path) -> None:
     lines = [iteration(at, f"{100 + at % 3}.0") for at in range(1, 41)]
     (run,) = read(write(tmp_path / "job.out", HEAD + "".join(lines)), key=KEY).runs
-    assert run.step_ns is not None
-    assert run.samples_per_s is not None
     assert run.step_ns.low is not None
     assert run.step_ns.low <= run.step_ns.value == 101e6
     assert run.samples_per_s.high == pytest.approx(8 * 128 / (run.step_ns.low / 1e9))

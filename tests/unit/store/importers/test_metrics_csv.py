@@ -15,7 +15,7 @@ from stepscope.results.epochs import best_accuracy, epoch_time
 from stepscope.results.joining import require_stated
 from stepscope.results.open import load_evidence
 from stepscope.store.experiment import name_facts, readable_dataset
-from stepscope.store.importers import detect, read_foreign
+from stepscope.store.importers import read_foreign
 
 SHARED = Path(__file__).parents[4].parent / "shared" / "data" / "results"
 CODEHARRIS = SHARED / "codeharris_multi-gpu-ddp"
@@ -324,47 +324,6 @@ def test_readable_data_sets() -> None:
         "imagenette",
         "my_own",
     ]
-
-
-@pytest.mark.shared_data
-@pytest.mark.skipif(not CODEHARRIS.is_dir(), reason=f"no real results at {CODEHARRIS}")
-class TestRealResults:
-    """The project behind document 002."""
-
-    def test_is_recognised(self) -> None:
-        for path in (CODEHARRIS, CODEHARRIS / "experiments", *CODEHARRIS.glob("experiments/*/metrics.csv")):
-            found = detect(path)
-            assert found is not None
-            assert found[0] == "metrics_csv"
-
-    def test_scaling_is_that_projects(self) -> None:
-        imported = read_foreign(CODEHARRIS, Stated(world_size=FOUR))
-        found = evidence(*imported.runs)
-        require_stated(found, Stated(world_size=FOUR))
-        rows = {row.run_id: row for row in found.scaling}
-        assert rows["exp021"].speedup == pytest.approx(3.49, abs=0.005)
-        assert rows["exp021"].efficiency == pytest.approx(0.873, abs=0.0005)
-        assert rows["exp021"].rating == "good"
-        assert rows["exp044"].speedup == pytest.approx(0.7998, abs=0.00005)
-        assert rows["exp044"].rating == "negative"
-        assert rows["exp020"].rating is None
-        assert rows["exp021"].scaling == "strong"
-
-    def test_groups_and_statuses(self) -> None:
-        runs = by_id(read_foreign(CODEHARRIS, Stated(world_size=FOUR)))
-        assert runs["exp020"].group == runs["exp021"].group
-        assert runs["exp043"].group == runs["exp044"].group != runs["exp020"].group
-        assert [(i, r.status) for i, r in runs.items() if r.status != "ok"] == [("exp003", "interrupted")]
-        assert (runs["exp001"].world_size, len(runs["exp001"].epochs)) == (1, 3)
-        assert {r.dataset for r in runs.values()} == {"IMDB", "AG News", "synthetic_sequences", None}
-        assert runs["exp043"].settings["lr"] == 0.001
-
-    def test_what_is_not_stated_is_asked_for(self) -> None:
-        imported = read_foreign(CODEHARRIS)
-        with pytest.raises(UsageError) as caught:
-            require_stated(evidence(*imported.runs))
-        assert "--world-size exp021=RANKS,exp044=RANKS" in str(caught.value)
-        assert "exp003" not in str(caught.value)
 
 
 def test_a_column_that_names_runs_separates_two_writers(tmp_path: Path) -> None:

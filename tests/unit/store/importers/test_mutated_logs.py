@@ -91,7 +91,6 @@ def test_a_log_as_it_was_written_is_claimed_whole_and_nothing_else(tmp_path: Pat
         path = tmp_path / f"{kind}.log"
         path.write_text(text)
         one = imported(path)
-        assert one is not None
         assert one.format == kind
         assert not false_claims(kind, one, text)
         assert len(false_claims(kind, one, "")) > 1, "that its lines hold what it claims is found by these lines alone"

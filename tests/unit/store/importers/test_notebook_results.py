@@ -53,9 +53,7 @@ def by_id(imported: Imported) -> dict[str, TrainingRun]:
 
 def test_each_row_is_a_run(tmp_path: Path) -> None:
     path = write(tmp_path, benchmark())
-    found = detect(path)
-    assert found is not None
-    assert found[0] == "notebook_results"
+    assert detect(path)[0] == "notebook_results"
     imported = read_foreign(path)
     assert imported.hardware == "NVIDIA A100 80GB PCIe"
     runs = by_id(imported)
@@ -136,13 +134,10 @@ def test_batches_are_known_only_where_the_row_has_them(tmp_path: Path) -> None:
     (run,) = read_foreign(write(tmp_path, [told])).runs
     assert (run.global_batch, run.micro_batch, run.steps_per_epoch) == (16384, 1024, 4)
     assert (run.dataset_size, run.settings["lr"]) == (65536, 0.01)
-    assert run.samples_per_s is not None
     assert run.samples_per_s.value == pytest.approx(32768)
-    assert run.step_ns is not None
     assert run.step_ns.value == pytest.approx(0.5e9)
     blocking = row("dp_naive", 2, 4.0, n_samples=65536, batch_size=4096)
     (run,) = read_foreign(write(tmp_path, [blocking])).runs
-    assert run.exposed_comm_ns is not None
     assert run.exposed_comm_ns.value == pytest.approx(0.5e9 / 16)
 
 

@@ -42,16 +42,13 @@ def read(tmp_path: Path, lines: list[str], *, cut: int = 0) -> Imported:
     path = tmp_path / "job.out"
     text = "\n".join([*lines, ""])
     path.write_text(text[: len(text) - cut])
-    found = detect(path)
-    assert found is not None
-    assert found[0] == "widget_log"
+    assert detect(path)[0] == "widget_log"
     return read_foreign(path)
 
 
 def test_steps_and_facts_become_a_run(tmp_path: Path) -> None:
     (run,) = read(tmp_path, [*HEAD, *steps(1, 2, 3), "all done"]).runs
     assert (run.world_size, run.global_batch, run.model, run.status) == (4, 64, "tiny-2", "ok")
-    assert run.samples_per_s is not None
     assert (run.samples_per_s.value, run.samples_per_s.n, run.unit) == (56_002.5, 2, "tokens")
     assert run.train_loss == 2.97
 
@@ -59,14 +56,12 @@ def test_steps_and_facts_become_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_a_log_cut_anywhere_in_its_last_line_gives_no_false_rate(tmp_path: Path, cut: int) -> None:
     (run,) = read(tmp_path, [*HEAD, *steps(1, 2, 3)], cut=cut).runs
-    assert run.samples_per_s is not None
     assert run.samples_per_s.value in (56_001, 56_002, 56_002.5)
 
 
 def test_a_rate_cut_inside_a_line_is_left_out_with_its_line(tmp_path: Path) -> None:
     lines = [*HEAD, *steps(1, 2), "it 3 | loss 2.97 | 56", *steps(4)]
     imported = read(tmp_path, lines)
-    assert imported.runs[0].samples_per_s is not None
     assert imported.runs[0].samples_per_s.value == 56_003
     assert any("line 5" in note for note in imported.notes)
 
@@ -79,10 +74,8 @@ def test_one_rank_of_several_counts(tmp_path: Path) -> None:
         for line in steps(n, rate=1000 * (rank + 1), prefix=f"[rank{rank}]: ")
     ]
     (run,) = read(tmp_path, [*HEAD, *lines]).runs
-    assert run.samples_per_s is not None
     assert run.samples_per_s.value == 2002.5
     (unnamed,) = read(tmp_path, [*HEAD, *(line for n in (1, 2, 3) for line in steps(n) + steps(n, rate=9000))]).runs
-    assert unnamed.samples_per_s is not None
     assert unnamed.samples_per_s.value == 56_002.5
 
 
@@ -92,9 +85,23 @@ def test_a_restart_is_another_run(tmp_path: Path, head: list[str]) -> None:
     assert [(run.world_size, run.run_id) for run in runs] == [(4, "job-line1"), (4, "job-line11")]
 
 
-def test_a_job_out_of_memory_says_so(tmp_path: Path) -> None:
-    (run,) = read(tmp_path, [*HEAD, *steps(1, 2), "torch.OutOfMemoryError: CUDA out of memory"]).runs
-    assert run.status == "oom"
+@pytest.mark.parametrize("cut", [0, 1])
+@pytest.mark.parametrize(
+    ("line", "status", "says"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "oom", "after step 2"),
+        (
+            "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2025-01-01T00:00:00 DUE TO TIME LIMIT ***",
+            "interrupted",
+            "CANC",
+        ),
+        ("Traceback (most recent call last):", "error", "a traceback after step 2"),
+    ],
+)
+def test_how_it_ended(tmp_path: Path, line: str, status: str, says: str, cut: int) -> None:
+    (run,) = read(tmp_path, [*HEAD, *steps(1, 2), line], cut=cut).runs
+    assert run.status == status
+    assert says in (run.error or "")
 
 
 def test_a_log_without_a_whole_step_is_an_error(tmp_path: Path) -> None:

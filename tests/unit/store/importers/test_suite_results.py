@@ -61,9 +61,7 @@ def write(folder: Path, document: Any, name: str = "benchmark_4gpu_20240115.json
 
 def test_the_suites_collectives(tmp_path: Path) -> None:
     path = write(tmp_path, suite(communication=communication()))
-    found = detect(path)
-    assert found is not None
-    assert found[0] == "suite_results"
+    assert detect(path)[0] == "suite_results"
     imported = read_foreign(path)
     assert imported.hardware == "NVIDIA H100"
     rows = {(r.op, r.size_bytes): r for r in imported.comm_rows}
@@ -96,7 +94,6 @@ def test_training_of_several_world_sizes_is_weak_scaling(tmp_path: Path) -> None
     assert one.group == four.group == "suite MLP small on synthetic, 64 samples per rank"
     assert (four.micro_batch, four.global_batch, four.scaling) == (64, 256, "weak")
     assert baseline_of(four, imported.runs) is one
-    assert four.step_ns is not None
     assert (four.step_ns.value, four.step_ns.n) == (2.5e6, 100)
     (found,) = [r for r in evidence(*imported.runs).scaling if r.run_id == four.run_id]
     assert found.efficiency == pytest.approx(0.8)
