@@ -9,7 +9,7 @@ from typing import Any
 from stepscope.core.places import utc_now
 from stepscope.records import codec
 from stepscope.records.comm import CommRow
-from stepscope.results.comm_labels import failure_label, sweeps
+from stepscope.results.labels import comm_failure_label, sweeps
 from stepscope.store.writer import records_csv
 
 _ENTRY = (
@@ -91,7 +91,7 @@ def _with_status(row: CommRow, entry: dict[str, Any]) -> dict[str, Any]:
     """``entry`` with what it lacks figures for: the size that was asked, and why."""
     if row.status == "ok":
         return entry
-    return {**entry, "asked_bytes": row.asked_bytes, "status": row.status, "error": failure_label(row)}
+    return {**entry, "asked_bytes": row.asked_bytes, "status": row.status, "error": comm_failure_label(row)}
 
 
 def _common(values: Iterable[Any]) -> Any:

@@ -31,10 +31,10 @@ from stepscope.report.views import (
 )
 from stepscope.report.views.runs import history_table
 from stepscope.results.comm_facts import topology_of
-from stepscope.results.comm_labels import sweeps
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.experiments import checks_of
 from stepscope.results.history import history
+from stepscope.results.labels import sweeps
 
 
 def experiment_tables(evidence: Evidence) -> tuple[Table, ...]:

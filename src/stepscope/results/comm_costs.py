@@ -20,9 +20,9 @@ from stepscope.records.prediction import BucketChoice, Timeline
 from stepscope.records.samples import CellResult
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import TraceSummary
-from stepscope.results.comm_labels import cells_of
 from stepscope.results.comm_rows import UNMEASURED
 from stepscope.results.evidence import Evidence
+from stepscope.results.labels import cells_of
 from stepscope.stats.compare import bootstrap_median_interval
 
 NOWHERE = CalibratedMachine(

@@ -13,8 +13,8 @@ from stepscope.machine.topology import Topology, parse_topology
 from stepscope.records.comm import CommRow
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.nccl import NcclCommunicator, NcclLink
-from stepscope.results.comm_labels import cells_of, network_label, op_label, sweep_names, sweeps
 from stepscope.results.evidence import Evidence
+from stepscope.results.labels import cells_of, network_label, op_label, sweep_names, sweeps
 
 LARGE_BYTES = 1 << 20
 """From this size on a call is more transfer than start-up on links up to 10 GB/s and start-ups up to 100 us."""

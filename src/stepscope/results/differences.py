@@ -17,7 +17,9 @@ from stepscope.records.comparison import Difference
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.training import TrainingRun
-from stepscope.results.comm_labels import (
+from stepscope.results.epochs import PER_EPOCH
+from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.labels import (
     env_label,
     flight_label,
     identity,
@@ -26,8 +28,6 @@ from stepscope.results.comm_labels import (
     place_label,
     sweep_names,
 )
-from stepscope.results.epochs import PER_EPOCH
-from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.pairs import matched
 
 Key = tuple[object, ...]

@@ -18,11 +18,9 @@ from stepscope.records.injection import injection_of
 from stepscope.records.nouns import Measured, Scaling
 from stepscope.records.samples import PHASES, CellResult, EpochResult
 from stepscope.records.training import Epoch, PhaseTimes, TrainingRun
-from stepscope.results.epochs import epoch_time, per_second
-from stepscope.results.labels import cell_labels
-from stepscope.results.mfu import mfu
+from stepscope.results.epochs import epoch_time, mfu, per_second
+from stepscope.results.labels import cell_labels, settings_of, varied_settings
 from stepscope.results.scaling import with_baselines
-from stepscope.results.varied import settings_of, varied_settings
 from stepscope.stats import measured
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_bytes, read_cell, read_cells, read_if_there, read_run

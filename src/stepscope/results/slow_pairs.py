@@ -11,7 +11,7 @@ from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.comm import CommRow
-from stepscope.results.comm_labels import cells_of
+from stepscope.results.labels import cells_of
 
 Pair = tuple[int, int]
 Direction = Literal["egress", "ingress", "both"]

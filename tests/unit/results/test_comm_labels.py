@@ -9,9 +9,9 @@ from tests.comm_rows import MIB, collective, sweep
 from stepscope.records.comm import CommRow
 from stepscope.report.views import comm, views
 from stepscope.results.comm_facts import by_sweep
-from stepscope.results.comm_labels import origins
 from stepscope.results.evidence import Evidence, Source
 from stepscope.results.joining import join
+from stepscope.results.labels import origins
 
 
 def logs() -> tuple[CommRow, ...]:

@@ -9,8 +9,7 @@ import pytest
 from tests.unit.cells import cell_spec
 
 from stepscope.records.cell import CellSpec
-from stepscope.results.labels import cell_labels
-from stepscope.results.varied import varied_settings
+from stepscope.results.labels import cell_labels, varied_settings
 
 
 def test_a_swept_number_is_shown_on_every_row_even_where_it_is_the_default(fakes) -> None:

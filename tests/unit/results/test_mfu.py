@@ -11,7 +11,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.records.training import Measured, TrainingRun
 from stepscope.report.views import epochs as view
 from stepscope.report.views import runs
-from stepscope.results.mfu import mfu
+from stepscope.results.epochs import mfu
 from stepscope.results.runs import Planned, hfu_of
 
 PEAK = 989.4e12  # H100 SXM, bf16, dense

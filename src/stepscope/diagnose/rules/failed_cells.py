@@ -31,9 +31,8 @@ from stepscope.diagnose.rule import Rule, Statement, advise, together
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Finding
 from stepscope.records.nouns import Status
-from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import CellEvidence, Evidence, in_line
-from stepscope.results.labels import status_label
+from stepscope.results.labels import op_label, status_label, sweep_names
 
 FAILED = ("error", "timeout", "killed")
 INTERRUPTED = "interrupted"

@@ -31,8 +31,8 @@ from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nccl import NcclChoice
 from stepscope.results.comm_facts import Winner, size_of, winners
-from stepscope.results.comm_labels import env_label, op_label, ranks_label
 from stepscope.results.evidence import Evidence
+from stepscope.results.labels import comm_ranks_label, env_label, op_label
 
 MIN_GAIN = Limit(
     value=1.05,
@@ -58,7 +58,7 @@ def check(evidence: Evidence) -> Statement:
     groups: dict[tuple[str, str, str], list[Winner]] = {}
     for winner in beaten:
         row = winner.row
-        groups.setdefault((op_label(row), ranks_label(row), env_label(row.env)), []).append(winner)
+        groups.setdefault((op_label(row), comm_ranks_label(row), env_label(row.env)), []).append(winner)
     ranked = sorted(groups.items(), key=lambda item: -max(w.over_default or 1.0 for w in item[1]))
     return tuple(_finding(*key, some, evidence, _losing(key, swept)) for key, some in ranked)
 
@@ -82,7 +82,7 @@ def _losing(key: tuple[str, str, str], swept: list[Winner]) -> list[tuple[int, f
     for winner in swept:
         default = winner.default
         for row in winner.settings if default is not None and default.time_ns_median else ():
-            mine = (op_label(row), ranks_label(row), env_label(row.env)) == key and row.time_ns_median
+            mine = (op_label(row), comm_ranks_label(row), env_label(row.env)) == key and row.time_ns_median
             if mine and default is not None and (row.time_ns_low or 0) > (default.time_ns_high or row.time_ns_low or 0):
                 found.append((size_of(row), (row.time_ns_median or 0) / (default.time_ns_median or 1)))
     return sorted((each for each in found if each[1] >= MIN_GAIN.value), reverse=True)

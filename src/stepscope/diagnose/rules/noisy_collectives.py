@@ -32,8 +32,8 @@ from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Finding, Skipped
 from stepscope.results.comm_facts import interval_share, measured, size_of
-from stepscope.results.comm_labels import op_label, sweep_names
 from stepscope.results.evidence import NEEDS, Evidence
+from stepscope.results.labels import op_label, sweep_names
 
 MAX_REACH = Limit(
     value=0.10, unit="interval's reach / median", source="5 times the half-width that a measurement aims at (2%)"

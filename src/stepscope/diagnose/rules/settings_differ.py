@@ -34,8 +34,8 @@ from stepscope.records.finding import Finding
 from stepscope.records.training import TrainingRun
 from stepscope.results.epochs import learning_rate
 from stepscope.results.evidence import Evidence, cell_of
+from stepscope.results.labels import SETTINGS
 from stepscope.results.pairs import Pair, pairs
-from stepscope.results.varied import SETTINGS
 
 _FACTS = (
     "model", "dataset", "dataset_size", "precision", "accumulation", "device", "hardware", "num_parameters", "unit",

@@ -28,8 +28,8 @@ from stepscope.diagnose.commands import is_amd
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Finding, Skipped
-from stepscope.results.comm_labels import op_label, sweep_names, sweeps
 from stepscope.results.evidence import NEEDS, Evidence
+from stepscope.results.labels import op_label, sweep_names, sweeps
 
 MOST_WRONG = Limit(value=0, unit="wrong elements", source="a collective is exact up to rounding")
 _SHOWN = 4

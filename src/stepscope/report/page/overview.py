@@ -21,10 +21,9 @@ from stepscope.report.screen_lines import also, by_rank, coverage, tree_rows
 from stepscope.report.table import rate
 from stepscope.report.views.step_parts import PARTS
 from stepscope.results.comm_facts import best_size
-from stepscope.results.comm_labels import op_label
 from stepscope.results.epochs import best_accuracy, exposed_fraction
 from stepscope.results.evidence import NEEDS, Evidence, in_line
-from stepscope.results.labels import failure_label
+from stepscope.results.labels import failure_label, op_label
 from stepscope.results.profiled_job import ProfiledJob
 from stepscope.results.scaling import NOT_EQUIVALENT
 from stepscope.traces.waits import waits_of

@@ -33,17 +33,17 @@ from stepscope.report.table import (
 )
 from stepscope.report.views import View
 from stepscope.results.comm_facts import Winner, above_peak, best_size, interval_share, winners
-from stepscope.results.comm_labels import (
+from stepscope.results.labels import (
+    comm_failure_label,
+    comm_ranks_label,
     device_label,
     env_label,
-    failure_label,
     flight_label,
     network_label,
     op_label,
     origins,
     pacing_label,
     place_label,
-    ranks_label,
     redop_label,
     size_of,
     sweep_names,
@@ -94,7 +94,7 @@ def heading(rows: Sequence[CommRow], *, env: bool = True, op: bool = True) -> He
     head = [
         Column("source", "from", origin, role="group") if origin is not None else None,
         Column("op", "operation", op_label, role="group") if op else None,
-        Column("world_size", "ranks", lambda row: Value(text=ranks_label(row), raw=row.world_size), role="group"),
+        Column("world_size", "ranks", lambda row: Value(text=comm_ranks_label(row), raw=row.world_size), role="group"),
         Column("device", "device", device_label, role="group"),
         Column("mode", "mode", mode, role="group") if op else None,
         Column("env", "settings", lambda row: env_label(row.env), role="group")
@@ -113,7 +113,7 @@ def in_groups(rows: Iterable[CommRow], head: Head) -> tuple[CommRow, ...]:
 
 def failed(row: CommRow) -> str | None:
     """Why a row has no figures."""
-    return None if row.status == "ok" else failure_label(row)
+    return None if row.status == "ok" else comm_failure_label(row)
 
 
 MAX_AVERAGES = 4
@@ -295,7 +295,7 @@ def _of_first(column: Column) -> Callable[[Sequence[CommRow]], Value]:
 
 def _failure(sweep: Sequence[CommRow]) -> str | None:
     failed = next((row for row in sweep if row.status != "ok"), None)
-    return None if failed is None or _measured(sweep) else failure_label(failed)
+    return None if failed is None or _measured(sweep) else comm_failure_label(failed)
 
 
 def _measured(sweep: Sequence[CommRow]) -> list[CommRow]:

@@ -32,7 +32,7 @@ from stepscope.report.vega import (
 )
 from stepscope.report.views import Charts, View
 from stepscope.results.comm_facts import above_peak, best_size
-from stepscope.results.comm_labels import device_label, op_label, ranks_label, sweep_names, sweeps
+from stepscope.results.labels import comm_ranks_label, device_label, op_label, sweep_names, sweeps
 
 CURVE_STEPS = 48
 """Steps of a fitted curve between the smallest and the largest size."""
@@ -117,7 +117,7 @@ def size_charts(
     charts = []
     for (op, device), found in groups.items():
         called = sweep_names([row for sweep in found for row in sweep], always_ranks=False)
-        worlds = {ranks_label(sweep[0]) for sweep in found}
+        worlds = {comm_ranks_label(sweep[0]) for sweep in found}
         ranks = f", {worlds.pop()}" if len(worlds) == 1 else ""
         parts = [found[i : i + MAX_LINES] for i in range(0, len(found), MAX_LINES)]
         for number, part in enumerate(parts, start=1):
@@ -127,7 +127,8 @@ def size_charts(
                     key=file_part(f"{op}-{device}" + (f"-{number}" if several else "")),
                     title=f"{op}, {device}{ranks}{several}",
                     lines=tuple(
-                        _line(sweep, called(sweep[0]) or ranks_label(sweep[0]), calibration, value) for sweep in part
+                        _line(sweep, called(sweep[0]) or comm_ranks_label(sweep[0]), calibration, value)
+                        for sweep in part
                     ),
                     pacing=_pacing(part),
                     means=all(row.time_ns_median is None for sweep in part for row in sweep),

@@ -33,9 +33,8 @@ from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_te
 from stepscope.report.table import Column, Format, Table, duration, tabled, whole
 from stepscope.report.vega import COLORS, MAX_LINES, known
 from stepscope.report.views import Charts, View, distinct
-from stepscope.results.epochs import dropped_epochs, epoch_time, per_second
+from stepscope.results.epochs import CONVENTION, dropped_epochs, epoch_time, per_second
 from stepscope.results.evidence import CellEvidence
-from stepscope.results.mfu import CONVENTION
 from stepscope.stats.measured import common_steps
 
 

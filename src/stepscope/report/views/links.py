@@ -32,13 +32,13 @@ from stepscope.report.table import (
 from stepscope.report.vega import COLORS, COLUMN, Spec, chart, layer, name_axis, sig, size_tick
 from stepscope.report.views import Charts, View
 from stepscope.results.comm_facts import LinkRate, link_rates
-from stepscope.results.comm_labels import (
+from stepscope.results.labels import (
     LATENCY_BYTES,
     cells_of,
+    comm_failure_label,
+    comm_ranks_label,
     device_label,
-    failure_label,
     network_label,
-    ranks_label,
 )
 from stepscope.results.slow_pairs import SLOW, PairsVerdict, SlowEnd, SlowPair, slow_pairs
 
@@ -379,7 +379,7 @@ class _Line:
     @property
     def world(self) -> str:
         first = self.cell[0]
-        ranks = f"{ranks_label(first)}, {device_label(first)}"
+        ranks = f"{comm_ranks_label(first)}, {device_label(first)}"
         return f"{ranks}, {network_label(first)}" if first.network else ranks
 
     @property
@@ -424,7 +424,7 @@ def _lines(cell: Sequence[CommRow], verdict: PairsVerdict) -> list[_Line]:
     ]
     failed = next((row for row in cell if row.status != "ok" and row.peer is None), None)
     if failed is not None:
-        lines.append(_Line(cell=cell, found={}, failure=failure_label(failed)))
+        lines.append(_Line(cell=cell, found={}, failure=comm_failure_label(failed)))
     return lines
 
 

@@ -48,10 +48,9 @@ from stepscope.report.table import (
 )
 from stepscope.report.vega import MAX_LINES
 from stepscope.report.views import Charts, View
-from stepscope.results.epochs import best_accuracy, epoch_time, too_short, train_loss
+from stepscope.results.epochs import CONVENTION, best_accuracy, epoch_time, mfu, too_short, train_loss
 from stepscope.results.figures import Unit, figures_of, run_facts
 from stepscope.results.labels import failure_label, ranks_label
-from stepscope.results.mfu import CONVENTION, mfu
 from stepscope.results.run_figures import MORE
 from stepscope.results.scaling import speedups
 from stepscope.stats.order import SIGNIFICANT, ChangePoint

@@ -28,7 +28,7 @@ from stepscope.report.shared.traces import (
 from stepscope.report.table import Column, Table, Value, duration, judged, percent, said, tabled, whole
 from stepscope.report.vega import color
 from stepscope.report.views import Charts, View, distinct
-from stepscope.results.mfu import CONVENTION
+from stepscope.results.epochs import CONVENTION
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import TraceEvidence

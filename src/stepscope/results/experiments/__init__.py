@@ -1,15 +1,135 @@
-"""Experiments, ONE FILE EACH: a preset's matrix, what to expect of it, and what was measured beside it."""
+"""Experiments, ONE FILE EACH: a preset's matrix, what to expect of it, and what was measured beside it: one figure each,
+and whether the two agree.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.registry import Registry
 from stepscope.core.words import grouped
-from stepscope.results.evidence import Evidence
-from stepscope.results.experiments._common import Expectation, Experiment, Verdict
+from stepscope.records.nouns import Measured
 
-__all__ = ["REGISTRY", "Expectation", "Experiment", "Verdict", "checks_of", "experiment_names", "experiment_of"]
+if TYPE_CHECKING:
+    from stepscope.results.comm_costs import CommCosts
+    from stepscope.results.evidence import CellEvidence, Evidence
+
+Unit = Literal["time", "bytes", "share", "flops", "whole"]
+Verdict = Literal["agrees", "differs", "undecided"]
+
+TOO_WIDE = 0.5
+"""Half an interval, as a share of the larger figure, from which on it would agree with nearly anything."""
+
+
+LEAST_ERROR = 0.10
+"""Repeated sweeps of one quiet machine differ by as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """One quantity of one cell. Figures in base units (``time``: ns).
+
+    expected: by the product's own model, with an interval where the model rests on measurements; None: see ``missing``.
+    measured: with its 95% interval. exact: counted, so that it needs no interval. tolerance: what the model leaves out, as a
+    share of the expected figure. model: how the expected figure is made. hint: what a difference means, in a sentence.
+    missing: why one of the two figures is not there.
+    """
+
+    subject: str
+    quantity: str
+    unit: Unit
+    expected: Measured | None
+    measured: Measured | None
+    model: str
+    tolerance: float = 0.0
+    exact: bool = False
+    hint: str = ""
+    missing: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        return "undecided" if self._obstacle else "agrees" if self._near else "differs"
+
+    @property
+    def reason(self) -> str:
+        """Why it is undecided, or what the difference means; empty where the two agree."""
+        if obstacle := self._obstacle:
+            return obstacle
+        return "" if self._near else self.hint
+
+    @property
+    def _obstacle(self) -> str:
+        if self.expected is None or self.measured is None:
+            return self.missing or "not measured"
+        if self.exact:
+            return ""
+        if self.measured.low is None or self.measured.high is None:
+            return "too few steps for an interval"
+        half = (self.measured.high - self.measured.low) / 2
+        if half > TOO_WIDE * max(abs(self.expected.value), abs(self.measured.value)):
+            return "too noisy: half the interval is more than half of either figure; measure more steps, on a quiet machine"
+        return ""
+
+    @property
+    def _near(self) -> bool:
+        if self.expected is None or self.measured is None:
+            return False
+        slack = self.tolerance * abs(self.expected.value)
+        low, high = (_end(self.expected, side) + sign * slack for side, sign in (("low", -1), ("high", 1)))
+        return low <= _end(self.measured, "high") and _end(self.measured, "low") <= high
+
+
+def _end(figure: Measured, side: str) -> float:
+    found = getattr(figure, side)
+    return figure.value if found is None else float(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """judge: the checks that the evidence allows. matrix: the preset of the same name as YAML, with the sweep (``comm``)
+    that the expectation rests on; None: ``presets/`` has it.
+    """
+
+    judge: Callable[[Evidence], tuple[Expectation, ...]]
+    matrix: str | None = None
+
+
+def difference(one: Measured, other: Measured) -> Measured:
+    """``one`` - ``other``, measured independently: the half-widths of the intervals add as squares do."""
+    value = one.value - other.value
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return Measured(value=value)
+    below = math.hypot(one.value - one.low, other.high - other.value)
+    above = math.hypot(one.high - one.value, other.value - other.low)
+    return Measured(value=value, low=value - below, high=value + above)
+
+
+def mapped(figure: Measured | None, change: Callable[[float], float]) -> Measured | None:
+    """``change`` (monotone) of a figure and of the ends of its interval."""
+    if figure is None:
+        return None
+    value = change(figure.value)
+    if figure.low is None or figure.high is None:
+        return Measured(value=value)
+    low, high = sorted((change(figure.low), change(figure.high)))
+    return Measured(value=value, low=low, high=high)
+
+
+def model_error(costs: CommCosts | None, world_size: int) -> float:
+    """What a prediction from these collectives may be off by: their fits' error on sizes left out, at least 10%."""
+    fits = () if costs is None else costs.calibration.fits
+    errors = [fit.curve.cross_validated_error or 0.0 for fit in fits if fit.world_size == world_size]
+    return max([LEAST_ERROR, *errors])
+
+
+def finished(evidence: Evidence) -> tuple[CellEvidence, ...]:
+    """Cells with a step time."""
+    return tuple(cell for cell in evidence.cells if cell.run.status == "ok" and cell.run.step_ns is not None)
+
 
 REGISTRY: Registry[Experiment] = Registry("stepscope.results.experiments", "EXPERIMENT", "experiment")
 

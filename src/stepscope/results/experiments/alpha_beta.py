@@ -15,7 +15,7 @@ from stepscope.records.comm import CommRow
 from stepscope.records.nouns import Measured
 from stepscope.results.comm_costs import NOWHERE
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments._common import Expectation, Experiment, finished
+from stepscope.results.experiments import Expectation, Experiment, finished
 
 MATRIX = """\
 # Does latency + bytes / bandwidth say what an all-reduce takes? Half of the sizes give alpha and beta, which then predict

@@ -9,7 +9,7 @@ from stepscope.records.nouns import Measured
 from stepscope.records.prediction import BucketChoice
 from stepscope.results.comm_costs import CommCosts, comm_costs
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments._common import Expectation, Experiment, finished, model_error
+from stepscope.results.experiments import Expectation, Experiment, finished, model_error
 from stepscope.results.sweeps import BucketSweep, bucket_sweeps
 
 HINT = (

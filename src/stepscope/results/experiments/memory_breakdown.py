@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.records.nouns import Measured
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments._common import Expectation, Experiment, finished
+from stepscope.results.experiments import Expectation, Experiment, finished
 from stepscope.results.held import held_by
 
 MATRIX = """\

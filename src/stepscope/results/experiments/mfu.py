@@ -8,9 +8,9 @@ from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_flops
 from stepscope.records.comm import CommRow
 from stepscope.records.nouns import Measured
+from stepscope.results.epochs import mfu
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments._common import Expectation, Experiment, finished, mapped
-from stepscope.results.mfu import mfu
+from stepscope.results.experiments import Expectation, Experiment, finished, mapped
 
 MATRIX = """\
 # How much of the peak does training reach, and what takes the rest? The micro-batch is as large as the layers are wide, so

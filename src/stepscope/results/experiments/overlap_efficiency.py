@@ -7,7 +7,7 @@ from stepscope.records.nouns import EXPOSED_COMM, Measured
 from stepscope.records.prediction import Timeline
 from stepscope.results.comm_costs import comm_costs
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments._common import Expectation, Experiment, finished, mapped, model_error
+from stepscope.results.experiments import Expectation, Experiment, finished, mapped, model_error
 
 MATRIX = """\
 # How much communication hides behind the backward pass, and how much could? The step that reduces after the backward pass

@@ -8,7 +8,7 @@ from stepscope.records.injection import injection_of
 from stepscope.records.nouns import Measured
 from stepscope.results.cell_facts import same_but
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments._common import Expectation, Experiment, difference, finished, mapped
+from stepscope.results.experiments import Expectation, Experiment, difference, finished, mapped
 from stepscope.results.slow_ranks import Floats, OwnTimes, own_times, slow_ranks
 from stepscope.stats.compare import bootstrap_median_interval
 from stepscope.stats.measured import BOOTSTRAP_SEED
