@@ -44,7 +44,7 @@ def test_rounds_that_are_clearly_apart_are_better_or_worse_by_the_metrics_own_di
     assert of(compare([fast, slow]), "step_ns").verdict == "worse"
 
 
-def test_equal_code_with_noise_is_no_significant_difference() -> None:
+def test_three_rounds_are_refused_four_are_tested_and_noise_is_no_difference() -> None:
     a = side("a", 10.0, 10.6, 9.5, 10.2, 9.8, 10.4)
     b = side("b", 10.1, 9.6, 10.5, 9.9, 10.3, 9.7)
     figure = of(compare([a, b]), "step_ns")
@@ -52,9 +52,6 @@ def test_equal_code_with_noise_is_no_significant_difference() -> None:
     assert figure.p_value is not None
     assert figure.p_value > 0.05
     assert figure.low < 1 < figure.high  # type: ignore[operator]
-
-
-def test_three_rounds_are_refused_and_four_are_tested() -> None:
     three = compare([side("a", 10, 10, 10), side("b", 5, 5, 5)])
     assert of(three, "step_ns").p_value is None
     assert "4" in (of(three, "step_ns").untested or "")
@@ -102,12 +99,17 @@ def test_cells_whose_settings_differ_pair_by_what_they_train() -> None:
     assert [(d.key, d.values) for d in found.differences] == [("lr", ("0.1", "0.2"))]
 
 
-def test_three_runs_are_all_compared_with_the_first() -> None:
+def test_all_runs_are_compared_with_the_first_and_what_one_side_alone_tells_is_unknown() -> None:
     sides = [
         Side(name=n, rounds=(evidence(run("c", step_ns=step(ms))),)) for n, ms in zip("abc", (8, 4, 2), strict=True)
     ]
     ratios = {f.side: f.ratio for f in compare(sides).figures}
     assert ratios == {"b": 0.5, "c": 0.25}
+    a = evidence(run("a", precision="bf16", step_ns=step(2)))
+    b = evidence(run("b", step_ns=step(2)))
+    found = compare([Side(name="A", rounds=(a,)), Side(name="B", rounds=(b,))])
+    assert found.differences == ()
+    assert ("precision", ("bf16", None)) in {(d.key, d.values) for d in found.unknown}
 
 
 def test_steps_of_traced_jobs_are_compared_and_few_of_them_are_not_tested(tmp_path: Path) -> None:
@@ -124,13 +126,10 @@ def test_steps_of_traced_jobs_are_compared_and_few_of_them_are_not_tested(tmp_pa
     assert tested.verdict == "no significant difference"
 
 
-def test_failed_runs_are_not_compared() -> None:
+def test_failed_runs_and_figures_of_zero_are_not_compared() -> None:
     a = evidence(run("c", step_ns=step(5)))
     b = evidence(run("c", step_ns=None, status="oom"))
     assert compare([Side(name="A", rounds=(a,)), Side(name="B", rounds=(b,))]).figures == ()
-
-
-def test_a_figure_of_zero_gives_no_ratio() -> None:
     a = evidence(run("c", train_loss=0.0, step_ns=step(2)))
     b = evidence(run("c", train_loss=0.1, step_ns=step(2)))
     found = compare([Side(name="A", rounds=(a,)), Side(name="B", rounds=(b,))])
@@ -156,14 +155,6 @@ def test_eight_a100_against_two_v100_differ_and_what_no_trace_tells_is_unknown(t
     alike = compare([on_devices(tmp_path / "c", "NVIDIA A100", 2), on_devices(tmp_path / "d", "NVIDIA A100", 2)])
     assert alike.differences == ()
     assert {"gpus", "world_size", "ranks traced"} <= {d.key for d in alike.same}
-
-
-def test_what_one_side_alone_tells_is_unknown_and_no_difference() -> None:
-    a = evidence(run("a", precision="bf16", step_ns=step(2)))
-    b = evidence(run("b", step_ns=step(2)))
-    found = compare([Side(name="A", rounds=(a,)), Side(name="B", rounds=(b,))])
-    assert found.differences == ()
-    assert ("precision", ("bf16", None)) in {(d.key, d.values) for d in found.unknown}
 
 
 def test_figures_beside_a_tested_ratio_are_of_the_same_statistic() -> None:
@@ -236,14 +227,11 @@ def test_everything_that_a_sweep_is_measured_with_keeps_it_apart(changes: dict[s
     assert [figure.ratio for figure in found.figures] == [1.0, 1.0]
 
 
-def test_a_sweep_on_another_backend_is_compared_and_the_backends_are_named() -> None:
+def test_a_sweep_on_another_backend_is_compared_and_one_measured_twice_is_named() -> None:
     a, b = [collective(1024, 60)], [collective(1024, 20, device="cuda", backend="nccl")]
     found = compare([comm_side("a", a), comm_side("b", b)])  # type: ignore[arg-type]
     assert [figure.ratio for figure in found.figures] == [pytest.approx(1 / 3)]
     assert ("backend", ("gloo", "nccl")) in {(d.key, d.values) for d in found.differences}
-
-
-def test_a_sweep_measured_twice_on_a_side_pairs_with_nothing_and_is_named() -> None:
     a = [collective(1024, 60), collective(1024, 20, cell_id="again")]
     found = compare([comm_side("a", a), comm_side("b", [collective(1024, 20)])])  # type: ignore[arg-type]
     assert found.figures == ()

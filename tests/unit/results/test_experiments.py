@@ -69,7 +69,7 @@ def cells(fault: str, lost: Mapping[str, int], own: Any) -> Evidence:
     return bench(made("plain"), made("planted", inject=fault, own=own, summary={"planted_ns": dict(lost)}))
 
 
-def test_a_planted_slow_rank_is_found_with_its_price() -> None:
+def test_a_planted_slow_rank_is_found_with_its_price_and_another_price_differs() -> None:
     found = judged("straggler", cells("slow_rank=1:30%", {"slow_rank": 27 * MS}, late(1, 27.0)))
     name = "ddp, slow_rank=1:30%"
     assert {check.verdict for check in found.values()} == {"agrees"}
@@ -78,29 +78,19 @@ def test_a_planted_slow_rank_is_found_with_its_price() -> None:
     lost = found[name, "throughput lost"]
     assert lost.expected.value == pytest.approx(27 / 127, rel=0.05), "D / (T + D)"
     assert lost.measured.value == pytest.approx(27 / 127, rel=0.05)
-
-
-def test_a_fault_that_costs_what_it_should_not_differs() -> None:
     found = judged("straggler", cells("slow_rank=1:30%", {"slow_rank": 27 * MS}, late(0, 60.0)))
-    name = "ddp, slow_rank=1:30%"
     assert found[name, "rank that the others wait for"].verdict == "differs"
     assert found[name, "step, longer by"].verdict == "differs"
     assert found[name, "step, longer by"].reason
 
 
-def test_a_slow_loader_shows_in_the_wait_for_data_of_every_rank() -> None:
+def test_a_slow_loader_and_jitter_show_and_without_the_plain_cell_nothing_is_decided() -> None:
     found = judged("straggler", cells("loader=20ms", {"loader": 20 * MS}, late(None, 20.0, "data_wait")))
     assert [c.verdict for c in found.values()] == ["agrees"] * 3
     assert found["ddp, loader=20ms", "waiting for data, longer by"].measured.value == pytest.approx(20 * MS, rel=0.05)
-
-
-def test_jitter_costs_the_latest_of_the_ranks() -> None:
     found = judged("straggler", cells("jitter=20ms", {"jitter": 10 * MS}, late(None, 14.1)))
     assert found["ddp, jitter=20ms", "step, longer by"].expected.value == pytest.approx(20 * MS * 0.5**0.5)
     assert found["ddp, jitter=20ms", "step, longer by"].verdict == "agrees"
-
-
-def test_a_fault_without_the_same_cell_without_it_is_undecided() -> None:
     evidence = bench(made("planted", inject="loader=20ms", summary={"planted_ns": {"loader": 20 * MS}}))
     (check,) = judged("straggler", evidence).values()
     assert check.verdict == "undecided"
@@ -128,9 +118,6 @@ def test_memory_of_a_single_process_is_held_against_its_formulas_by_kind() -> No
     (optimizer,) = (c for c in found.values() if c.quantity == "optimizer")
     (parameters,) = (c for c in found.values() if c.quantity == "parameters")
     assert optimizer.expected.value == 2 * parameters.expected.value, "Adam's two moments"
-
-
-def test_a_tensor_that_no_formula_has_differs() -> None:
     found = judged("memory-breakdown", bench(counted("a", gradients=10**9)))
     assert [c.quantity for c in found.values() if c.verdict == "differs"] == ["gradients"]
 
@@ -191,6 +178,12 @@ def test_overlap_is_held_against_the_timeline_of_the_buckets() -> None:
     assert all(c.expected is not None and c.measured is not None for c in found.values())
     without = judged("overlap-efficiency", bench(naive, ddp))
     assert {c.reason for c in without.values()} == {"no collective was measured beside the run"}
+    naive = made(
+        "naive", strategy="naive", comm_ms=0.0, profile=profile(spec), known={"exposed_comm_ns": Measured(value=0)}
+    )
+    found = judged("overlap-efficiency", bench(naive, made("ddp", profile=profile(spec)), comm=tuple(sweep())))
+    (reached,) = (c for c in found.values() if c.quantity == "overlap efficiency")
+    assert (reached.measured, reached.verdict) == (None, "undecided")
 
 
 def test_bucket_sizes_are_held_against_the_timeline_each_and_the_fastest() -> None:
@@ -218,41 +211,22 @@ def fastest_of(*cells: Made, **costs: float) -> Expectation:
     return list(judged("bucket-size", bench(*cells, comm=tuple(sweep(**costs)))).values())[-1]
 
 
-def test_the_fastest_bucket_size_is_expected_among_those_that_ran() -> None:
+def test_the_fastest_bucket_size_is_expected_among_those_that_ran_and_those_taken_for_equal() -> None:
     # A call takes 16 ms: of all sizes the model likes 8 MiB best, and 25 far better than 1.
     check = fastest_of(sized(1, 1.0, depth=32), sized(25, 9.0, depth=32), alpha_ns=8e6)
     assert check.expected is not None
     assert (check.expected.value, check.measured.value, check.verdict) == (25, 1, "differs")
-
-
-def test_sizes_that_the_model_takes_for_equal_are_all_expected() -> None:
     check = fastest_of(sized(100, 9.0), sized(250, 1.0))
     assert check.expected is not None
     assert (check.expected.low, check.expected.high) == (100, 250), "one bucket either way"
     assert (check.measured.value, check.verdict) == (250, "agrees")
-
-
-def test_too_few_steps_name_no_fastest_bucket_size() -> None:
     check = fastest_of(sized(1, 9.0, steps=3), sized(25, 1.0, steps=3))
     assert (check.measured.low, check.verdict) == (None, "undecided")
-
-
-def test_a_bucket_size_below_a_mebibyte_is_shown_as_it_is() -> None:
     check = fastest_of(sized(0.5, 1.0), sized(250, 9.0))
     assert check.measured.value == 0.5
     table = view.experiment_table((check,))
     shown = dict(zip((column.key for column in table.columns), table.rows[0].values, strict=True))
     assert shown["measured"].raw == 0.5
-
-
-def test_a_step_without_communication_has_no_efficiency() -> None:
-    spec = made("x").result.spec
-    naive = made(
-        "naive", strategy="naive", comm_ms=0.0, profile=profile(spec), known={"exposed_comm_ns": Measured(value=0)}
-    )
-    found = judged("overlap-efficiency", bench(naive, made("ddp", profile=profile(spec)), comm=tuple(sweep())))
-    (reached,) = (c for c in found.values() if c.quantity == "overlap efficiency")
-    assert (reached.measured, reached.verdict) == (None, "undecided")
 
 
 def record(name: str, *cells: str) -> RunRecord:

@@ -123,21 +123,20 @@ def test_a_run_without_any_result_is_no_good_news(tmp_path: Path, results: bytes
     assert "same folder" in (error.fix or "")
 
 
-def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
+def test_a_run_without_results_or_with_a_line_that_is_no_record_is_refused(tmp_path: Path) -> None:
     error = refused(run_folder(tmp_path / "run", results=b"[1]\n").root)
     assert "results.jsonl:1: expected a JSON object, found list" in error.what
+    (tmp_path / "run.json").write_text('{"schema": 1}')
+    assert "expected schema stepscope.run/1, found '1'" in str(refused(tmp_path))
 
 
-def test_cells_without_a_result_yet_are_counted(tmp_path: Path) -> None:
+def test_cells_without_a_result_are_counted_and_damaged_ones_left_out_with_their_reason(tmp_path: Path) -> None:
     layout = run_folder(tmp_path / "run")
     write_bytes(layout.results_jsonl, layout.results_jsonl.read_bytes()[:-50])
     found = load(layout.root)
     assert len(found.cells) == 2
     assert found.notes == ("no result yet of 1 of 3 cells: three",)
-
-
-def test_a_damaged_cell_is_left_out_with_its_reason_and_the_others_are_read(tmp_path: Path) -> None:
-    layout = run_folder(tmp_path / "run")
+    layout = run_folder(tmp_path / "other")
     layout.cell("two").spec.write_bytes(b"\0" * 40)
     found = load(layout.root)
     assert [cell.cell_id for cell in found.cells] == ["one", "three"]
@@ -157,16 +156,13 @@ def trace(path: Path, rank: int) -> Path:
     return path
 
 
-def test_trace_files_of_one_folder_are_ranks_of_one_job(tmp_path: Path) -> None:
+def test_trace_files_of_one_folder_are_ranks_and_two_captures_of_one_rank_are_jobs(tmp_path: Path) -> None:
     files = [trace(tmp_path / "job" / f"rank{rank}.json", rank) for rank in range(2)]
     (job,) = load_evidence(files).traces
     assert [each.facts.rank for each in job.summary.ranks] == [0, 1]
     assert job.name == "job"
     other = trace(tmp_path / "other" / "rank0.json", 0)
     assert [len(each.summary.ranks) for each in load_evidence([*files, other]).traces] == [2, 1]
-
-
-def test_two_captures_of_one_rank_are_two_jobs(tmp_path: Path) -> None:
     files = [trace(tmp_path / name, 0) for name in ("before.json", "after.json")]
     assert [each.name for each in load_evidence(files).traces] == ["before.json", "after.json"]
 
@@ -248,14 +244,11 @@ def test_a_row_of_schema_1_that_lacks_a_field_is_named(tmp_path: Path) -> None:
     assert "strategy" in (error.why or "")
 
 
-def test_collectives_without_their_run_folder_are_read(tmp_path: Path) -> None:
+def test_rows_without_their_run_folder_are_read_as_lines_as_a_list_and_torn(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    rows = comm_rows.sweep("all_reduce", world_size=4, alpha_us=20, rate=10e9)
-    path.write_bytes(b"".join(codec.encode_line(row, header=True) for row in rows))
-    assert load(path).comm == tuple(rows)
-
-
-def test_a_json_list_of_our_rows_is_read_as_their_lines(tmp_path: Path) -> None:
+    measured = comm_rows.sweep("all_reduce", world_size=4, alpha_us=20, rate=10e9)
+    path.write_bytes(b"".join(codec.encode_line(row, header=True) for row in measured))
+    assert load(path).comm == tuple(measured)
     rows = [codec.encode_line(fake_runs.timed_row(each, 1e7), header=True) for each in CELLS]
     lines, together = tmp_path / "results.jsonl", tmp_path / "all.json"
     lines.write_bytes(b"".join(rows))
@@ -263,17 +256,7 @@ def test_a_json_list_of_our_rows_is_read_as_their_lines(tmp_path: Path) -> None:
     assert [replace(run, source="") for run in load(together).runs] == [
         replace(run, source="") for run in load(lines).runs
     ]
-
-
-def test_a_torn_last_row_is_left_out_and_said(tmp_path: Path) -> None:
-    rows = b"".join(codec.encode_line(fake_runs.timed_row(each, 1e7), header=True) for each in CELLS)
-    path = tmp_path / "results.jsonl"
-    path.write_bytes(rows[:-30])
-    found = load(path)
+    lines.write_bytes(b"".join(rows)[:-30])
+    found = load(lines)
     assert len(found.runs) == 2
     assert any("truncated and left out" in note for note in found.notes)
-
-
-def test_a_run_json_of_another_schema_is_one_clear_refusal(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"schema": 1}')
-    assert "expected schema stepscope.run/1, found '1'" in str(refused(tmp_path))

@@ -66,16 +66,15 @@ def test_warmup_and_tail_steps_are_not_step_times(fakes: Any, layout: RunLayout)
     assert row.steps == 8
 
 
-def test_only_steps_that_every_rank_has_are_counted(fakes: Any, layout: RunLayout) -> None:
+def test_only_steps_that_every_rank_has_are_counted_and_without_a_ranks_samples_none(
+    fakes: Any, layout: RunLayout
+) -> None:
     cell = fakes.spec("c1")
     fakes.write_cell(layout, cell, ranks=[fakes.series([10 * MS] * 8), fakes.series([20 * MS] * 6)])
     row = _one(layout, cell)
     assert row.steps == 6
     assert row.step_ns_median == 20 * MS
-
-
-def test_a_rank_without_samples_leaves_no_step_time_and_is_named(fakes: Any, layout: RunLayout) -> None:
-    cell = fakes.spec("c1", world_size=3)
+    cell = fakes.spec("c2", world_size=3)
     fakes.write_cell(layout, cell, ranks=[fakes.series([10 * MS] * 8), fakes.series([20 * MS] * 8)])
     row = _one(layout, cell)
     assert row.step_ns_median is None
@@ -114,17 +113,14 @@ def test_communication_is_the_slowest_ranks_exposed_part_and_the_plans_payload(f
     assert row.comm_source == "hook"
 
 
-def test_the_loss_weighs_samples_not_ranks_or_steps(fakes: Any, layout: RunLayout) -> None:
+def test_the_loss_weighs_samples_and_one_that_is_not_finite_makes_it_unknown(fakes: Any, layout: RunLayout) -> None:
     cell = fakes.spec("c1")
     # full step: 60 + 4 over 64 samples; tail: 30 over 8. Mean over samples: 94 / 72
     first = [fakes.step(0, MS, loss_sum=60.0), fakes.step(1, MS, loss_sum=30.0, full=False, global_samples=8)]
     second = [fakes.step(0, MS, loss_sum=4.0), fakes.step(1, MS, loss_sum=0.0, full=False, global_samples=8)]
     fakes.write_cell(layout, cell, ranks=[first, second])
     assert _one(layout, cell).train_loss == pytest.approx(94 / 72)
-
-
-def test_a_loss_that_is_not_finite_is_unknown_not_left_out(fakes: Any, layout: RunLayout) -> None:
-    cell = fakes.single("c1")
+    cell = fakes.single("c2")
     fakes.write_cell(layout, cell, ranks=[[fakes.step(0, MS), fakes.step(1, MS, loss_sum=None)]])
     assert _one(layout, cell).train_loss is None
 
@@ -149,16 +145,13 @@ def test_memory_is_the_largest_peak_and_unknown_when_one_rank_could_not_tell(fak
     assert _one(layout, cell).peak_memory_bytes is None
 
 
-def test_replicas_that_differ_are_a_note(fakes: Any, layout: RunLayout) -> None:
+def test_replicas_that_differ_and_steps_that_drift_are_notes(fakes: Any, layout: RunLayout) -> None:
     cell = fakes.spec("c1")
     fakes.write_cell(layout, cell, ranks=[fakes.series([MS] * 3)] * 2)
     assert _one(layout, cell).notes == ()
     fakes.write_record(layout.cell("c1").summary(1), fakes.rank_summary(cell, 1, parameter_checksum="bb"))
     assert "replicas differ: 2 different parameter sets over 2 ranks" in _one(layout, cell).notes
-
-
-def test_steps_that_drift_are_a_note_with_the_size_of_the_drift(fakes: Any, layout: RunLayout) -> None:
-    cell = fakes.single("c1")
+    cell = fakes.single("c2")
     fakes.write_cell(layout, cell, ranks=[fakes.series([10 * MS + n for n in range(20)] + [12 * MS] * 20)])
     assert any("+20%" in note for note in _one(layout, cell).notes)
 
@@ -188,15 +181,12 @@ def test_an_epoch_is_the_slowest_ranks_and_the_warm_one_is_left_out(fakes: Any, 
     assert "epoch time: 1 of 4 epochs left out as warm-up" in row.notes
 
 
-def test_a_single_epoch_counts_and_says_that_warmup_is_in_it(fakes: Any, layout: RunLayout) -> None:
+def test_epochs_with_and_without_warmup(fakes: Any, layout: RunLayout) -> None:
     row = _epochs_cell(fakes, layout, [900 * MS])
     assert row.epoch_ns == 901 * MS
     assert (row.epoch_ns_low, row.epoch_ns_high) == (None, None)
     assert any("includes warm-up steps" in note for note in row.notes)
-
-
-def test_without_warmup_every_epoch_counts(fakes: Any, layout: RunLayout) -> None:
-    row = _epochs_cell(fakes, layout, [70 * MS, 50 * MS, 60 * MS], warmup=False)
+    row = _epochs_cell(fakes, RunLayout(layout.root / "b"), [70 * MS, 50 * MS, 60 * MS], warmup=False)
     assert row.epoch_ns == 61 * MS
     assert row.notes == ()
 
@@ -209,18 +199,12 @@ def test_loss_accuracy_and_samples_are_those_of_the_last_epoch(fakes: Any, layou
     assert (row.train_loss, row.test_accuracy, row.samples_seen_per_rank) == (0.25, 0.75, (128, 128))
 
 
-def test_random_labels_have_no_accuracy(fakes: Any, layout: RunLayout) -> None:
+def test_samples_accuracy_and_loss_that_cannot_be_are_unknown_and_said(fakes: Any, layout: RunLayout) -> None:
     assert _epochs_cell(fakes, layout, [MS, MS], test_accuracy=None).test_accuracy is None
-
-
-def test_ranks_that_all_train_on_all_the_data_are_found_out(fakes: Any, layout: RunLayout) -> None:
-    row = _epochs_cell(fakes, layout, [MS, MS], samples_seen=256)
+    row = _epochs_cell(fakes, RunLayout(layout.root / "b"), [MS, MS], samples_seen=256)
     assert row.samples_seen_per_rank == (256, 256)
     assert any("trained on 512 samples in an epoch of 256" in note for note in row.notes)
-
-
-def test_a_loss_of_nan_is_unknown_and_said(fakes: Any, layout: RunLayout) -> None:
-    row = _epochs_cell(fakes, layout, [MS, MS], train_loss=None, non_finite=True)
+    row = _epochs_cell(fakes, RunLayout(layout.root / "c"), [MS, MS], train_loss=None, non_finite=True)
     assert row.train_loss is None
     assert any("not finite" in note for note in row.notes)
 
@@ -278,7 +262,9 @@ def test_a_cell_that_never_ran_has_a_row(fakes: Any, layout: RunLayout) -> None:
     assert _measured(row) == {None}
 
 
-def test_damaged_samples_cost_one_cell_its_result_and_no_other(fakes: Any, layout: RunLayout) -> None:
+def test_damaged_samples_cost_one_cell_its_result_and_leave_a_failed_one_its_reason(
+    fakes: Any, layout: RunLayout
+) -> None:
     bad, good = fakes.single("c1"), fakes.single("c2")
     for cell in (bad, good):
         fakes.write_cell(layout, cell, ranks=[fakes.series([MS] * 8)])
@@ -288,13 +274,10 @@ def test_damaged_samples_cost_one_cell_its_result_and_no_other(fakes: Any, layou
     assert rows[0].status == "error"
     assert "samples unreadable" in (rows[0].error or "")
     assert rows[1].step_ns_median == MS
-
-
-def test_damaged_samples_of_a_failed_cell_leave_its_own_reason(fakes: Any, layout: RunLayout) -> None:
-    cell = fakes.single("c1")
-    status = CellStatus(cell_id="c1", status="killed", reason="SIGKILL")
+    cell = fakes.single("c3")
+    status = CellStatus(cell_id="c3", status="killed", reason="SIGKILL")
     fakes.write_cell(layout, cell, ranks=[fakes.series([MS] * 8)], status=status)
-    layout.cell("c1").samples(0).write_bytes(b"not json\n{}\n")
+    layout.cell("c3").samples(0).write_bytes(b"not json\n{}\n")
     row = _one(layout, cell)
     assert (row.status, row.error) == ("killed", "SIGKILL")
     assert any("partial samples unreadable" in note for note in row.notes)

@@ -30,7 +30,7 @@ def pair() -> tuple[TrainingRun, TrainingRun]:
     )
 
 
-def test_mean_epochs_after_the_first_with_an_interval() -> None:
+def test_mean_epochs_after_the_first_with_an_interval_and_a_baseline_without_rating() -> None:
     found = rows(*pair())
     assert found["b"].speedup == pytest.approx(10.0 / 2.5)
     assert found["b"].efficiency == pytest.approx(1.0)
@@ -39,10 +39,7 @@ def test_mean_epochs_after_the_first_with_an_interval() -> None:
     assert found["b"].high is not None
     assert found["b"].low < 4.0 < found["b"].high
     assert found["b"].rating == "excellent"
-
-
-def test_a_baseline_has_a_row_and_no_rating() -> None:
-    base = rows(*pair())["a"]
+    base = found["a"]
     assert base.is_baseline
     assert (base.speedup, base.rating, base.scaling, base.targets) == (1.0, None, None, ())
 
@@ -77,8 +74,8 @@ def test_steps_of_bench_give_the_ratio_of_rates_with_both_intervals() -> None:
     assert found.high == pytest.approx(1.8 * 1.05, rel=0.005)
 
 
-def test_a_rate_without_steps_yields_to_epochs_of_the_same_data() -> None:
-    """A source that multiplied its samples/s by the ranks still has honest epoch times."""
+def test_rates_epochs_and_steps_with_their_batches_in_this_order() -> None:
+    # A source that multiplied its samples/s by the ranks still has honest epoch times.
     base, fast = pair()
     found = rows(
         run("a", dataset="imdb", epochs=base.epochs, samples_per_s=Measured(value=100)),
@@ -86,6 +83,11 @@ def test_a_rate_without_steps_yields_to_epochs_of_the_same_data() -> None:
     )["b"]
     assert found.speedup == pytest.approx(4.0)
     assert rows(run("a", samples_per_s=rate(10)), run("b", ranks=2, samples_per_s=rate(15)))["b"].basis == "throughput"
+    found = rows(
+        run("a", scaling="weak", global_batch=32, step_ns=step(100)),
+        run("b", ranks=4, scaling="weak", global_batch=128, step_ns=step(125)),
+    )["b"]
+    assert (found.speedup, found.basis) == (pytest.approx(3.2), "step time and global batch")
 
 
 def test_epochs_of_data_that_may_grow_with_the_ranks_are_not_compared() -> None:
@@ -96,15 +98,7 @@ def test_epochs_of_data_that_may_grow_with_the_ranks_are_not_compared() -> None:
     assert rows(*sized)["b"].speedup == pytest.approx(1.0)
 
 
-def test_steps_with_their_batches_where_nothing_else_is_known() -> None:
-    found = rows(
-        run("a", scaling="weak", global_batch=32, step_ns=step(100)),
-        run("b", ranks=4, scaling="weak", global_batch=128, step_ns=step(125)),
-    )["b"]
-    assert (found.speedup, found.basis) == (pytest.approx(3.2), "step time and global batch")
-
-
-def test_no_one_rank_run_makes_the_fewest_ranks_the_baseline() -> None:
+def test_the_fewest_ranks_are_the_baseline_and_one_that_failed_is_unknown() -> None:
     found = rows(
         run("a", ranks=2, samples_per_s=rate(200)),
         run("b", ranks=4, samples_per_s=rate(380)),
@@ -115,9 +109,6 @@ def test_no_one_rank_run_makes_the_fewest_ranks_the_baseline() -> None:
     assert found["c"].speedup == pytest.approx(3.6)
     assert found["c"].efficiency == pytest.approx(0.9)
     assert found["c"].rating == "good", "0.9 itself is not above 0.9"
-
-
-def test_a_baseline_that_failed_is_unknown_and_never_1() -> None:
     found = rows(
         run("a", status="oom", samples_per_s=None),
         run("b", ranks=2, baseline_id="a", samples_per_s=rate(100)),
@@ -126,7 +117,7 @@ def test_a_baseline_that_failed_is_unknown_and_never_1() -> None:
     assert found == {}
 
 
-def test_which_of_several_first_runs_is_the_baseline() -> None:
+def test_which_of_several_first_runs_and_of_repeats_is_the_baseline() -> None:
     single, naive, ddp = (
         run(s, strategy=s, samples_per_s=rate(n)) for s, n in (("single", 100), ("naive", 90), ("ddp", 95))
     )
@@ -138,11 +129,7 @@ def test_which_of_several_first_runs_is_the_baseline() -> None:
     assert baseline_of(other, every) is single
     assert baseline_of(other, [naive, ddp, other]) is ddp, "the fastest"
     assert baseline_of(single, every) is None
-
-
-def test_of_repeats_the_median_is_the_baseline_and_of_an_even_number_the_faster_middle() -> None:
     repeats = [run(f"s{n}", strategy="single", samples_per_s=rate(n)) for n in (100, 80, 120, 110)]
-    two = run("two", ranks=2, strategy="ddp", samples_per_s=rate(190))
     assert baseline_of(two, [*repeats[:3], two]) is repeats[0]
     assert baseline_of(two, [*repeats, two]) is repeats[3]
 
@@ -219,17 +206,11 @@ def test_the_kind_of_scaling_follows_from_batches_that_nobody_named() -> None:
     assert [found[i].scaling for i in ("s", "w", "n")] == ["strong", "weak", None]
 
 
-def test_figures_that_cannot_be_have_no_rating() -> None:
+def test_figures_that_cannot_be_have_no_rating_and_zero_is_no_speed_up() -> None:
     found = rows(run("a", samples_per_s=rate(100)), run("b", ranks=2, samples_per_s=rate(300)))["b"]
     assert (found.efficiency, found.rating) == (pytest.approx(1.5), None)
-
-
-def test_zero_is_no_time_and_no_speedup() -> None:
-    found = rows(
-        run("a", dataset="imdb", epochs=epochs(seconds=[0.0, 0.0])),
-        run("b", ranks=2, dataset="imdb", epochs=epochs(seconds=[1.0, 1.0])),
-    )
-    assert found == {}
+    zero = run("a", dataset="imdb", epochs=epochs(seconds=[0.0, 0.0]))
+    assert rows(zero, run("b", ranks=2, dataset="imdb", epochs=epochs(seconds=[1.0, 1.0]))) == {}
     assert rows(run("a", samples_per_s=Measured(value=0.0)), run("b", ranks=2, samples_per_s=rate(1))) == {}
 
 
@@ -244,7 +225,7 @@ def learned() -> tuple[TrainingRun, TrainingRun]:
     )
 
 
-def test_default_targets_are_round_common_and_missed() -> None:
+def test_default_targets_are_round_common_and_missed_and_those_asked_for_replace_them() -> None:
     found = rows(*learned())["b"]
     assert [t.accuracy for t in found.targets] == [0.75, 0.76, 0.77]
     common, _, missed = found.targets
@@ -255,23 +236,17 @@ def test_default_targets_are_round_common_and_missed() -> None:
     assert (missed.reached_epochs, missed.time_ns, missed.speedup) == (None, None, None)
     assert missed.baseline_reached_epochs == 2
     assert (found.best_accuracy, found.baseline_best_accuracy) == (0.768, 0.783)
-
-
-def test_targets_asked_for_replace_the_defaults() -> None:
     found = rows(*learned(), targets=(0.78, 0.7))["b"]
     assert [t.accuracy for t in found.targets] == [0.7, 0.78]
     assert found.targets[0].speedup == pytest.approx(11 / 7)
 
 
-def test_what_a_shorter_run_had_no_time_for_is_not_missed() -> None:
+def test_what_a_shorter_run_had_no_time_for_is_not_missed_nor_an_unknown_time_shorter() -> None:
     base = run("a", dataset="imdb", epochs=epochs(seconds=[9, 9, 9], accuracy=[0.5, 0.6, 0.7]))
     short = run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=[3], accuracy=[0.553]))
     assert [t.accuracy for t in rows(base, short)["b"].targets] == [0.55]
     longer = run("b", ranks=4, dataset="imdb", epochs=epochs(seconds=[3, 3], accuracy=[0.553, 0.55]))
     assert [t.accuracy for t in rows(base, longer)["b"].targets] == [0.55, 0.56]
-
-
-def test_an_epoch_without_a_time_makes_the_time_unknown_not_shorter() -> None:
     base, fast = learned()
     gap = replace(fast, epochs=(replace(fast.epochs[0], duration_ns=None), *fast.epochs[1:]))
     target = rows(base, gap)["b"].targets[0]
