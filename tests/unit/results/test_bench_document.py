@@ -42,7 +42,7 @@ def test_csv_has_one_column_a_field_and_leaves_the_unknown_empty(fakes: Any) -> 
     assert (row["test_accuracy"], row["error"], row["epoch_estimated"]) == ("", "", "true")
 
 
-def test_the_bench_document_has_the_pinned_shape(fakes: Any) -> None:
+def test_the_bench_document_has_the_pinned_shape_and_row_names_in_their_order(fakes: Any) -> None:
     run = RunRecord(kind="bench", name="quick", matrix={"version": 1}, cells=("a",), argv=("stepscope", "bench"))
     document = bench_document(run, [fakes.row("a")])
     assert list(document) == ["schema", "tool_version", "created", "run", "cells", "experiment"]
@@ -50,9 +50,6 @@ def test_the_bench_document_has_the_pinned_shape(fakes: Any) -> None:
     assert document["run"]["name"] == "quick"
     assert document["cells"][0]["cell_id"] == "a"
     json.dumps(document, allow_nan=False)
-
-
-def test_the_pinned_row_names_come_first_in_their_order() -> None:
     pinned = (
         "cell_id", "status", "error", "workload", "model", "dataset", "dataset_size", "strategy", "strategy_options",
         "precision", "accumulation", "world_size", "micro_batch", "global_batch", "device", "backend",
@@ -71,19 +68,16 @@ def test_results_that_cannot_be_written_say_where_and_what_to_do(fakes: Any, tmp
     assert caught.value.fix
 
 
-def test_the_plan_of_ddp_carries_every_gradient_once(fakes: Any) -> None:
+def test_the_plan_of_ddp_carries_every_gradient_once_and_one_rank_sends_nothing(fakes: Any) -> None:
     plan = plan_of(fakes.spec("a"))
     assert isinstance(plan, Planned)
     assert plan.comm_bytes_per_step == 4 * plan.num_parameters  # float32
     halved = plan_of(fakes.spec("a", strategy_options={"hook": "bf16"}))
     assert isinstance(halved, Planned)
     assert halved.comm_bytes_per_step == 2 * plan.num_parameters
-
-
-def test_one_rank_alone_sends_nothing(fakes: Any) -> None:
-    plan = plan_of(fakes.single("a"))
-    assert isinstance(plan, Planned)
-    assert plan.comm_bytes_per_step == 0
+    alone = plan_of(fakes.single("a"))
+    assert isinstance(alone, Planned)
+    assert alone.comm_bytes_per_step == 0
 
 
 @pytest.mark.parametrize("changes", [{"strategy": "fsdp9"}, {"model": {"size": "huge"}}, {"workload": "mlb"}])

@@ -49,12 +49,9 @@ def test_both_ends_are_explained_by_what_was_measured() -> None:
     assert f"each of the {more} more" in small
 
 
-def test_sizes_that_are_not_clearly_slower_share_the_first_place() -> None:
+def test_what_is_not_clearly_slower_shares_the_first_place_and_gets_no_cause() -> None:
     (sweep,) = bucket_sweeps(bench(*cells({1: 100.1, 4: 100.0, 16: 140.0})).cells)  # type: ignore[arg-type]
     assert (sweep.fastest_mb.value, sweep.fastest_mb.low, sweep.fastest_mb.high) == (4, 1, 4)
-
-
-def test_an_end_that_is_not_clearly_slower_gets_no_cause() -> None:
     table = bucket_sweep_table(bench(*cells({1: 100.1, 4: 100.0, 16: 100.2})).cells)  # type: ignore[arg-type]
     assert sum("not clearly slower" in line for line in table.footnotes) == 2
     assert not any("the step grows" in line for line in table.footnotes)

@@ -164,7 +164,7 @@ def test_ranks_that_share_an_emulated_host_are_refused() -> None:
         job_of_cell(cell, [cell])
 
 
-def test_the_cell_with_most_ranks_is_taken_and_several_kinds_are_listed() -> None:
+def test_the_cell_with_most_ranks_is_taken_and_names_that_are_offered() -> None:
     one, two, naive = (each.result for each in (
         a_cell("one", world_size=1, global_batch=32), a_cell("two"), a_cell("naive", strategy="naive")
     ))  # fmt: skip
@@ -177,9 +177,6 @@ def test_the_cell_with_most_ranks_is_taken_and_several_kinds_are_listed() -> Non
         choose_cell([two], "x")
     with pytest.raises(UsageError, match="no cell of this run communicates"):
         choose_cell([made("s", strategy="single", world_size=1).result], None)
-
-
-def test_a_name_that_is_offered_is_taken_and_one_that_is_not_is_not_offered() -> None:
     short, longer = (a_cell(name, world_size=n).result for name, n in (("ddp", 2), ("ddp-4", 4)))
     alone = made("single", strategy="single", world_size=1).result
     assert choose_cell([short, longer, alone], "ddp") is short, "another name only begins with it"

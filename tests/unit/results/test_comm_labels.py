@@ -23,13 +23,10 @@ def logs() -> tuple[CommRow, ...]:
     )
 
 
-def test_rows_of_two_logs_are_told_apart_by_the_log() -> None:
+def test_rows_are_told_apart_by_the_log_only_where_nothing_else_does() -> None:
     of = origins(logs())
     assert of is not None
     assert {of(row) for row in logs()} == {"a100.log", "h100.log"}
-
-
-def test_cells_that_measured_different_things_need_no_other_name() -> None:
     assert origins([collective(MIB, 9.0), collective(MIB, 9.0, cell_id="other", in_place=True)]) is None
     assert origins([collective(MIB, 9.0), collective(2 * MIB, 9.0, cell_id="other")]) is None
 
@@ -59,7 +56,7 @@ def test_means_are_not_called_medians() -> None:
     assert "mean over the calls" in said
 
 
-def test_rules_see_each_log_alone() -> None:
+def test_rules_see_each_log_and_each_run_alone() -> None:
     found = by_sweep(logs())
     assert [name for name, _ in found] == [
         "all_reduce on 8 ranks, a100.log",
@@ -68,9 +65,6 @@ def test_rules_see_each_log_alone() -> None:
     for _, rows in found:
         sizes = [row.size_bytes for row in rows]
         assert sizes == sorted(set(sizes))
-
-
-def test_the_same_sweep_of_two_runs_is_told_apart_by_the_run() -> None:
     days = [
         Evidence(sources=(Source(path=Path(name), kind="comm"),), comm=tuple(sweep(world_size=8, rate=rate)))
         for name, rate in (("monday", 2e9), ("friday", 4e9))

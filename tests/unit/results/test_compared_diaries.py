@@ -117,17 +117,14 @@ def test_timed_steps_are_those_of_every_rank_without_window_warm_up_and_what_is_
     assert (set(found.parts), found.ranks) == ({"forward", "backward"}, 2)
 
 
-def test_restarted_processes_are_left_out(tmp_path: Path) -> None:
+def test_restarted_processes_are_left_out_and_without_a_timed_step_there_is_none(tmp_path: Path) -> None:
     diaries(tmp_path, slow=3.0)
     found = timed_steps(diaries(tmp_path, attempt=1, start_unix_ns=1_800_000_000_000_000_000))
     assert isinstance(found, TimedSteps)
     assert np.median(found.step) == pytest.approx(17 * MS, rel=0.01)
-
-
-def test_no_step_that_is_timed(tmp_path: Path) -> None:
     assert isinstance(timed_steps(()), Unavailable)
-    write_diary(tmp_path, {"forward": [1.0, 2.0]}, flags=PROFILED)
-    assert isinstance(timed_steps(read_diaries(ProfileLayout(tmp_path))), Unavailable)
+    write_diary(tmp_path / "b", {"forward": [1.0, 2.0]}, flags=PROFILED)
+    assert isinstance(timed_steps(read_diaries(ProfileLayout(tmp_path / "b"))), Unavailable)
 
 
 def test_two_sides_with_diaries_need_no_traces(tmp_path: Path) -> None:

@@ -124,13 +124,19 @@ def test_who_waits_for_a_checkpoint_waits_for_no_step(tmp_path: Path) -> None:
     assert found.share.value == pytest.approx(400 / 620, rel=0.05)
 
 
-def test_regular_long_steps_without_a_known_event_are_pauses(tmp_path: Path) -> None:
+def test_pauses_without_a_known_event_and_drift_are_found_where_they_begin(tmp_path: Path) -> None:
     times = [10.0 if s % 15 else 500.0 for s in range(1, 151)]
     write_diary(tmp_path, {"forward": times})
     found = pauses(steps_of(tmp_path))
     assert found is not None
     assert found.period == 15
     assert found.mean_ns == pytest.approx(490e6)
+    rng = np.random.default_rng(3)
+    write_diary(tmp_path / "b", {"forward": np.r_[rng.normal(10, 0.2, 300), rng.normal(10.9, 0.2, 300)].tolist()})
+    steps = steps_of(tmp_path / "b")
+    found = drift(steps)
+    assert found is not None
+    assert steps.numbers[found.at] == pytest.approx(301, abs=5)
 
 
 @pytest.mark.parametrize(("steps", "count"), [(60, 5), (60, 12), (100, 3), (200, 4), (200, 8), (1000, 20)])
@@ -166,25 +172,15 @@ def test_pauses_of_one_kind_are_the_jobs_and_what_lacked_a_processor_is_not(
     assert (found.period == 15) is regular
 
 
-def test_drift_is_found_where_it_begins(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    write_diary(tmp_path, {"forward": np.r_[rng.normal(10, 0.2, 300), rng.normal(10.9, 0.2, 300)].tolist()})
-    steps = steps_of(tmp_path)
-    found = drift(steps)
-    assert found is not None
-    assert steps.numbers[found.at] == pytest.approx(301, abs=5)
-
-
-def test_two_processes_of_one_rank_at_the_same_time_are_independent(tmp_path: Path) -> None:
+def test_processes_of_one_rank_are_independent_or_one_restarted(tmp_path: Path) -> None:
     for attempt in range(2):
         write_diary(tmp_path, {"forward": [10.0] * 40}, attempt=attempt, pid=100 + attempt)
     assert steps_of(tmp_path).independent
-
-
-def test_a_restarted_rank_counts_with_its_last_process(tmp_path: Path) -> None:
-    write_diary(tmp_path, {"forward": [10.0] * 40}, restart=0)
-    write_diary(tmp_path, {"forward": [20.0] * 30}, attempt=1, restart=1, start_unix_ns=START_UNIX_NS + 10_000_000_000)
-    steps = steps_of(tmp_path)
+    write_diary(tmp_path / "b", {"forward": [10.0] * 40}, restart=0)
+    write_diary(
+        tmp_path / "b", {"forward": [20.0] * 30}, attempt=1, restart=1, start_unix_ns=START_UNIX_NS + 10_000_000_000
+    )
+    steps = steps_of(tmp_path / "b")
     assert not steps.independent
     assert steps.all_steps == 30
 

@@ -27,16 +27,13 @@ def of(*seconds: float) -> TrainingRun:
     return run("a", epochs=epochs(seconds=list(seconds)))
 
 
-def test_an_epoch_takes_the_median_of_those_after_the_first() -> None:
+def test_an_epoch_takes_the_median_after_the_first_of_few_with_their_range() -> None:
     found = epoch_time(of(50.0, 10.0, 12.0, 11.0, 13.0, 10.5, 30.0, 11.5))
     assert found is not None
     assert (found.value, found.n) == (11.5 * S, 7)
     assert found.low is not None
     assert found.high is not None
     assert 10 * S <= found.low < 11.5 * S < found.high <= 30 * S
-
-
-def test_of_fewer_than_six_epochs_the_interval_is_their_range_and_of_one_there_is_none() -> None:
     assert epoch_time(of(9.0, 1.0, 2.0, 4.0)) == Measured(value=2 * S, low=1 * S, high=4 * S, n=3)
     assert epoch_time(of(9.0, 2.0)) == Measured(value=2 * S, n=1)
 
@@ -72,15 +69,12 @@ def test_epochs_without_a_time_do_not_count_and_without_any_the_source_is_believ
     assert epoch_time(run("a")) is None
 
 
-def test_the_best_accuracy_is_of_any_epoch_else_of_the_end() -> None:
+def test_best_accuracy_and_loss_are_the_runs_own_or_of_its_epochs() -> None:
     learnt = run("a", epochs=epochs(seconds=[1, 1, 1], accuracy=[0.4, 0.8, 0.7]), test_accuracy=0.7)
     assert best_accuracy(learnt) == 0.8
     assert best_accuracy(learnt, epochs=1) == 0.4
     assert best_accuracy(run("b", epochs=of(1.0).epochs, test_accuracy=0.6)) == 0.6
     assert best_accuracy(run("b", test_accuracy=0.6), epochs=2) is None
-
-
-def test_the_loss_is_the_runs_own_else_of_the_last_epoch_that_has_one() -> None:
     found = epochs(seconds=[1, 1, 1], loss=[2.0, 1.0, 0.5])
     assert train_loss(run("a", epochs=found)) == 0.5
     assert train_loss(run("a", epochs=(*found[:2], replace(found[2], train_loss=None)))) == 1.0

@@ -31,11 +31,12 @@ def test_one_process_and_ddp_are_shown_by_kind() -> None:
     assert conclusions(held(cells)) == (), "nothing holds less than another"
 
 
-def test_cells_that_hold_the_same_are_one_line() -> None:
+def test_cells_that_hold_the_same_are_one_line_and_those_that_counted_nothing_none() -> None:
     (line,) = in_words(held(bench(SINGLE, cell("ddp", REPLICA)).cells))
     assert line.startswith("a rank holds 18.0 MB: parameters 4.00 MB, gradients 4.00 MB, optimizer 8.00 MB")
     assert "single on 1 rank" in line
     assert "ddp on 2 ranks" in line
+    assert view.held_table(bench(made("old")).cells) == ()
 
 
 def test_holding_less_is_compared_within_the_same_work() -> None:
@@ -43,7 +44,3 @@ def test_holding_less_is_compared_within_the_same_work() -> None:
     assert [each.cell.cell_id for each in differing(found)] == ["ddp", "zero"]
     (text,) = conclusions(found)
     assert text.startswith("naive on 2 ranks: 10.0 MB a rank, 44% less than ddp on 2 ranks")
-
-
-def test_a_cell_that_counted_nothing_is_not_shown() -> None:
-    assert view.held_table(bench(made("old")).cells) == ()

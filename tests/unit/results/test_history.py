@@ -48,15 +48,12 @@ def test_a_history_is_in_order_of_time_and_names_the_planted_change() -> None:
     assert "+25% since nightly-6" in table.footnotes[0]
 
 
-def test_five_runs_claim_nothing_and_two_are_no_history() -> None:
+def test_five_runs_claim_nothing_and_two_or_several_machines_are_no_history() -> None:
     found = history(runs(LEVELS[3:8]))
     assert found is not None
     assert isinstance(found.common.change, Unavailable)
     assert "not tested: 5 runs" in history_table(found).rows[0].values[-1].text
     assert history(runs(LEVELS[:2])) is None
-
-
-def test_runs_on_several_machines_are_no_history() -> None:
     given = runs()
     other = replace(given.cells[0], run=replace(given.cells[0].run, hardware="another machine"))
     assert history(replace(given, cells=(other, *given.cells[1:]))) is None

@@ -61,8 +61,12 @@ def test_between_gpus_the_links_of_the_matrix_are_counted(gpu: str, link: str, e
     assert first.share == pytest.approx(2 * MIB / 40e-6 / expected, rel=1e-3)
 
 
-def test_without_a_matrix_the_models_own_links_to_one_peer_are_expected() -> None:
+def test_without_a_matrix_the_models_links_are_expected_and_emulated_ones_between_hosts() -> None:
     assert two(environment=machine(H100, H100))[0].expected_bytes_per_s == 450e9
+    rows = pairs(4, rank_hosts=("a", "a", "b", "b"), hosts=2, network="1gbit:2", link_peak_bytes_per_s=125e6)
+    expected = {rate.ranks: rate.expected_bytes_per_s for rate in link_rates(rows, None, None)}
+    assert expected[0, 1] is None
+    assert expected[0, 2] == expected[3, 1] == 125e6
 
 
 @pytest.mark.parametrize(
@@ -85,13 +89,6 @@ def test_where_no_peak_is_known_none_is_made_up_and_the_reason_is_given(changes:
     assert rate.measured_bytes_per_s > 0
 
 
-def test_an_emulated_link_is_expected_between_hosts_and_not_within_one() -> None:
-    rows = pairs(4, rank_hosts=("a", "a", "b", "b"), hosts=2, network="1gbit:2", link_peak_bytes_per_s=125e6)
-    expected = {rate.ranks: rate.expected_bytes_per_s for rate in link_rates(rows, None, None)}
-    assert expected[0, 1] is None
-    assert expected[0, 2] == expected[3, 1] == 125e6
-
-
 def test_a_collective_has_a_row_where_its_peak_is_known_or_pairs_were_measured() -> None:
     alone = sweep(device="cpu")
     assert link_rates(alone, None, None) == ()
@@ -101,14 +98,11 @@ def test_a_collective_has_a_row_where_its_peak_is_known_or_pairs_were_measured()
     assert [rate.ranks for rate in link_rates([*alone, *pairs(2)], None, None)] == [(0, 1), (1, 0), None]
 
 
-def test_a_wrong_or_failed_size_is_no_bandwidth() -> None:
+def test_a_wrong_or_failed_size_is_no_bandwidth_and_large_messages_go_before_a_small_one() -> None:
     rows = [collective(MIB, 900.0), collective(MIB, 1.0, correct=False), collective(4 * MIB, 1.0, status="error")]
     good = replace(rows[0], link_peak_bytes_per_s=5e9)
     (rate,) = link_rates([good, *rows[1:]], None, None)
     assert rate.measured_bytes_per_s == good.busbw_bytes_per_s
-
-
-def test_large_messages_go_before_a_faster_small_one() -> None:
     burst, large = collective(256 * 1024, 200.0), collective(4 * MIB, 17_000.0)
     assert (burst.busbw_bytes_per_s or 0) > (large.busbw_bytes_per_s or 0)
     (rate,) = link_rates([replace(row, link_peak_bytes_per_s=250e6) for row in (burst, large)], None, None)

@@ -41,19 +41,13 @@ def test_out_of_memory_and_what_is_skipped_for_it_have_rows_and_no_figures() -> 
     assert "out of memory" in (table.rows[2].failure or "")
 
 
-def test_a_batch_that_failed_for_another_reason_is_no_memory_result() -> None:
+def test_runs_of_other_kinds_and_peaks_that_do_not_grow() -> None:
     assert memory_by_batch([ran(64, 400), ran(128, None, status="error", error="x")]) == ()
-
-
-def test_runs_that_differ_in_more_than_the_batch_are_not_of_one_group() -> None:
     assert memory_by_batch([ran(64, 400), ran(128, 420, precision="bf16"), ran(256, 500, world_size=4)]) == ()
     both = memory_by_batch(
         [ran(64, 400), ran(128, 420), ran(64, 300, precision="bf16"), ran(128, 310, precision="bf16")]
     )
     assert [[each.micro_batch for each in group] for group in both] == [[64, 128], [64, 128]]
-
-
-def test_a_peak_that_does_not_grow_is_not_a_negative_size() -> None:
     table = memory.memory_batches_table([ran(64, 400), ran(128, 399)])
     column = [c.key for c in table.columns].index("per_sample_bytes")
     assert table.rows[1].values[column].text == "none seen"

@@ -41,7 +41,7 @@ def test_what_is_missing_is_the_reason(more: dict[str, object], reason: str) -> 
     assert reason in found.reason
 
 
-def test_the_table_names_the_convention_and_the_chart_shows_runs_that_differ() -> None:
+def test_the_table_names_the_convention_or_why_it_is_unknown_and_the_chart_shows_runs_that_differ() -> None:
     known = [on_h100(name, 1.0, mfu=share) for name, share in (("a", 0.5), ("b", 0.25))]
     table = runs.build(known)
     column = [column.key for column in table.columns].index("mfu")
@@ -50,6 +50,8 @@ def test_the_table_names_the_convention_and_the_chart_shows_runs_that_differ() -
     (chart,) = view.mfu_charts(known)
     assert [row.text for row in chart.rows] == ["50%", "25%"]
     assert view.mfu_charts(known[:1]) == ()
+    (note,) = [n for n in runs.build([on_h100("a", 1.0, hardware="Some GPU 9000")]).footnotes if "MFU" in n]
+    assert note.startswith("MFU unknown: peak unknown: 'Some GPU 9000' is not in the accelerator table")
 
 
 def test_hfu_is_shown_where_checkpointing_computes_again() -> None:
@@ -58,14 +60,6 @@ def test_hfu_is_shown_where_checkpointing_computes_again() -> None:
         table = runs.build(known)
         at = [column.key for column in table.columns].index("hfu")
         assert [row.values[at].text for row in table.rows] == shown
-
-
-def test_the_hfu_of_a_checkpointed_cell_counts_the_second_forward_pass() -> None:
     plan = Planned(num_parameters=1, comm_bytes_per_step=0, train_flop_per_sample=300, recomputed_flop_per_sample=100)
     assert hfu_of(0.3, plan) == pytest.approx(0.4)
     assert hfu_of(0.3, replace(plan, recomputed_flop_per_sample=None)) is None
-
-
-def test_a_gpu_without_a_known_peak_says_why() -> None:
-    (note,) = [n for n in runs.build([on_h100("a", 1.0, hardware="Some GPU 9000")]).footnotes if "MFU" in n]
-    assert note.startswith("MFU unknown: peak unknown: 'Some GPU 9000' is not in the accelerator table")

@@ -46,11 +46,8 @@ def test_nothing_to_compare_with_needs_nothing(other: TrainingRun) -> None:
     require_stated(evidence(timed("a"), other))
 
 
-def test_a_run_without_results_need_not_be_known() -> None:
+def test_runs_without_results_and_facts_known_by_now_need_nothing() -> None:
     require_stated(evidence(timed("a", ranks=1), timed("b", ranks=2), run("c", ranks=None, missing=UNKNOWN)))
-
-
-def test_a_fact_that_is_known_by_now_is_not_asked_for() -> None:
     require_stated(evidence(timed("a", ranks=1), timed("b", ranks=4, missing=UNKNOWN)))
 
 
@@ -62,14 +59,11 @@ def test_the_kind_of_scaling_matters_between_different_numbers_of_ranks() -> Non
     assert caught.value.fix == "state what you know: --scaling strong, or --scaling weak"
 
 
-def test_a_stated_name_that_no_run_has_is_a_mistake() -> None:
+def test_what_is_stated_of_no_run_is_a_mistake() -> None:
     found = evidence(timed("exp021", ranks=4))
     require_stated(found, Stated(world_size={"exp021": 4}))
     with pytest.raises(UsageError, match="did you mean 'exp021'"):
         require_stated(found, Stated(world_size={"exp012": 4}))
-
-
-def test_a_kind_of_scaling_that_no_run_takes_is_a_mistake() -> None:
     found = evidence(timed("a", ranks=1, scaling="strong"), timed("b", ranks=2, scaling="strong"))
     require_stated(found, Stated(scaling="strong"))
     with pytest.raises(UsageError, match="contradicts the 2 runs: strong by their own settings"):

@@ -129,8 +129,5 @@ def test_the_two_pictures_have_one_axis_and_every_span_of_one_step_in_its_place(
 
     assert on_rank_1(after.bars) == [(view.COMPUTE, 0, 100), (view.EXPOSED, 100, 140)]
     assert on_rank_1(inside.bars) == [(view.COMPUTE, 0, 100), (view.HIDDEN, 70, 100), (view.EXPOSED, 100, 110)]
-
-
-def test_one_traced_cell_alone_is_not_drawn() -> None:
     found = evidence(*two(40, 10), ddp=[0.5, 0.5])
     assert view.step_pictures(found.cells, found.traces) == ()

@@ -87,12 +87,14 @@ def test_a_straggler_and_a_slow_loader_are_told_apart(tmp_path: Path, kind: str,
         assert lost["compute"] == pytest.approx(0.25 * 3_000_000, rel=0.1)
 
 
-def test_the_same_work_on_every_rank_is_weak_scaling(tmp_path: Path) -> None:
+def test_the_same_work_on_every_rank_is_weak_scaling_and_one_step_each_has_no_interval(tmp_path: Path) -> None:
     budget = only(job(tmp_path / "one", rows=1024, world=1), job(tmp_path / "two", rows=1024, world=2))
     (reading,) = budget.readings
     assert reading.scaling == "weak"
     assert reading.efficiency == pytest.approx(1, abs=0.02)
     assert reading.speedup == pytest.approx(2, abs=0.04)
+    paths = [job(tmp_path / "b" / name, rows=1024, world=world, steps=1) for name, world in (("one", 1), ("two", 2))]
+    assert only(*paths).no_interval == "one sample each: no interval"
 
 
 def test_without_shapes_both_readings_are_given_until_the_user_states_one(tmp_path: Path) -> None:
@@ -105,11 +107,6 @@ def test_without_shapes_both_readings_are_given_until_the_user_states_one(tmp_pa
     found = load_evidence(paths, stated=Stated(scaling="weak"))
     require_stated(found, Stated(scaling="weak"))
     assert [each.scaling for each in found.scaling_budgets[0].readings] == ["weak"]
-
-
-def test_one_step_each_has_no_interval(tmp_path: Path) -> None:
-    paths = [job(tmp_path / name, rows=1024, world=world, steps=1) for name, world in (("one", 1), ("two", 2))]
-    assert only(*paths).no_interval == "one sample each: no interval"
 
 
 def test_other_devices_and_two_baselines_give_no_verdict_and_say_so(tmp_path: Path) -> None:

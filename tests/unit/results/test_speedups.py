@@ -24,11 +24,13 @@ MS = 1_000_000
         (2.0, 4, "poor"),
         (1.0, 4, "poor"),
         (0.46, 4, "negative"),
+        (2.2, 2, None),  # a speed-up that cannot be
+        (2.08, 2, "excellent"),
         (0.99, 2, "negative"),  # efficiency 0.495 alone would only be poor
     ],
 )
 def test_ratings_follow_efficiency_and_slower_than_one_rank_is_negative(
-    speedup: float, world_size: int, expected: str
+    speedup: float, world_size: int, expected: str | None
 ) -> None:
     assert rate(speedup, world_size=world_size) == expected
 
@@ -67,21 +69,13 @@ def test_without_a_baseline_the_speedup_is_unknown(fakes: Any, tmp_path: Path) -
     assert (ddp.speedup, ddp.efficiency, ddp.scaling, ddp.baseline_cell_id, ddp.rating) == (None,) * 5
 
 
-def test_a_failed_baseline_is_named_and_gives_no_speedup(fakes: Any, tmp_path: Path) -> None:
+def test_a_failed_baseline_is_named_and_a_failed_cell_keeps_its_baseline(fakes: Any, tmp_path: Path) -> None:
     base, ddp = _rows(fakes, tmp_path, (fakes.single("one"), None), (fakes.spec("two"), 25 * MS))
     assert base.speedup is None
     assert (ddp.speedup, ddp.rating, ddp.baseline_cell_id) == (None, None, "one")
     assert "no speed-up: the baseline one has no result (oom)" in ddp.notes
-
-
-def test_a_failed_cell_has_no_speedup_but_keeps_its_baseline(fakes: Any, tmp_path: Path) -> None:
-    _, ddp = _rows(fakes, tmp_path, (fakes.single("one"), 40 * MS), (fakes.spec("two"), None))
+    _, ddp = _rows(fakes, tmp_path / "b", (fakes.single("one"), 40 * MS), (fakes.spec("two"), None))
     assert (ddp.speedup, ddp.rating, ddp.baseline_cell_id) == (None, None, "one")
-
-
-def test_a_speedup_that_cannot_be_is_not_rated_and_the_likely_error_is_named() -> None:
-    assert rate(2.2, world_size=2) is None
-    assert rate(2.08, world_size=2) == "excellent"
 
 
 def test_ranks_that_divide_the_model_leave_the_global_batch_as_it_is(fakes: Any, tmp_path: Path) -> None:

@@ -65,15 +65,12 @@ def test_what_the_step_is_made_of(tmp_path: Path) -> None:
     assert [g.ready_ns for g in job.gradients] == sorted(g.ready_ns for g in job.gradients)
 
 
-def test_other_jobs_are_refused_with_the_reason(tmp_path: Path) -> None:
+def test_other_jobs_and_unmarked_steps_are_refused_with_the_reason(tmp_path: Path) -> None:
     folder_of(pipeline(world=2, layers=2, steps=1), tmp_path / "pipeline")
     with pytest.raises(UsageError, match="pipeline parallel: not predicted"):
         read(tmp_path / "pipeline")
     with pytest.raises(UsageError, match="tensor parallel"):
         built(tmp_path / "tensor", shape="tensor", world=4, layers=2)
-
-
-def test_without_marked_steps_there_is_no_step_to_start_from(tmp_path: Path) -> None:
     write_job(build(**TIMES | {"shape": "ddp", "layers": 2}), tmp_path / "job")
     for file in (tmp_path / "job").iterdir():
         file.write_text(file.read_text().replace("ProfilerStep#", "Step"))

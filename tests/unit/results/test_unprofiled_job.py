@@ -82,11 +82,6 @@ def test_the_replay_takes_the_timed_step_and_its_parts_are_the_diarys(tmp_path: 
     assert step_of(job) == pytest.approx(81 * MS, rel=0.01)
     assert job.points == ((2, job.step_ns),)
     assert any("130 ms" in note and "81.0 ms" in note for note in job.notes)
-
-
-def test_one_rank_alone_does_not_communicate(tmp_path: Path) -> None:
-    job = unprofiled(traced(), timed(tmp_path))
-    assert isinstance(job, MeasuredJob)
     (step,) = predict_scale(job, [1], own_prices(job, Links())).steps
     assert (step.exposed_ns, step.comm_ns) == (0.0, 0.0)
     assert step.step_ns == pytest.approx(66 * MS, rel=0.01)
@@ -120,9 +115,6 @@ def test_without_timed_steps_the_traced_ones_stay(tmp_path: Path) -> None:
     assert isinstance(unprofiled(traced(), None), Unavailable)
     few = timed(tmp_path, steps=30, first=2, profiled=30)
     assert isinstance(unprofiled(traced(), few), Unavailable)
-
-
-def test_a_profile_without_a_diary_is_predicted_from_its_traces(tmp_path: Path) -> None:
     job = profile_folder(tmp_path / "run")
     assert job_steps(read_diaries(ProfileLayout(job))) is None
 
