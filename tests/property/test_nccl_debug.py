@@ -17,16 +17,8 @@ from stepscope.report.views.nccl_debug import build_all
 from stepscope.store.importers.nccl_debug import read_nccl_debug
 
 DAMAGE = [
-    b"\n",
-    b"\r\n",
-    b"9" * 30,
-    "²".encode(),
-    b"\x80",
-    b"alpha:700:800 [0] NCCL INFO ",
-    b"-> ",
-    b" Init COMPLETE\n",
-    b"\0",
-]
+    b"\n", b"\r\n", b"9" * 30, "²".encode(), b"\x80", b"alpha:700:800 [0] NCCL INFO ", b"-> ", b" Init COMPLETE\n", b"\0",
+]  # fmt: skip
 
 
 def read(*files: list[str]) -> NcclDebug:
@@ -69,11 +61,7 @@ def test_any_interleaving_of_ranks_and_other_output_tells_the_same(
 def test_a_damaged_log_is_read_or_refused(modern: bool, cuts: list[tuple[float, int, bytes]]) -> None:
     talk = Talk(nranks=3, modern=modern)
     choice = talk.say(0, "AllReduce: 64 Bytes -> Algo 1 proto 0 time 1.0", tid=1)
-    lines = [
-        *(line for text in talk.texts() for line in text),
-        choice,
-        talk.say(1, "x", level="a.cc:1 NCCL WARN"),
-    ]
+    lines = [*(line for text in talk.texts() for line in text), choice, talk.say(1, "x", level="a.cc:1 NCCL WARN")]
     data = "".join(f"{line}\n" for line in lines).encode()
     for where, length, put in cuts:
         at = int(where * len(data))

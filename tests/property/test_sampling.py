@@ -24,20 +24,12 @@ epochs = st.integers(0, 3)
 
 
 @given(samplings, epochs)
-def test_every_sample_goes_to_exactly_one_rank_once_per_epoch(sampling: Sampling, epoch: int) -> None:
-    dealt = [
-        index
-        for window in plan_epoch(sampling, epoch)
-        for micro_step in range(window.micro_steps)
-        for rank in range(sampling.world_size)
-        for index in window.piece(micro_step, rank).tolist()
-    ]
-    assert sorted(dealt) == list(range(sampling.num_samples))
-
-
-@given(samplings, epochs)
-def test_pieces_join_to_their_window_in_order(sampling: Sampling, epoch: int) -> None:
-    for window in plan_epoch(sampling, epoch):
+def test_pieces_join_to_their_window_in_order_and_windows_hold_every_sample_once(
+    sampling: Sampling, epoch: int
+) -> None:
+    windows = plan_epoch(sampling, epoch)
+    assert sorted(index for window in windows for index in window.indices.tolist()) == list(range(sampling.num_samples))
+    for window in windows:
         joined = [
             window.piece(micro_step, rank)
             for micro_step in range(window.micro_steps)
@@ -75,11 +67,7 @@ def test_windows_do_not_depend_on_world_size_or_accumulation(
 ) -> None:
     micro_batch, world_size, accumulation = factors
     ours = Sampling(
-        num_samples=num_samples,
-        world_size=world_size,
-        micro_batch=micro_batch,
-        accumulation=accumulation,
-        seed=seed,
+        num_samples=num_samples, world_size=world_size, micro_batch=micro_batch, accumulation=accumulation, seed=seed
     )
     alone = Sampling(num_samples=num_samples, world_size=1, micro_batch=24, seed=seed)
     for a, b in zip(plan_epoch(ours, epoch), plan_epoch(alone, epoch), strict=True):
@@ -109,14 +97,10 @@ def test_a_tail_smaller_than_the_world_leaves_ranks_without_samples() -> None:
     assert (tail.micro_steps, tail.full) == (1, False)
 
 
-def test_a_rank_or_micro_step_that_does_not_exist_is_refused() -> None:
+def test_ranks_and_micro_steps_that_do_not_exist_and_counts_below_one_are_refused() -> None:
     window = plan_epoch(Sampling(num_samples=8, world_size=2, micro_batch=2), 0)[0]
-    with pytest.raises(IndexError):
-        window.piece(0, 2)
-    with pytest.raises(IndexError):
-        window.piece(1, 0)
-
-
-def test_counts_below_one_are_refused() -> None:
+    for place in ((0, 2), (1, 0)):
+        with pytest.raises(IndexError):
+            window.piece(*place)
     with pytest.raises(ValueError, match="at least 1"):
         Sampling(num_samples=8, world_size=2, micro_batch=0)

@@ -62,9 +62,9 @@ def test_the_planted_budget_is_found_to_the_nanosecond(job: Job) -> None:
                 "exposed_comm",
                 "exposed_memory",
                 "busy",
+                "idle",
             ):
                 assert getattr(each.budget.parts, f"{name}_ns") == getattr(truth, f"{name}_ns"), name
-            assert each.budget.parts.idle_ns == truth.idle_ns
 
 
 @examples(40)
@@ -88,18 +88,14 @@ def test_parts_phases_and_causes_sum_exactly_and_steps_tile_the_window(job: Job)
             assert ends[-1] == each.budget.start_ns + parts.window_ns
 
 
-def test_rank_order_and_file_names_do_not_matter(tmp_path: Path) -> None:
+def test_rank_order_file_names_and_a_shift_of_the_clock_do_not_matter(tmp_path: Path) -> None:
     job = build(world=4, late={2: 400_000})
     plain = analyse_job([write_job(job, tmp_path / "a")], wanted=EVERYTHING)
     backwards = write_job(job, tmp_path / "b", name=lambda rank: f"part{9 - rank}", ending=".json.gz")
     other = analyse_job(sorted(backwards.iterdir()), wanted=EVERYTHING)
     assert [p.budget for p in plain.ranks] == [p.budget for p in other.ranks]
     assert [p.idle for p in plain.ranks] == [p.idle for p in other.ranks]
-
-
-def test_a_shift_of_the_clock_changes_no_duration(tmp_path: Path) -> None:
-    here = analyse_job([write_job(build(world=2), tmp_path / "a")], wanted=EVERYTHING)
-    shifted = build(world=2, clocks={0: Clock(offset_ns=123_456_789), 1: Clock(offset_ns=123_456_789)})
-    there = analyse_job([write_job(shifted, tmp_path / "b")], wanted=EVERYTHING)
-    assert [p.phases for p in here.ranks] == [p.phases for p in there.ranks]
-    assert [[s.parts for s in p.steps] for p in here.ranks] == [[s.parts for s in p.steps] for p in there.ranks]
+    shifted = build(world=4, late={2: 400_000}, clocks={rank: Clock(offset_ns=123_456_789) for rank in range(4)})
+    there = analyse_job([write_job(shifted, tmp_path / "c")], wanted=EVERYTHING)
+    assert [p.phases for p in plain.ranks] == [p.phases for p in there.ranks]
+    assert [[s.parts for s in p.steps] for p in plain.ranks] == [[s.parts for s in p.steps] for p in there.ranks]

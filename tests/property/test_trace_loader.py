@@ -31,23 +31,8 @@ TEXTS = [
     for layout in ("kineto", "compact", "indent2", "bare")
 ]
 ODD = [
-    b'"',
-    b"\\",
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b",",
-    b":",
-    b"\0",
-    b"\n",
-    b"\xff",
-    b"NaN",
-    b"1e999",
-    b'"ts": ',
-    b"null",
-    b"-",
-]
+    b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"\0", b"\n", b"\xff", b"NaN", b"1e999", b'"ts": ', b"null", b"-",
+]  # fmt: skip
 
 mutation = st.tuples(
     st.sampled_from(["replace", "delete", "insert", "cut", "copy"]),
