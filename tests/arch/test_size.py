@@ -32,7 +32,7 @@ MOST = {
     "rank": (7200, 50),
     "records": (5400, 29),
     "report": (14000, 52),
-    "results": (9700, 42),
+    "results": (9600, 38),
     "stats": (1300, 6),
     "store": (10600, 41),
     "strategies": (1300, 12),

@@ -105,11 +105,8 @@ class CommSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommSummary:
-    """Final word of one rank about one comm cell.
-
-    unsupported: the backend cannot do it, in its own words: the cell ends as ``unsupported`` and the group goes on.
-    """
+class RankOfCell:
+    """A rank of a cell, with the device that it had."""
 
     cell_id: str
     rank: int
@@ -119,6 +116,15 @@ class CommSummary:
     pid: int
     device_name: str
     torch_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommSummary(RankOfCell):
+    """Final word of one rank about one comm cell.
+
+    unsupported: the backend cannot do it, in its own words: the cell ends as ``unsupported`` and the group goes on.
+    """
+
     backend_version: str | None
     scheduler_policy: str
     num_threads: int

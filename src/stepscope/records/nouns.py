@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -33,9 +34,15 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    def mapped(self, change: Callable[[float], float]) -> Self:
+        """``change``, which is monotone, of the number and of the ends of its interval."""
+        if self.low is None or self.high is None:
+            return replace(self, value=change(self.value), low=None, high=None)
+        low, high = sorted((change(self.low), change(self.high)))
+        return replace(self, value=change(self.value), low=low, high=high)
+
     def times(self, factor: float) -> Self:
-        low, high = (None if end is None else end * factor for end in (self.low, self.high))
-        return replace(self, value=self.value * factor, low=low, high=high)
+        return self.mapped(lambda value: value * factor)
 
     def below(self, other: Estimate) -> bool | None:
         """Whether both intervals leave no doubt that this figure is the smaller; None: one of them is unknown."""

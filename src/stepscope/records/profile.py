@@ -66,17 +66,23 @@ class HookedProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HookedRank:
-    """rank-R.json: a rank whose optimizer has stepped. restart: how often torchrun had restarted the ranks.
-
-    facts: model, wrappers, loaders, frameworks in use, machine (hook's facts.py); a part that could not be read is absent.
-    """
+class RankProcess:
+    """A process that steps as a rank. restart: how often torchrun had restarted the ranks."""
 
     rank: int
     world_size: int
     host: str
     pid: int
     restart: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookedRank(RankProcess):
+    """rank-R.json: a rank whose optimizer has stepped.
+
+    facts: model, wrappers, loaders, frameworks in use, machine (hook's facts.py); a part that could not be read is absent.
+    """
+
     python: str
     torch: str
     local_rank: str | None
@@ -264,17 +270,12 @@ NO_TIMED_STEP = PROFILED | WINDOW | FIRST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiaryHeader:
+class DiaryHeader(RankProcess):
     """First line of a diary. start_unix_ns: of the first record, on the wall clock; set_up_ns: from the start of the process
     to it, None: not known. clock: of the parts. threads: intra-op threads of torch; cores: that the process may use.
     recorder: why parts of it are off, a line each.
     """
 
-    rank: int
-    world_size: int
-    host: str
-    pid: int
-    restart: int
     start_unix_ns: int
     set_up_ns: int | None = None
     record: str = RECORD
@@ -308,16 +309,11 @@ class DiaryEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankEnd:
+class RankEnd(RankProcess):
     """How a process ended, as Python saw it. exit: it ran to its end or called sys.exit (``code``); exception: nobody
     caught it. place: ``file:line in function: code`` of the innermost line of the user's own. phase: where the step was.
     """
 
-    rank: int
-    world_size: int
-    host: str
-    pid: int
-    restart: int
     kind: Literal["exit", "exception"]
     steps: int
     at_unix_ns: int

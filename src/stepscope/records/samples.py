@@ -8,7 +8,7 @@ from typing import Literal
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.cell import CellSpec, CellStatus
-from stepscope.records.comm import CommHeader, CommSample
+from stepscope.records.comm import CommHeader, CommSample, RankOfCell
 from stepscope.records.mesh import PipelineProfile
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.prediction import BackwardProfile
@@ -82,17 +82,9 @@ class PlanCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSummary:
+class RankSummary(RankOfCell):
     """Final word of one rank about one cell."""
 
-    cell_id: str
-    rank: int
-    local_rank: int
-    world_size: int
-    host: str
-    pid: int
-    device_name: str
-    torch_version: str
     scheduler_policy: str
     num_threads: int
     num_parameters: int
@@ -111,9 +103,7 @@ class RankSummary:
     backward: BackwardProfile | None = None
     pipeline: PipelineProfile | None = None
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by kind, tensor by tensor, in one step
-    planted_ns: Mapping[str, int] = field(
-        default_factory=dict
-    )  # lost to planted faults by kind, median over timed steps
+    planted_ns: Mapping[str, int] = field(default_factory=dict)  # lost to faults by kind, median over timed steps
     model_part: int = 0  # ranks with the same one ended with the same parameters
 
 

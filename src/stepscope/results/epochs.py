@@ -62,10 +62,8 @@ def epoch_time(run: TrainingRun, drop_epochs: int = 1) -> Measured | None:
 
 def per_second(time: Measured, amount: float) -> Measured:
     """``amount`` over a time in ns, the interval turned over: a long time is a low rate."""
-    rate = amount / (time.value / 1e9)
-    if not time.low or not time.high:
-        return Measured(value=rate, n=time.n)
-    return Measured(value=rate, low=amount / (time.high / 1e9), high=amount / (time.low / 1e9), n=time.n)
+    known = time if time.low and time.high else Measured(value=time.value, n=time.n)
+    return known.mapped(lambda ns: amount / (ns / 1e9))
 
 
 def dropped_epochs(run: TrainingRun, drop_epochs: int) -> int:

@@ -108,17 +108,6 @@ def difference(one: Measured, other: Measured) -> Measured:
     return Measured(value=value, low=value - below, high=value + above)
 
 
-def mapped(figure: Measured | None, change: Callable[[float], float]) -> Measured | None:
-    """``change`` (monotone) of a figure and of the ends of its interval."""
-    if figure is None:
-        return None
-    value = change(figure.value)
-    if figure.low is None or figure.high is None:
-        return Measured(value=value)
-    low, high = sorted((change(figure.low), change(figure.high)))
-    return Measured(value=value, low=low, high=high)
-
-
 def model_error(costs: CommCosts | None, world_size: int) -> float:
     """What a prediction from these collectives may be off by: their fits' error on sizes left out, at least 10%."""
     fits = () if costs is None else costs.calibration.fits

@@ -10,7 +10,7 @@ from stepscope.records.comm import CommRow
 from stepscope.records.nouns import Measured
 from stepscope.results.epochs import mfu
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments import Expectation, Experiment, finished, mapped
+from stepscope.results.experiments import Expectation, Experiment, finished
 
 MATRIX = """\
 # How much of the peak does training reach, and what takes the rest? The micro-batch is as large as the layers are wide, so
@@ -51,11 +51,11 @@ def _cell(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
     if run.model_flop is None or run.step_ns is None or run.phases is None:
         return []
     flop = run.model_flop / cell.spec.world_size
-    achieved = mapped(run.step_ns, lambda step: flop / step * 1e9)
+    achieved = run.step_ns.mapped(lambda step: flop / step * 1e9)
     here = [row for row in products if row.world_size == cell.spec.world_size] or list(products)
     alike = next((row for row in here if row.numel == cell.spec.micro_batch**2), None)
     share = (run.phases.forward_ns + run.phases.backward_compute_ns) / run.step_ns.value
-    expected = None if alike is None else mapped(_rate(alike), lambda rate: rate * share)
+    expected = None if alike is None else _rate(alike).mapped(lambda rate: rate * share)
     peak, known, whose = _peak(cell, here)
     missing = f"no product of {cell.spec.micro_batch} x {cell.spec.micro_batch} was measured"
     size = f"{cell.spec.micro_batch} x {cell.spec.micro_batch}"
@@ -69,8 +69,8 @@ def _cell(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
         Expectation(
             subject=subject, quantity="MFU" if known else "of the best product", unit="share",
             model=f"the same / {whose}", tolerance=TOLERANCE, hint=hint,
-            expected=None if peak is None else mapped(expected, lambda rate: rate / peak),
-            measured=None if peak is None else mapped(achieved, lambda rate: rate / peak),
+            expected=None if peak is None or expected is None else expected.mapped(lambda rate: rate / peak),
+            measured=None if peak is None else achieved.mapped(lambda rate: rate / peak),
             missing=missing if peak is not None else whose,
         ),
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from stepscope.records.nouns import EXPOSED_COMM, Measured
 from stepscope.records.prediction import Timeline
 from stepscope.results.comm_costs import comm_costs
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments import Expectation, Experiment, finished, mapped, model_error
+from stepscope.results.experiments import Expectation, Experiment, finished, model_error
 
 MATRIX = """\
 # How much communication hides behind the backward pass, and how much could? The step that reduces after the backward pass
@@ -83,7 +83,8 @@ def _cell(evidence: Evidence, cell: CellEvidence, cells: list[CellEvidence]) -> 
 
 def _efficiency(cell: CellEvidence, compute_ns: float, comm_ns: float) -> Measured | None:
     """From the step as it ran, its computation without reductions, and the communication of ``naive``."""
-    return mapped(cell.run.step_ns, lambda step: (compute_ns + comm_ns - step) / min(compute_ns, comm_ns))
+    step = cell.run.step_ns
+    return None if step is None else step.mapped(lambda ns: (compute_ns + comm_ns - ns) / min(compute_ns, comm_ns))
 
 
 EXPERIMENT = Experiment(matrix=MATRIX, judge=judge)

@@ -8,7 +8,7 @@ from stepscope.records.injection import injection_of
 from stepscope.records.nouns import Measured
 from stepscope.results.cell_facts import same_but
 from stepscope.results.evidence import CellEvidence, Evidence
-from stepscope.results.experiments import Expectation, Experiment, difference, finished, mapped
+from stepscope.results.experiments import Expectation, Experiment, difference, finished
 from stepscope.results.slow_ranks import Floats, OwnTimes, own_times, slow_ranks
 from stepscope.stats.compare import bootstrap_median_interval
 from stepscope.stats.measured import BOOTSTRAP_SEED
@@ -99,7 +99,7 @@ def _step(cell: CellEvidence, plain: CellEvidence) -> list[Expectation]:
         Expectation(
             subject=_name(cell), quantity="throughput lost", unit="share",
             expected=Measured(value=delay / (theirs.value + delay)),
-            measured=mapped(longer, lambda more: more / (theirs.value + more)),
+            measured=longer.mapped(lambda more: more / (theirs.value + more)),
             model="delay / (step without it + delay)", tolerance=STEP_TOLERANCE, hint=hint,
         ),
     ]  # fmt: skip
