@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.machines import GIB, cuda_torch, gpu, laptop, server, torch_fact
 
 from stepscope.machine.checks import REGISTRY
 from stepscope.machine.checks.network import nccl_choice
@@ -16,15 +15,6 @@ from stepscope.machine.overview import overview
 from stepscope.machine.probes import REGISTRY as PROBES
 from stepscope.machine.verdicts import SECTIONS, judge, tally
 from stepscope.records.environment import EnvironmentRecord, FilesystemFact, LimitsFact, NicFact
-
-_spec = importlib.util.spec_from_file_location("machines", Path(__file__).with_name("machines.py"))
-assert _spec is not None
-assert _spec.loader is not None
-machines = importlib.util.module_from_spec(_spec)
-sys.modules.setdefault("machines", machines)
-_spec.loader.exec_module(machines)
-laptop, server, gpu = machines.laptop, machines.server, machines.gpu
-torch_fact, cuda_torch, GIB = machines.torch_fact, machines.cuda_torch, machines.GIB
 
 
 def outcome(key: str, record: EnvironmentRecord) -> Outcome:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.machines import GIB, reason, torch_fact
 
 from stepscope.core.errors import Unavailable
 from stepscope.machine.cgroups import CgroupLimits, cgroup_limits
@@ -15,12 +16,14 @@ from stepscope.machine.probes import REGISTRY, Facts, ProbeContext, gpus, host, 
 from stepscope.records.codec import decode, encode
 from stepscope.records.environment import EnvironmentRecord
 
-GIB = 2**30
-
 
 def facts(result: Facts | Unavailable) -> dict[str, Any]:
     assert not isinstance(result, Unavailable), result
     return {name: value for name, value in result.items() if not isinstance(value, Unavailable)}
+
+
+def limits_of(cores: float | None, memory: int | None, used: int | None) -> CgroupLimits:
+    return CgroupLimits(cpu_quota_cores=cores, memory_limit_bytes=memory, memory_used_bytes=used)
 
 
 def write(path: Path, text: str) -> None:
@@ -31,58 +34,33 @@ def write(path: Path, text: str) -> None:
 # cgroups
 
 
-def test_version_2_limits_bind_wherever_they_sit_on_the_way_up(tmp_path: Path) -> None:
-    base = tmp_path / "sys/fs/cgroup"
-    write(tmp_path / "proc/self/cgroup", "0::/job/step\n")
-    write(base / "job/cpu.max", "250000 100000\n")
-    write(base / "job/step/cpu.max", "max 100000\n")
-    write(base / "job/memory.max", f"{4 * GIB}\n")
-    write(base / "job/memory.current", f"{3 * GIB}\n")
-    write(base / "job/memory.stat", f"anon 1\ninactive_file {GIB}\n")
-    write(base / "job/step/memory.max", "max\n")
-    assert cgroup_limits(tmp_path) == CgroupLimits(
-        cpu_quota_cores=2.5, memory_limit_bytes=4 * GIB, memory_used_bytes=2 * GIB
-    )
+CGROUPS: list[tuple[str, dict[str, object], tuple[float | None, int | None, int | None]]] = [
+    ("version 2 binds wherever it sits on the way up",
+     {"self": "0::/job/step\n", "job/cpu.max": "250000 100000\n", "job/step/cpu.max": "max 100000\n",
+      "job/memory.max": 4 * GIB, "job/memory.current": 3 * GIB, "job/memory.stat": f"anon 1\ninactive_file {GIB}\n",
+      "job/step/memory.max": "max\n"}, (2.5, 4 * GIB, 2 * GIB)),
+    ("version 1 is read from the controllers' own mounts",
+     {"self": "9:memory:/box\n4:cpu,cpuacct:/box\n0::/\n", "cpu,cpuacct/box/cpu.cfs_quota_us": "150000\n",
+      "cpu,cpuacct/box/cpu.cfs_period_us": "100000\n", "memory/box/memory.limit_in_bytes": 2 * GIB,
+      "memory/box/memory.usage_in_bytes": GIB}, (1.5, 2 * GIB, GIB)),
+    ("version 1 without limits",
+     {"self": "9:memory:/\n4:cpu:/\n", "cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n",
+      "memory/memory.limit_in_bytes": "9223372036854771712\n"}, (None, None, None)),
+    ("inside a container the host's path leads to the container's own group",
+     {"self": "0::/kubepods/pod1/container\n", "cpu.max": "400000 100000\n"}, (4, None, None)),
+    *((f"the quota {text!r} is none", {"self": "0::/\n", "cpu.max": text}, (None, None, None))
+      for text in ("", "max", "x y", "100000 0")),
+    ("no cgroups", {}, (None, None, None)),
+]  # fmt: skip
 
 
-def test_version_1_limits_are_read_from_the_controllers_own_mounts(tmp_path: Path) -> None:
-    base = tmp_path / "sys/fs/cgroup"
-    write(tmp_path / "proc/self/cgroup", "9:memory:/box\n4:cpu,cpuacct:/box\n0::/\n")
-    write(base / "cpu,cpuacct/box/cpu.cfs_quota_us", "150000\n")
-    write(base / "cpu,cpuacct/box/cpu.cfs_period_us", "100000\n")
-    write(base / "memory/box/memory.limit_in_bytes", f"{2 * GIB}\n")
-    write(base / "memory/box/memory.usage_in_bytes", f"{GIB}\n")
-    assert cgroup_limits(tmp_path) == CgroupLimits(
-        cpu_quota_cores=1.5, memory_limit_bytes=2 * GIB, memory_used_bytes=GIB
-    )
-
-
-def test_version_1_values_for_no_limit_are_no_limit(tmp_path: Path) -> None:
-    base = tmp_path / "sys/fs/cgroup"
-    write(tmp_path / "proc/self/cgroup", "9:memory:/\n4:cpu:/\n")
-    write(base / "cpu/cpu.cfs_quota_us", "-1\n")
-    write(base / "cpu/cpu.cfs_period_us", "100000\n")
-    write(base / "memory/memory.limit_in_bytes", "9223372036854771712\n")
-    assert cgroup_limits(tmp_path) == CgroupLimits(
-        cpu_quota_cores=None, memory_limit_bytes=None, memory_used_bytes=None
-    )
-
-
-def test_inside_a_container_the_hosts_path_leads_to_the_containers_own_group(tmp_path: Path) -> None:
-    write(tmp_path / "proc/self/cgroup", "0::/kubepods/pod1/container\n")
-    write(tmp_path / "sys/fs/cgroup/cpu.max", "400000 100000\n")
-    assert cgroup_limits(tmp_path).cpu_quota_cores == 4
-
-
-@pytest.mark.parametrize("text", ["", "max", "x y", "100000 0"])
-def test_an_unreadable_quota_is_no_quota(tmp_path: Path, text: str) -> None:
-    write(tmp_path / "proc/self/cgroup", "0::/\n")
-    write(tmp_path / "sys/fs/cgroup/cpu.max", text)
-    assert cgroup_limits(tmp_path).cpu_quota_cores is None
-
-
-def test_without_cgroups_there_are_no_limits(tmp_path: Path) -> None:
-    assert cgroup_limits(tmp_path).cpu_quota_cores is None
+@pytest.mark.parametrize(("files", "limits"), [case[1:] for case in CGROUPS], ids=[case[0] for case in CGROUPS])
+def test_the_limits_of_a_cgroup_are_read(
+    tmp_path: Path, files: dict[str, object], limits: tuple[float | None, int | None, int | None]
+) -> None:
+    for name, text in files.items():
+        write(tmp_path / ("proc/self/cgroup" if name == "self" else f"sys/fs/cgroup/{name}"), f"{text}")
+    assert cgroup_limits(tmp_path) == limits_of(*limits)
 
 
 @pytest.mark.parametrize(
@@ -96,64 +74,38 @@ def test_usable_cores_are_the_smaller_of_affinity_and_quota(
 
 
 def test_memory_is_what_the_cgroup_leaves() -> None:
-    limited = CgroupLimits(cpu_quota_cores=None, memory_limit_bytes=4 * GIB, memory_used_bytes=3 * GIB)
+    limited, full = limits_of(None, 4 * GIB, 3 * GIB), limits_of(None, GIB, 2 * GIB)
     assert processors.within_limits(64 * GIB, 60 * GIB, limited) == (4 * GIB, GIB)
     assert processors.within_limits(64 * GIB, GIB // 2, limited) == (4 * GIB, GIB // 2)
     assert processors.within_limits(2 * GIB, GIB, limited) == (2 * GIB, GIB)
-    full = CgroupLimits(cpu_quota_cores=None, memory_limit_bytes=GIB, memory_used_bytes=2 * GIB)
     assert processors.within_limits(64 * GIB, 60 * GIB, full) == (GIB, 0)
 
 
 # variables
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("NCCL_API_TOKEN", "abc"),
-        ("SLURM_JWT", "x.y.z"),
-        ("TORCH_PASSWORD", "hunter2"),
-        ("CUDA_secret_thing", "x"),
-        ("STEPSCOPE_KEY", "1"),
-        ("TORCH_HOME", "s3://user:pw@bucket/x"),
-        ("SLURM_SUBMIT_DIR", "https://me@example.org/x"),
-        ("TORCH_HUB", "https://example.org/x?sig=1&X-Amz-Signature=abc"),
-        ("SLURM_EXPORT_ENV", "ALL,WANDB_API_KEY=0123456789"),
-        ("SLURM_COMMENT", "HF_TOKEN=hf_abcdefgh"),
-        ("NCCL_COMMENT", "Bearer abcdefghijkl"),
-        ("NCCL_COMMENT", "ghp_0123456789abcdef"),
-    ],
-)
-def test_anything_that_may_be_a_secret_is_masked(name: str, value: str) -> None:
-    assert host.relevant({name: value}) == {name: "***"}
+SECRET = [
+    ("NCCL_API_TOKEN", "abc"), ("SLURM_JWT", "x.y.z"), ("TORCH_PASSWORD", "hunter2"), ("CUDA_secret_thing", "x"),
+    ("STEPSCOPE_KEY", "1"), ("TORCH_HOME", "s3://user:pw@bucket/x"), ("SLURM_SUBMIT_DIR", "https://me@example.org/x"),
+    ("TORCH_HUB", "https://example.org/x?sig=1&X-Amz-Signature=abc"),
+    ("SLURM_EXPORT_ENV", "ALL,WANDB_API_KEY=0123456789"), ("SLURM_COMMENT", "HF_TOKEN=hf_abcdefgh"),
+    ("NCCL_COMMENT", "Bearer abcdefghijkl"), ("NCCL_COMMENT", "ghp_0123456789abcdef"),
+]  # fmt: skip
+ORDINARY = [
+    ("NCCL_DEBUG", "INFO"), ("OMP_NUM_THREADS", "4"), ("MASTER_ADDR", "node1.example.org"), ("CUDA_VISIBLE_DEVICES", ""),
+    ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:128"),
+    ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"), ("TORCH_HOME", "https://example.org/hub"),
+    ("SLURM_JOB_NODELIST", "node[01-04]"), ("LD_LIBRARY_PATH", "/usr/local/cuda/lib64:/opt/nccl/lib"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("NCCL_DEBUG", "INFO"),
-        ("OMP_NUM_THREADS", "4"),
-        ("MASTER_ADDR", "node1.example.org"),
-        ("CUDA_VISIBLE_DEVICES", ""),
-        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:128"),
-        ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"),
-        ("TORCH_HOME", "https://example.org/hub"),
-        ("SLURM_JOB_NODELIST", "node[01-04]"),
-        ("LD_LIBRARY_PATH", "/usr/local/cuda/lib64:/opt/nccl/lib"),
-    ],
-)
-def test_ordinary_values_are_kept(name: str, value: str) -> None:
-    assert host.relevant({name: value}) == {name: value}
+@pytest.mark.parametrize(("name", "value"), SECRET + ORDINARY)
+def test_anything_that_may_be_a_secret_is_masked_and_nothing_else(name: str, value: str) -> None:
+    assert host.relevant({name: value}) == {name: "***" if (name, value) in SECRET else value}
 
 
 def test_variables_that_do_not_matter_are_left_out() -> None:
-    environ = {
-        "HOME": "/root",
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
+    environ = dict.fromkeys(("HOME", "AWS_SECRET_ACCESS_KEY", "RANK", "WORLD_SIZE", "GLOO_SOCKET_IFNAME"), "x")
     assert list(host.relevant(environ)) == ["GLOO_SOCKET_IFNAME", "RANK", "WORLD_SIZE"]
 
 
@@ -177,23 +129,17 @@ def test_the_scheduler_is_told_by_its_job_variable(environ: dict[str, str], expe
 
 
 def test_rdma_ports_are_read_with_rate_layer_and_state(tmp_path: Path) -> None:
-    port = tmp_path / "mlx5_0/ports/1"
-    write(port / "rate", "400 Gb/sec (4X NDR)\n")
-    write(port / "state", "4: ACTIVE\n")
-    write(port / "link_layer", "InfiniBand\n")
-    write(tmp_path / "mlx5_1/ports/2/rate", "garbage\n")
-    write(tmp_path / "mlx5_1/ports/2/state", "1: DOWN\n")
-    write(tmp_path / "mlx5_1/ports/2/link_layer", "Ethernet\n")
-    first, second = host.rdma_devices(tmp_path)
-    assert (first.name, first.kind, first.speed_bits_per_s, first.up) == (
-        "mlx5_0",
-        "infiniband",
-        400 * 10**9,
-        True,
-    )
-    assert (second.name, second.kind, second.speed_bits_per_s, second.up) == ("mlx5_1:2", "roce", None, False)
-    assert first.rdma
-    assert second.rdma
+    for folder, rate, state, layer in (
+        ("mlx5_0/ports/1", "400 Gb/sec (4X NDR)", "4: ACTIVE", "InfiniBand"),
+        ("mlx5_1/ports/2", "garbage", "1: DOWN", "Ethernet"),
+    ):
+        write(tmp_path / folder / "rate", f"{rate}\n")
+        write(tmp_path / folder / "state", f"{state}\n")
+        write(tmp_path / folder / "link_layer", f"{layer}\n")
+    assert [(nic.name, nic.kind, nic.speed_bits_per_s, nic.up, nic.rdma) for nic in host.rdma_devices(tmp_path)] == [
+        ("mlx5_0", "infiniband", 400 * 10**9, True, True),
+        ("mlx5_1:2", "roce", None, False, True),
+    ]
 
 
 def test_interfaces_without_hardware_behind_them_are_virtual(tmp_path: Path) -> None:
@@ -236,16 +182,13 @@ def test_noise_on_stdout_before_the_torch_probes_answer_does_not_matter() -> Non
 )
 def test_a_torch_that_is_missing_crashes_or_babbles_is_unavailable_with_the_reason(code: str, said: str) -> None:
     found = torch.ask(python(code), environ={}, timeout_s=30)
-    assert isinstance(found, Unavailable)
-    assert said in found.reason
-    assert "\n" not in found.reason
+    assert said in reason(found)
+    assert "\n" not in reason(found)
 
 
 def test_a_torch_that_hangs_is_stopped() -> None:
     started = time.monotonic()
-    found = torch.ask(python("import time; time.sleep(60)"), environ={}, timeout_s=0.5)
-    assert isinstance(found, Unavailable)
-    assert "0.5 s" in found.reason
+    assert "0.5 s" in reason(torch.ask(python("import time; time.sleep(60)"), environ={}, timeout_s=0.5))
     assert time.monotonic() - started < 20
 
 
@@ -270,9 +213,7 @@ def test_nvidia_smis_text_is_kept_as_it_is(tmp_path: Path) -> None:
     ],
 )
 def test_an_nvidia_smi_that_fails_hangs_or_is_silent_is_unavailable(tmp_path: Path, script: str, said: str) -> None:
-    found = gpus.topology.run(fake_smi(tmp_path, script))
-    assert isinstance(found, Unavailable)
-    assert said in found.reason
+    assert said in reason(gpus.topology.run(fake_smi(tmp_path, script)))
 
 
 def test_no_nvidia_smi_is_unavailable(tmp_path: Path) -> None:
@@ -284,9 +225,7 @@ def test_no_nvidia_smi_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_a_name_that_does_not_resolve_is_unavailable() -> None:
-    found = host.resolve("no-such-host.invalid", timeout_s=10)
-    assert isinstance(found, Unavailable)
-    assert "no-such-host.invalid" in found.reason
+    assert "no-such-host.invalid" in reason(host.resolve("no-such-host.invalid", timeout_s=10))
 
 
 def test_localhost_resolves() -> None:
@@ -295,9 +234,7 @@ def test_localhost_resolves() -> None:
 
 def test_a_resolver_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host.socket, "getaddrinfo", lambda *_a, **_k: time.sleep(1) or [])
-    found = host.resolve("slow", timeout_s=0.05)
-    assert isinstance(found, Unavailable)
-    assert "slow" in found.reason
+    assert "slow" in reason(host.resolve("slow", timeout_s=0.05))
     time.sleep(1.2)  # let the thread end before the next test
 
 
@@ -368,20 +305,11 @@ def test_gpus_are_read_from_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_gpu_does_not_support_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = {
-        name: fails(NOT_SUPPORTED)
-        for name in (
-            "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode", "nvmlDeviceGetCurrPcieLinkWidth",
-            "nvmlDeviceGetEnforcedPowerLimit",
-        )
-    }  # fmt: skip
-    fake_nvml(monkeypatch, **absent)
+    absent = ("MemoryInfo", "MigMode", "CurrPcieLinkWidth", "EnforcedPowerLimit")
+    fake_nvml(monkeypatch, **{f"nvmlDeviceGet{name}": fails(NOT_SUPPORTED) for name in absent})
     found = facts(gpus.gpus.run(ProbeContext(environ={})))["gpus"][0]
-    assert found.memory_bytes is None
-    assert found.memory_used_bytes is None
-    assert found.mig is None
-    assert found.pcie_width is None
-    assert found.power_limit_w is None
+    unknown = (found.memory_bytes, found.memory_used_bytes, found.mig, found.pcie_width, found.power_limit_w)
+    assert unknown == (None,) * 5
 
 
 def test_a_lost_gpu_is_named_and_the_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,25 +336,46 @@ def test_a_lost_gpu_is_named_and_the_others_are_kept(monkeypatch: pytest.MonkeyP
 )
 def test_a_driver_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, code: int, said: str) -> None:
     fake_nvml(monkeypatch, nvmlInit=fails(code))
-    found = gpus.gpus.run(ProbeContext(environ={}))
-    assert isinstance(found, Unavailable)
-    assert said in found.reason
+    assert said in reason(gpus.gpus.run(ProbeContext(environ={})))
 
 
 def test_a_driver_that_fails_later_is_shut_down_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[bool] = []
     fake_nvml(monkeypatch, nvmlDeviceGetCount=fails(LOST), nvmlShutdown=lambda: closed.append(True))
-    found = gpus.gpus.run(ProbeContext(environ={}))
-    assert isinstance(found, Unavailable)
-    assert "error 15" in found.reason
+    assert "error 15" in reason(gpus.gpus.run(ProbeContext(environ={})))
     assert closed == [True]
 
 
 def test_a_missing_nvml_package_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    found = gpus.gpus.run(ProbeContext(environ={}))
-    assert isinstance(found, Unavailable)
-    assert "nvidia-ml-py" in found.reason
+    assert "nvidia-ml-py" in reason(gpus.gpus.run(ProbeContext(environ={})))
+
+
+# what torch said last time is taken again only while nothing that decides it has changed
+
+
+def test_a_cpu_builds_answer_is_remembered_until_something_changes(tmp_path: Path) -> None:
+    environ, answer = {"XDG_CACHE_HOME": str(tmp_path)}, torch_fact()
+    assert torch.recall(environ) is None
+    torch.remember(answer, environ)
+    assert torch.recall(environ) == answer
+    assert torch.recall({**environ, "OMP_NUM_THREADS": "1"}) is None
+    (path,) = tmp_path.glob("stepscope/torch/*.json")
+    path.write_text("{")
+    assert torch.recall(environ) is None
+
+
+@pytest.mark.parametrize("change", [{"cuda_version": "12.8"}, {"hip_version": "6.2"}, {"device_count": 1}])
+def test_a_build_for_gpus_is_asked_every_time(tmp_path: Path, change: dict[str, object]) -> None:
+    torch.remember(torch_fact(**change), {"XDG_CACHE_HOME": str(tmp_path)})
+    assert torch.recall({"XDG_CACHE_HOME": str(tmp_path)}) is None
+
+
+def test_a_cache_that_cannot_be_written_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "file")}
+    torch.remember(torch_fact(), environ)
+    assert torch.recall(environ) is None
 
 
 # all together

@@ -1,20 +1,19 @@
-"""Made-up machines for the tests of checks, overview and doctor."""
+"""Made-up machines for the tests of checks, overview and doctor, and why something could not be found."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-from stepscope.records.environment import (
-    EnvironmentRecord,
-    FilesystemFact,
-    GpuFact,
-    LimitsFact,
-    NicFact,
-    TorchFact,
-)
+from stepscope.core.errors import Unavailable
+from stepscope.records.environment import EnvironmentRecord, FilesystemFact, GpuFact, LimitsFact, NicFact, TorchFact
 
 GIB = 2**30
+
+
+def reason(found: object) -> str:
+    assert isinstance(found, Unavailable), found
+    return found.reason
 
 
 def torch_fact(**changes: Any) -> TorchFact:
