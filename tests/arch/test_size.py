@@ -17,7 +17,7 @@ SOURCE = Path(stepscope.__file__).parent
 
 MOST = {
     "": (100, 2),
-    "cli": (7200, 40),
+    "cli": (6700, 39),
     "collectives": (400, 2),
     "core": (1100, 11),
     "datasets": (1200, 9),
@@ -26,8 +26,8 @@ MOST = {
     "hook": (3200, 16),
     "launch": (3400, 18),
     "machine": (3300, 23),
-    "matrix": (4300, 19),
-    "predict": (8400, 36),
+    "matrix": (4200, 19),
+    "predict": (8300, 36),
     "presets": (100, 1),
     "rank": (7200, 50),
     "records": (5400, 29),
