@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from stepscope.cli.command import require_only
 from stepscope.cli.console import out, print_document, say
+from stepscope.cli.findings import show_table
 from stepscope.core.errors import StepscopeError, Unavailable, UsageError
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, unknown
@@ -19,7 +20,6 @@ from stepscope.predict.what_if import WhatIf, parse_gpus, parse_what_if
 from stepscope.records import codec
 from stepscope.records.calibration import Calibration
 from stepscope.records.prediction import ScalePrediction
-from stepscope.report.render import terminal
 from stepscope.report.views import predicted_step
 from stepscope.store.importer import require_there
 from stepscope.store.layout import ProfileLayout, RunLayout
@@ -173,9 +173,7 @@ def show(prediction: ScalePrediction) -> None:
     say(_replay(prediction), "" if abs(prediction.replay_error) <= OFF else "yellow")
     say(f"collectives: {prediction.prices}")
     console.print()
-    console.print(
-        terminal.render(predicted_step.scaled_steps_table(prediction), width=min(console.width, 140)), soft_wrap=True
-    )
+    show_table(predicted_step.scaled_steps_table(prediction), width=min(console.width, 140))
     console.print()
     for text in prediction.assumptions:
         say(f"- {text}", "dim")

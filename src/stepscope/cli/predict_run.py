@@ -27,7 +27,6 @@ from stepscope.records.calibration import Calibration
 from stepscope.records.codec import headed
 from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.samples import CellResult
-from stepscope.report.render import terminal
 from stepscope.report.views import buckets as bucket_views
 from stepscope.report.views.predicted import build_alternatives, build_sizes, interval_text
 from stepscope.results.comm_rows import read_comm_rows
@@ -231,10 +230,8 @@ def predict_buckets(folder: Path, *, calibration: Calibration, cell_id: str | No
     console = out()
     width = min(console.width, 120)
     for number, line in enumerate(bucket_views.verdict(choice, advice)):
-        console.print(line, style="bold" if number == 0 else None, soft_wrap=True)
-    console.print(
-        terminal.render(bucket_views.bucket_choice_table(choice, measured, advice), width=width), soft_wrap=True
-    )
+        say(line, "bold" if number == 0 else "")
+    show_table(bucket_views.bucket_choice_table(choice, measured, advice), width=width)
     console.print(f"\n{choice.strategy} with {choice.bucket_cap_mb:g} MiB, as predicted")
     console.print("\n".join(bucket_views.timeline_picture(choice.chosen.timeline, width=width)))
     return 0

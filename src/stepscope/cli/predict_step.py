@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import require_only
-from stepscope.cli.console import err, log, out, print_document
+from stepscope.cli.console import log, print_document, say
 from stepscope.cli.findings import show_table
 from stepscope.core.errors import Unavailable, UsageError
 from stepscope.core.units import format_percent
@@ -133,11 +133,6 @@ def _show(
     other: Sequence[StepPrediction],
     ways: dict[int, tuple[Remedy, ...]],
 ) -> None:
-    console = out()
-
-    def say(text: str, style: str = "") -> None:
-        console.print(text, style=style)
-
     def table(built: Any) -> None:
         say("")
         if built.title:
@@ -312,7 +307,7 @@ def run_plan(options: Options) -> int:
         others = [a.prediction for a in found.alternatives if a.prediction is not None]
         text = matrix_yaml(model, [p.layout for p in (*found.best, *others)])
         write_bytes(options.matrix, text.encode())
-        err().print(f"wrote {options.matrix}", style="dim", soft_wrap=True)
+        log(f"wrote {options.matrix}")
     if options.json:
         print_document(_document_of_plan_run(found, notes))
     else:
@@ -364,11 +359,6 @@ def _usual_batch(seq_len: int, gpus: int) -> int:
 
 
 def _show_of_plan_run(what: str, found: LayoutSearch, notes: list[str]) -> None:
-    console = out()
-
-    def say(text: str, style: str = "") -> None:
-        console.print(text, style=style)
-
     looked = f"{counted(found.priced, 'layout')} priced, {counted(found.dropped, 'family')} dropped unpriced"
     if not found.best:
         say(f"{what}: no layout fits; {looked}", "bold")

@@ -72,7 +72,6 @@ class Device:
     label: str | None = None
     cpu_affinity: tuple[int, ...] | None = None  # None: N/A, not printed or not readable
     numa_affinity: tuple[int, ...] | None = None
-    gpu_numa_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,14 +276,12 @@ class _Block:
             read[title] = _numbers(value)
             if read[title] is None and value not in ("", "N/A"):
                 problems.append(f"row {name}: {title} reads {value!r}")
-        numa_id = read.get("GPU NUMA ID")
         return Device(
             name=name,
             is_gpu=bool(_GPU.fullmatch(name)),
             label=legend.get(name),
             cpu_affinity=read.get("CPU Affinity"),
             numa_affinity=read.get("NUMA Affinity"),
-            gpu_numa_id=numa_id[0] if numa_id else None,
         )
 
     def _affinity(self, rest: str, cells: list[str]) -> dict[str, str] | None:

@@ -117,24 +117,13 @@ def estimate_plan(
     measure: MeasureSettings,
     usable_cores: int,
     known_ns: Mapping[str, int] | None = None,
-    train_samples: Mapping[str, int] | None = None,
 ) -> PlanEstimate:
-    """Time of running these groups.
-
-    planned: cells by id. known_ns: wall time of cells that an earlier run finished. train_samples: training samples by
-    cell id; without it the number comes from the dataset's own option ``samples``, where it has one.
-    """
+    """Time of running these groups. planned: cells by id. known_ns: wall time of cells that an earlier run finished."""
     known = known_ns or {}
-    samples = train_samples or {}
     cells = tuple(
         _measured(spec.cell_id, known[spec.cell_id])
         if spec.cell_id in known
-        else estimate_cell(
-            planned[spec.cell_id],
-            measure=measure,
-            usable_cores=usable_cores,
-            train_samples=samples.get(spec.cell_id),
-        )
+        else estimate_cell(planned[spec.cell_id], measure=measure, usable_cores=usable_cores)
         for group in groups
         for spec in group.cells
     )
@@ -151,19 +140,15 @@ def _measured(cell_id: str, duration_ns: int) -> CellEstimate:
     return CellEstimate(cell_id=cell_id, duration_ns=duration_ns, basis="measured")
 
 
-def estimate_cell(
-    cell: PlannedCell, *, measure: MeasureSettings, usable_cores: int, train_samples: int | None = None
-) -> CellEstimate:
+def estimate_cell(cell: PlannedCell, *, measure: MeasureSettings, usable_cores: int) -> CellEstimate:
     """Time of one cell, never more than its deadline."""
-    work_ns, basis = _work(cell, measure, usable_cores, train_samples)
+    work_ns, basis = _work(cell, measure, usable_cores)
     if work_ns is None or CELL_SETUP_NS + work_ns >= measure.timeout_ns:
         return CellEstimate(cell_id=cell.spec.cell_id, duration_ns=measure.timeout_ns, basis="deadline")
     return CellEstimate(cell_id=cell.spec.cell_id, duration_ns=CELL_SETUP_NS + work_ns, basis=basis)
 
 
-def _work(
-    cell: PlannedCell, measure: MeasureSettings, usable_cores: int, train_samples: int | None
-) -> tuple[int | None, str]:
+def _work(cell: PlannedCell, measure: MeasureSettings, usable_cores: int) -> tuple[int | None, str]:
     spec = cell.spec
     step_ns = slow_step_ns(cell, usable_cores=usable_cores)
     if step_ns is None:
@@ -172,7 +157,7 @@ def _work(
         # Warm-up counts against the budget when it is found by measurement, and comes on top when it is fixed.
         warmup_ns = step_ns * (measure.warmup_steps or 0)
         return round(measure.rounds * (warmup_ns + max(measure.budget_ns, LEAST_STEPS * step_ns))), "budget"
-    steps = spec.steps if spec.steps is not None else _steps_of_epochs(spec, train_samples)
+    steps = spec.steps if spec.steps is not None else _steps_of_epochs(spec)
     if steps is None:
         return None, "deadline"
     warmup_steps = AUTO_WARMUP_STEPS if measure.warmup_steps is None else measure.warmup_steps
@@ -181,8 +166,9 @@ def _work(
     return round(step_ns * (steps + warmup_steps) * measure.rounds), "arithmetic"
 
 
-def _steps_of_epochs(spec: CellSpec, train_samples: int | None) -> int | None:
-    samples = train_samples if train_samples is not None else spec.dataset_options.get("samples")
+def _steps_of_epochs(spec: CellSpec) -> int | None:
+    """Of a dataset with an option ``samples``."""
+    samples = spec.dataset_options.get("samples")
     if spec.epochs is None or not isinstance(samples, int):
         return None
     return spec.epochs * math.ceil(samples / spec.global_batch)

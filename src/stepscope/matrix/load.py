@@ -65,16 +65,14 @@ def _description(document: Document) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def load_matrix(
-    source: Path | str | Document, *, overrides: Sequence[Override] = (), catalog: Catalog = CATALOG
-) -> Matrix:
+def load_matrix(source: Path | str | Document, *, overrides: Sequence[Override] = ()) -> Matrix:
     """The matrix in a file (``Path``), of a preset (``str``) or already read, with ``--set`` changes applied, checked.
 
     All mistakes are raised together as one UsageError with file, line, column and key path of each.
     """
     document = source if isinstance(source, Document) else read_document(source)
     name = source.stem if isinstance(source, Path) else document.source.removeprefix("preset ")
-    return matrix_of(document, name=name, overrides=overrides, catalog=catalog)
+    return matrix_of(document, name=name, overrides=overrides)
 
 
 def matrix_of(
@@ -93,7 +91,7 @@ def read_document(source: Path | str) -> Document:
     return read_yaml(source)
 
 
-def digest_lookup(data_dir: Path | None, *, catalog: Catalog = CATALOG) -> Callable[[str, OptionsModel], str]:
+def digest_lookup(data_dir: Path | None) -> Callable[[str, OptionsModel], str]:
     """The ``digest_of`` of :func:`stepscope.matrix.expand.expand`: finds a dataset's files and names their content.
 
     Each dataset with the same options is looked at once. Raises DataError when files are missing or damaged.
@@ -103,7 +101,7 @@ def digest_lookup(data_dir: Path | None, *, catalog: Catalog = CATALOG) -> Calla
     def digest_of(key: str, options: OptionsModel) -> str:
         known = f"{key} {options.model_dump_json()}"
         if known not in found:
-            dataset = catalog.datasets.load(key)
+            dataset = CATALOG.datasets.load(key)
             found[known] = dataset.digest(options, dataset.locate(options, data_dir))
         return found[known]
 

@@ -278,7 +278,7 @@ def rebucketed(job: MeasuredJob, bucket_bytes: int) -> MeasuredJob:
     return replace(job, calls=tuple(sorted([*others, *buckets], key=lambda c: c.ready_ns)))
 
 
-def gradients_between(buckets: Sequence[JobCall], *, pieces: int = 16) -> tuple[Gradient, ...]:
+def gradients_between(buckets: Sequence[JobCall]) -> tuple[Gradient, ...]:
     """What buckets hold, as evenly ready from the bucket before; of the first, at the rate of the others.
 
     Empty for less than two, or where all are ready at once.
@@ -289,6 +289,7 @@ def gradients_between(buckets: Sequence[JobCall], *, pieces: int = 16) -> tuple[
     rate = (ordered[-1].ready_ns - ordered[0].ready_ns) / max(1, sum(c.size_bytes for c in ordered[1:]))
     before = max(0.0, ordered[0].ready_ns - rate * ordered[0].size_bytes)
     found: list[Gradient] = []
+    pieces = 16
     for bucket in ordered:
         for piece in range(1, pieces + 1):
             size = bucket.size_bytes * piece // pieces - bucket.size_bytes * (piece - 1) // pieces

@@ -100,9 +100,11 @@ class Remedy:
     slower: float
 
 
-def remedies(
-    prediction: StepPrediction, calibration: StepCalibration | None = None, *, at_most: int = 5
-) -> tuple[Remedy, ...]:
+REMEDIES = 5
+"""At most so many are told."""
+
+
+def remedies(prediction: StepPrediction, calibration: StepCalibration | None = None) -> tuple[Remedy, ...]:
     """Single changes, and pairs of them where no single one is cheap; those that fit, by their cost in speed."""
     cluster, layout = prediction.cluster, prediction.layout
     single = list(_changes(cluster, layout))
@@ -118,7 +120,7 @@ def remedies(
     seen: dict[Layout, Remedy] = {}
     for remedy in sorted(found, key=lambda r: r.slower):
         seen.setdefault(remedy.prediction.layout, remedy)
-    return tuple(seen.values())[:at_most]
+    return tuple(seen.values())[:REMEDIES]
 
 
 def _fitting(

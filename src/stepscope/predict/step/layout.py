@@ -332,7 +332,7 @@ def _value(key: str, text: str) -> Any:
     return text == "each" if key == "sync" else text
 
 
-def layout_text(layout: Layout, *, batch: bool = True) -> str:
+def layout_text(layout: Layout) -> str:
     """What :func:`parse_layout` reads: what differs from the defaults, dp always."""
     default = {field.name: field.default for field in fields(Layout)}
     parts = [f"dp={layout.dp}"]
@@ -340,6 +340,6 @@ def layout_text(layout: Layout, *, batch: bool = True) -> str:
         value = getattr(layout, name)
         if key not in ("dp", "gbs", "seq", "mbs") and value != default[name]:
             parts.append(f"{key}={value}")
-    parts += [f"mbs={layout.micro_batch}"] if batch else []
+    parts.append(f"mbs={layout.micro_batch}")
     parts += [f"recompute={layout.recompute}"] if layout.recompute != "none" else []
     return ",".join(parts)
