@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.matrices import CATALOG, CPU, GPUS, plan, read
 
 from stepscope.core.errors import DataError, MissingError, Unavailable, UsageError
 from stepscope.matrix import machine
-from stepscope.matrix.catalog import Catalog
-from stepscope.matrix.checked import Matrix
-from stepscope.matrix.expand import PlannedCell, cell_id, expand, identity, named
+from stepscope.matrix.expand import cell_id, expand, identity, named
 from stepscope.matrix.machine import Machine
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
 
-Plan = Callable[..., tuple[PlannedCell, ...]]
-Read = Callable[..., Matrix]
-
 PAIR = "axes: {strategy: [ddp], world_size: [2]}\n"
 
 
-def reasons(cells: tuple[PlannedCell, ...]) -> dict[tuple[str, int], str | None]:
-    return {(c.spec.strategy, c.spec.world_size): c.unsupported for c in cells}
-
-
-def test_one_rank_cells_come_first_and_the_rest_in_file_order(plan: Plan) -> None:
+def test_one_rank_cells_come_first_and_the_rest_in_file_order() -> None:
     cells = plan("axes: {strategy: [naive, ddp], world_size: [2, 1]}\ninclude: [{strategy: single, world_size: 1}]")
     assert [(c.spec.strategy, c.spec.world_size) for c in cells] == [
         ("naive", 1), ("ddp", 1), ("single", 1), ("naive", 2), ("ddp", 2),
     ]  # fmt: skip
 
 
-def test_equal_cells_are_counted_once(plan: Plan) -> None:
+def test_equal_cells_are_counted_once() -> None:
     cells = plan(
         "axes: {strategy: [naive, ddp], world_size: [2], strategy_options.static_graph: [false, true]}\n"
         "include: [{strategy: naive, world_size: 2}]"
     )
-    assert [(c.spec.strategy, c.spec.strategy_options.get("static_graph")) for c in cells] == [
-        ("naive", None),
-        ("ddp", False),
-        ("ddp", True),
-    ]
+    found = [(c.spec.strategy, c.spec.strategy_options.get("static_graph")) for c in cells]
+    assert found == [("naive", None), ("ddp", False), ("ddp", True)]
 
 
-def test_a_spec_is_complete_and_survives_the_codec(plan: Plan) -> None:
+def test_a_spec_is_complete_and_survives_the_codec() -> None:
     (cell,) = plan(PAIR, "base.env.GLOO_X=1")
     spec = cell.spec
     assert (spec.micro_batch, spec.global_batch, spec.batch_rule) == (24, 48, "global_batch")
@@ -58,7 +46,7 @@ def test_a_spec_is_complete_and_survives_the_codec(plan: Plan) -> None:
     assert [op.members for op in cell.comm_plan] == [("w3", "w2", "w1", "w0")]
 
 
-def test_the_id_says_what_it_is_and_hashes_the_identity(plan: Plan) -> None:
+def test_the_id_says_what_it_is_and_hashes_the_identity() -> None:
     (cell,) = plan(PAIR)
     assert cell.spec.cell_id == cell_id(cell.spec)
     assert cell.spec.cell_id.startswith("net-ddp-w2-")
@@ -73,7 +61,7 @@ def test_the_id_says_what_it_is_and_hashes_the_identity(plan: Plan) -> None:
         "launch.threads_per_rank=1", "base.strategy_options.static_graph=true", "base.num_workers=1",
     ],
 )  # fmt: skip
-def test_what_decides_a_result_changes_the_id(plan: Plan, change: str) -> None:
+def test_what_decides_a_result_changes_the_id(change: str) -> None:
     assert plan(PAIR, change)[0].spec.cell_id != plan(PAIR)[0].spec.cell_id
 
 
@@ -88,27 +76,23 @@ def test_what_decides_a_result_changes_the_id(plan: Plan, change: str) -> None:
         "base.lr=0.01",
     ],
 )
-def test_what_does_not_decide_a_result_keeps_the_id(plan: Plan, change: str) -> None:
+def test_what_does_not_decide_a_result_keeps_the_id(change: str) -> None:
     assert plan(PAIR, change)[0].spec.cell_id == plan(PAIR)[0].spec.cell_id
 
 
-def test_the_id_does_not_change_between_versions_by_accident(plan: Plan) -> None:
+def test_the_id_does_not_change_between_versions_by_accident() -> None:
     """Frozen: a new value here means that every existing run folder is measured again."""
     (cell,) = plan(PAIR)
     assert named(replace(cell.spec, data_digest="d")).cell_id == "net-ddp-w2-2e0b12c999"
 
 
-def test_gpus_and_nccl_are_taken_where_there_are_any(plan: Plan, gpus: Machine) -> None:
-    (cell,) = plan(PAIR, machine=gpus)
-    assert (cell.spec.device, cell.spec.backend) == ("cuda", "nccl")
-    (cell,) = plan(PAIR, "launch.device=cpu", machine=gpus)
-    assert (cell.spec.device, cell.spec.backend) == ("cpu", "gloo")
-    (cell,) = plan(PAIR, "launch.backend=gloo", machine=gpus)
-    assert (cell.spec.device, cell.spec.backend) == ("cuda", "gloo")
+def test_gpus_and_nccl_are_taken_where_there_are_any() -> None:
+    cells = [plan(PAIR, *change, machine=GPUS)[0] for change in ((), ("launch.device=cpu",), ("launch.backend=gloo",))]
+    assert [(c.spec.device, c.spec.backend) for c in cells] == [("cuda", "nccl"), ("cpu", "gloo"), ("cuda", "gloo")]
 
 
 @pytest.mark.parametrize("change", ["launch.device=cuda", "launch.backend=nccl"])
-def test_a_device_asked_for_and_not_there_is_missing_with_the_reason(plan: Plan, change: str) -> None:
+def test_a_device_asked_for_and_not_there_is_missing_with_the_reason(change: str) -> None:
     with pytest.raises(MissingError) as caught:
         plan(PAIR, change)
     assert change.replace("=", ": ") in caught.value.what
@@ -116,70 +100,60 @@ def test_a_device_asked_for_and_not_there_is_missing_with_the_reason(plan: Plan,
     assert caught.value.exit_code == 3
 
 
-def test_a_torch_without_the_backend_is_missing_it(plan: Plan, gpus: Machine) -> None:
+def test_a_torch_without_the_backend_is_missing_it() -> None:
     with pytest.raises(MissingError, match="no nccl"):
-        plan(PAIR, "launch.backend=nccl", machine=replace(gpus, nccl=False))
+        plan(PAIR, "launch.backend=nccl", machine=replace(GPUS, nccl=False))
 
 
-def test_more_ranks_than_gpus_is_unsupported_with_both_numbers(plan: Plan, gpus: Machine) -> None:
-    cells = plan("axes: {strategy: [ddp], world_size: [2, 4, 8]}", machine=gpus)
-    assert reasons(cells) == {
-        ("ddp", 2): None,
-        ("ddp", 4): None,
-        ("ddp", 8): "8 ranks need 8 GPUs, this machine has 4",
-    }
+def worlds(*sizes: int, strategy: str = "ddp") -> str:
+    return f"axes: {{strategy: [{strategy}], world_size: {list(sizes)}}}"
 
 
-def test_ranks_beyond_the_cores_run_unless_oversubscription_is_refused(plan: Plan, cpu: Machine) -> None:
-    text = "axes: {strategy: [ddp], world_size: [2, 4]}"
-    assert set(reasons(plan(text)).values()) == {None}
-    refused = reasons(plan(text, "launch.oversubscribe=false"))
-    assert refused[("ddp", 2)] is None
-    assert "4 ranks on 2 usable cores" in (refused[("ddp", 4)] or "")
-    lonely = plan(text, "launch.oversubscribe=false", machine=replace(cpu, usable_cores=1))
-    assert reasons(lonely)[("ddp", 2)] is None  # two ranks can always be looked at
+REFUSED: list[tuple[str, tuple[str, ...], Machine, dict[int, str | None]]] = [
+    (worlds(2, 4, 8), (), GPUS, {2: None, 4: None, 8: "8 ranks need 8 GPUs, this machine has 4"}),
+    (worlds(1, 2, strategy="single"), (), CPU, {1: None, 2: "single runs on one rank, not 2"}),
+    (worlds(2, 4), (), CPU, {2: None, 4: None}),
+    (worlds(2, 4), ("launch.oversubscribe=false",), CPU, {2: None, 4: "4 ranks on 2 usable cores"}),
+    (worlds(2), ("launch.oversubscribe=false",), replace(CPU, usable_cores=1), {2: None}),  # two can always be looked at
+    (worlds(2, 8), (), replace(GPUS, joined_world_size=8), {2: "2 ranks: the launcher started 8", 8: None}),
+    (worlds(2), ("base.accumulation=2", "base.strategy_options.static_graph=true"), CPU,
+     {2: "static_graph with accumulation"}),  # the strategy's own requirement
+    (worlds(2), ("base.network='1gbit,slow=7:10mbit'",), CPU, {2: "host 7"}),
+]  # fmt: skip
 
 
-def test_single_runs_on_one_rank_only(plan: Plan) -> None:
-    assert reasons(plan("axes: {strategy: [single], world_size: [1, 2]}")) == {
-        ("single", 1): None,
-        ("single", 2): "single runs on one rank, not 2",
-    }
+@pytest.mark.usefixtures("allow_emulation")
+@pytest.mark.parametrize(("text", "changes", "machine", "expected"), REFUSED)
+def test_what_cannot_run_here_is_unsupported_with_the_reason(
+    text: str, changes: tuple[str, ...], machine: Machine, expected: dict[int, str | None]
+) -> None:
+    cells = plan(text, *changes, machine=machine)
+    assert {cell.spec.world_size: cell.runnable for cell in cells} == {n: said is None for n, said in expected.items()}
+    for cell in cells:
+        assert (expected[cell.spec.world_size] or "") in (cell.unsupported or "")
+        assert cell.runnable or cell.comm_plan == ()
 
 
-def test_a_strategys_own_requirement_is_asked(plan: Plan) -> None:
-    (cell,) = plan(PAIR, "base.accumulation=2", "base.strategy_options.static_graph=true")
-    assert cell.unsupported == "static_graph with accumulation"
-    assert not cell.runnable
-    assert cell.comm_plan == ()
-
-
-def test_precisions_that_the_device_lacks_are_unsupported(plan: Plan, gpus: Machine) -> None:
+def test_precisions_that_the_device_lacks_are_unsupported() -> None:
     text = PAIR + "include: [{strategy: ddp, world_size: 2, axes: {precision: [tf32, amp_fp16, bf16]}}]"
     big = plan(text, "base.model.width=512", "base.global_batch=4096")
-    assert {c.spec.precision: c.runnable for c in big} == {
-        "fp32": True,
-        "tf32": False,
-        "amp_fp16": False,
-        "bf16": True,
-    }
+    assert {c.spec.precision for c in big if not c.runnable} == {"tf32", "amp_fp16"}
+    assert len(big) == 4
     small = plan(text)
     assert {c.spec.precision: c.runnable for c in small}["amp_fp16"]  # tiny shapes may test the arithmetic
-    old = plan(text, machine=replace(gpus, compute_capability="7.5"))
+    old = plan(text, machine=replace(GPUS, compute_capability="7.5"))
     assert {c.spec.precision for c in old if not c.runnable} == {"tf32", "bf16"}
 
 
 @pytest.mark.parametrize(
     ("here", "runs"), [("2.9.1+cpu", False), ("2.13.0+cu130", True), ("3.0.0", True), (None, True)]
 )
-def test_a_strategy_that_the_installed_torch_lacks_is_refused_with_the_release_that_has_it(
-    matrix: Read, cpu: Machine, catalog: Catalog, here: str | None, runs: bool
-) -> None:
-    table = {key: replace(strategy, torch="2.13") for key, strategy in (catalog.strategies.table or {}).items()}
-    newer = replace(catalog, strategies=replace(catalog.strategies, table=table))
+def test_a_strategy_that_torch_lacks_is_refused_with_the_release_that_has_it(here: str | None, runs: bool) -> None:
+    table = {key: replace(strategy, torch="2.13") for key, strategy in (CATALOG.strategies.table or {}).items()}
+    newer = replace(CATALOG, strategies=replace(CATALOG.strategies, table=table))
     (cell,) = expand(
-        matrix(PAIR, "base.precision=tf32"),
-        machine=replace(cpu, torch_version=here),
+        read(PAIR, "base.precision=tf32"),
+        machine=replace(CPU, torch_version=here),
         digest_of=lambda *_: "d",
         catalog=newer,
     )
@@ -188,19 +162,13 @@ def test_a_strategy_that_the_installed_torch_lacks_is_refused_with_the_release_t
     assert cell.unsupported == (tf32 if runs else f"{tf32}; {lacks}")
 
 
-def test_in_a_joined_world_only_its_size_runs(plan: Plan, gpus: Machine) -> None:
-    joined = replace(gpus, joined_world_size=8)
-    cells = plan("axes: {strategy: [ddp], world_size: [2, 8]}", machine=joined)
-    assert reasons(cells) == {("ddp", 2): "2 ranks: the launcher started 8", ("ddp", 8): None}
-
-
-def test_a_network_that_is_none_is_refused_with_the_way_to_write_it(plan: Plan) -> None:
+def test_a_network_that_is_none_is_refused_with_the_way_to_write_it() -> None:
     with pytest.raises(UsageError, match="'slow' is not an emulated network"):
         plan(PAIR, "base.network=slow")
 
 
 @pytest.mark.usefixtures("allow_emulation")
-def test_one_network_has_one_text_however_it_was_written(plan: Plan) -> None:
+def test_one_network_has_one_text_however_it_was_written() -> None:
     (one,) = plan(PAIR, "base.network='1000mbit:2'")
     (two,) = plan(PAIR, "base.network='1gbit:2'")
     assert one.spec.network == "1gbit:2"
@@ -208,21 +176,13 @@ def test_one_network_has_one_text_however_it_was_written(plan: Plan) -> None:
     assert one.runnable
 
 
-def test_a_network_that_cannot_be_made_here_is_unsupported_with_the_reason(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_that_cannot_be_made_here_is_unsupported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_emulation", lambda _: Unavailable("no ip command"))
     (cell,) = plan(PAIR, "base.network='1gbit:2'")
     assert cell.unsupported == "network 1gbit:2: no ip command"
 
 
-@pytest.mark.usefixtures("allow_emulation")
-def test_a_slow_host_that_is_not_there_is_unsupported(plan: Plan) -> None:
-    (cell,) = plan(PAIR, "base.network='1gbit,slow=7:10mbit'")
-    assert "host 7" in (cell.unsupported or "")
-
-
-def test_bucket_sizes_that_realise_the_same_buckets_are_measured_once(plan: Plan) -> None:
+def test_bucket_sizes_that_realise_the_same_buckets_are_measured_once() -> None:
     text = "axes: {strategy: [naive, ddp], world_size: [2], strategy_options.bucket_cap_mb: [1, 2, 4, 8, 25]}"
     cells = [c for c in plan(text) if c.spec.strategy == "ddp"]
     kept = [c.spec.strategy_options["bucket_cap_mb"] for c in cells if c.runnable]
@@ -232,54 +192,56 @@ def test_bucket_sizes_that_realise_the_same_buckets_are_measured_once(plan: Plan
     assert all(c.runnable for c in plan(text, "equal_buckets=each"))
 
 
-def test_equal_buckets_of_different_cells_are_both_measured(plan: Plan) -> None:
+def test_equal_buckets_of_different_cells_are_both_measured() -> None:
     text = "axes: {strategy: [ddp], world_size: [2, 3], lr: [0.1, 0.2], strategy_options.bucket_cap_mb: [8, 25]}"
     assert sum(c.runnable for c in plan(text)) == 4
 
 
-def test_the_digest_of_the_data_is_part_of_the_identity(matrix: Read, cpu: Machine, catalog: Catalog) -> None:
-    read = matrix(PAIR)
-    ids = {expand(read, machine=cpu, digest_of=lambda *_, d=d: d, catalog=catalog)[0].spec.cell_id for d in ("a", "b")}
+def test_the_digest_of_the_data_is_part_of_the_identity() -> None:
+    ids = {
+        expand(read(PAIR), machine=CPU, digest_of=lambda *_, d=d: d, catalog=CATALOG)[0].spec.cell_id
+        for d in ("a", "b")
+    }
     assert len(ids) == 2
 
 
-def test_unreadable_data_stops_the_expansion(matrix: Read, cpu: Machine, catalog: Catalog) -> None:
+def test_unreadable_data_stops_the_expansion() -> None:
     def missing(key: str, options: object) -> str:
         del options
         raise DataError(f"{key}: no file")
 
     with pytest.raises(DataError, match="noise: no file"):
-        expand(matrix(PAIR), machine=cpu, digest_of=missing, catalog=catalog)
+        expand(read(PAIR), machine=CPU, digest_of=missing, catalog=CATALOG)
 
 
-def test_data_that_does_not_fit_is_found_when_the_file_is_read(matrix: Read) -> None:
+def test_data_that_does_not_fit_is_found_when_the_file_is_read() -> None:
     with pytest.raises(UsageError, match=r"base.dataset: thirteen does not fit; use another number"):
-        matrix(PAIR, "base.dataset_options.samples=13")
+        read(PAIR, "base.dataset_options.samples=13")
 
 
-def test_a_mesh_gives_the_ranks_and_a_batch_is_of_its_data_shards(plan: Plan) -> None:
+def test_a_mesh_gives_the_ranks_and_a_batch_is_of_its_data_shards() -> None:
     (cell,) = plan("axes: {strategy: [ddp], mesh: [{tp: 2, dp: 2}]}\n")
     assert (cell.spec.world_size, cell.spec.mesh, cell.spec.micro_batch) == (4, {"dp": 2, "tp": 2}, 24)
     assert cell.unsupported == "ddp has no mesh dimension tp: it takes dp"
 
 
-def test_a_mesh_of_data_parallel_ranks_is_the_cell_without_one(plan: Plan) -> None:
+def test_a_mesh_of_data_parallel_ranks_is_the_cell_without_one() -> None:
     same = plan("axes: {strategy: [ddp], world_size: [2], mesh: [{dp: 2}, null, {}, {dp: 2, tp: 1}]}\n")
     assert [cell.spec.mesh for cell in same] == [{}]
     assert "mesh" not in identity(same[0].spec)
 
 
-def test_a_mesh_of_other_ranks_is_refused_where_it_is_written(matrix: Read) -> None:
+def test_a_mesh_of_other_ranks_is_refused_where_it_is_written() -> None:
     with pytest.raises(
         UsageError, match=r"axes.mesh\[1\]: dp 2 x tp 2 = 4 ranks, and world_size is 2: use dp 1 or world"
     ):
-        matrix("axes: {strategy: [ddp], world_size: [2], mesh: [{dp: 2}, {dp: 2, tp: 2}]}\n")
+        read("axes: {strategy: [ddp], world_size: [2], mesh: [{dp: 2}, {dp: 2, tp: 2}]}\n")
 
 
 TWO_WORLDS = "axes: {strategy: [ddp], world_size: [2, 4]}\n"
 
 
-def test_faults_are_part_of_what_a_cell_is_and_a_cell_without_keeps_its_id(plan: Plan) -> None:
+def test_faults_are_part_of_what_a_cell_is_and_a_cell_without_keeps_its_id() -> None:
     (plain,) = plan(PAIR)
     (slow,) = plan(PAIR, "base.inject='slow_rank=1:30.0%'")
     assert slow.spec.inject == "slow_rank=1:30%"
@@ -287,7 +249,7 @@ def test_faults_are_part_of_what_a_cell_is_and_a_cell_without_keeps_its_id(plan:
     assert "inject" not in identity(plain.spec)
 
 
-def test_a_slow_rank_concerns_the_cells_that_have_it(plan: Plan) -> None:
+def test_a_slow_rank_concerns_the_cells_that_have_it() -> None:
     cells = plan(TWO_WORLDS, "base.inject='slow_rank=3:5ms'")
     assert {c.spec.world_size: c.spec.inject for c in cells} == {2: None, 4: "slow_rank=3:5ms"}
     cells = plan(TWO_WORLDS, "base.inject='slow_rank=3:5ms,loader=2ms'")
@@ -304,7 +266,7 @@ def test_a_slow_rank_concerns_the_cells_that_have_it(plan: Plan) -> None:
         ("slow", "is not a planted fault"),
     ],
 )
-def test_a_fault_that_cannot_be_planted_is_refused_where_it_is_written(plan: Plan, fault: str, words: str) -> None:
+def test_a_fault_that_cannot_be_planted_is_refused_where_it_is_written(fault: str, words: str) -> None:
     with pytest.raises(UsageError) as error:
         plan(TWO_WORLDS, f"base.inject={fault}")
     assert words in str(error.value)

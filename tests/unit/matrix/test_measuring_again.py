@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
+from tests.matrices import plan
 from tests.unit.matrix.test_run_folder import HERE
 
-from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.kinds import BENCH
 from stepscope.matrix.resume import plan_resume
 from stepscope.matrix.run_folder import read_statuses
@@ -17,10 +16,8 @@ from stepscope.records.cell import CellStatus, MeasureSettings
 from stepscope.store.layout import RunLayout
 from stepscope.store.writer import write_bytes, write_record
 
-Plan = Callable[..., tuple[PlannedCell, ...]]
 
-
-def test_interrupted_before_its_turn_a_cell_keeps_its_result(plan: Plan, tmp_path: Path) -> None:
+def test_interrupted_before_its_turn_a_cell_keeps_its_result(tmp_path: Path) -> None:
     cells = plan("axes: {strategy: [naive, ddp], world_size: [2]}")
     layout = RunLayout(tmp_path)
     waiting, started = (cell.spec for cell in cells)

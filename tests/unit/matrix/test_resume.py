@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import get_args
 
 import pytest
+from tests.matrices import GPUS, plan
 
 from stepscope.core.errors import UsageError
 from stepscope.matrix.expand import PlannedCell
-from stepscope.matrix.machine import Machine
 from stepscope.matrix.resume import Resume, backstop, cells_to_rerun, needs_at_least, plan_resume
 from stepscope.records.cell import CellStatus
 from stepscope.records.nouns import Status
 
-Plan = Callable[..., tuple[PlannedCell, ...]]
-
 TWO = "axes: {strategy: [naive, ddp], world_size: [2]}"
 
 
-def resumed(
-    plan: Plan, status: Status, *, reason: str | None = None, rerun: tuple[str, ...] = ()
-) -> Resume[PlannedCell]:
+def resumed(status: Status, *, reason: str | None = None, rerun: tuple[str, ...] = ()) -> Resume[PlannedCell]:
     cells = plan(TWO)
     left = CellStatus(cell_id=cells[0].spec.cell_id, status=status, reason=reason)
     statuses = {left.cell_id: left, "gone-x": left}
@@ -29,31 +24,24 @@ def resumed(
     return plan_resume(cells, {cell_id: status for cell_id, status in statuses.items() if cell_id not in again})
 
 
-@pytest.mark.parametrize("status", ["ok", "oom", "host_oom"])
-def test_results_are_kept(plan: Plan, status: Status) -> None:
-    found = resumed(plan, status)
-    assert [c.spec.strategy for c in found.kept] == ["naive"]
-    assert [c.spec.strategy for c in found.run] == ["ddp"]
+def test_results_are_kept_and_what_failed_by_accident_or_is_asked_for_runs_again() -> None:
+    found = resumed("ok")
+    assert [[c.spec.strategy for c in cells] for cells in (found.kept, found.run)] == [["naive"], ["ddp"]]
+    runs_again = {status for status in get_args(Status) if len(resumed(status).run) == 2}
+    kept = {status for status in get_args(Status) if len(resumed(status).kept) == 1}
+    assert runs_again >= {"error", "killed", "timeout", "interrupted"}
+    assert kept >= {"ok", "oom", "host_oom"}
+    assert runs_again | kept == set(get_args(Status)), "every status is decided"
+    assert {status for status in ("ok", "oom", "host_oom") if resumed(status, rerun=("failed",)).kept} == {"ok"}
 
 
-@pytest.mark.parametrize("status", ["error", "killed", "timeout", "interrupted"])
-def test_what_failed_by_accident_runs_again(plan: Plan, status: Status) -> None:
-    assert len(resumed(plan, status).run) == 2
-
-
-@pytest.mark.parametrize("status", ["oom", "host_oom"])
-def test_memory_is_tried_again_only_when_asked(plan: Plan, status: Status) -> None:
-    assert len(resumed(plan, status, rerun=("failed",)).run) == 2
-    assert len(resumed(plan, "ok", rerun=("failed",)).kept) == 1
-
-
-def test_a_cell_skipped_after_an_oom_stays_skipped_until_asked(plan: Plan) -> None:
+def test_a_cell_skipped_after_an_oom_stays_skipped_until_asked() -> None:
     reason = "oom_backstop of net-x"
-    assert len(resumed(plan, "skipped", reason=reason).kept) == 1
-    assert len(resumed(plan, "skipped", reason=reason, rerun=("failed",)).run) == 2
+    assert len(resumed("skipped", reason=reason).kept) == 1
+    assert len(resumed("skipped", reason=reason, rerun=("failed",)).run) == 2
 
 
-def test_chosen_cells_run_once_more_by_id_by_a_part_of_it_or_as_baselines(plan: Plan) -> None:
+def test_chosen_cells_run_once_more_by_id_by_a_part_of_it_or_as_baselines() -> None:
     cells = plan("axes: {strategy: [single, ddp], world_size: [1, 2]}\nexclude: [{strategy: single, world_size: 2}]")
     statuses = {c.spec.cell_id: CellStatus(cell_id=c.spec.cell_id, status="ok") for c in cells}
     ids = {(c.spec.strategy, c.spec.world_size): c.spec.cell_id for c in cells}
@@ -73,14 +61,8 @@ def test_chosen_cells_run_once_more_by_id_by_a_part_of_it_or_as_baselines(plan: 
             chosen(word)
 
 
-def test_every_status_is_decided(plan: Plan) -> None:
-    for status in get_args(Status):
-        found = resumed(plan, status)
-        assert len(found.run) + len(found.kept) == 2
-
-
-def test_an_unsupported_cell_runs_once_the_machine_can(plan: Plan, gpus: Machine) -> None:
-    cells = plan("axes: {strategy: [ddp], world_size: [4, 8]}", machine=gpus)
+def test_an_unsupported_cell_runs_once_the_machine_can() -> None:
+    cells = plan("axes: {strategy: [ddp], world_size: [4, 8]}", machine=GPUS)
     statuses = {c.spec.cell_id: CellStatus(cell_id=c.spec.cell_id, status="unsupported") for c in cells}
     found = plan_resume(cells, statuses)
     assert [c.spec.world_size for c in found.run] == [4]
@@ -89,7 +71,7 @@ def test_an_unsupported_cell_runs_once_the_machine_can(plan: Plan, gpus: Machine
     assert [c.spec.world_size for c in fresh.unsupported] == [8]
 
 
-def test_cells_with_the_same_buckets_are_recorded_and_not_run(plan: Plan) -> None:
+def test_cells_with_the_same_buckets_are_recorded_and_not_run() -> None:
     cells = plan("axes: {strategy: [ddp], world_size: [2], strategy_options.bucket_cap_mb: [8, 25]}")
     found = plan_resume(cells, {})
     assert (len(found.run), len(found.skipped)) == (1, 1)
@@ -108,7 +90,7 @@ def test_cells_with_the_same_buckets_are_recorded_and_not_run(plan: Plan) -> Non
 GROWING = "axes: {strategy: [ddp], world_size: [2], model.width: [8, 16, 32], micro_batch: [4, 8]}"
 
 
-def test_after_an_oom_only_cells_that_need_more_are_skipped(plan: Plan) -> None:
+def test_after_an_oom_only_cells_that_need_more_are_skipped() -> None:
     cells = plan(GROWING, "base.global_batch=null")
     failed = next(c for c in cells if c.spec.model["width"] == 16 and c.spec.micro_batch == 4)
     found = backstop(failed, cells)
@@ -117,42 +99,24 @@ def test_after_an_oom_only_cells_that_need_more_are_skipped(plan: Plan) -> None:
     assert set(found.values()) == {f"oom_backstop of {failed.spec.cell_id}"}
 
 
+ONE = "axes: {strategy: [ddp], world_size: [2]}"
+
+
 @pytest.mark.parametrize(
-    ("change", "skipped"),
+    ("before", "change", "skipped"),
     [
-        ("base.seed=2", True),
-        ("base.lr=0.5", True),
-        ("base.momentum=0.9", True),
-        ("base.optimizer=adam", True),
-        ("base.model.depth=5", True),
-        ("base.model.depth=3", False),
-        ("base.precision=bf16", False),
-        ("base.global_batch=96", True),
-        ("base.global_batch=24", False),
-        ("axes.world_size=[3]", False),
-        ("axes.strategy=[naive]", False),
-        ("base.strategy_options.static_graph=true", False),
-        ("base.env.A=1", False),
-        ("base.num_workers=2", False),
-        ("base.accumulation=2", False),
+        *(((), (change,), True) for change in (
+            "base.seed=2", "base.lr=0.5", "base.momentum=0.9", "base.optimizer=adam", "base.model.depth=5",
+            "base.global_batch=96")),
+        *(((), (change,), False) for change in (
+            "base.model.depth=3", "base.precision=bf16", "base.global_batch=24", "axes.world_size=[3]",
+            "axes.strategy=[naive]", "base.strategy_options.static_graph=true", "base.env.A=1", "base.num_workers=2",
+            "base.accumulation=2")),
+        (("base.optimizer=adam",), ("base.momentum=0.9",), False),  # less optimizer state
+        (("base.model.size=base",), ("base.model.size=large", "base.model.width=9"), True),  # its facts count
+        (("base.model.size=base",), ("base.model.size=large", "base.model.width=7"), False),
     ],
-)
-def test_what_is_not_provably_larger_is_tried(plan: Plan, change: str, skipped: bool) -> None:
-    (failed,) = plan("axes: {strategy: [ddp], world_size: [2]}")
-    (other,) = plan("axes: {strategy: [ddp], world_size: [2]}", change)
+)  # fmt: skip
+def test_what_is_not_provably_larger_is_tried(before: tuple[str, ...], change: tuple[str, ...], skipped: bool) -> None:
+    (failed,), (other,) = plan(ONE, *before), plan(ONE, *change)
     assert needs_at_least(other, failed) is skipped
-
-
-def test_less_optimizer_state_is_tried(plan: Plan) -> None:
-    (failed,) = plan("axes: {strategy: [ddp], world_size: [2]}", "base.optimizer=adam")
-    (other,) = plan("axes: {strategy: [ddp], world_size: [2]}", "base.momentum=0.9")
-    assert not needs_at_least(other, failed)
-
-
-def test_a_named_size_counts_by_its_facts(plan: Plan) -> None:
-    text = "axes: {strategy: [ddp], world_size: [2]}"
-    (failed,) = plan(text, "base.model.size=base")
-    (larger,) = plan(text, "base.model.size=large", "base.model.width=9")
-    (smaller,) = plan(text, "base.model.size=large", "base.model.width=7")
-    assert needs_at_least(larger, failed)
-    assert not needs_at_least(smaller, failed)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from tests.unit.matrix_file.test_matrix import BASE, refused
-
-from stepscope.matrix.checked import Matrix
-
-Build = Callable[..., Matrix]
+from tests.matrix_files import build, refused
+from tests.unit.matrix_file.test_matrix import BASE
 
 SECTIONED = (
     BASE
@@ -22,21 +17,21 @@ include:
 )
 
 
-def test_sections_are_those_of_the_includes_in_file_order_and_the_sweep_comes_first(build: Build) -> None:
+def test_sections_are_those_of_the_includes_in_file_order_and_the_sweep_comes_first() -> None:
     matrix = build(SECTIONED)
     assert matrix.sections == ("speed", "growth")
     assert [cell.sections for cell in matrix.cells] == [("speed", "growth"), ("growth",), ("growth",), ()]
     assert build(SECTIONED + "comm: {ops: all_reduce}").sections == ("comm", "speed", "growth")
 
 
-def test_a_sweep_alone_makes_no_sections(build: Build) -> None:
+def test_a_sweep_alone_makes_no_sections() -> None:
     matrix = build(BASE + "axes: {strategy: [ddp], world_size: [2]}\ncomm: {ops: all_reduce, budget_s: 0.5}")
     assert matrix.sections == ()
     assert matrix.comm is not None
     assert (matrix.comm.ops, matrix.comm.budget_s, matrix.comm.pairs) == ("all_reduce", 0.5, False)
 
 
-def test_a_section_is_no_key_of_a_cell(build: Build) -> None:
+def test_a_section_is_no_key_of_a_cell() -> None:
     plain = build(SECTIONED.replace("section: growth, ", ""))
     assert [cell.settings for cell in plain.cells] == [cell.settings for cell in build(SECTIONED).cells]
 
@@ -51,12 +46,12 @@ def test_a_section_is_no_key_of_a_cell(build: Build) -> None:
         (SECTIONED + "comm: {budget_s: 0}", "comm.budget_s"),
     ],
 )
-def test_a_mistake_is_said_at_its_place(build: Build, text: str, path: str) -> None:
-    (line,) = refused(build, text)
+def test_a_mistake_is_said_at_its_place(text: str, path: str) -> None:
+    (line,) = refused(text)
     assert path in line
 
 
-def test_the_sweep_can_be_changed_from_the_command_line(build: Build) -> None:
+def test_the_sweep_can_be_changed_from_the_command_line() -> None:
     matrix = build(SECTIONED + "comm: {ops: all_reduce}", "comm.sizes=1K:4K:2", "comm.pairs=true")
     assert matrix.comm is not None
     assert (matrix.comm.sizes, matrix.comm.pairs) == ("1K:4K:2", True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -93,15 +92,15 @@ CATALOG = Catalog(
     datasets=Registry("tests", "DATASET", "dataset", table=DATASETS),
 )
 
-Build = Callable[..., Matrix]
 
-
-@pytest.fixture
-def build() -> Build:
+def build(text: str, *overrides: Override) -> Matrix:
     """Text and overrides to a checked matrix."""
+    document = apply_overrides(parse_yaml(text, source="m.yaml"), overrides)
+    return build_matrix(document, CATALOG, name="m")
 
-    def build(text: str, *overrides: Override) -> Matrix:
-        document = apply_overrides(parse_yaml(text, source="m.yaml"), overrides)
-        return build_matrix(document, CATALOG, name="m")
 
-    return build
+def refused(text: str, *overrides: Override) -> list[str]:
+    """What is wrong with it, a line each."""
+    with pytest.raises(UsageError) as caught:
+        build(text, *overrides)
+    return [line.strip() for line in caught.value.what.splitlines()[1:]]
