@@ -15,12 +15,7 @@ SIZES = tuple(1024 * 4**i for i in range(9))
 """1 KiB to 64 MiB."""
 
 MACHINE = CalibratedMachine(
-    hosts=("node1",),
-    cpu_model="A CPU",
-    usable_cores=8,
-    gpus=(),
-    torch_version="2.13.0",
-    backend_version=None,
+    hosts=("node1",), cpu_model="A CPU", usable_cores=8, gpus=(), torch_version="2.13.0", backend_version=None
 )
 
 _UNKNOWN: dict[str, Any] = {

@@ -12,15 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepscope.collectives import REGISTRY
-from stepscope.records.calibration import (
-    CalibratedMachine,
-    Calibration,
-    CollectiveFit,
-    Curve,
-    Knot,
-    Line,
-    SizeError,
-)
+from stepscope.records.calibration import CalibratedMachine, Calibration, CollectiveFit, Curve, Knot, Line, SizeError
 from stepscope.records.comm import CommRow
 
 KIB, MIB = 2**10, 2**20
@@ -61,12 +53,7 @@ def collective(size_bytes: int, us: float, **changes: Any) -> CommRow:
 
 
 def sweep(
-    op: str = "all_reduce",
-    *,
-    sizes: Sequence[int] = SIZES,
-    alpha_us: float = 50.0,
-    rate: float = 2e9,
-    **changes: Any,
+    op: str = "all_reduce", *, sizes: Sequence[int] = SIZES, alpha_us: float = 50.0, rate: float = 2e9, **changes: Any
 ) -> list[CommRow]:
     """A sweep over sizes whose time is ``alpha_us`` + size / ``rate`` (bytes/s)."""
     reduces = REGISTRY.load(op).reduces
@@ -118,10 +105,7 @@ def fit(rows: Sequence[CommRow], *, alpha_us: float, rate: float, wiggle: float 
             knots.append(Knot(size_bytes=r.size_bytes, time_ns=r.time_ns_median * off))
         errors.append(
             SizeError(
-                size_bytes=r.size_bytes,
-                measured_ns=r.time_ns_median,
-                line_ns=line,
-                curve_ns=r.time_ns_median * off,
+                size_bytes=r.size_bytes, measured_ns=r.time_ns_median, line_ns=line, curve_ns=r.time_ns_median * off
             )
         )
     line_errors = [abs(e.line_ns / e.measured_ns - 1) for e in errors]

@@ -69,10 +69,7 @@ def server(count: int = 4, *, cell: str = "NV18", **changes: Any) -> Environment
     rows = [[" X " if i == j else cell for j in range(count)] for i in range(count)]
     lines = ["\t" + "\t".join(names) + "\tCPU Affinity\tNUMA Affinity"]
     lines += ["\t".join([name, *row, "0-63", "0"]) for name, row in zip(names, rows, strict=True)]
-    nics = (
-        *laptop().nics,
-        NicFact(name="mlx5_0", kind="infiniband", speed_bits_per_s=400 * 10**9, up=True, rdma=True),
-    )
+    nics = (*laptop().nics, NicFact(name="mlx5_0", kind="infiniband", speed_bits_per_s=400 * 10**9, up=True, rdma=True))
     return laptop(
         **{
             "host": "node1", "logical_cores": 16 * count, "usable_cores": 16 * count, "torch": cuda_torch(count),

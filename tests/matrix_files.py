@@ -82,10 +82,7 @@ WORKLOADS = {
     "reader": _workload("reader", Reader, "tokens", "ce"),
 }
 STRATEGIES = {key: _strategy(key, kind) for key, kind in (("single", Nothing), ("naive", Flat), ("ddp", Buckets))}
-DATASETS = {
-    "noise": _dataset("noise", Noise, lambda _, needs: needs),
-    "digits": _dataset("digits", Nothing, _resolve),
-}
+DATASETS = {"noise": _dataset("noise", Noise, lambda _, needs: needs), "digits": _dataset("digits", Nothing, _resolve)}
 CATALOG = Catalog(
     workloads=Registry("tests", "WORKLOAD", "workload", table=WORKLOADS),
     strategies=Registry("tests", "STRATEGY", "strategy", table=STRATEGIES),

@@ -84,8 +84,7 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
 
     @app.callback(invoke_without_command=True)
     def root(
-        context: typer.Context,
-        version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+        context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
     ) -> None:
         if version:
             print(f"stepscope {__version__}")

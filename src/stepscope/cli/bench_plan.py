@@ -64,9 +64,7 @@ def print_presets(*, json: bool) -> int:
     width = max(len(p.name) for p in presets)
     for preset in presets:
         say(f"{preset.name:<{width}}  {preset.description}")
-    out().print(
-        "\nrun one:  stepscope bench --preset NAME      see it:  stepscope bench --preset NAME --show",
-    )
+    out().print("\nrun one:  stepscope bench --preset NAME      see it:  stepscope bench --preset NAME --show")
     return 0
 
 

@@ -81,11 +81,7 @@ def model_matrix(options: Bench) -> Document:
     ]
     if not parts:
         raise UsageError(f"{', '.join(strategies)} cannot run on {', '.join(map(str, ranks))} ranks")
-    base: dict[str, object] = {
-        "workload": key,
-        "micro_batch": options.batch or BATCH,
-        "steps": "auto",
-    }
+    base: dict[str, object] = {"workload": key, "micro_batch": options.batch or BATCH, "steps": "auto"}
     if options.input is not None:
         base["dataset_options"] = {"input": options.input}
     document = {"version": 1, "base": base, "include": parts, "measure": {"budget_s": BUDGET_S}}

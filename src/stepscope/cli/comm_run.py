@@ -81,9 +81,7 @@ def comm_request(options: Comm) -> CommRequest:
         dtypes=listed(options.dtype),
         reduce_ops=listed(options.reduce_op),
         places=choice(
-            "--in-place",
-            options.in_place,
-            {"auto": None, "no": (False,), "yes": (True,), "both": (False, True)},
+            "--in-place", options.in_place, {"auto": None, "no": (False,), "yes": (True,), "both": (False, True)}
         ),
         modes=tuple(dict.fromkeys(parse_mode(text) for text in listed(options.mode))),
         patterns=listed(options.pattern),
@@ -91,10 +89,7 @@ def comm_request(options: Comm) -> CommRequest:
         pacing=choice(
             "--pacing",
             options.pacing,
-            cast(
-                dict[str, Pacing | None],
-                {"auto": None, "barrier": "barrier", "back-to-back": "back_to_back"},
-            ),
+            cast(dict[str, Pacing | None], {"auto": None, "barrier": "barrier", "back-to-back": "back_to_back"}),
         ),
         env=parse_env(options.env),
         network=options.emulate_network,
@@ -124,8 +119,7 @@ def launch_settings(options: Comm) -> LaunchSettings:
     backend = choice("--backend", options.backend, {name: name for name in ("auto", "gloo", "nccl")})
     device = choice("--device", options.device, {name: name for name in ("auto", "cpu", "cuda")})
     return LaunchSettings(
-        backend=cast(Literal["auto", "gloo", "nccl"], backend),
-        device=cast(Literal["auto", "cpu", "cuda"], device),
+        backend=cast(Literal["auto", "gloo", "nccl"], backend), device=cast(Literal["auto", "cpu", "cuda"], device)
     )
 
 
@@ -231,10 +225,7 @@ def _debug_variables(layout: RunLayout, measure: CommMeasure) -> dict[str, str]:
     if measure.nccl_debug is None:
         return {}
     make_dir(layout.nccl_debug)  # NCCL does not make it, and writes to stdout where it is missing
-    variables = {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_FILE": str(layout.nccl_debug.resolve() / "%h-%p.log"),
-    }
+    variables = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(layout.nccl_debug.resolve() / "%h-%p.log")}
     return variables | {"NCCL_DEBUG_SUBSYS": measure.nccl_debug or NCCL_SUBSYSTEMS}
 
 

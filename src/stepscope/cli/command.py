@@ -193,10 +193,7 @@ class Command:
                 default = default or None
             parameters.append(
                 inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=default,
-                    annotation=Annotated[kind, said.for_typer()],
+                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, said.for_typer()]
                 )
             )
         called.__doc__ = self.options.__doc__

@@ -57,8 +57,7 @@ def run(options: Diagnose) -> int:
         return 0
     if not options.paths:
         raise UsageError(
-            "diagnose needs a path",
-            fix="stepscope diagnose RUN, a folder of traces, or results of another tool",
+            "diagnose needs a path", fix="stepscope diagnose RUN, a folder of traces, or results of another tool"
         )
     chosen = None if options.rules is None else _chosen(options.rules)
     names = sorted(rule_names())

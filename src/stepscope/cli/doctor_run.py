@@ -56,8 +56,7 @@ def run(options: Doctor) -> int:
     broken = [verdict.title for verdict in verdicts if verdict.outcome.status == "fail"]
     if options.strict and broken:
         raise CheckFailed(
-            f"{tally(verdicts)['fail']} failed: {', '.join(broken)}",
-            fix="follow the fix lines above, or drop --strict",
+            f"{tally(verdicts)['fail']} failed: {', '.join(broken)}", fix="follow the fix lines above, or drop --strict"
         )
     return 0
 

@@ -57,10 +57,7 @@ def run(options: Predict) -> int:
                 fix="stepscope comm -o RUN, stepscope calibrate RUN, then --calib RUN/calib.json",
             )
         return predict_buckets(
-            options.buckets,
-            calibration=read_calibration(options.calib),
-            cell_id=options.cell,
-            json=options.json,
+            options.buckets, calibration=read_calibration(options.calib), cell_id=options.cell, json=options.json
         )
     if options.collective is None:
         raise UsageError(

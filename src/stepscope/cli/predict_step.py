@@ -187,10 +187,7 @@ def _draw(
         unit="tokens/s",
         points=tuple(
             predicted_step.ScalePoint(
-                gpus=p.layout.gpus,
-                value=p.tokens_per_s,
-                low=p.low_tokens_per_s,
-                high=p.high_tokens_per_s,
+                gpus=p.layout.gpus, value=p.tokens_per_s, low=p.low_tokens_per_s, high=p.high_tokens_per_s
             )
             for p in predictions
         )

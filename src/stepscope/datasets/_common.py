@@ -172,8 +172,7 @@ LABELLED = ("train_x", "train_y", "test_x", "test_y")
 def labelled(arrays: Arrays) -> Prepared:
     """The data set in arrays called as in ``LABELLED``."""
     return Prepared(
-        train=Split(x=arrays["train_x"], y=arrays["train_y"]),
-        test=Split(x=arrays["test_x"], y=arrays["test_y"]),
+        train=Split(x=arrays["train_x"], y=arrays["train_y"]), test=Split(x=arrays["test_x"], y=arrays["test_y"])
     )
 
 

@@ -165,9 +165,7 @@ def fetch(sources: Sequence[PublicFile], folder: Path) -> None:
                 _fetch_one(source, target)
     except OSError as error:
         raise MissingError(
-            f"cannot write to {folder}",
-            why=error.strerror or str(error),
-            fix="choose another folder with --data-dir",
+            f"cannot write to {folder}", why=error.strerror or str(error), fix="choose another folder with --data-dir"
         ) from error
 
 

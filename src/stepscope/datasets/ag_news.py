@@ -18,10 +18,7 @@ KEY = "ag_news"
 NUM_CLASSES = 4
 COLUMNS = 3
 
-_ROLES = {
-    "train": ["train.csv", "train.csv.gz", "train_*.csv", "train_*.csv.gz"],
-    "test": ["test.csv", "test.csv.gz"],
-}
+_ROLES = {"train": ["train.csv", "train.csv.gz", "train_*.csv", "train_*.csv.gz"], "test": ["test.csv", "test.csv.gz"]}
 _URL = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/"
 _SOURCES = [
     _files.PublicFile(name="train.csv", url=_URL + "train.csv", md5="b1a00f826fdfbd249f79597b59e1dc12"),
@@ -46,9 +43,7 @@ def _read(path: Path) -> Texts:
         for row in rows:
             if len(row) != COLUMNS:
                 raise _files.damaged(
-                    path,
-                    expected=f"{COLUMNS} columns in every row",
-                    found=f"{len(row)} in line {rows.line_num}",
+                    path, expected=f"{COLUMNS} columns in every row", found=f"{len(row)} in line {rows.line_num}"
                 )
             if row[0] not in _CLASSES:
                 raise _files.damaged(

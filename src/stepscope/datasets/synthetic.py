@@ -37,14 +37,11 @@ _TEACHER_ROWS = 4096  # at a time
 class Options(OptionsModel):
     samples: int = Field(default=65536, ge=1, description="training rows")
     test_samples: int | None = Field(
-        default=None,
-        ge=0,
-        description="rows to test on; 0 for random labels, else an eighth of samples, at most 4096",
+        default=None, ge=0, description="rows to test on; 0 for random labels, else an eighth of samples, at most 4096"
     )
     seed: int = Field(default=0, ge=0, description="of the data; the training seed does not change it")
     labels: Literal["random", "teacher"] = Field(
-        default="random",
-        description="teacher: labels follow from the inputs, so that there is something to learn",
+        default="random", description="teacher: labels follow from the inputs, so that there is something to learn"
     )
 
 
@@ -52,9 +49,7 @@ def resolve(options: Options, needs: InputNeeds) -> InputNeeds:  # noqa: ARG001
     """Takes any needs; what the workload leaves open gets MNIST's shape (features) or 4 classes (tokens)."""
     if needs.kind == "features":
         return replace(
-            needs,
-            num_features=needs.num_features or NUM_FEATURES,
-            num_classes=needs.num_classes or NUM_CLASSES,
+            needs, num_features=needs.num_features or NUM_FEATURES, num_classes=needs.num_classes or NUM_CLASSES
         )
     if needs.kind == "tokens":
         return replace(needs, num_classes=needs.num_classes or TEXT_CLASSES)

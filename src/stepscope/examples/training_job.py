@@ -62,13 +62,7 @@ def distributed_info(rank: int, world: int, *, backend: str, groups: Mapping[str
          "backend_config": f"cuda:{backend}", "pg_size": len(ranks), "ranks": list(ranks)}
         for name, ranks in groups.items()
     ]  # fmt: skip
-    return {
-        "backend": backend,
-        "rank": rank,
-        "world_size": world,
-        "pg_count": len(config),
-        "pg_config": config,
-    }
+    return {"backend": backend, "rank": rank, "world_size": world, "pg_count": len(config), "pg_config": config}
 
 
 def trace_text(events: Sequence[Planted], header: Mapping[str, Any], *, generation: str = "relative") -> str:

@@ -86,8 +86,7 @@ def _gpus(record: EnvironmentRecord) -> Iterable[Fact]:
         yield _missing("driver", record.unavailable.get("gpus", no_gpu_reason(record)))
         return
     yield Fact(
-        label="driver",
-        text=next((g.driver_version for g in record.gpus if g.driver_version), None) or "unknown",
+        label="driver", text=next((g.driver_version for g in record.gpus if g.driver_version), None) or "unknown"
     )
     for text, group in groupby(record.gpus, key=_gpu):
         indices = [gpu.index for gpu in group]
@@ -99,10 +98,7 @@ def _gpus(record: EnvironmentRecord) -> Iterable[Fact]:
 
 
 def _gpu(gpu: GpuFact) -> str:
-    parts = [
-        gpu.name,
-        "memory unknown" if gpu.memory_bytes is None else format_bytes_binary(gpu.memory_bytes),
-    ]
+    parts = [gpu.name, "memory unknown" if gpu.memory_bytes is None else format_bytes_binary(gpu.memory_bytes)]
     if gpu.memory_used_bytes is not None and gpu.memory_used_bytes > FREE_BYTES:
         parts[-1] += f" ({format_bytes_binary(gpu.memory_used_bytes)} in use)"
     if gpu.compute_capability:
@@ -198,8 +194,7 @@ def _launcher(record: EnvironmentRecord) -> Iterable[Fact]:
     if record.scheduling_policy is not None:
         batch = {True: "SCHED_BATCH allowed", False: "SCHED_BATCH not allowed", None: "SCHED_BATCH unknown"}
         yield Fact(
-            label="CPU scheduling",
-            text=f"SCHED_{record.scheduling_policy.upper()}, {batch[record.batch_scheduling]}",
+            label="CPU scheduling", text=f"SCHED_{record.scheduling_policy.upper()}, {batch[record.batch_scheduling]}"
         )
     yield from _variables(record, unwanted=_COMMUNICATION)
 

@@ -74,12 +74,7 @@ def links_document(topology: Topology, links_per_gpu: int | None) -> dict[str, A
 
     def pair(a: str, b: str) -> dict[str, Any]:
         link = topology.link(a, b)
-        return {
-            "a": a,
-            "b": b,
-            "kind": link.kind if link else None,
-            "nvlinks": link.nvlinks if link else None,
-        }
+        return {"a": a, "b": b, "kind": link.kind if link else None, "nvlinks": link.nvlinks if link else None}
 
     gpus, nics = topology.gpus, topology.nics
     return {

@@ -246,8 +246,7 @@ class _CellCheck:
         for key in REQUIRED_KEYS:
             if key not in plain and key not in self.file.broken_keys:
                 self._complain(
-                    key,
-                    f"missing: neither base nor this cell sets {CellSettings.model_fields[key].description}",
+                    key, f"missing: neither base nor this cell sets {CellSettings.model_fields[key].description}"
                 )
         for first, second in RIVALS:
             self._exactly_one(first, second, plain)
@@ -301,8 +300,7 @@ class _CellCheck:
         for complaint in result:
             key = f"{group}.{complaint.key}"
             self._complain(
-                key if key in self.cell.values else owner_key,
-                self._told(complaint.key, key, complaint.message),
+                key if key in self.cell.values else owner_key, self._told(complaint.key, key, complaint.message)
             )
         return None
 

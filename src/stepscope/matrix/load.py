@@ -150,12 +150,7 @@ def _base(document: Mapping[str, Any], *, open_keys: set[str]) -> dict[str, Any]
 def matrix_yaml(matrix: Matrix) -> str:
     """The resolved matrix as YAML text that the strict loader reads back to the same cells."""
     return yaml.dump(
-        resolved_matrix(matrix),
-        Dumper=_Dumper,
-        sort_keys=False,
-        default_flow_style=None,
-        allow_unicode=True,
-        width=110,
+        resolved_matrix(matrix), Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110
     )
 
 

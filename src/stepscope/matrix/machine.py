@@ -44,10 +44,7 @@ def machine_of(environment: EnvironmentRecord, *, joined_world_size: int | None 
     if torch is None:
         reason = environment.unavailable.get("torch", "torch was not checked")
         return Machine(
-            num_gpus=0,
-            usable_cores=environment.usable_cores,
-            no_gpu_reason=reason,
-            joined_world_size=joined_world_size,
+            num_gpus=0, usable_cores=environment.usable_cores, no_gpu_reason=reason, joined_world_size=joined_world_size
         )
     usable = torch.cuda_available
     return Machine(

@@ -190,8 +190,7 @@ def _check_version(reading: _Reading, top: Mapping[str, Any]) -> None:
         reading.complain((), f"version is missing: write version: {VERSION}")
     elif isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
         reading.complain(
-            ("version",),
-            f"{version} was written for a newer stepscope (this one reads {VERSION}): upgrade stepscope",
+            ("version",), f"{version} was written for a newer stepscope (this one reads {VERSION}): upgrade stepscope"
         )
     elif version is not None and (version != VERSION or isinstance(version, (bool, float))):
         reading.complain(("version",), f"expected {VERSION}, found {version!r}")

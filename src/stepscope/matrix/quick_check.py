@@ -139,10 +139,7 @@ def matrix_text(machine: Machine, ranks: int | None) -> str:
 
 
 def _verdicts(
-    cell: CellEvidence,
-    times: OwnTimes | None,
-    collective: StepCollective | None,
-    environment: EnvironmentRecord,
+    cell: CellEvidence, times: OwnTimes | None, collective: StepCollective | None, environment: EnvironmentRecord
 ) -> Iterator[CheckVerdict]:
     run, ranks = cell.run, cell.spec.world_size
     if run.status != "ok" or run.step_ns is None:
@@ -222,12 +219,7 @@ def rank_figures(found: QuickCheck, rank: int) -> dict[str, Any]:
     """Own time of a rank (ns), what it takes beyond the others, how long it waits: medians over the steps."""
     times = found.times
     assert times is not None
-    return {
-        "rank": rank,
-        "host": times.hosts[rank],
-        "device": _devices(found).get(rank),
-        **asdict(times.of_rank(rank)),
-    }
+    return {"rank": rank, "host": times.hosts[rank], "device": _devices(found).get(rank), **asdict(times.of_rank(rank))}
 
 
 def _devices(found: QuickCheck) -> dict[int, str]:

@@ -49,9 +49,7 @@ def prepare(
     if earlier is not None:
         kept = tuple(cell for cell in (*earlier.cells, *earlier.earlier_cells) if cell in others)
         run = replace(
-            run,
-            cells=(*run.cells, *kept),
-            earlier_cells=_measured(layout, earlier, other_than=(*run.cells, *others)),
+            run, cells=(*run.cells, *kept), earlier_cells=_measured(layout, earlier, other_than=(*run.cells, *others))
         )
         commands = earlier.commands or (earlier.argv,)
     run = replace(run, commands=tuple(dict.fromkeys((*commands, run.argv))))
@@ -62,13 +60,7 @@ def prepare(
 
 
 def refuse_unfit(
-    layout: RunLayout,
-    *,
-    kind: str,
-    name: str,
-    cell_ids: Sequence[str],
-    environment: EnvironmentRecord,
-    force: bool,
+    layout: RunLayout, *, kind: str, name: str, cell_ids: Sequence[str], environment: EnvironmentRecord, force: bool
 ) -> RunRecord | None:
     """The run that is in the folder already, None for a new folder.
 

@@ -148,8 +148,7 @@ def make_plan(
     """
     if data_dir is not None and data_dir.exists() and not data_dir.is_dir():
         raise UsageError(
-            f"--data-dir {data_dir} is a file, not a folder",
-            fix=f"name the folder: --data-dir {data_dir.parent}",
+            f"--data-dir {data_dir} is a file, not a folder", fix=f"name the folder: --data-dir {data_dir.parent}"
         )
     matrix = load_matrix(source, overrides=overrides)
     chosen = None if only is None else chosen_sections(matrix, only)
@@ -245,9 +244,7 @@ def outlook(
     known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again | asked}
     left = plan_resume(plan.cells, known)
     groups = group_cells(
-        (cell.spec for cell in left.run),
-        usable_cores=plan.environment.usable_cores,
-        isolate=plan.matrix.launch.isolate,
+        (cell.spec for cell in left.run), usable_cores=plan.environment.usable_cores, isolate=plan.matrix.launch.isolate
     )
     expected = estimate_plan(
         groups,

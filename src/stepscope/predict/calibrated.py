@@ -38,12 +38,7 @@ class FitWanted:
 
 
 def time_of(
-    calibration: Calibration,
-    op: str,
-    size_bytes: int,
-    world_size: int,
-    *,
-    asked: FitWanted | None = None,
+    calibration: Calibration, op: str, size_bytes: int, world_size: int, *, asked: FitWanted | None = None
 ) -> Predicted:
     """Time of one blocking call of ``op`` with S = ``size_bytes`` on ``world_size`` ranks, ns, with an 80% interval.
 
@@ -100,11 +95,7 @@ def machine_warnings(calibration: Calibration, machine: CalibratedMachine) -> tu
             (theirs.gpus, ours.gpus, "GPUs and their links differ"),
             (theirs.cpu_model, ours.cpu_model, "on gloo the CPU sets latency and rate"),
             (_cores(theirs.usable_cores), _cores(ours.usable_cores), "ranks share cores differently"),
-            (
-                _release("torch", theirs.torch_version),
-                _release("torch", ours.torch_version),
-                "algorithms may differ",
-            ),
+            (_release("torch", theirs.torch_version), _release("torch", ours.torch_version), "algorithms may differ"),
             (
                 _release("backend", theirs.backend_version),
                 _release("backend", ours.backend_version),
@@ -180,12 +171,7 @@ def _choose(calibration: Calibration, op: str, world_size: int, asked: FitWanted
     form = None if asked.in_place is None else _form(asked.in_place)
     fits = _rather(fits, lambda fit: _form(fit.in_place), form, "form", notes)
     chosen = min(
-        fits,
-        key=lambda fit: (
-            abs(math.log(fit.world_size / world_size)),
-            fit.in_place,
-            fit.network is not None,
-        ),
+        fits, key=lambda fit: (abs(math.log(fit.world_size / world_size)), fit.in_place, fit.network is not None)
     )
     notes += chosen.notes
     others = {_placing(fit) for fit in fits if fit.world_size == chosen.world_size} - {_placing(chosen)}
@@ -205,11 +191,7 @@ def _must(fits: Sequence[CollectiveFit], name: str, wanted: str | None) -> list[
 
 
 def _rather(
-    fits: list[CollectiveFit],
-    of: Callable[[CollectiveFit], str],
-    wanted: str | None,
-    name: str,
-    notes: list[str],
+    fits: list[CollectiveFit], of: Callable[[CollectiveFit], str], wanted: str | None, name: str, notes: list[str]
 ) -> list[CollectiveFit]:
     if wanted is None:
         return fits

@@ -247,11 +247,7 @@ PIPELINED = CurveFamily(model=_pipelined, prior=((-0.4, 0.5),), starts=((-0.4,),
 # log of log: latency of the last protocol over that of the first e^0.7 to e^2 = 2 to 7, rate over rate e^0.8 to e^2.2 =
 # 2.3 to 9: NCCL's own tables put Simple against LL at 2 to 5 times the latency and 2 to 8 times the rate
 # (src/graph/tuning.cc, NCCL 2.20 to 2.27).
-PROTOCOLS = CurveFamily(
-    model=_protocols,
-    prior=((0.2, 0.5), (0.3, 0.5)),
-    starts=((0.2, 0.5), (0.5, 0.7)),
-)
+PROTOCOLS = CurveFamily(model=_protocols, prior=((0.2, 0.5), (0.3, 0.5)), starts=((0.2, 0.5), (0.5, 0.7)))
 
 FAMILIES = (PIPELINED, PROTOCOLS)
 """The curve is their geometric mean: their slips go in opposite directions."""

@@ -92,10 +92,7 @@ def fit_line(
 
 
 def fit_latency(
-    times_ns: Sequence[float] | Floats,
-    *,
-    steps: int,
-    intervals_ns: Sequence[tuple[float, float]] = (),
+    times_ns: Sequence[float] | Floats, *, steps: int, intervals_ns: Sequence[tuple[float, float]] = ()
 ) -> Line:
     """The line of a collective without payload: alpha (ns per step) alone, from the median of ``times_ns``.
 

@@ -245,10 +245,7 @@ def simulate(
     if any(len(done) < len(all_of) for done, all_of in zip(ends, steps, strict=True)):
         raise AssertionError(f"the order of {layout} cannot be carried out")
     return PipelineTimeline(
-        layout=layout,
-        starts_ns=starts,
-        ends_ns=ends,
-        busy_ns=tuple(sum(each) for each in durations),
+        layout=layout, starts_ns=starts, ends_ns=ends, busy_ns=tuple(sum(each) for each in durations)
     )
 
 

@@ -15,20 +15,10 @@ from stepscope.records.calibration import CalibratedMachine, Calibration, Collec
 ASKED = ["predict", "--collective", "all_reduce", "--gpus", "64", "--gpu", "h100-sxm"]
 
 
-def test_one_size_shows_time_rate_choice_alternatives_and_interval(
-    ran: Ran,
-) -> None:
+def test_one_size_shows_time_rate_choice_alternatives_and_interval(ran: Ran) -> None:
     code, text, _ = ran(*ASKED, "--size", "25MiB", "--gpus-per-node", "8", "--network", "infiniband-ndr")
     assert code == ExitCode.OK
-    for word in (
-        "all_reduce of 25.0 MiB on 64 x H100 SXM5",
-        "80%:",
-        "busbw",
-        "algorithm",
-        "why",
-        "chosen",
-        "ring",
-    ):
+    for word in ("all_reduce of 25.0 MiB on 64 x H100 SXM5", "80%:", "busbw", "algorithm", "why", "chosen", "ring"):
         assert word in text
 
 
@@ -68,25 +58,12 @@ def test_a_barrier_needs_no_size(ran: Ran) -> None:
         (ASKED, "the size is missing"),
         ([*ASKED, "--size", "1K", "--sizes", "1K:2K"], "both"),
         (["predict", "--collective", "all_reduce", "--gpus", "8", "--size", "1K"], "the GPU is missing"),
-        (
-            ["predict", "--collective", "all_reduce", "--gpus", "8", "--size", "1K", "--gpu", "h100-smx"],
-            "h100-sxm",
-        ),
+        (["predict", "--collective", "all_reduce", "--gpus", "8", "--size", "1K", "--gpu", "h100-smx"], "h100-sxm"),
         ([*ASKED, "--size", "1K", "--network", "infinband-ndr"], "did you mean 'infiniband-ndr'"),
         ([*ASKED, "--size", "1K", "--caller", "tourch"], "did you mean 'torch'"),
         ([*ASKED, "--size", "1K", "--calib", "absent.json"], "--calib does not go with --gpu"),
         (
-            [
-                "predict",
-                "--collective",
-                "all_reduce",
-                "--gpus",
-                "8",
-                "--size",
-                "1K",
-                "--calib",
-                "absent.json",
-            ],
+            ["predict", "--collective", "all_reduce", "--gpus", "8", "--size", "1K", "--calib", "absent.json"],
             "cannot read",
         ),
         ([*ASKED, "--size", "1K", "--adapters", "0"], "adapters"),
@@ -115,12 +92,7 @@ def calibration_file(folder: Path) -> Path:
         device="cpu", network=None, algorithm="gloo", line=line, curve=curve, errors=errors, line_fails=None,
     )  # fmt: skip
     machine = CalibratedMachine(
-        hosts=("another-host",),
-        cpu_model=None,
-        usable_cores=None,
-        gpus=(),
-        torch_version=None,
-        backend_version=None,
+        hosts=("another-host",), cpu_model=None, usable_cores=None, gpus=(), torch_version=None, backend_version=None
     )
     file = folder / "calib.json"
     file.write_bytes(codec.encode(Calibration(run="r", machine=machine, fits=(fit,))))

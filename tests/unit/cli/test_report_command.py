@@ -46,8 +46,7 @@ def test_refused_datasets_start_no_drawing(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("stopped", "says"),
-    [("charts.write", "files of the report in"), ("files.write_tables", "nothing is written in")],
+    ("stopped", "says"), [("charts.write", "files of the report in"), ("files.write_tables", "nothing is written in")]
 )
 def test_an_interrupt_says_what_is_written(
     stopped: str, says: str, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ran: Ran

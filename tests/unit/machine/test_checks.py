@@ -51,14 +51,7 @@ def test_a_record_without_any_optional_fact_never_breaks_a_check(key: str) -> No
     assert found.message
 
 
-_PASS_WITHOUT_FACTS = {
-    "usable_cores",
-    "memory",
-    "p2p_disabled",
-    "debug_variables",
-    "stale_world",
-    "socket_interface",
-}
+_PASS_WITHOUT_FACTS = {"usable_cores", "memory", "p2p_disabled", "debug_variables", "stale_world", "socket_interface"}
 """They judge variables and required fields, which every record has."""
 
 
@@ -213,24 +206,14 @@ def matrix(rows: Mapping[str, str]) -> str:
 
 
 def test_nvlink_islands_are_named() -> None:
-    rows = {
-        "GPU0": "X NV12 SYS SYS",
-        "GPU1": "NV12 X SYS SYS",
-        "GPU2": "SYS SYS X NV12",
-        "GPU3": "SYS SYS NV12 X",
-    }
+    rows = {"GPU0": "X NV12 SYS SYS", "GPU1": "NV12 X SYS SYS", "GPU2": "SYS SYS X NV12", "GPU3": "SYS SYS NV12 X"}
     found = outcome("gpu_links", server(topology=matrix(rows)))
     assert found.status is Status.WARN
     assert "GPU0+GPU1, GPU2+GPU3" in found.message
 
 
 def test_a_cube_mesh_is_fine() -> None:
-    rows = {
-        "GPU0": "X NV1 SYS NV2",
-        "GPU1": "NV1 X NV2 SYS",
-        "GPU2": "SYS NV2 X NV1",
-        "GPU3": "NV2 SYS NV1 X",
-    }
+    rows = {"GPU0": "X NV1 SYS NV2", "GPU1": "NV1 X NV2 SYS", "GPU2": "SYS NV2 X NV1", "GPU3": "NV2 SYS NV1 X"}
     assert outcome("gpu_links", server(topology=matrix(rows))).status is Status.PASS
 
 

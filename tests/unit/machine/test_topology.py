@@ -203,12 +203,7 @@ def test_nvswitch_is_proven_by_more_links_than_a_gpu_has(
 
 
 def test_a_cube_mesh_is_one_island_without_a_switch() -> None:
-    cube = [
-        ["", "NV1", "SYS", "NV2"],
-        ["NV1", "", "NV2", "SYS"],
-        ["SYS", "NV2", "", "NV1"],
-        ["NV2", "SYS", "NV1", ""],
-    ]
+    cube = [["", "NV1", "SYS", "NV2"], ["NV1", "", "NV2", "SYS"], ["SYS", "NV2", "", "NV1"], ["NV2", "SYS", "NV1", ""]]
     topology = parsed(matrix(cube))
     assert topology.nvlink_islands() == (("GPU0", "GPU1", "GPU2", "GPU3"),)
     assert len(topology.fast_pairs()) == 4

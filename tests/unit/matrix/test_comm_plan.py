@@ -64,8 +64,7 @@ def test_an_unknown_collective_suggests_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mode"),
-    [("blocking", ("blocking", 1)), ("async:8", ("async", 8)), ("coalesced", ("coalesced", 4))],
+    ("text", "mode"), [("blocking", ("blocking", 1)), ("async:8", ("async", 8)), ("coalesced", ("coalesced", 4))]
 )
 def test_a_mode_says_how_many_calls_are_in_flight(text: str, mode: tuple[str, int]) -> None:
     assert parse_mode(text) == mode

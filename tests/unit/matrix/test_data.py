@@ -36,10 +36,7 @@ def prepared(tmp_path: Path, data_dir: Path) -> tuple[dict[str, str], list[str]]
     read: list[str] = []
     cells = [cell_spec(cell_id=f"m{n}", dataset="mnist", seed=n) for n in (1, 2)]
     unusable = prepare_data(
-        [*cells, cell_spec(cell_id="s")],
-        data_dir=data_dir,
-        cache_dir=tmp_path / "cache",
-        announce=read.append,
+        [*cells, cell_spec(cell_id="s")], data_dir=data_dir, cache_dir=tmp_path / "cache", announce=read.append
     )
     assert all(isinstance(error, DataError) for error in unusable.values())
     return {cell_id: error.line for cell_id, error in unusable.items()}, read

@@ -81,8 +81,7 @@ def test_cells_with_the_same_buckets_are_recorded_and_not_run() -> None:
     }
     assert len(plan_resume(cells, statuses).kept) == 1
     each = plan(
-        "axes: {strategy: [ddp], world_size: [2], strategy_options.bucket_cap_mb: [8, 25]}",
-        "equal_buckets=each",
+        "axes: {strategy: [ddp], world_size: [2], strategy_options.bucket_cap_mb: [8, 25]}", "equal_buckets=each"
     )
     assert len(plan_resume(each, statuses).run) == 2  # now they are wanted
 

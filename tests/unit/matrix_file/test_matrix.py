@@ -112,7 +112,7 @@ def test_an_excluded_cell_may_be_impossible() -> None:
 
 def test_a_broken_exclude_takes_nothing_away() -> None:
     lines = refused(
-        BASE + "axes: {strategy: [dpd], world_size: [2]}\nexclude: [{strateg: naive}, {strategy_options.flet: true}]",
+        BASE + "axes: {strategy: [dpd], world_size: [2]}\nexclude: [{strateg: naive}, {strategy_options.flet: true}]"
     )
     assert any("did you mean 'strategy'" in line for line in lines)
     assert any("did you mean 'ddp'" in line for line in lines)
@@ -135,7 +135,7 @@ axes:
   world_size: [2, 0]
 launch: {bakend: gloo}
 measure: {budget_s: -1, warmup: atuo}
-""",
+"""
     )
     expected = [
         (2, "bsae", "'base'"), (4, "base.workload", "'net'"), (5, "base.dataset", "'noise'"),
@@ -207,7 +207,7 @@ def test_one_mistake_is_one_line(text: str, said: tuple[str, ...]) -> None:
 def test_both_of_two_rivals_are_refused_and_the_other_line_is_named() -> None:
     lines = refused(
         "version: 1\nbase:\n  {workload: net, dataset: noise, strategy: ddp, world_size: 2,\n"
-        "  global_batch: 4,\n  micro_batch: 2, steps: 1,\n  epochs: 1}",
+        "  global_batch: 4,\n  micro_batch: 2, steps: 1,\n  epochs: 1}"
     )
     assert any("both global_batch (m.yaml:4:3) and micro_batch" in line for line in lines)
     assert any("both steps" in line for line in lines)
@@ -279,7 +279,7 @@ def test_measure_settings_come_in_base_units() -> None:
 
 def test_a_misspelt_key_is_not_also_reported_as_missing() -> None:
     lines = refused(
-        "version: 1\nbase: {workload: net, dataset: noise, stratgy: ddp, world_size: 2, batch: 4, steps: 1}",
+        "version: 1\nbase: {workload: net, dataset: noise, stratgy: ddp, world_size: 2, batch: 4, steps: 1}"
     )
     assert len(lines) == 2
     assert "did you mean 'strategy'" in lines[0]

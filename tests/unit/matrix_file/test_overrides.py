@@ -39,13 +39,7 @@ def test_sections_lists_and_items_can_be_set(change: str, seen: list[int]) -> No
 def test_dotted_options_reach_into_nested_groups() -> None:
     matrix = build(TEXT, "base.lr=0.1", "base.model.size=tiny", "axes.strategy_options.bucket_cap_mb=[1, 2]")
     assert {d.model.as_dict()["size"] for d in matrix.cells} == {"tiny"}
-    assert [d.strategy_options.as_dict().get("bucket_cap_mb") for d in matrix.cells] == [
-        None,
-        None,
-        1,
-        2,
-        None,
-    ]
+    assert [d.strategy_options.as_dict().get("bucket_cap_mb") for d in matrix.cells] == [None, None, 1, 2, None]
 
 
 def test_setting_one_of_two_rivals_removes_the_other() -> None:
@@ -108,14 +102,8 @@ def test_mistakes_in_an_overrides_value_point_at_the_override() -> None:
 @pytest.mark.parametrize(
     ("shortcut", "said"),
     [
-        (
-            Shortcut("--steps", "abc", "base.steps"),
-            "--steps abc: expected a whole number of at least 1, or auto",
-        ),
-        (
-            Shortcut("--warmup", "-1", "measure.warmup"),
-            "--warmup -1: expected a whole number of steps, or auto",
-        ),
+        (Shortcut("--steps", "abc", "base.steps"), "--steps abc: expected a whole number of at least 1, or auto"),
+        (Shortcut("--warmup", "-1", "measure.warmup"), "--warmup -1: expected a whole number of steps, or auto"),
         (Shortcut("--steps", "", "base.steps"), "--steps : the value is missing"),
         (Shortcut("--steps", "[1", "base.steps"), "--steps [1:1:3"),
     ],

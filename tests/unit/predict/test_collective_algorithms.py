@@ -23,12 +23,7 @@ MIB = 2**20
 
 
 def machine(
-    gpu: str = "a100-sxm4-80gb",
-    *,
-    n: int = 8,
-    per_node: int = 8,
-    network: str | None = None,
-    sharp: bool = False,
+    gpu: str = "a100-sxm4-80gb", *, n: int = 8, per_node: int = 8, network: str | None = None, sharp: bool = False
 ) -> Place:
     return place(
         known_gpu(gpu),
@@ -50,12 +45,7 @@ def of(op: str, size: int, where: Place, algorithm: str, protocol: str = "Simple
 def test_a_ring_moves_the_bytes_of_the_definition_at_the_links_rate() -> None:
     where = machine(n=8)
     rate = 12 * 20.0 * constants.RING_SHARE  # NCCL counts 20 GB/s of each of 12 links
-    for op, factor in (
-        ("all_reduce", 2 * 7 / 8),
-        ("all_gather", 7 / 8),
-        ("reduce_scatter", 7 / 8),
-        ("broadcast", 1),
-    ):
+    for op, factor in (("all_reduce", 2 * 7 / 8), ("all_gather", 7 / 8), ("reduce_scatter", 7 / 8), ("broadcast", 1)):
         ours = of(op, 64 * MIB, where, "ring")
         assert ours.transfer_us == pytest.approx(64 * MIB * factor / rate / 1e3), op
 
@@ -119,13 +109,7 @@ def test_bus_bandwidth_above_the_link_is_what_in_network_reduction_gives() -> No
         "all_reduce", 2**33, n_gpus=64, gpu="h100-sxm", gpus_per_node=8, inter_node="infiniband-ndr"
     )
     sharp = predict_collective(
-        "all_reduce",
-        2**33,
-        n_gpus=64,
-        gpu="h100-sxm",
-        gpus_per_node=8,
-        inter_node="infiniband-ndr",
-        sharp=True,
+        "all_reduce", 2**33, n_gpus=64, gpu="h100-sxm", gpus_per_node=8, inter_node="infiniband-ndr", sharp=True
     )
     assert plain.busbw_bytes_per_s is not None
     assert sharp.busbw_bytes_per_s is not None
@@ -184,12 +168,7 @@ def test_more_nodes_are_never_faster_at_the_same_size() -> None:
     for size in (8, 2**20, 2**30):
         times = [
             predict_collective(
-                "all_reduce",
-                size,
-                n_gpus=8 * nodes,
-                gpu="h100-sxm",
-                gpus_per_node=8,
-                inter_node="infiniband-ndr",
+                "all_reduce", size, n_gpus=8 * nodes, gpu="h100-sxm", gpus_per_node=8, inter_node="infiniband-ndr"
             ).time_ns
             for nodes in (1, 2, 4, 16, 64)
         ]
@@ -251,13 +230,7 @@ def test_a_forced_algorithm_is_used() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_what_was_meant(change: dict[str, object], said: str) -> None:
-    asked: dict[str, object] = {
-        "op": "all_reduce",
-        "size_bytes": 1024,
-        "n_gpus": 16,
-        "gpu": "h100-sxm",
-        **change,
-    }
+    asked: dict[str, object] = {"op": "all_reduce", "size_bytes": 1024, "n_gpus": 16, "gpu": "h100-sxm", **change}
     op, size = asked.pop("op"), asked.pop("size_bytes")
     with pytest.raises(UsageError, match=said):
         predict_collective(op, size, **asked)  # type: ignore[arg-type]

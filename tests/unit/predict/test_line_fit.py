@@ -97,8 +97,7 @@ def test_a_ramp_towards_the_full_rate_is_not_a_burst() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "what"),
-    [([1024, 4096, 65536], "3 sizes"), ([1024, 2048, 4096, 8192], "too close"), ([], "0 sizes")],
+    ("sizes", "what"), [([1024, 4096, 65536], "3 sizes"), ([1024, 2048, 4096, 8192], "too close"), ([], "0 sizes")]
 )
 def test_too_few_or_too_close_sizes_are_refused_with_a_way_out(sizes: list[int], what: str) -> None:
     with pytest.raises(UsageError, match=what) as refused:
@@ -150,12 +149,7 @@ def test_a_slip_that_the_curve_does_not_follow_is_no_failure_of_the_line() -> No
 
 
 def test_sizes_and_noise_are_shown_and_read() -> None:
-    assert [format_size(s) for s in (1024, 65536, 1.5 * 2**20, 25 * 2**20)] == [
-        "1 KiB",
-        "64 KiB",
-        "1.5 MiB",
-        "25 MiB",
-    ]
+    assert [format_size(s) for s in (1024, 65536, 1.5 * 2**20, 25 * 2**20)] == ["1 KiB", "64 KiB", "1.5 MiB", "25 MiB"]
     assert noise_of(None, 5.0) == 0
     assert noise_of(90.0, 110.0) == pytest.approx(0.0512, rel=0.01)
 

@@ -101,11 +101,7 @@ def test_broadcasts_that_are_called_together_overlap_each_other() -> None:
 
 
 def test_two_lanes_hide_each_others_latency() -> None:
-    both = [
-        op("a", kib=1),
-        op("b", kib=1),
-        op("c", kib=64 * 1024),
-    ]  # the large one shows that a byte costs nothing
+    both = [op("a", kib=1), op("b", kib=1), op("c", kib=64 * 1024)]  # the large one shows that a byte costs nothing
     line = step_timeline(profile(0, 0, 0), both, constant(10), transport=TWO_LANES)
     assert line.buckets[0].end_ns == line.buckets[1].end_ns
     assert line.buckets[1].end_ns < 10.1 * MS

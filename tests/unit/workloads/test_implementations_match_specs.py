@@ -40,14 +40,7 @@ CASES = [
     ),
     Case(
         "text_classifier",
-        {
-            "d_model": 16,
-            "n_heads": 2,
-            "num_layers": 3,
-            "dim_feedforward": 24,
-            "max_seq_len": 10,
-            "vocab_size": 30,
-        },
+        {"d_model": 16, "n_heads": 2, "num_layers": 3, "dim_feedforward": 24, "max_seq_len": 10, "vocab_size": 30},
         InputNeeds(kind="tokens", num_classes=3, seq_len=10, vocab_size=30),
     ),
     Case(

@@ -92,11 +92,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
             "straggler_report": str | None,
             "job_path": Any,
         },
-        "trace_diff/1": {
-            **conditions,
-            "diffs": tuple[TraceDiff, ...],
-            "notes": list[str],
-        },
+        "trace_diff/1": {**conditions, "diffs": tuple[TraceDiff, ...], "notes": list[str]},
         "predict/1": {"kind": str},
         "layout_plan/1": {"best": objects, "alternatives": objects, "priced": int, "dropped": int, "notes": list[str]},
         "buckets/1": {"choice": dict[str, Any], "measured": dict[str, float], "advice": BucketAdvice},

@@ -6,17 +6,7 @@ import re
 
 from stepscope.core.units import format_bytes, format_bytes_binary
 from stepscope.core.words import counted, listed
-from stepscope.machine.judging import (
-    Outcome,
-    check,
-    failed,
-    local_ranks,
-    passed,
-    skipped,
-    torch_build,
-    warned,
-    why,
-)
+from stepscope.machine.judging import Outcome, check, failed, local_ranks, passed, skipped, torch_build, warned, why
 from stepscope.records.environment import EnvironmentRecord
 
 

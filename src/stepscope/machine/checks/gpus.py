@@ -7,16 +7,7 @@ from collections import Counter
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bytes_binary, format_flops
 from stepscope.core.words import counted, listed
-from stepscope.machine.judging import (
-    Outcome,
-    check,
-    failed,
-    gpu_names,
-    no_gpu_reason,
-    passed,
-    skipped,
-    warned,
-)
+from stepscope.machine.judging import Outcome, check, failed, gpu_names, no_gpu_reason, passed, skipped, warned
 from stepscope.machine.peaks.lookup import find
 from stepscope.records.environment import EnvironmentRecord
 

@@ -34,8 +34,7 @@ def stale_world(record: EnvironmentRecord) -> Outcome:
     if wrong:
         missing = " and ".join(wrong)
         return failed(
-            f"{missing} is missing or not a number, while {', '.join(present)} is set",
-            fix=f"unset {' '.join(present)}",
+            f"{missing} is missing or not a number, while {', '.join(present)} is set", fix=f"unset {' '.join(present)}"
         )
     rank, world = integer(record, "RANK") or 0, integer(record, "WORLD_SIZE") or 0
     if rank >= world:

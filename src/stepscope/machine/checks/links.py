@@ -62,11 +62,7 @@ def _all_joined(record: EnvironmentRecord, topology: Topology) -> Outcome:
     counts = sorted({link.nvlinks for pair in topology.gpu_pairs() if (link := topology.link(*pair))})
     switch = has_nvswitch(topology, links_per_gpu=nvlinks_per_gpu(record))
     if len(counts) == 1:
-        how = {
-            True: "through NVSwitch",
-            False: "wired directly",
-            None: "NVSwitch or direct links: unknown",
-        }
+        how = {True: "through NVSwitch", False: "wired directly", None: "NVSwitch or direct links: unknown"}
         return passed(f"NVLink between all pairs, {counted(counts[0], 'link')} each ({how[switch]})")
     if counts[-1] * (len(topology.gpus) - 1) > (nvlinks_per_gpu(record) or 18):
         return warned(

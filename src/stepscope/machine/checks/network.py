@@ -55,8 +55,7 @@ def host_name(record: EnvironmentRecord) -> Outcome:
     if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
         if several_hosts(record) and variable(record, "GLOO_SOCKET_IFNAME") is None:
             return warned(
-                f"{found}: other hosts cannot reach gloo there",
-                fix="set GLOO_SOCKET_IFNAME to the NIC's name",
+                f"{found}: other hosts cannot reach gloo there", fix="set GLOO_SOCKET_IFNAME to the NIC's name"
             )
         return passed(f"{found}, enough for ranks on one host")
     own = {address for nic in record.nics for address in nic.addresses}

@@ -114,10 +114,7 @@ def _near(name: str) -> tuple[Accelerator, ...]:
     model = next(iter(_with_digits(words)), None)
     siblings = tuple(entry for entry in ACCELERATORS if model in _core_words(entry))
     alike = [
-        (
-            max(_ratio("".join(words), "".join(other)) for other in (_core_words(entry), _words(entry.key))),
-            entry,
-        )
+        (max(_ratio("".join(words), "".join(other)) for other in (_core_words(entry), _words(entry.key))), entry)
         for entry in siblings or ACCELERATORS
     ]
     close = [(ratio, entry) for ratio, entry in alike if siblings or ratio >= CLOSE]

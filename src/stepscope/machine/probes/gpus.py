@@ -87,11 +87,7 @@ def _optional(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except nvml.NVMLError as error:
-        absent = (
-            nvml.NVML_ERROR_NOT_SUPPORTED,
-            nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-            nvml.NVML_ERROR_NO_PERMISSION,
-        )
+        absent = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_NO_PERMISSION)
         if getattr(error, "value", None) in absent:
             return None
         raise

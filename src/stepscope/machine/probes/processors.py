@@ -64,9 +64,7 @@ def memory(context: ProbeContext) -> Facts:
         machine = psutil.virtual_memory()
     except OSError as error:
         raise MissingError(
-            "the size of this machine's memory cannot be read",
-            why=str(error),
-            fix="mount /proc in this container",
+            "the size of this machine's memory cannot be read", why=str(error), fix="mount /proc in this container"
         ) from error
     limits = cgroup_limits(context.root)
     total, available = within_limits(machine.total, machine.available, limits)

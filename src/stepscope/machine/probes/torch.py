@@ -66,17 +66,7 @@ def _file(environ: Mapping[str, str]) -> Path | None:
     if stat is None:
         return None
     deciding = sorted((k, v) for k, v in environ.items() if k.startswith(_THREAD_VARIABLES))
-    key = (
-        __version__,
-        sys.executable,
-        sys.version,
-        origin,
-        stat.st_mtime_ns,
-        stat.st_size,
-        boot,
-        cores,
-        deciding,
-    )
+    key = (__version__, sys.executable, sys.version, origin, stat.st_mtime_ns, stat.st_size, boot, cores, deciding)
     name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     return cache_dir(environ) / "torch" / f"{name}.json"
 
@@ -86,9 +76,7 @@ def torch(context: ProbeContext) -> Facts | Unavailable:
     """``torch`` = TorchFact of this Python."""
     known = recall(context.environ) if context.remember else None
     answer = known or ask(
-        [sys.executable, "-m", "stepscope.rank", "--probe"],
-        environ=context.environ,
-        timeout_s=context.torch_timeout_s,
+        [sys.executable, "-m", "stepscope.rank", "--probe"], environ=context.environ, timeout_s=context.torch_timeout_s
     )
     if isinstance(answer, Unavailable):
         return answer

@@ -96,10 +96,7 @@ def predict_collective(
         else None,
         alternatives=tuple(
             Alternative(
-                algorithm=c.algorithm,
-                protocol=c.protocol,
-                time_ns=(c.time_us + extra) * 1e3,
-                offered=c.offered,
+                algorithm=c.algorithm, protocol=c.protocol, time_ns=(c.time_us + extra) * 1e3, offered=c.offered
             )
             for c in others
         ),
@@ -178,11 +175,7 @@ def _faster(chosen: AlgorithmCost, offered: list[AlgorithmCost]) -> list[str]:
 
 def _alone(op: str) -> Predicted:
     return Predicted(
-        time_ns=0.0,
-        low_ns=0.0,
-        high_ns=0.0,
-        algorithm="none",
-        why=f"one rank has no partner; {op} is a copy at most",
+        time_ns=0.0, low_ns=0.0, high_ns=0.0, algorithm="none", why=f"one rank has no partner; {op} is a copy at most"
     )
 
 

@@ -333,11 +333,7 @@ def _inside(
     if mesh is not None:
         if not mesh.known:
             notes.append(f"RCCL's tables do not have {gpu.name}: a neighbour's figures")
-        return (
-            *_mesh_rates(mesh.link_gb_per_s, mesh.node_gb_per_s, domain_ranks, domains),
-            False,
-            mesh.known,
-        )
+        return (*_mesh_rates(mesh.link_gb_per_s, mesh.node_gb_per_s, domain_ranks, domains), False, mesh.known)
     link = gpu.link
     if link is None or (link.optional and not (n == 2 and domains == 1)):
         if link is not None:

@@ -37,10 +37,7 @@ def shipped(gpu: Accelerator, model: ModelShape) -> StepCalibration:
     """Fitted on published training runs, with the factor of the GPU's family where it has one. Its interval is that of code
     which nothing was fitted on: nobody has said what will run."""
     return replace(
-        PUBLISHED,
-        factor=FAMILY_FACTOR.get(gpu_family(gpu.key), 1.0),
-        range=SEEN,
-        reach=_reach("unseen", model),
+        PUBLISHED, factor=FAMILY_FACTOR.get(gpu_family(gpu.key), 1.0), range=SEEN, reach=_reach("unseen", model)
     )
 
 
@@ -134,14 +131,7 @@ def fit_machine(calibration: Calibration) -> tuple[tuple[StepFit, ...], tuple[st
         before = statistics.fmean(abs(1 / each - 1) for each in ratios)
         off = statistics.fmean(abs(middle / each - 1) for each in ratios)
         parts.append(
-            StepPart(
-                name=name,
-                value=middle,
-                samples=len(ratios),
-                error_before=before,
-                error=off,
-                left_out_error=None,
-            )
+            StepPart(name=name, value=middle, samples=len(ratios), error_before=before, error=off, left_out_error=None)
         )
     if not parts:
         return (), tuple(skipped)

@@ -128,10 +128,7 @@ def test_every_entry_has_a_source_a_date_and_plausible_dense_rates(entry: Accele
     if "fp8" in rates:  # every part so far doubles its 16-bit rate
         assert rates["fp8"] == pytest.approx(2 * rates["bf16"], rel=0.015)
     if "tf32" in rates:
-        assert rates["tf32"] in (
-            pytest.approx(rates["bf16"] / 2, rel=0.015),
-            pytest.approx(rates["fp32"], rel=0.01),
-        )
+        assert rates["tf32"] in (pytest.approx(rates["bf16"] / 2, rel=0.015), pytest.approx(rates["fp32"], rel=0.01))
     assert 1e11 < entry.memory_bytes_per_s < 1e13
     assert 8e9 <= entry.memory_bytes <= 3e11
 
@@ -204,8 +201,7 @@ def test_the_published_table_has_the_same_gpus_with_the_same_rates_and_links() -
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("h1oo", "h100"), ("A1OO", "a100"), ("rtx-409", "rtx-4090"), ("zzz", None)],
+    ("typed", "meant"), [("h1oo", "h100"), ("A1OO", "a100"), ("rtx-409", "rtx-4090"), ("zzz", None)]
 )
 def test_what_somebody_typed_is_guessed(typed: str, meant: str | None) -> None:
     assert spelled_like(typed) == meant
