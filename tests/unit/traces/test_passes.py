@@ -1,10 +1,17 @@
-"""Forward pass, evaluation, and what is neither, by operators' sequence numbers; times in ns."""
+"""Forward pass, evaluation, and what is neither, by operators' sequence numbers; times in ns.
+
+How often a step runs backward, what each pass reduces, and what pipeline stages wait for each other; times in ns.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from tests.hand_events import Row, mark, op, trace
 
+from stepscope.records.trace_rules import BackwardPasses
+from stepscope.records.trace_summary import RankPass
 from stepscope.traces.job import combine
 from stepscope.traces.load import Wanted
 from stepscope.traces.rank_pass import analyse
@@ -107,3 +114,81 @@ def test_an_evaluation_before_some_steps_is_one() -> None:
 def test_a_product_before_the_forward_pass_is_no_evaluation() -> None:
     rows = [*naive_step(0, 0), op("aten::mm", 360, 390)]
     assert phases(rows)["evaluation"] == 0
+
+
+def micro_step(at: int, first: int, *, reduced: int) -> list[Row]:
+    """Two layers forward (20) and backward (40); the backward pass launches ``reduced`` reductions."""
+    rows = [op("aten::addmm", at + 10 * i, at + 10 * i + 10, sequence=first + i) for i in range(2)]
+    for i in range(2):
+        node = "autograd::engine::evaluate_function: AddmmBackward0"
+        begin = at + 20 + 20 * i
+        rows.append(op(node, begin, begin + 20, sequence=first + 1 - i, forward_thread=1))
+    for i in range(reduced):
+        begin = at + 60 + 10 * i
+        rows += [op("c10d::allreduce_", begin, begin + 2), mark("gloo:all_reduce", begin + 2, begin + 9, thread="gloo")]
+    return rows
+
+
+def passes(*reduced: int, marked: str = "whole") -> BackwardPasses:
+    """Micro-steps of 100 with so many reductions each, then the optimizer; one mark around all, or one around each."""
+    rows: list[Row] = []
+    for n, count in enumerate(reduced):
+        rows += micro_step(100 * n, 2 * n, reduced=count)
+        rows += [mark(f"ProfilerStep#{n}", 100 * n, 100 * (n + 1))] if marked == "each" else []
+    end = 100 * len(reduced)
+    rows += [mark("ProfilerStep#0", 0, end)] if marked == "whole" else []
+    rows += [mark("Optimizer.step#SGD.step", end - 8, end - 2)]
+    return analyse(trace(*rows), Wanted()).backward_passes
+
+
+def test_every_backward_pass_counts_with_its_own_reductions() -> None:
+    (step,) = passes(2, 2, 2).steps
+    assert (step.backward_passes, step.optimizer_steps, step.reductions) == (3, 1, (2, 2, 2))
+
+
+@pytest.mark.parametrize("marked", ["whole", "each"])
+@pytest.mark.parametrize(
+    ("reduced", "reducing", "needless"), [((2, 2, 2), 3.0, 4), ((0, 0, 2), 1.0, 0), ((2,), 1.0, 0), ((0,), 0.0, 0)]
+)
+def test_accumulation_without_no_sync_reduces_needlessly(
+    marked: str, reduced: tuple[int, ...], reducing: float, needless: int
+) -> None:
+    found = passes(*reduced, marked=marked)
+    assert found.per_optimizer_step == len(reduced)
+    assert found.reducing_per_optimizer_step == reducing
+    assert found.needless_reductions == needless
+
+
+def test_a_node_inside_a_node_is_no_pass_of_its_own() -> None:
+    """Recomputation runs the engine again inside a node, with higher numbers."""
+    rows = [mark("ProfilerStep#0", 0, 100), *micro_step(0, 0, reduced=0)]
+    rows += [op("autograd::engine::evaluate_function: MulBackward0", 25, 30, sequence=9, forward_thread=1)]
+    found = analyse(trace(*rows), Wanted()).backward_passes
+    assert found.steps[0].backward_passes == 1
+
+
+def stage(rank: int, *, waits: int, computes: int, batches: int = 4) -> RankPass:
+    """One step of 100: a receive that the stage waits in, then its micro-batches."""
+    rows = [mark("ProfilerStep#3", 0, 100), op("c10d::recv_", 0, 1), mark("gloo:recv", 1, 1 + waits)]
+    each = computes // batches
+    for i in range(batches):
+        rows += [
+            mark(f"Forward {i}", 20 + i * each, 20 + (i + 1) * each),
+            op("aten::mm", 20 + i * each, 20 + (i + 1) * each),
+        ]
+    found = analyse(trace(*rows, rank=rank), Wanted())
+    return replace(found, facts=replace(found.facts, world_size=2))
+
+
+def test_the_bubble_is_measured_beside_that_of_equal_stages() -> None:
+    bubble = combine([stage(0, waits=15, computes=60), stage(1, waits=5, computes=72)]).bubble
+    assert (bubble.stages, bubble.micro_batches, bubble.ideal) == (2, 4, 1 / 5)
+    assert [s.bubble for s in bubble.shares] == [0.15, 0.05]
+    assert bubble.bubble == pytest.approx(0.10)
+    assert (bubble.limiting_rank, bubble.slowest_over_mean) == (1, pytest.approx(72 / 66))
+
+
+def test_one_stage_alone_shows_no_bubble_of_the_pipeline() -> None:
+    alone = combine([stage(0, waits=15, computes=60)])
+    assert alone.bubble is None
+    assert alone.ranks[0].stage_waits.steps[0].receive_wait_ns == 15
