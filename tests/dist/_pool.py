@@ -1,14 +1,14 @@
 """Persistent gloo ranks for tests: start once, run many functions, report whichever rank fails, hangs or dies.
 
-``python _pool.py FD RANK WORLD STORE`` is a rank; :class:`Pool` starts and feeds them. A rank gets the file, the
-name and the arguments of a function, calls ``function(mesh, *args)`` and sends back what it returns.
+``python _pool.py FD RANK WORLD STORE`` is a rank; :class:`Pool` starts and feeds them. A rank gets the
+module, the name and the arguments of a function, calls ``function(mesh, *args)`` and sends back what it returns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib.util
+import importlib
 import os
 import pickle
 import signal
@@ -21,7 +21,6 @@ import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 GRACE_S = 1.0
@@ -57,8 +56,7 @@ class Pool:
         ``function`` is a module-level function of a test module. Raises RankFailed.
         """
         assert not self.broken, "this pool is broken: take a new one from the fixture"
-        file = sys.modules[function.__module__].__file__
-        job = pickle.dumps((file, function.__module__, function.__qualname__, args))
+        job = pickle.dumps((function.__module__, function.__qualname__, args))
         for pipe in self._pipes:
             # A rank that has died since closes its end; collecting the answers reports it.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -168,26 +166,13 @@ class Pools:
             pool.close()
 
 
-def _function(file: str, module: str, qualname: str) -> Callable[..., Any]:
-    """The function by its file: a rank does not know how pytest named and found the module."""
-    if module not in sys.modules:
-        spec = importlib.util.spec_from_file_location(module, file)
-        assert spec is not None
-        assert spec.loader is not None
-        parts = module.split(".")
-        for end in range(1, len(parts)):  # pickle looks the packages up, which are not on this process's path
-            sys.modules.setdefault(".".join(parts[:end]), ModuleType(".".join(parts[:end])))
-        sys.modules[module] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[module])
-    return getattr(sys.modules[module], qualname)  # type: ignore[no-any-return]
-
-
 def _serve(pipe: Connection, rank: int, world_size: int, store: str) -> None:
     import torch
     import torch.distributed as dist
 
     from stepscope.rank.mesh import Mesh
 
+    sys.path.insert(0, str(Path(__file__).parents[2]))  # where the tests' modules are found
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     if hasattr(os, "SCHED_BATCH"):
@@ -197,11 +182,11 @@ def _serve(pipe: Connection, rank: int, world_size: int, store: str) -> None:
     pipe.send_bytes(pickle.dumps((True, None)))
     while True:
         try:
-            file, module, qualname, args = pickle.loads(pipe.recv_bytes())
+            module, qualname, args = pickle.loads(pipe.recv_bytes())
         except EOFError:
             break
         try:
-            answer = (True, _function(file, module, qualname)(mesh, *args))
+            answer = (True, getattr(importlib.import_module(module), qualname)(mesh, *args))
             message = pickle.dumps(answer)
         except Exception:  # noqa: BLE001 - the process boundary: the pool raises it again
             message = pickle.dumps((False, f"raised:\n{traceback.format_exc()}"))

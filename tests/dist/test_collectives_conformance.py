@@ -67,23 +67,14 @@ def all_cases(op: str) -> list[Case]:
 
 def setup_of(mesh: Mesh, case: Case) -> Setup:
     return Setup(
-        mesh=mesh,
-        dtype=getattr(torch, case.dtype),
-        numel=PER_RANK * mesh.world_size,
-        reduce_op=case.reduce_op,
-        in_place=case.in_place,
-        root=case.root % mesh.world_size,
-        pattern=case.pattern,
-    )
+        mesh=mesh, dtype=getattr(torch, case.dtype), numel=PER_RANK * mesh.world_size, reduce_op=case.reduce_op,
+        in_place=case.in_place, root=case.root % mesh.world_size, pattern=case.pattern,
+    )  # fmt: skip
 
 
 def values_of(mesh: Mesh, case: Case, salt: int) -> Values:
-    return Values(
-        dtype=getattr(torch, case.dtype),
-        world_size=mesh.world_size,
-        reduce_op=case.reduce_op,
-        salt=salt,
-    )
+    dtype = getattr(torch, case.dtype)
+    return Values(dtype=dtype, world_size=mesh.world_size, reduce_op=case.reduce_op, salt=salt)
 
 
 def filled(mesh: Mesh, case: Case, salt: int) -> tuple[list[Exchange], list[Values]]:
@@ -184,17 +175,11 @@ def in_another_order(mesh: Mesh, op: str, dtype: str, pattern: str | None) -> li
 @pytest.mark.parametrize(
     ("op", "dtype", "pattern"),
     [
-        ("all_reduce", "float32", None),
-        ("all_reduce", "bfloat16", None),
-        ("all_gather", "int8", None),
-        ("reduce_scatter", "int32", None),
-        ("broadcast", "float16", None),
-        ("all_to_all", "uint8", None),
-        ("gather", "float64", None),
-        ("scatter", "float32", None),
-        ("send_recv", "float32", "ring"),
+        ("all_reduce", "float32", None), ("all_reduce", "bfloat16", None), ("all_gather", "int8", None),
+        ("reduce_scatter", "int32", None), ("broadcast", "float16", None), ("all_to_all", "uint8", None),
+        ("gather", "float64", None), ("scatter", "float32", None), ("send_recv", "float32", "ring"),
     ],
-)
+)  # fmt: skip
 def test_swapped_calls_are_found_where_gloo_says_nothing(pools: Any, op: str, dtype: str, pattern: str | None) -> None:
     found = pools(2).run(in_another_order, op, dtype, pattern)
     assert any(text is not None for rank in found for text in rank)

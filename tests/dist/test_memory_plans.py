@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.dist.models import batch, built, setting
 
 from stepscope.predict.specs import memory_plan
 from stepscope.rank.memory import TensorAccount
@@ -14,13 +15,12 @@ from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.training import recompute
-from stepscope.rank.workloads import REGISTRY as MODULES
-from stepscope.records.plan import InputNeeds, MemoryPlan, Setting
+from stepscope.records.plan import InputNeeds, MemoryPlan
 from stepscope.records.samples import PlanCheck
 from stepscope.strategies import REGISTRY as STRATEGIES
-from stepscope.workloads import REGISTRY as WORKLOADS
 
 GPT = {"d_model": 32, "n_heads": 2, "num_layers": 3, "max_seq_len": 8, "vocab_size": 64}
+NEEDS = InputNeeds(kind="lm", seq_len=GPT["max_seq_len"], vocab_size=GPT["vocab_size"])
 SAMPLES = 3
 STATES, ACTIVATIONS = 0.02, 0.10
 
@@ -41,22 +41,16 @@ CASES: tuple[tuple[str, dict[str, Any], str], ...] = (
 def hold(
     mesh: Mesh, key: str, variant: dict[str, Any], mode: Any
 ) -> tuple[dict[str, int], MemoryPlan, PlanCheck, torch.Tensor]:
-    family, spec = WORKLOADS.load("gpt"), STRATEGIES.load(key)
-    needs = InputNeeds(kind="lm", seq_len=GPT["max_seq_len"], vocab_size=GPT["vocab_size"])
+    spec = STRATEGIES.load(key)
+    options = spec.options(**variant)
     mesh = mesh.shaped({"tp": 2} if key == "tensor_parallel" else {})
-    model, options = family.options(**GPT), spec.options(**variant)
-    facts = family.facts(model, needs, "float32")
-    setting = Setting(
-        device="cpu", backend="gloo", world_size=mesh.world_size, mesh=mesh.shape, precision="fp32", optimizer="adam",
-        micro_batch=SAMPLES, activation_checkpointing=mode,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    task = MODULES.load("gpt")(model, needs, "ce")
+    where = setting(mesh.world_size, mesh.shape, optimizer="adam", micro_batch=SAMPLES, activation_checkpointing=mode)
+    task, facts = built("gpt", GPT, NEEDS, "float32")
     blocks = [task.module.get_submodule(path) for path in facts.blocks]
     recomputed = None if mode == "none" else recompute(blocks, mode)
     session = IMPLEMENTATIONS.load(key)(task.module, mesh, options, facts)
     optimizer = session.optimizer(torch.optim.Adam, lr=1e-3)
-    x = torch.randint(64, (SAMPLES, 8), generator=torch.Generator().manual_seed(1))
+    x, _ = batch(NEEDS, SAMPLES)
 
     def step() -> None:
         with session.micro_step(last=True):
@@ -67,14 +61,14 @@ def hold(
     for _ in range(2):  # as many for all: their gradients are compared
         step()
         session.zero_grad()
-    verdict = check(spec.comm_plan(facts, setting, options), observe(step, mesh))
+    verdict = check(spec.comm_plan(facts, where, options), observe(step, mesh))
     gradients = torch.cat([g.flatten() for _, g in sorted(session.full_gradients().items())])
     session.zero_grad()
     account = TensorAccount(task.module, session.parameters, optimizer, recomputed=recomputed)
     with account.step():
         step()
     session.close()
-    return account.sizes, memory_plan(spec, facts, setting, options), verdict, gradients
+    return account.sizes, memory_plan(spec, facts, where, options), verdict, gradients
 
 
 def hold_all(mesh: Mesh) -> list[Any]:
@@ -112,22 +106,16 @@ def test_recomputation_changes_neither_collectives_nor_gradients(seen: list[list
 
 def hold_stages(mesh: Mesh, variant: dict[str, Any], mode: Any) -> tuple[dict[str, int], MemoryPlan, torch.Tensor]:
     mesh = mesh.shaped({"pp": 2})
-    family, spec = WORKLOADS.load("gpt"), STRATEGIES.load("pipeline")
-    needs = InputNeeds(kind="lm", seq_len=GPT["max_seq_len"], vocab_size=GPT["vocab_size"])
-    model, options = family.options(**GPT), spec.options(micro_batches=4, **variant)
-    facts = family.facts(model, needs, "float32")
-    setting = Setting(
-        device="cpu", backend="gloo", world_size=2, mesh=mesh.shape, precision="fp32", optimizer="adam", micro_batch=8,
-        activation_checkpointing=mode,
-    )  # fmt: skip
-    assert spec.requires(facts, setting, options) is None
-    torch.manual_seed(0)
-    task = MODULES.load("gpt")(model, needs, "ce")
+    spec = STRATEGIES.load("pipeline")
+    options = spec.options(micro_batches=4, **variant)
+    where = setting(2, mesh.shape, optimizer="adam", micro_batch=8, activation_checkpointing=mode)
+    task, facts = built("gpt", GPT, NEEDS, "float32")
+    assert spec.requires(facts, where, options) is None
     blocks = [task.module.get_submodule(path) for path in facts.blocks]
     recomputed = None if mode == "none" else recompute(blocks, mode)
     session = IMPLEMENTATIONS.load("pipeline")(task.module, mesh, options, facts)
     optimizer = session.optimizer(torch.optim.Adam, lr=1e-3)
-    x = torch.randint(64, (8, 8), generator=torch.Generator().manual_seed(1))
+    x, _ = batch(NEEDS, 8)
 
     def step() -> None:
         assert session.scheduled is not None
@@ -142,7 +130,7 @@ def hold_stages(mesh: Mesh, variant: dict[str, Any], mode: Any) -> tuple[dict[st
     with account.step():
         step()
     session.close()
-    return account.sizes, memory_plan(spec, facts, setting, options), gradients
+    return account.sizes, memory_plan(spec, facts, where, options), gradients
 
 
 @pytest.mark.parametrize(

@@ -13,19 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+from tests.dist.models import EXACT, assert_as_planned, batch, built, difference, gradients, setting
 from torch import Tensor, nn
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.strategies.pipeline import PipelineSession
-from stepscope.rank.workloads import REGISTRY as MODULES
-from stepscope.rank.workloads import Task
-from stepscope.records.plan import InputNeeds, ModelFacts, Setting
+from stepscope.records.plan import InputNeeds
 from stepscope.records.samples import PlanCheck
 from stepscope.strategies.pipeline import STRATEGY, PipelineOptions
-from stepscope.workloads import REGISTRY as WORKLOADS
 
-EXACT = 1e-12
 CLIP = 0.01  # below the norm of the models' gradients
 MICRO_BATCH = 8  # of a data shard; the options cut it into 4
 MODELS: dict[str, tuple[dict[str, Any], InputNeeds]] = {
@@ -39,32 +36,12 @@ MODELS: dict[str, tuple[dict[str, Any], InputNeeds]] = {
 SIZES = {1: [(8,), (5,), (8,)], 2: [(8, 8), (3, 7), (8, 0)]}
 
 
-def task(workload: str) -> Task:
-    options, needs = MODELS[workload]
-    torch.manual_seed(7)
-    built = MODULES.load(workload)(WORKLOADS.load(workload).options(**options), needs, "ce")
-    built.module.double()
-    return built
-
-
-def facts(workload: str) -> ModelFacts:
-    options, needs = MODELS[workload]
-    return WORKLOADS.load(workload).facts(WORKLOADS.load(workload).options(**options), needs, "float64")
-
-
 def windows(workload: str, data_shards: int, accumulation: int) -> Iterator[list[list[tuple[Tensor, Tensor]]]]:
     """Optimizer steps: micro-steps of every data shard's (x, y); a short one is the last."""
-    generator = torch.Generator().manual_seed(3)
-
-    def batch(size: int) -> tuple[Tensor, Tensor]:
-        if workload == "gpt":
-            return tuple(torch.randint(11, (2, size, 6), generator=generator))  # type: ignore[return-value]
-        x = torch.randn(size, 10, generator=generator, dtype=torch.float64)
-        return x, torch.randint(4, (size,), generator=generator)
-
+    seeds = itertools.count()
     full, *tails = SIZES[data_shards]
     for sizes in ([full] * accumulation, [full] * (accumulation - 1) + [tails[0]], [full, tails[1]][-accumulation:]):
-        yield [[batch(size) for size in shards] for shards in sizes]
+        yield [[batch(MODELS[workload][1], size, next(seeds)) for size in shards] for shards in sizes]
 
 
 @dataclass
@@ -79,17 +56,13 @@ class Seen:
 
 def train(mesh: Mesh, workload: str, variant: dict[str, Any], shape: dict[str, int], accumulation: int) -> Seen:
     mesh = mesh.shaped(shape)
-    made, reference = task(workload), task(workload)
+    (made, facts), (reference, _) = (built(workload, *MODELS[workload]) for _ in range(2))
     session = PipelineSession(made.module, mesh, PipelineOptions(**variant))
     optimizer = session.optimizer(torch.optim.SGD, lr=0.1)
     whole = torch.optim.SGD(reference.module.parameters(), lr=0.1)
-    spec = WORKLOADS.load(workload)
-    setting = Setting(
-        device="cpu", backend="gloo", world_size=mesh.world_size, mesh=shape, precision="fp32", optimizer="sgd",
-        accumulation=accumulation, micro_batch=MICRO_BATCH, clip=True,
-    )  # fmt: skip
-    assert STRATEGY.requires(facts(workload), setting, PipelineOptions(**variant)) is None, spec.key
-    plan = STRATEGY.plan_of_rank(facts(workload), setting, PipelineOptions(**variant), mesh.rank)  # type: ignore[misc]
+    where = setting(mesh.world_size, shape, accumulation=accumulation, micro_batch=MICRO_BATCH, clip=True)
+    assert STRATEGY.requires(facts, where, PipelineOptions(**variant)) is None
+    plan = STRATEGY.plan_of_rank(facts, where, PipelineOptions(**variant), mesh.rank)  # type: ignore[misc]
     seen = Seen([], [], [], session.model_part, {}, set())
     for window in windows(workload, mesh.data_size, accumulation):
         samples = sum(len(x) for shards in window for x, _ in shards)
@@ -115,10 +88,9 @@ def train(mesh: Mesh, workload: str, variant: dict[str, Any], shape: dict[str, i
         full = all(len(x) == MICRO_BATCH for shards in window for x, _ in shards)
         if full and len(window) == accumulation:
             seen.checks.append(check(plan, observed, messages=session.messages))
-        gradients = {name: p.grad for name, p in reference.module.named_parameters()}
         ours = session.full_gradients()
         assert ours.keys() == session.full_parameters().keys()
-        seen.errors.append(difference(ours, gradients))
+        seen.errors.append(difference(ours, gradients(reference.module)))
         seen.kinds |= {span.kind for span in session.watch.spans}
         if session.counts and mesh.data_size == 1:
             seen.losses.append(abs(float(found) - expected) / expected)
@@ -129,11 +101,6 @@ def train(mesh: Mesh, workload: str, variant: dict[str, Any], shape: dict[str, i
     seen.parameters = {name: p.clone() for name, p in session.full_parameters().items()}
     session.close()
     return seen
-
-
-def difference(found: dict[str, Tensor], expected: dict[str, Any]) -> float:
-    ours, theirs = (torch.cat([g[name].flatten() for name in found]) for g in (found, expected))
-    return float((ours - theirs).norm() / theirs.norm())
 
 
 def cases() -> Iterator[Any]:
@@ -159,8 +126,7 @@ def test_gradients_and_messages(
     for rank in seen:
         assert rank.checks
         for verdict in rank.checks:
-            assert verdict.unavailable is None
-            assert verdict.observed == verdict.expected
+            assert_as_planned(verdict)
         assert max(rank.errors) <= EXACT, rank.errors
         assert rank.kinds == (set("FIW") if options.schedule in ("zero_bubble", "zbv") else set("FB"))
     assert max([0.0, *(error for rank in seen for error in rank.losses)]) <= EXACT
@@ -170,23 +136,22 @@ def test_gradients_and_messages(
         other = parts.setdefault(rank.part, rank.parameters)
         assert all(torch.equal(p, other[name]) for name, p in rank.parameters.items()), "replicas of a stage differ"
     names = [name for part in parts.values() for name in part]
-    assert sorted(names) == sorted(name for name, _ in task(workload).module.named_parameters()), (
-        "every one on one rank"
-    )
+    assert sorted(names) == sorted(
+        name for name, _ in built(workload, *MODELS[workload])[0].module.named_parameters()
+    ), "every one on one rank"
 
 
 def test_the_pieces_of_a_model_are_those_of_its_facts() -> None:
     for workload in ("mlp", "gpt"):
-        module = task(workload).module
+        task, facts = built(workload, *MODELS[workload])
+        module = task.module
         names = {id(p): name for name, p in module.named_parameters()}
         found = [[names[id(p)] for m in piece.modules for p in m.parameters()] for piece in module.pieces()]  # type: ignore[operator]
-        assert found == [list(piece.parameters) for piece in facts(workload).pieces]
-        assert (
-            sum(p.forward_flops_per_sample for p in facts(workload).pieces) == facts(workload).forward_flops_per_sample
-        )
+        assert found == [list(piece.parameters) for piece in facts.pieces]
+        assert sum(p.forward_flops_per_sample for p in facts.pieces) == facts.forward_flops_per_sample
         x, _ = next(windows(workload, 1, 1))[0][0]
         part: Any = x
-        for piece, fact in zip(module.pieces()[:-1], facts(workload).pieces, strict=False):  # type: ignore[operator]
+        for piece, fact in zip(module.pieces()[:-1], facts.pieces, strict=False):  # type: ignore[operator]
             part = piece.forward(part)
             assert part.numel() == len(x) * fact.output_numel
         part = module.pieces()[-1].forward(part)  # type: ignore[operator]

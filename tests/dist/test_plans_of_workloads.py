@@ -6,27 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from tests.dist.models import assert_as_planned, batch, built, setting
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.precision import Numerics
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
-from stepscope.rank.workloads import REGISTRY as MODULES
-from stepscope.records.plan import InputNeeds, Setting
+from stepscope.records.plan import InputNeeds
 from stepscope.records.precision import parameter_dtype
 from stepscope.records.samples import PlanCheck
 from stepscope.strategies import REGISTRY as STRATEGIES
-from stepscope.workloads import REGISTRY as WORKLOADS
 
-TEXT = {
-    "d_model": 16,
-    "n_heads": 2,
-    "num_layers": 2,
-    "dim_feedforward": 32,
-    "max_seq_len": 6,
-    "vocab_size": 50,
-}
-
+TEXT = {"d_model": 16, "n_heads": 2, "num_layers": 2, "dim_feedforward": 32, "max_seq_len": 6, "vocab_size": 50}
 MODELS: dict[str, tuple[dict[str, Any], InputNeeds]] = {
     "mlp": ({"layers": [24, 16]}, InputNeeds(kind="features", num_features=12, num_classes=4)),
     "text_classifier": (TEXT, InputNeeds(kind="tokens", seq_len=6, vocab_size=50, num_classes=3)),
@@ -34,31 +25,17 @@ MODELS: dict[str, tuple[dict[str, Any], InputNeeds]] = {
 }
 
 
-def batch_of(needs: InputNeeds, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    if needs.kind == "features":
-        assert needs.num_features is not None
-        return torch.randn(samples, needs.num_features), torch.randint(needs.num_classes or 1, (samples,))
-    assert needs.seq_len is not None
-    assert needs.vocab_size is not None
-    x = torch.randint(1, needs.vocab_size, (samples, needs.seq_len))
-    return x, x if needs.kind == "lm" else torch.randint(needs.num_classes or 1, (samples,))
-
-
 def check_step(mesh: Mesh, workload: str, precision: str, key: str, variant: dict[str, Any]) -> PlanCheck:
-    model, needs = MODELS[workload]
-    family = WORKLOADS.load(workload)
-    options = family.options(**model)
-    facts = family.facts(options, needs, parameter_dtype(precision))
+    task, facts = built(workload, *MODELS[workload], parameter_dtype(precision))
     spec = STRATEGIES.load(key)
     chosen = spec.options(**variant)
-    setting = Setting(device="cpu", backend="gloo", world_size=mesh.world_size, precision=precision, optimizer="sgd")
     numerics = Numerics(precision, mesh.device)
-    torch.manual_seed(0)
-    task = MODULES.load(workload)(options, needs, family.losses[0])
     session = IMPLEMENTATIONS.load(key)(numerics.prepare(task.module), mesh, chosen)
 
     def step() -> None:
-        x, y = numerics.inputs(*batch_of(needs, 3 if mesh.rank else 0))  # rank 0 has nothing to train on
+        x, y = numerics.inputs(
+            *batch(MODELS[workload][1], 3 if mesh.rank else 0, dtype=torch.float32)
+        )  # rank 0 has nothing to train on
         with session.micro_step(last=True):
             with numerics.autocast():
                 loss = task.loss_sum(session.trainable(x), y) / 3
@@ -71,7 +48,7 @@ def check_step(mesh: Mesh, workload: str, precision: str, key: str, variant: dic
     observed = observe(step)
     session.close()
     numerics.close()
-    return check(spec.comm_plan(facts, setting, chosen), observed)
+    return check(spec.comm_plan(facts, setting(mesh.world_size, precision=precision), chosen), observed)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "bf16"])
@@ -91,5 +68,4 @@ def test_collectives_of_the_workloads_are_as_planned(
     pools: Any, workload: str, key: str, variant: dict[str, Any], precision: str
 ) -> None:
     for verdict in pools(2).run(check_step, workload, precision, key, variant):
-        assert verdict.unavailable is None
-        assert verdict.observed == verdict.expected
+        assert_as_planned(verdict)

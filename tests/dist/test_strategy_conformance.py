@@ -6,12 +6,13 @@ Strategies and their option sets are found through the registry, so a new one is
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from tests.dist.models import EXACT, assert_as_planned, difference, gradients, setting
 from torch import Tensor, nn
 
 from stepscope.core.errors import Unavailable
@@ -21,10 +22,9 @@ from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
 from stepscope.rank.strategies import Session
 from stepscope.records.mesh import DIMENSIONS, canonical
 from stepscope.records.mesh import text as shape_text
-from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
+from stepscope.records.plan import ModelFacts, ParameterFact
 from stepscope.strategies import REGISTRY as SPECS
 
-EXACT = 1e-12
 FEATURES, CLASSES = 20, 5
 
 # Samples of each rank in each micro-step: uneven, and with every rank empty at some time.
@@ -78,18 +78,6 @@ def facts_of(module: nn.Module) -> ModelFacts:
     return ModelFacts(parameters=parameters, ready_order=tuple(order), forward_flops_per_sample=0)
 
 
-def setting(world_size: int, accumulation: int, mesh: Mapping[str, int] | None = None) -> Setting:
-    return Setting(
-        device="cpu",
-        backend="gloo",
-        world_size=world_size,
-        mesh=mesh or {},
-        precision="fp32",
-        optimizer="sgd",
-        accumulation=accumulation,
-    )
-
-
 @dataclass
 class MicroStep:
     """The data of all ranks in one micro-step; ``of(rank)`` is one rank's shard."""
@@ -130,15 +118,7 @@ def reference_gradients(parameters: dict[str, Tensor], window: list[MicroStep]) 
     plain.load_state_dict(parameters, strict=False)
     x, y = torch.cat([m.x for m in window]), torch.cat([m.y for m in window])
     (loss_sum(plain(x), y) / len(x)).backward()
-    return {name: p.grad for name, p in plain.named_parameters() if p.grad is not None}
-
-
-def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """Norm of the difference over the norm, of the gradients that this rank's part of the model has."""
-    if not found.keys() <= expected.keys():
-        return float("inf")
-    ours, theirs = (torch.cat([g[name].flatten() for name in found]) for g in (found, expected))
-    return float((ours - theirs).norm() / theirs.norm())
+    return gradients(plain)
 
 
 def backward_of_window(session: Session, mesh: Mesh, window: list[MicroStep]) -> None:
@@ -215,7 +195,7 @@ def cases() -> Iterator[Any]:
             for world_size in SHARDS if spec.collective else (1,):
                 for mesh, accumulation in itertools.product(meshes(spec.dimensions, world_size), (1, 3)):
                     options = spec.options(**variant)
-                    if spec.requires(facts, setting(world_size, accumulation, mesh), options) is None:
+                    if spec.requires(facts, setting(world_size, mesh, accumulation=accumulation), options) is None:
                         text = ",".join(f"{k}={v}" for k, v in variant.items()) or "default"
                         ranks = shape_text(mesh) or f"{world_size}-ranks"
                         name = f"{key}({text})-{ranks}-accumulate-{accumulation}"
@@ -243,13 +223,13 @@ def test_gradients_and_collectives_are_as_planned(
         # First of all: a missing collective shows in the gradients as well, but without its name.
         assert rank.plans, "no steady-state step was observed"
         for micro_steps, phases, observed in rank.plans:
-            where = setting(world_size, micro_steps, mesh)
+            where = setting(world_size, mesh, accumulation=micro_steps)
             plan = (
                 spec.comm_plan(facts, where, options)
                 if spec.plan_of_rank is None
                 else spec.plan_of_rank(facts, where, options, number)
             )
-            assert_as_planned([op for op in plan if op.phase in phases], observed)
+            assert_as_planned(check([op for op in plan if op.phase in phases], observed))
     first = {rank.part: rank for rank in reversed(seen)}
     for number, rank in enumerate(seen):
         by_step = ", ".join(f"{error:.1e}" for error in rank.errors)
@@ -264,10 +244,3 @@ def test_gradients_and_collectives_are_as_planned(
         assert rank.after_close == (), "a closed session still communicates"
     if tolerance > 0 and world_size > 1:
         assert max(e for rank in seen for e in rank.errors) > EXACT, "declared lossy, but nothing was lost"
-
-
-def assert_as_planned(plan: list[CommOp], observed: tuple[ObservedOp, ...] | Unavailable) -> None:
-    verdict = check(plan, observed)
-    assert verdict.unavailable is None
-    assert verdict.observed == verdict.expected
-    assert verdict.matches

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.dist.models import EXACT, assert_as_planned, batch, built, difference, gradients, setting
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -16,15 +17,12 @@ from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.precision import Numerics
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
-from stepscope.rank.workloads import REGISTRY as MODULES
 from stepscope.rank.workloads import Task
 from stepscope.records.plan import InputNeeds, ModelFacts, Setting
 from stepscope.records.precision import parameter_dtype
 from stepscope.records.samples import PlanCheck
 from stepscope.strategies.tensor_parallel import STRATEGY
-from stepscope.workloads import REGISTRY as WORKLOADS
 
-EXACT = 1e-12
 TEXT = {"d_model": 24, "n_heads": 6, "num_layers": 2, "dim_feedforward": 48, "max_seq_len": 6, "vocab_size": 54}
 MODELS: dict[str, tuple[dict[str, Any], InputNeeds]] = {
     "gpt": (TEXT, InputNeeds(kind="lm", seq_len=6, vocab_size=54)),
@@ -43,37 +41,12 @@ def uneven(micro_step: int, shard: int) -> int:
     return 2 + micro_step - 2 * shard
 
 
-def built(workload: str, dtype: str = "float64") -> tuple[Task, ModelFacts, InputNeeds]:
-    model, needs = MODELS[workload]
-    family = WORKLOADS.load(workload)
-    options = family.options(**model)
-    torch.manual_seed(5)
-    task = MODULES.load(workload)(options, needs, family.losses[0])
-    task.module.to(getattr(torch, dtype))
-    return task, family.facts(options, needs, dtype), needs
+def made(workload: str, dtype: str = "float64") -> tuple[Task, ModelFacts, InputNeeds]:
+    return (*built(workload, *MODELS[workload], dtype), MODELS[workload][1])
 
 
-def batch(needs: InputNeeds, samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    if needs.kind == "features":
-        x = torch.randn(samples, needs.num_features or 1, generator=generator, dtype=torch.float64)
-    else:
-        x = torch.randint(1, needs.vocab_size or 1, (samples, needs.seq_len or 1), generator=generator)
-    if needs.kind == "lm":
-        return x, x.roll(1, dims=1)
-    return x, torch.randint(needs.num_classes or 1, (samples,), generator=generator)
-
-
-def setting(world_size: int, shape: dict[str, int], accumulation: int = 1, **options: Any) -> Setting:
-    return Setting(
-        device="cpu",
-        backend="gloo",
-        world_size=world_size,
-        mesh=shape,
-        optimizer="adamw",
-        accumulation=accumulation,
-        **{"precision": "fp32", "micro_batch": EVEN} | options,
-    )
+def adamw(world_size: int, shape: dict[str, int], accumulation: int = 1, **options: Any) -> Setting:
+    return setting(world_size, shape, optimizer="adamw", accumulation=accumulation, micro_batch=EVEN, **options)
 
 
 def local_bytes(tensors: Iterable[Tensor]) -> int:
@@ -93,8 +66,8 @@ class Seen:
 
 def train(mesh: Mesh, workload: str, shape: dict[str, int], variant: dict[str, Any], accumulation: int) -> Seen:
     mesh = mesh.shaped(shape)
-    task, facts, needs = built(workload)
-    plain, _, _ = built(workload)
+    task, facts, needs = made(workload)
+    plain, _, _ = made(workload)
     options = STRATEGY.options(**variant)
     session = IMPLEMENTATIONS.load("tensor_parallel")(task.module, mesh, options, facts)
     optimizer = session.optimizer(torch.optim.AdamW, lr=0.1)
@@ -122,13 +95,12 @@ def train(mesh: Mesh, workload: str, shape: dict[str, int], variant: dict[str, A
         torch.nn.utils.clip_grad_norm_(plain.module.parameters(), CLIP)
         observed = observe(window, mesh)
         if even:
-            plan = STRATEGY.comm_plan(facts, setting(mesh.world_size, shape, accumulation, clip=True), options)
+            plan = STRATEGY.comm_plan(facts, adamw(mesh.world_size, shape, accumulation, clip=True), options)
             checked = check(plan, observed)
         found = session.full_gradients()
-        expected = {n: p.grad for n, p in plain.module.named_parameters() if p.grad is not None}
+        expected = gradients(plain.module)
         assert found.keys() == expected.keys()
-        ours, theirs = (torch.cat([g[n].flatten() for n in expected]) for g in (found, expected))
-        errors.append(float((ours - theirs).norm() / theirs.norm()))
+        errors.append(difference(found, expected))
         updates = observe(optimizer.step, mesh)
         session.zero_grad()
     flat = torch.cat([p.flatten() for p in session.full_parameters().values()])
@@ -158,12 +130,11 @@ def test_gradients_and_collectives_are_as_planned(
     pools: Any, workload: str, shape: dict[str, int], variant: dict[str, Any], accumulation: int
 ) -> None:
     world = math.prod(shape.values())
-    _, facts, _ = built(workload)
-    memory = STRATEGY.memory_plan(facts, setting(world, shape), STRATEGY.options(**variant))
+    _, facts, _ = made(workload)
+    memory = STRATEGY.memory_plan(facts, adamw(world, shape), STRATEGY.options(**variant))
     seen = pools(world).run(train, workload, shape, variant, accumulation)
     for rank in seen:
-        assert rank.check.unavailable is None
-        assert rank.check.observed == rank.check.expected
+        assert_as_planned(rank.check)
         assert max(rank.errors) <= EXACT
         assert rank.updates == (), "the optimizer communicates"
         assert torch.equal(rank.parameters, seen[0].parameters)
@@ -173,7 +144,7 @@ def test_gradients_and_collectives_are_as_planned(
 def collectives(mesh: Mesh, shape: dict[str, int], variant: dict[str, Any], precision: str) -> PlanCheck:
     mesh = mesh.shaped(shape)
     numerics = Numerics(precision, mesh.device)
-    task, facts, needs = built("gpt", parameter_dtype(precision))
+    task, facts, needs = made("gpt", parameter_dtype(precision))
     options = STRATEGY.options(**variant)
     numerics.prepare(task.module)
     session = IMPLEMENTATIONS.load("tensor_parallel")(task.module, mesh, options, facts)
@@ -189,7 +160,7 @@ def collectives(mesh: Mesh, shape: dict[str, int], variant: dict[str, Any], prec
     observed = observe(step, mesh)
     session.close()
     numerics.close()
-    where = setting(mesh.world_size, shape, precision=precision)
+    where = adamw(mesh.world_size, shape, precision=precision)
     return check(STRATEGY.comm_plan(facts, where, options), observed)
 
 
@@ -197,5 +168,4 @@ def collectives(mesh: Mesh, shape: dict[str, int], variant: dict[str, Any], prec
 @pytest.mark.parametrize("variant", [{}, SEQUENCE | LOSS], ids=str)
 def test_what_travels_in_which_precision_is_planned(pools: Any, variant: dict[str, Any], precision: str) -> None:
     for verdict in pools(2).run(collectives, {"tp": 2}, variant, precision):
-        assert verdict.unavailable is None
-        assert verdict.observed == verdict.expected
+        assert_as_planned(verdict)

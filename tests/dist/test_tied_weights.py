@@ -8,41 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from tests.dist.models import EXACT, assert_as_planned, batch, built, difference, gradients, setting
 
 from stepscope.rank.mesh import Mesh
 from stepscope.rank.plancheck import check, observe
 from stepscope.rank.strategies import REGISTRY as IMPLEMENTATIONS
-from stepscope.rank.workloads import REGISTRY as MODULES
-from stepscope.rank.workloads import Task
-from stepscope.records.plan import InputNeeds, ModelFacts, Setting
+from stepscope.records.plan import InputNeeds, Setting
 from stepscope.records.samples import PlanCheck
 from stepscope.strategies import REGISTRY as STRATEGIES
-from stepscope.workloads import REGISTRY as WORKLOADS
 
-EXACT = 1e-12
 MODEL = {"d_model": 12, "n_heads": 6, "num_layers": 2, "max_seq_len": 6, "vocab_size": 36, "tied": True}
 NEEDS = InputNeeds(kind="lm", seq_len=6, vocab_size=36)
 SAMPLES, ACCUMULATION = 3, 2
 
 
-def built() -> tuple[Task, ModelFacts]:
-    options = WORKLOADS.load("gpt").options(**MODEL)
-    torch.manual_seed(5)
-    task = MODULES.load("gpt")(options, NEEDS, "ce")
-    task.module.double()
-    return task, WORKLOADS.load("gpt").facts(options, NEEDS, "float64")
-
-
-def batch(seed: int) -> Tensor:
-    return torch.randint(36, (SAMPLES, 6), generator=torch.Generator().manual_seed(seed))
-
-
-def setting(shape: dict[str, int], world_size: int) -> Setting:
-    return Setting(
-        device="cpu", backend="gloo", world_size=world_size, mesh=shape, precision="fp32", optimizer="sgd",
-        accumulation=ACCUMULATION, micro_batch=SAMPLES,
-    )  # fmt: skip
+def planned(shape: dict[str, int], world_size: int) -> Setting:
+    return setting(world_size, shape, accumulation=ACCUMULATION, micro_batch=SAMPLES)
 
 
 @dataclass
@@ -53,7 +34,7 @@ class Seen:
 
 def train(mesh: Mesh, key: str, variant: dict[str, Any], shape: dict[str, int]) -> Seen:
     mesh = mesh.shaped(shape)
-    (task, facts), (plain, _) = built(), built()
+    (task, facts), (plain, _) = (built("gpt", MODEL, NEEDS) for _ in range(2))
     spec = STRATEGIES.load(key)
     options = spec.options(**variant)
     session = IMPLEMENTATIONS.load(key)(task.module, mesh, options, facts)
@@ -63,27 +44,27 @@ def train(mesh: Mesh, key: str, variant: dict[str, Any], shape: dict[str, int]) 
     for number in range(spec.min_warmup_steps(options) + 1):
         plain.module.load_state_dict(session.full_parameters(), strict=False)
         plain.module.zero_grad()
-        for x in map(batch, range(ACCUMULATION * mesh.data_size)):
-            (plain.loss_sum(plain.module(x), x.roll(1, dims=1)) / total).backward()
+        for seed in range(ACCUMULATION * mesh.data_size):
+            x, y = batch(NEEDS, SAMPLES, seed)
+            (plain.loss_sum(plain.module(x), y) / total).backward()
 
         def step() -> None:
             for micro in range(ACCUMULATION):
-                x = batch(micro * mesh.data_size + mesh.data_rank)
+                x, y = batch(NEEDS, SAMPLES, micro * mesh.data_size + mesh.data_rank)
                 with session.micro_step(last=micro == ACCUMULATION - 1):
-                    loss = task.loss_sum(session.trainable(x), x.roll(1, dims=1)) / total * session.loss_factor
+                    loss = task.loss_sum(session.trainable(x), y) / total * session.loss_factor
                     loss.backward()
             session.finish()
 
         observed = observe(step, mesh)
         if number >= spec.min_warmup_steps(options):
-            plan = spec.comm_plan(facts, setting(shape, mesh.world_size), options)
+            plan = spec.comm_plan(facts, planned(shape, mesh.world_size), options)
             seen.checks.append(check([op for op in plan if op.phase != "optimizer"], observed))
         found = session.full_gradients()
-        expected = {name: p.grad for name, p in plain.module.named_parameters() if p.grad is not None}
+        expected = gradients(plain.module)
         assert found.keys() == expected.keys()
         assert "head.weight" not in found
-        ours, theirs = (torch.cat([g[name].flatten() for name in expected]) for g in (found, expected))
-        seen.errors.append(float((ours - theirs).norm() / theirs.norm()))
+        seen.errors.append(difference(found, expected))
         optimizer.step()
         session.zero_grad()
     session.close()
@@ -106,15 +87,14 @@ def test_a_tied_weight_has_one_gradient_and_travels_once(
 ) -> None:
     for rank in pools(math.prod(shape.values()) if shape else 2).run(train, key, variant, shape):
         for verdict in rank.checks:
-            assert verdict.unavailable is None
-            assert verdict.observed == verdict.expected
+            assert_as_planned(verdict)
         assert rank.checks
         assert max(rank.errors) <= EXACT, rank.errors
 
 
 def test_a_pipeline_refuses_it_with_the_reason() -> None:
-    _, facts = built()
+    _, facts = built("gpt", MODEL, NEEDS)
     spec = STRATEGIES.load("pipeline")
-    reason = spec.requires(facts, setting({"pp": 2}, 2), spec.options(micro_batches=3))
+    reason = spec.requires(facts, planned({"pp": 2}, 2), spec.options(micro_batches=3))
     assert reason is not None
     assert "tokens.weight is tied" in reason
