@@ -101,27 +101,6 @@ class TestRuns:
         assert run.group == "resnet50, ImageNet, bf16"
         assert run.source.endswith("t.csv:2")
 
-    def test_a_rate_of_one_gpu_is_multiplied(self, tmp_path: Path) -> None:
-        runs = runs_of(tmp_path, "gpus,tok/s/gpu\n1,100\n8,90\n")
-        assert [(rate(run), run.unit) for run in runs.values()] == [(100.0, "tokens"), (720.0, "tokens")]
-
-    def test_steps_a_second_are_a_step_time(self, tmp_path: Path) -> None:
-        (run,) = runs_of(tmp_path, "gpus,it/s\n1,4\n").values()
-        assert run.step_ns.value == 0.25e9
-
-    def test_units_in_cells_and_thousands(self, tmp_path: Path) -> None:
-        head = "| GPUs | Params | Step time (s) | Tokens/s | Memory |\n|--|--|--|--|--|\n"
-        text = head + "| **2** | 1.5M | 47.9 ms | 1,234.5 | 3 GiB |\n"
-        (run,) = runs_of(tmp_path, text, name="r.md").values()
-        assert (run.world_size, run.num_parameters, run.step_ns.value) == (2, 1500000, pytest.approx(47.9e6))
-        assert rate(run) == 1234.5
-
-    def test_scaling_is_what_the_batches_say(self, tmp_path: Path) -> None:
-        for batches, expected in (((2, 4), "weak"), ((4, 4), "strong"), ((4, 6), None)):
-            text = f"gpus,global_batch,step_time_ms\n1,{batches[0]},10\n2,{batches[1]},10\n"
-            (_, two) = runs_of(tmp_path, text).values()
-            assert two.scaling == expected
-
     def test_what_failed_is_a_result(self, tmp_path: Path) -> None:
         rows = {"OOM": "oom", "CUDA out of memory": "oom", "ERROR": "error", "0.0": "error", "-": "error", "12.5": "ok"}
         text = "run,gpus,samples/s\n" + "".join(f"r{i},4,{cell}\n" for i, cell in enumerate(rows))
@@ -129,19 +108,6 @@ class TestRuns:
         assert [run.status for run in runs.values()] == list(rows.values())
         assert [run.samples_per_s is None for run in runs.values()] == [True] * 5 + [False]
         assert runs["r2"].error == "the table states 'ERROR'"
-
-    def test_one_accuracy_above_1_makes_the_column_per_cent(self, tmp_path: Path) -> None:
-        runs = runs_of(tmp_path, "run,gpus,samples/s,val_acc\na,1,5,0.9\nb,1,5,71\n")
-        assert [run.test_accuracy for run in runs.values()] == [pytest.approx(0.009), pytest.approx(0.71)]
-        runs = runs_of(tmp_path, "run,gpus,samples/s,val_acc\na,1,5,0.9\nb,1,5,1\n")
-        assert [run.test_accuracy for run in runs.values()] == [0.9, 1.0]
-
-    def test_a_status_column(self, tmp_path: Path) -> None:
-        text = "gpus,batch_size_per_gpu,status,step_time_ms\n2,8,SUCCESS,5\n2,512,OOM,\n2,1024,TIMEOUT,\n2,9,running,\n"
-        assert [(r.status, r.error, r.micro_batch) for r in runs_of(tmp_path, text).values()] == [
-            ("ok", None, 8), ("oom", "OOM", 512), ("error", "TIMEOUT", 1024),
-            ("interrupted", "running", 9),
-        ]  # fmt: skip
 
     def test_texts_without_meaning_keep_runs_apart_and_ids_do_not(self, tmp_path: Path) -> None:
         rows = ("jax,0123456789abcdef,1,10", "torch,1123456789abcdef,1,11", "torch,2123456789abcdef,8,80")
@@ -167,6 +133,91 @@ class TestRuns:
         assert "<" not in run.run_id
 
 
+TRACKER = (
+    "Name,State,Runtime,GPU Count,train/loss,train/tokens_per_sec,eval/loss,eval/tokens_per_sec,_step,_timestamp\n"
+)
+OF_ONE_RANK = (
+    "Throughput per GPU (tokens/s)", "Tokens/s (per GPU)", "per_gpu_tokens_per_s", "tokens_per_gpu_per_second",
+    "tok/s/GPU", "tokens_per_second_per_device",
+)  # fmt: skip
+OF_EVALUATION = ("eval_samples_per_second", "Validation (samples/s)", "inference_tokens_per_s")
+ROWS: list[tuple[str, str, str, list[tuple[Any, ...]]]] = [
+    ("t.csv", "gpus,tok/s/gpu\n1,100\n8,90\n", "samples_per_s unit", [(100, "tokens"), (720, "tokens")]),
+    *(("t.csv", f"gpus,{name}\n8,1000\n64,900\n", "samples_per_s", [(8000,), (57_600,)]) for name in OF_ONE_RANK),
+    *(
+        ("t.csv", f"gpus,{name},samples_per_s\n1,500,32\n2,9,60\n", "samples_per_s", [(32,), (60,)])
+        for name in OF_EVALUATION
+    ),
+    *(("t.csv", f"gpus,model,{name}\n1,a,4\n", "step_ns", [(0.25e9,)]) for name in ("it/s", "step/s", "iter/sec")),
+    *(
+        ("t.csv", f"gpus,global_batch,step_time_ms\n1,{one},10\n2,{two},10\n", "scaling", [(None,), (scaling,)])
+        for one, two, scaling in ((2, 4, "weak"), (4, 4, "strong"), (4, 6, None))
+    ),
+    *(
+        ("t.csv", f"run,gpus,samples/s,val_acc\na,1,5,0.9\nb,1,5,{second}\n", "test_accuracy", shares)
+        for second, shares in (("71", [(0.009,), (0.71,)]), ("1", [(0.9,), (1.0,)]))
+    ),
+    (
+        "t.csv",
+        "gpus,batch_size_per_gpu,status,step_time_ms\n2,8,SUCCESS,5\n2,512,OOM,\n2,1024,TIMEOUT,\n2,9,running,\n",
+        "status error micro_batch",
+        [("ok", None, 8), ("oom", "OOM", 512), ("error", "TIMEOUT", 1024), ("interrupted", "running", 9)],
+    ),
+    (
+        "r.md",
+        "| GPUs | Params | Step time (s) | Tokens/s | Memory |\n|--|--|--|--|--|\n"
+        "| **2** | 1.5M | 47.9 ms | 1,234.5 | 3 GiB |\n",
+        "world_size num_parameters step_ns samples_per_s",
+        [(2, 1_500_000, 47.9e6, 1234.5)],
+    ),
+    ("t.csv", 'gpus,samples_per_s\n1,"125,000"\n2,"1,238,806"\n', "samples_per_s", [(125_000,), (1_238_806,)]),
+    (
+        "a.jsonl",
+        '{"gpus": 1, "tokens_per_s": 100}\n{"gpus": 2, "tokens_per_s": 200}',
+        "samples_per_s",
+        [(100,), (200,)],
+    ),
+    (
+        "a.json",
+        '[{"gpus": 1, "tokens_per_s": 100}, {"gpus": 2, "tokens_per_s": 200}]',
+        "samples_per_s",
+        [(100,), (200,)],
+    ),
+    (  # one row a run; of a run's history, _step and _timestamp are those of the row
+        "t.csv",
+        TRACKER + "a,finished,60,1,2.1,1000,2.2,7,100,17\nb,finished,60,2,2.0,1900,2.3,7,100,18\n",
+        "world_size train_loss samples_per_s unit",
+        [(1, 2.1, 1000, "tokens"), (2, 2.0, 1900, "tokens")],
+    ),
+    (
+        "t.csv",
+        "gpus,model,throughput,unit\n1,bert,317,sequences/s\n8,bert,2500,sequences/s\n1,llama,9e3,tokens/s\n",
+        "unit samples_per_s",
+        [("sequences", 317), ("sequences", 2500), ("tokens", 9000)],
+    ),
+    ("t.csv", "gpus,step_time_ms,started\n1,10,0:00:20\n2,6,0:10:00\n", "status", [("ok",), ("ok",)]),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "fields", "expected"), ROWS)
+def test_what_rows_become(tmp_path: Path, name: str, text: str, fields: str, expected: list[tuple[Any, ...]]) -> None:
+    runs = runs_of(tmp_path, text, name=name).values()
+    values = [[getattr(run, field) for field in fields.split()] for run in runs]
+    found = [tuple(getattr(value, "value", value) for value in each) for each in values]
+    assert found == [
+        pytest.approx(each) if None not in each and str not in map(type, each) else each for each in expected
+    ]
+
+
+def test_ranks_and_strategies_that_are_stated(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", "model,tok/s/GPU\nbig,1000\n")
+    (run,) = read_foreign(path, Stated(world_size={"t": 8})).runs
+    assert (run.world_size, rate(run)) == (8, 8000)
+    rows = "| DDP | pt | a | 1 | d | 5 |\n| Horovod | pt | a | 1 | d | 5 |\n"
+    runs = runs_of(tmp_path, HEAD + rows, name="r.md", benchmark="strategy").values()
+    assert [run.strategy for run in runs] == ["DDP", "Horovod"]
+
+
 class TestMarkdown:
     def test_other_tables_are_passed_over(self, tmp_path: Path) -> None:
         row = "| DDP, synthetic | PyTorch | puhti | 4 | 2023-05-08 | 390.5 |\n"
@@ -189,11 +240,6 @@ class TestMarkdown:
         ]
         runs = runs_of(tmp_path, HEAD + "".join(f"| {row} | 5 |\n" for row in rows), name="r.md").values()
         assert len({run.group for run in runs}) == 3
-
-    def test_the_first_column_may_be_stated(self, tmp_path: Path) -> None:
-        rows = "| DDP | pt | a | 1 | d | 5 |\n| Horovod | pt | a | 1 | d | 5 |\n"
-        runs = runs_of(tmp_path, HEAD + rows, name="r.md", benchmark="strategy").values()
-        assert [run.strategy for run in runs] == ["DDP", "Horovod"]
 
 
 class TestJson:
@@ -241,12 +287,6 @@ class TestJson:
             16,
             None,
         ]  # the second is no batch of 32 by its own figures
-
-    def test_lines_and_lists(self, tmp_path: Path) -> None:
-        records = [{"gpus": n, "tokens_per_s": 100 * n} for n in (1, 2)]
-        lines = runs_of(tmp_path, "\n".join(map(json.dumps, records)), name="a.jsonl")
-        whole = runs_of(tmp_path, json.dumps(records), name="b.json")
-        assert [rate(run) for run in (*lines.values(), *whole.values())] == [100, 200, 100, 200]
 
     def test_two_lists_are_not_chosen_from(self, tmp_path: Path) -> None:
         text = json.dumps({"a": [{"gpus": 1}], "b": {"c": [{"gpus": 2}]}})
@@ -370,16 +410,19 @@ class TestCollectives:
         assert (found.time_ns_mean, found.iterations, found.numel) == (pytest.approx(0.5125e6), 50, 1025)
         assert (found.device, found.backend, found.dtype) == ("cuda", "nccl", "float32")
 
-    def test_a_plain_csv(self, tmp_path: Path) -> None:
-        rows = read(
-            write(tmp_path / "n.csv", "op,gpus,size_bytes,time_us\nAllGather,8,1048576,50\n"), key=KEY
-        ).comm_rows
-        assert [(r.op, r.world_size, r.size_bytes, r.time_ns_mean) for r in rows] == [("all_gather", 8, 1048576, 50e3)]
-
-    def test_megabytes_are_what_fits_the_bandwidth(self, tmp_path: Path) -> None:
-        text = "op,world_size,size_mb,time_ms,busbw\nall_reduce,16,100,0.647,304.03\nall_reduce,16,1000,4.52,434.99\n"
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("op,gpus,size_bytes,time_us\nAllGather,8,1048576,50\n", [("all_gather", 8, 2**20, 50e3)]),
+            (  # megabytes are what fits the bandwidth
+                "op,world_size,size_mb,time_ms,busbw\nall_reduce,16,100,0.647,304.03\nall_reduce,16,1000,4.52,434.99\n",
+                [("all_reduce", 16, 100 * 2**20, 0.647e6), ("all_reduce", 16, 1000 * 2**20, 4.52e6)],
+            ),
+        ],
+    )
+    def test_a_csv(self, tmp_path: Path, text: str, expected: list[tuple[Any, ...]]) -> None:
         rows = read(write(tmp_path / "n.csv", text), key=KEY).comm_rows
-        assert [row.size_bytes for row in rows] == [100 * 2**20, 1000 * 2**20]
+        assert [(r.op, r.world_size, r.size_bytes, round(r.time_ns_mean or 0)) for r in rows] == expected
 
     def test_uneven_splits_are_left_out(self, tmp_path: Path) -> None:
         rows = [self.row("all_to_all", split_mode=mode) for mode in ("equal", "uneven")]
@@ -456,22 +499,13 @@ class TestRefusals:
         assert "one row per run" not in refused
         assert f"--columns {command}=" in refused
 
+    def test_a_list_of_devices_is_no_table_of_runs(self, tmp_path: Path) -> None:
+        text = "accelerator,name,mem_gb,fp16_tflops\nA100,A100-SXM4-80GB,80,312\nMI250X,MI250X,128,383\n"
+        assert "no column is a time or a throughput" in refusal(tmp_path, text)
+
     def test_one_column_per_number_of_ranks_with_what_it_holds(self, tmp_path: Path) -> None:
         refused = refusal(tmp_path, "run,throughput_1gpu,throughput_2gpu\na,100,190\n")
         assert "one column per number of ranks (throughput_1gpu, throughput_2gpu)" in refused
-
-    def test_a_trackers_table_of_runs_has_figures_in_groups(self, tmp_path: Path) -> None:
-        """One row a run; of a run's history, ``_step`` and ``_timestamp`` are those of the row."""
-        head = "Name,State,Runtime,GPU Count,train/loss,train/tokens_per_sec,eval/loss,eval/tokens_per_sec,_step,_timestamp"
-        text = f"{head}\na,finished,60,1,2.1,1000,2.2,7,100,17\nb,finished,60,2,2.0,1900,2.3,7,100,18\n"
-        runs = runs_of(tmp_path, text).values()
-        found = [(r.world_size, r.train_loss, r.samples_per_s and r.samples_per_s.value, r.unit) for r in runs]
-        assert found == [(1, 2.1, 1000, "tokens"), (2, 2.0, 1900, "tokens")]
-
-    @pytest.mark.parametrize("name", ["it/s", "step/s", "iter/sec"])
-    def test_a_rate_of_steps_is_no_time_of_one(self, tmp_path: Path, name: str) -> None:
-        (run,) = runs_of(tmp_path, f"gpus,model,{name}\n1,a,4\n").values()
-        assert run.step_ns.value == 0.25e9
 
     def test_columns_that_are_not_there_or_mean_nothing(self, tmp_path: Path) -> None:
         text = "gpus,tok_s\n1,10\n"
@@ -531,17 +565,6 @@ class TestModelsThatAreSplit:
         text = "gpus,tp,pp,tokens_per_s\n8,8,1,100\n8,1,8,900\n16,8,1,190\n16,1,8,1000\n"
         rows = {row.run_id: row.speedup for row in scaling_rows(tuple(runs_of(tmp_path, text).values()))}
         assert sorted(value for value in rows.values() if value != 1) == [pytest.approx(10 / 9), pytest.approx(1.9)]
-
-
-class TestUnitsInAColumnOfTheirOwn:
-    def test_a_throughput_is_of_the_unit_beside_it(self, tmp_path: Path) -> None:
-        text = "gpus,model,throughput,unit\n1,bert,317,sequences/s\n8,bert,2500,sequences/s\n1,llama,9e3,tokens/s\n"
-        found = [(run.unit, rate(run)) for run in runs_of(tmp_path, text).values()]
-        assert found == [("sequences", 317), ("sequences", 2500), ("tokens", 9000)]
-
-    def test_a_list_of_devices_is_no_table_of_runs(self, tmp_path: Path) -> None:
-        text = "accelerator,name,mem_gb,fp16_tflops\nA100,A100-SXM4-80GB,80,312\nMI250X,MI250X,128,383\n"
-        assert "no column is a time or a throughput" in refusal(tmp_path, text)
 
 
 class TestCollectivesAsToolsPrintThem:
@@ -645,38 +668,6 @@ class TestCommas:
         assert "the comma may separate thousands or decimals" in refusal(
             tmp_path, "gpus;samples_per_s\n1;125,000\n2;238,806\n"
         )
-
-    def test_thousands_are_thousands_between_quotes(self, tmp_path: Path) -> None:
-        runs = runs_of(tmp_path, 'gpus,samples_per_s\n1,"125,000"\n2,"1,238,806"\n')
-        assert [rate(run) for run in runs.values()] == [125_000, 1_238_806]
-
-
-class TestWhoseRate:
-    @pytest.mark.parametrize(
-        "header",
-        [
-            "Throughput per GPU (tokens/s)", "Tokens/s (per GPU)", "per_gpu_tokens_per_s", "tokens_per_gpu_per_second",
-            "tok/s/GPU", "tokens_per_second_per_device",
-        ],
-    )  # fmt: skip
-    def test_of_one_rank(self, tmp_path: Path, header: str) -> None:
-        runs = runs_of(tmp_path, f"gpus,{header}\n8,1000\n64,900\n")
-        assert [rate(run) for run in runs.values()] == [8000, 57_600]
-
-    def test_of_one_rank_whose_number_is_stated(self, tmp_path: Path) -> None:
-        path = write(tmp_path / "t.csv", "model,tok/s/GPU\nbig,1000\n")
-        (run,) = read_foreign(path, Stated(world_size={"t": 8})).runs
-        assert (run.world_size, rate(run)) == (8, 8000)
-
-    @pytest.mark.parametrize("header", ["eval_samples_per_second", "Validation (samples/s)", "inference_tokens_per_s"])
-    def test_of_an_evaluation_is_not_the_training_s(self, tmp_path: Path, header: str) -> None:
-        runs = runs_of(tmp_path, f"gpus,{header},samples_per_s\n1,500,32\n2,900,60\n")
-        assert [rate(run) for run in runs.values()] == [32, 60]
-
-
-def test_a_time_of_day_is_no_number_with_a_unit(tmp_path: Path) -> None:
-    runs = runs_of(tmp_path, "gpus,step_time_ms,started\n1,10,0:00:20\n2,6,0:10:00\n")
-    assert [run.status for run in runs.values()] == ["ok", "ok"]
 
 
 def test_ranks_that_may_be_those_of_a_node_are_asked_for(tmp_path: Path) -> None:
