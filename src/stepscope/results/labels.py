@@ -8,6 +8,7 @@ What a row of a collective's sweep is called, in tables, sentences and charts.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -218,6 +219,18 @@ def told_apart(
         alike.setdefault(key, []).append(texts)
     needed = {name for group in alike.values() for name in varying(group) if name not in known}
     return [between.join(text for name, text in texts.items() if name in needed) for texts in hidden]
+
+
+def distinct(*tiers: Sequence[str]) -> list[str]:
+    """Each item's first name that is not empty and that no other item has; of the last tier, whatever others have.
+
+    tiers: the names of all items, ever longer.
+    """
+    *shorter, names = (list(tier) for tier in tiers)
+    for tier in reversed(shorter):
+        counts = Counter(tier)
+        names = [name if name and counts[name] == 1 else longer for name, longer in zip(tier, names, strict=True)]
+    return names
 
 
 def _told_apart_by_id(columns: Sequence[Hashable], settings: Sequence[str], cells: Sequence[_Cell]) -> list[str]:

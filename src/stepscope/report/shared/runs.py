@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.report.table import Column, Format, Tone, Value, duration, percent, rate, unknown
 from stepscope.results.epochs import epoch_time, exposed_fraction, timed_epochs
-from stepscope.results.labels import status_label
+from stepscope.results.labels import distinct, status_label
 from stepscope.results.scaling import is_plain
 
 T = TypeVar("T")
@@ -50,11 +49,8 @@ def names(runs: Sequence[TrainingRun], *, known: Iterable[str] = ()) -> tuple[st
     told = [f for f in FACETS if f not in known and _differs(one[f] for one in found)]
     told = told or ["strategy", "ranks"]
     plain = [", ".join(one[f] for f in told if one[f]) for one in found]
-    counts = Counter(plain)
-    return tuple(
-        name if name and counts[name] == 1 else ", ".join(p for p in (name, clean(run.run_id)) if p)
-        for name, run in zip(plain, runs, strict=True)
-    )
+    by_id = [", ".join(filter(None, (name, clean(run.run_id)))) for name, run in zip(plain, runs, strict=True)]
+    return tuple(distinct(plain, by_id))
 
 
 def _differs(texts: Iterable[str]) -> bool:

@@ -5,7 +5,6 @@ Runs of the same matrix over time: each cell's step in every run, and the run si
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -50,7 +49,7 @@ from stepscope.report.vega import MAX_LINES
 from stepscope.report.views import Charts, View
 from stepscope.results.epochs import CONVENTION, best_accuracy, epoch_time, mfu, too_short, train_loss
 from stepscope.results.figures import Unit, figures_of, run_facts
-from stepscope.results.labels import failure_label, ranks_label
+from stepscope.results.labels import distinct, failure_label, ranks_label
 from stepscope.results.run_figures import MORE
 from stepscope.results.scaling import speedups
 from stepscope.stats.order import SIGNIFICANT, ChangePoint
@@ -221,10 +220,9 @@ def _notes(runs: Sequence[TrainingRun], *, every: bool) -> tuple[str, ...]:
 
 def _names(runs: Sequence[TrainingRun]) -> list[str]:
     """``ddp on 2 ranks``, with the group and then the id where several are called so."""
-    alike = Counter(run.label for run in runs)
-    names = [run.label if alike[run.label] == 1 else f"{run.label} ({run.group})" for run in runs]
-    alike = Counter(names)
-    return [name if alike[name] == 1 else f"{name} {run.run_id}" for name, run in zip(names, runs, strict=True)]
+    grouped_ = [f"{run.label} ({run.group})" for run in runs]
+    by_id = [f"{name} {run.run_id}" for name, run in zip(grouped_, runs, strict=True)]
+    return distinct([run.label for run in runs], grouped_, by_id)
 
 
 def _footnotes(
