@@ -170,10 +170,14 @@ def _diary_blocks(series: Numbers, of: Of) -> Replicates:
     """Medians or means of consecutive steps; few steps make blocks so short that a side still has the fewest replicates."""
     coarse = -(-series.size // MOST_LOOKED_AT)
     length = min(coarse * step_blocks(block_medians(series, coarse)), max(1, series.size // MIN_REPLICATES))
-    kept = series[: len(series) // length * length].reshape(-1, length)
-    return Replicates(
-        kind="step" if length == 1 else f"block of {length} steps", values=tuple(of(kept, axis=1).tolist())
-    )
+    return _cut(series, length, of)
+
+
+def _cut(series: Numbers, length: int, of: Of) -> Replicates:
+    """``of`` every ``length`` consecutive steps; what is left at the end is dropped."""
+    kept = series[: series.size // length * length].reshape(-1, length)
+    kind = "step" if length == 1 else f"block of {length} steps"
+    return Replicates(kind=kind, values=tuple(of(kept, axis=1).tolist()))
 
 
 def figure(
@@ -425,9 +429,7 @@ def step_replicates(cell: CellEvidence) -> Replicates | None:
 
 def _blocks(series: Sequence[float], *, least: int = 1) -> Replicates:
     """Medians over blocks of steps; up to ``least`` steps every step for itself."""
-    length = step_blocks(series, least=least)
-    kind = "step" if length == 1 else f"block of {length} steps"
-    return Replicates(kind=kind, values=tuple(block_medians(series, length).tolist()))
+    return _cut(np.asarray(series, dtype=np.float64), step_blocks(series, least=least), np.median)
 
 
 def _comm_figures(sweep: SweepPair, side: str) -> Iterable[ComparedFigure]:

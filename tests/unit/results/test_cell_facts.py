@@ -34,7 +34,7 @@ def test_a_swept_setting_is_changed_on_its_axis() -> None:
     assert again(evidence, cell, ("lr", [0.5, 1.0])) == "stepscope bench m.yaml --set 'axes.lr=[0.5,1]'"
 
 
-def test_exposed_communication_is_split_into_transfer_and_waiting() -> None:
+def test_exposed_communication_is_transfer_and_waiting_of_cells_with_a_result() -> None:
     def own(rank: int, step: int, phases: dict[str, float]) -> None:  # noqa: ARG001
         phases["forward"] += 20 * rank
 
@@ -42,9 +42,6 @@ def test_exposed_communication_is_split_into_transfer_and_waiting() -> None:
     assert found is not None
     assert found.net_ns == pytest.approx(4e6)
     assert found.waiting_ns == pytest.approx(20e6)
-
-
-def test_cells_without_a_result_or_with_too_few_ranks_are_left_out() -> None:
     evidence = bench(made("c"), made("s", strategy="single", world_size=1))
     assert [each.cell.cell_id for each in timed_cells(evidence, least_ranks=2)] == ["c"]
     assert len(timed_cells(evidence)) == 2

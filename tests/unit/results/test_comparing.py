@@ -79,15 +79,13 @@ def test_without_replicates_intervals_that_do_not_overlap_decide() -> None:
     assert of(compare([only(10), only(10.5)]), "exposed_comm_ns").verdict == "no significant difference"
 
 
-def test_cells_pair_by_id_and_what_has_no_partner_is_named() -> None:
+def test_cells_pair_by_id_or_by_what_they_train_and_what_has_no_partner_is_named() -> None:
     a = evidence(run("x", step_ns=step(10)), run("y", label="only here", step_ns=step(5)))
     b = evidence(run("x", step_ns=step(11)), run("z", label="only there", step_ns=step(5)))
     found = compare([Side(name="A", rounds=(a,)), Side(name="B", rounds=(b,))])
     assert {figure.what for figure in found.figures} == {"toy, x on 1 ranks"}
     assert found.unmatched == ("A only: toy, only here", "B only: toy, only there")
 
-
-def test_cells_whose_settings_differ_pair_by_what_they_train() -> None:
     def made(lr: float) -> tuple[object, ...]:
         return tuple(
             run(f"{n}-{lr}", ranks=n, label=f"lr={lr} on {n}", step_ns=step(n), settings={"lr": lr}) for n in (1, 2)

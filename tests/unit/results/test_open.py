@@ -65,11 +65,6 @@ def test_a_file_that_nothing_reads_is_not_called_a_bad_trace(
     assert why in (error.why or "")
 
 
-def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:
-    (tmp_path / "metrics.json").touch()
-    assert refused(tmp_path / "metrics.json").what.endswith("the file is empty")
-
-
 def test_a_folder_of_run_folders_is_read_as_they_are(tmp_path: Path) -> None:
     for name in ("first", "second"):
         run_folder(tmp_path / "runs" / name)
@@ -92,7 +87,7 @@ def test_a_run_folder_is_read_with_the_runs_in_it_once(tmp_path: Path) -> None:
         assert any(note.startswith(f"{broken}: left out: ") for note in found.notes)
 
 
-def test_paths_that_cannot_be_looked_at_are_refused(tmp_path: Path) -> None:
+def test_paths_that_cannot_be_looked_at_or_are_empty_are_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert "a pipe" in (refused(pipe).why or "")
@@ -100,6 +95,8 @@ def test_paths_that_cannot_be_looked_at_are_refused(tmp_path: Path) -> None:
     assert refused(tmp_path / "loop").what.endswith("cannot be read")
     assert len(refused(tmp_path / ("x" * 5000)).what) < 300
     assert refused(pipe / "below").what.endswith("does not exist")
+    (tmp_path / "metrics.json").touch()
+    assert refused(tmp_path / "metrics.json").what.endswith("the file is empty")
 
 
 def test_a_folder_with_a_file_that_cannot_be_looked_at_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +164,7 @@ def test_trace_files_of_one_folder_are_ranks_and_two_captures_of_one_rank_are_jo
     assert [each.name for each in load_evidence(files).traces] == ["before.json", "after.json"]
 
 
-def test_what_is_missing_of_traces_is_said(tmp_path: Path) -> None:
+def test_what_is_missing_of_traces_of_rows_and_of_a_link_matrix_is_said(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text(
         '{"traceEvents": [{"ph": "X", "name": "op", "cat": "cpu_op", "ts": 1, "dur": 5, "pid": 1, "tid": 1}]}'
     )
@@ -176,6 +173,9 @@ def test_what_is_missing_of_traces_is_said(tmp_path: Path) -> None:
     assert [(each.files, each.left_out) for each in found.files_found] == [
         (1, None), (1, "no format that stepscope reads"),
     ]  # fmt: skip
+    path = tmp_path / "topo.txt"
+    path.write_text("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-7\n")
+    assert any("row GPU1 is missing" in note for note in load(path).notes)
 
 
 def test_runs_that_broke_off_and_rows_left_out_are_said(tmp_path: Path) -> None:
@@ -188,12 +188,6 @@ def test_runs_that_broke_off_and_rows_left_out_are_said(tmp_path: Path) -> None:
     assert any("train_loss is 'nan'" in note for note in notes)
     assert any(note.startswith("empty: ") and "only its header" in note for note in notes)
     assert any(note.startswith("zeros: ") and "\n" not in note for note in notes)
-
-
-def test_rows_missing_from_a_link_matrix_are_said(tmp_path: Path) -> None:
-    path = tmp_path / "topo.txt"
-    path.write_text("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-7\n")
-    assert any("row GPU1 is missing" in note for note in load(path).notes)
 
 
 def old_rows(*step_ms: float) -> bytes:

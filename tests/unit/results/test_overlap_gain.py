@@ -64,13 +64,22 @@ def test_that_ranks_share_cores_is_said_where_overlap_did_not_help_without_a_net
     assert "80%" in sentence
 
 
-def test_cells_of_other_work_are_not_compared() -> None:
+def test_cells_of_other_work_or_without_both_traces_are_not_compared() -> None:
     naive, ddp = two(40, 10)
     other = made("other-cell", strategy="ddp", world_size=2, micro_batch=ddp.result.spec.micro_batch * 2)
     alone = made("single-cell", strategy="single", world_size=1)
     found = evidence(naive, other, alone, naive=[0], other=[0.5], single=[0.5])
     assert gains(found.cells, found.traces) == ()
     assert view.gain_table(found.cells, found.traces).rows == ()
+    for traces in ({}, {"ddp": [0.5]}):
+        found = evidence(*two(40, 10), **traces)
+        assert gains(found.cells, found.traces) == ()
+    silent = traced("c", [0.5])
+    ranks = tuple(
+        replace(p, steps=tuple(replace(s, parts=replace(s.parts, comm_ns=0, overlap_ns=0)) for s in p.steps))
+        for p in silent.summary.ranks
+    )
+    assert hidden_of(replace(silent, summary=replace(silent.summary, ranks=ranks))) is None
 
 
 def test_cells_of_two_runs_of_one_matrix_keep_their_own_traces() -> None:
@@ -94,18 +103,6 @@ def test_cells_of_two_runs_of_one_matrix_keep_their_own_traces() -> None:
     apart = [cell for cell in cells if cell.run.run_id in ("a/naive-cell", "b/ddp-cell")]
     (gain,) = gains(apart, traces)
     assert (gain.after.run.source, gain.inside.run.source, gain.hidden_inside.share.value) == ("a", "b", 1.0)
-
-
-def test_without_both_traces_or_communication_nothing_is_compared() -> None:
-    for traces in ({}, {"ddp": [0.5]}):
-        found = evidence(*two(40, 10), **traces)
-        assert gains(found.cells, found.traces) == ()
-    silent = traced("c", [0.5])
-    ranks = tuple(
-        replace(p, steps=tuple(replace(s, parts=replace(s.parts, comm_ns=0, overlap_ns=0)) for s in p.steps))
-        for p in silent.summary.ranks
-    )
-    assert hidden_of(replace(silent, summary=replace(silent.summary, ranks=ranks))) is None
 
 
 def test_the_table_has_the_run_after_backward_first_and_the_ratio_with_its_interval() -> None:

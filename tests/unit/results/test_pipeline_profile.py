@@ -79,7 +79,7 @@ def test_waiting_is_idle_until_the_output_exists_then_receiving_and_a_rank_that_
     assert (last.send_ns, last.receive_ns, last.idle_ns) == (0, 3 + 3, 10 + 1 + 23)
 
 
-def test_the_split_that_evens_stages_out_and_what_it_brings() -> None:
+def test_the_split_that_evens_stages_out_and_a_step_is_the_same_whatever_its_zero() -> None:
     layout = PipelineLayout(schedule="1f1b", ranks=2, micro_batches=8)
     slow, fast = (StageTime(forward_ns=n * MS, backward_ns=2 * n * MS) for n in (6, 2))
     found = measured(layout, [slow, fast], (6, 2))
@@ -88,6 +88,10 @@ def test_the_split_that_evens_stages_out_and_what_it_brings() -> None:
     assert split == (4, 4)
     assert step == pytest.approx(12 * (8 + 1) / (18 * 8))
     assert measured(layout, [slow, slow], (4, 4)).balanced == ((4, 4), 1.0)
+    layout = PipelineLayout(schedule="1f1b", ranks=2, micro_batches=4)
+    found = measured(layout, [StageTime(forward_ns=10 * MS, backward_ns=20 * MS)], (1, 1))
+    assert found.typical == found.steps[0]
+    assert replace(found).step_ns == 30 * MS * 5
 
 
 @pytest.mark.parametrize(
@@ -104,10 +108,3 @@ def test_balanced_splits(costs: list[float], stages: int, split: tuple[int, ...]
 def _dearest(costs: list[float], split: tuple[int, ...]) -> float:
     left = list(costs)
     return max(sum(left.pop(0) for _ in range(n)) for n in split)
-
-
-def test_a_step_is_the_same_whatever_its_zero() -> None:
-    layout = PipelineLayout(schedule="1f1b", ranks=2, micro_batches=4)
-    found = measured(layout, [StageTime(forward_ns=10 * MS, backward_ns=20 * MS)], (1, 1))
-    assert found.typical == found.steps[0]
-    assert replace(found).step_ns == 30 * MS * 5

@@ -25,7 +25,7 @@ def _one(layout: RunLayout, cell: Any, *others: Any) -> Any:
     return fake_runs.flat(build_runs(layout, cells, plans={c.cell_id: PLAN for c in cells}))[0]
 
 
-def test_a_step_is_the_maximum_over_ranks_and_the_row_has_the_median_over_steps(fakes: Any, layout: RunLayout) -> None:
+def test_a_step_is_the_maximum_over_ranks_and_warmup_and_tail_are_no_steps(fakes: Any, layout: RunLayout) -> None:
     cell = fakes.spec("c1")
     # maxima: 30, 20, 25 -> 25; the ranks' own medians are 10 and 20, their mean would be 15
     fakes.write_cell(
@@ -40,6 +40,16 @@ def test_a_step_is_the_maximum_over_ranks_and_the_row_has_the_median_over_steps(
     assert row.steps == 3
     assert row.status == "ok"
     assert row.error is None
+    cell = fakes.single("c2")
+    steps = [
+        fakes.step(0, 900 * MS, warmup=True),
+        *(fakes.step(n, 10 * MS) for n in range(1, 9)),
+        fakes.step(9, 1 * MS, full=False, global_samples=8),
+    ]
+    fakes.write_cell(layout, cell, ranks=[steps])
+    row = _one(layout, cell)
+    assert row.step_ns_median == row.step_ns_low == row.step_ns_high == 10 * MS
+    assert row.steps == 8
 
 
 def test_the_order_in_which_rank_files_are_read_does_not_matter(fakes: Any, tmp_path: Path) -> None:
@@ -51,19 +61,6 @@ def test_the_order_in_which_rank_files_are_read_does_not_matter(fakes: Any, tmp_
         fakes.write_cell(layout, cell, ranks=ranks)
         rows.append(_one(layout, cell))
     assert rows[0] == rows[1]
-
-
-def test_warmup_and_tail_steps_are_not_step_times(fakes: Any, layout: RunLayout) -> None:
-    cell = fakes.single("c1")
-    steps = [
-        fakes.step(0, 900 * MS, warmup=True),
-        *(fakes.step(n, 10 * MS) for n in range(1, 9)),
-        fakes.step(9, 1 * MS, full=False, global_samples=8),
-    ]
-    fakes.write_cell(layout, cell, ranks=[steps])
-    row = _one(layout, cell)
-    assert row.step_ns_median == row.step_ns_low == row.step_ns_high == 10 * MS
-    assert row.steps == 8
 
 
 def test_only_steps_that_every_rank_has_are_counted_and_without_a_ranks_samples_none(
@@ -125,7 +122,9 @@ def test_the_loss_weighs_samples_and_one_that_is_not_finite_makes_it_unknown(fak
     assert _one(layout, cell).train_loss is None
 
 
-def test_the_epoch_of_a_steps_cell_is_estimated_from_the_median_step(fakes: Any, layout: RunLayout) -> None:
+def test_memory_is_the_largest_peak_and_an_estimated_epoch_comes_from_the_median_step(
+    fakes: Any, layout: RunLayout
+) -> None:
     cell = fakes.single("c1")
     fakes.write_cell(layout, cell, ranks=[fakes.series([10 * MS] * 8)], train_samples=250)
     row = _one(layout, cell)
@@ -133,15 +132,12 @@ def test_the_epoch_of_a_steps_cell_is_estimated_from_the_median_step(fakes: Any,
     assert row.epoch_ns == row.epoch_ns_low == row.epoch_ns_high == 40 * MS
     assert row.epoch_estimated is True
     assert row.dataset_size == 250
-
-
-def test_memory_is_the_largest_peak_and_unknown_when_one_rank_could_not_tell(fakes: Any, layout: RunLayout) -> None:
-    cell = fakes.spec("c1")
+    cell = fakes.spec("c2")
     ranks = [fakes.series([MS] * 3)] * 2
     fakes.write_cell(layout, cell, ranks=ranks)
-    fakes.write_record(layout.cell("c1").summary(1), fakes.rank_summary(cell, 1, peak_memory_bytes=300))
+    fakes.write_record(layout.cell("c2").summary(1), fakes.rank_summary(cell, 1, peak_memory_bytes=300))
     assert _one(layout, cell).peak_memory_bytes == 100 * 2**20
-    fakes.write_record(layout.cell("c1").summary(1), fakes.rank_summary(cell, 1, peak_memory_bytes=None))
+    fakes.write_record(layout.cell("c2").summary(1), fakes.rank_summary(cell, 1, peak_memory_bytes=None))
     assert _one(layout, cell).peak_memory_bytes is None
 
 
@@ -256,10 +252,17 @@ def test_the_reason_is_the_best_one_there_is(
     assert _one(layout, cell).error == expected
 
 
-def test_a_cell_that_never_ran_has_a_row(fakes: Any, layout: RunLayout) -> None:
+def test_a_cell_that_never_ran_and_one_without_timed_full_steps_say_so(fakes: Any, layout: RunLayout) -> None:
     row = _one(layout, fakes.spec("c1"))
     assert (row.status, row.error) == ("interrupted", "not run yet")
     assert _measured(row) == {None}
+    cell = fakes.single("c2")
+    fakes.write_cell(layout, cell, ranks=[[fakes.step(0, MS, warmup=True), fakes.step(1, MS, full=False)]])
+    row = _one(layout, cell)
+    assert row.status == "ok"
+    assert row.step_ns_median is None
+    assert row.epoch_ns is None
+    assert any("no full step was timed" in note for note in row.notes)
 
 
 def test_damaged_samples_cost_one_cell_its_result_and_leave_a_failed_one_its_reason(
@@ -281,16 +284,6 @@ def test_damaged_samples_cost_one_cell_its_result_and_leave_a_failed_one_its_rea
     row = _one(layout, cell)
     assert (row.status, row.error) == ("killed", "SIGKILL")
     assert any("partial samples unreadable" in note for note in row.notes)
-
-
-def test_an_ok_cell_without_timed_full_steps_says_so(fakes: Any, layout: RunLayout) -> None:
-    cell = fakes.single("c1")
-    fakes.write_cell(layout, cell, ranks=[[fakes.step(0, MS, warmup=True), fakes.step(1, MS, full=False)]])
-    row = _one(layout, cell)
-    assert row.status == "ok"
-    assert row.step_ns_median is None
-    assert row.epoch_ns is None
-    assert any("no full step was timed" in note for note in row.notes)
 
 
 def test_baselines_are_what_speedups_refer_to_and_not_every_cell_on_one_rank(fakes: Any, layout: RunLayout) -> None:

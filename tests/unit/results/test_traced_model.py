@@ -49,7 +49,7 @@ def test_a_model_is_known_by_the_shapes_of_its_layers(name: str, how: dict[str, 
     assert (found.sequence, found.batch) == (128, 2)
 
 
-def test_what_cannot_be_known_is_said() -> None:
+def test_what_cannot_be_known_is_said_and_parameters_of_every_type_count() -> None:
     shape = find_model("llama3-8b")
     calls = calls_of(shape)
     for known, parameters, why in (
@@ -62,9 +62,6 @@ def test_what_cannot_be_known_is_said() -> None:
         found = model_of_calls(known, parameters, name="job")
         assert isinstance(found, Unavailable)
         assert why in found.reason
-
-
-def test_parameters_of_every_type_count() -> None:
     kinds = {"float32": {"tensors": 2, "elements": 10, "local_elements": 5}, "bfloat16": {"elements": 7}}
     assert recorded_parameters({"optimizer": {"class": "AdamW", "parameters": kinds}}) == 17
     assert recorded_parameters({}) is None
