@@ -149,7 +149,6 @@ def test_events_of_any_types_are_read_or_left_out_and_counted(
     ]
     data = json.dumps({"traceEvents": events}, indent=indent).encode()
     trace = outcome(data, device_only=False)
-    assert trace is not None
     untouched = sum(e["ph"] == "X" and e["ts"] == 5 and e["dur"] == 2 for e in events)
     assert len(trace.events) >= untouched
 

@@ -38,8 +38,6 @@ def test_both_ends_are_explained_by_what_was_measured() -> None:
     assert len(most.buckets) < len(sweep.best.buckets) < len(least.buckets)
     assert sweep.best.step.below(least.step)
     assert least.step.value / sweep.best.step.value == pytest.approx(1.4, rel=0.02)
-    assert most.exposed_ns is not None
-    assert sweep.best.exposed_ns is not None
     assert most.exposed_ns - sweep.best.exposed_ns == pytest.approx(28 * MS, rel=0.1)
     table = bucket_sweep_table(bench(*cells(STEPS)).cells)  # type: ignore[arg-type]
     keys = [column.key for column in table.columns]

@@ -151,7 +151,6 @@ def test_a_pipeline_is_its_simulated_schedule_with_priced_messages_and_the_rest_
     two, four = predict_scale(job, [2, 4], prices).steps
     assert two.exposed_ns == pytest.approx(2 * 4 * 2 * MS)  # 4 messages ahead, 4 back: none before its receiver idles
     assert four.exposed_ns - two.exposed_ns == pytest.approx(7 * MS)  # two replicas add up their gradients
-    assert job.pipeline is not None
     assert [len(sizes) for sizes in job.pipeline.reductions] == [1, 1]
     assert job.pipeline.messages == ((2 * 256 * 4, 0), (0, 2 * 256 * 4))
     twice = predict_scale(job, [2], prices, what=WhatIf(batch=2)).steps[0]

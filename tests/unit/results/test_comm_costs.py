@@ -11,13 +11,11 @@ from stepscope.results.comm_costs import comm_costs, command_for
 def test_a_calibration_comes_before_measured_rows_and_a_longer_sweep_before_a_short_one() -> None:
     calibration = calibrate(sweep(), run="x", machine=MACHINE)
     found = comm_costs(bench(made("c"), calibration=calibration, comm=tuple(sweep(alpha_ns=1e6))))
-    assert found is not None
     assert found.calibration is calibration
     # The usual way of a call (a barrier before each) is preferred, and has too few sizes here.
     short = [row(size_bytes=s, time_ns_median=1e6, cell_id="short") for s in (1 << 20, 1 << 22)]
     long = sweep(pacing="back_to_back", cell_id="long")
     found = comm_costs(bench(made("c"), comm=(*short, *long)))
-    assert found is not None
     assert [(fit.op, fit.world_size) for fit in found.calibration.fits] == [("all_reduce", 2)]
     assert comm_costs(bench(made("c"))) is None
     assert comm_costs(bench(made("c"), comm=(row(size_bytes=1024, time_ns_median=1e6),))) is None

@@ -33,7 +33,6 @@ def test_rows_are_told_apart_by_the_log_only_where_nothing_else_does() -> None:
 
 def test_a_chart_has_a_line_for_each_log() -> None:
     figures = views()["comm_busbw"].charts
-    assert figures is not None
     (chart,) = figures.prepare(logs())
     assert [line.name for line in chart.lines] == ["a100.log", "h100.log"]
     for line in chart.lines:

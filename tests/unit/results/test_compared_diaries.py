@@ -90,8 +90,6 @@ def test_a_contended_machine_widens_the_interval() -> None:
     quiet, busy = (step_of(job(before), job(after, contended=c)) for c in (0.0, 0.4))
     assert (quiet.verdict, busy.verdict) == ("worse", "no significant difference")
     assert lacking(busy) == "interval"
-    assert busy.low is not None
-    assert quiet.low is not None
     assert busy.low < 0.8 < 1.0 < quiet.low
     assert step_of(job(before), job(after, contended=0.005)).low == quiet.low  # of any machine
     assert between_runs(job(before), job(after)) < 0.013

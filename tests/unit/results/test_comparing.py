@@ -49,7 +49,6 @@ def test_three_rounds_are_refused_four_are_tested_and_noise_is_no_difference() -
     b = side("b", 10.1, 9.6, 10.5, 9.9, 10.3, 9.7)
     figure = of(compare([a, b]), "step_ns")
     assert figure.verdict == "no significant difference"
-    assert figure.p_value is not None
     assert figure.p_value > 0.05
     assert figure.low < 1 < figure.high  # type: ignore[operator]
     three = compare([side("a", 10, 10, 10), side("b", 5, 5, 5)])

@@ -36,7 +36,6 @@ def test_share_of_data_is_that_of_the_timed_steps(tmp_path: Path) -> None:
     write_diary(tmp_path, {"data": waits, "forward": [6.0] * 60}, flags=marks)
     steps = steps_of(tmp_path)
     part = share(steps.parts_ns["data"], steps.whole_ns)
-    assert part is not None
     assert part.value == pytest.approx(0.4)
     assert part.low == pytest.approx(0.4)
     assert not set(steps.numbers.tolist()) & {1, *range(51, 61)}
@@ -49,9 +48,6 @@ def test_interval_of_a_share_holds_the_planted_one(tmp_path: Path) -> None:
         simulate(folder, ranks=1, steps=300, seed=seed, data_ms=6.0, forward_ms=4.0, backward_ms=8.0, noise=0.1)
         steps = steps_of(folder)
         part = share(steps.parts_ns["data"], steps.whole_ns)
-        assert part is not None
-        assert part.low is not None
-        assert part.high is not None
         held += part.low <= 6.0 / (6.0 + 4.0 + 8.0 + 1.0) <= part.high
     assert held >= 34
 
@@ -128,14 +124,12 @@ def test_pauses_without_a_known_event_and_drift_are_found_where_they_begin(tmp_p
     times = [10.0 if s % 15 else 500.0 for s in range(1, 151)]
     write_diary(tmp_path, {"forward": times})
     found = pauses(steps_of(tmp_path))
-    assert found is not None
     assert found.period == 15
     assert found.mean_ns == pytest.approx(490e6)
     rng = np.random.default_rng(3)
     write_diary(tmp_path / "b", {"forward": np.r_[rng.normal(10, 0.2, 300), rng.normal(10.9, 0.2, 300)].tolist()})
     steps = steps_of(tmp_path / "b")
     found = drift(steps)
-    assert found is not None
     assert steps.numbers[found.at] == pytest.approx(301, abs=5)
 
 
@@ -168,7 +162,6 @@ def test_pauses_of_one_kind_are_the_jobs_and_what_lacked_a_processor_is_not(
     delay = [share_of_delay * (each - 10.0) / each for each in times]
     write_diary(tmp_path, {"forward": times}, delay=delay)
     found = pauses(steps_of(tmp_path))
-    assert found is not None
     assert (found.period == 15) is regular
 
 
@@ -189,7 +182,6 @@ def test_three_steps_are_enough_for_shares(tmp_path: Path) -> None:
     write_diary(tmp_path, {"data": [5.0, 4.0, 4.0], "forward": [5.0, 6.0, 6.0]}, flags=[FIRST, 0, 0])
     steps = steps_of(tmp_path)
     part = share(steps.parts_ns["data"], steps.whole_ns)
-    assert part is not None
     assert (part.value, part.low) == (pytest.approx(0.4), None)
 
 

@@ -29,10 +29,7 @@ def of(*seconds: float) -> TrainingRun:
 
 def test_an_epoch_takes_the_median_after_the_first_of_few_with_their_range() -> None:
     found = epoch_time(of(50.0, 10.0, 12.0, 11.0, 13.0, 10.5, 30.0, 11.5))
-    assert found is not None
     assert (found.value, found.n) == (11.5 * S, 7)
-    assert found.low is not None
-    assert found.high is not None
     assert 10 * S <= found.low < 11.5 * S < found.high <= 30 * S
     assert epoch_time(of(9.0, 1.0, 2.0, 4.0)) == Measured(value=2 * S, low=1 * S, high=4 * S, n=3)
     assert epoch_time(of(9.0, 2.0)) == Measured(value=2 * S, n=1)

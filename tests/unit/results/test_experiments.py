@@ -22,7 +22,6 @@ from stepscope.store.yaml_loader import parse_yaml
 
 def judged(name: str, evidence: Evidence) -> dict[tuple[str, str], Expectation]:
     found = experiment_of(name)
-    assert found is not None
     return {(c.subject, c.quantity): c for c in found.judge(evidence)}
 
 
@@ -103,7 +102,6 @@ def counted(cell_id: str, **changes: int) -> Made:
             "model": {"num_layers": 1, "d_model": 8, "vocab_size": 32, "max_seq_len": 8}}  # fmt: skip
     sizes = {"parameters": 1, "gradients": 1, "optimizer": 1, "activations": 1, "gathered": 0}
     plan = held_by(bench(made(cell_id, summary={"memory": sizes}, **spec)).cells[0])
-    assert plan is not None
     sizes = {
         "parameters": plan.plan.parameter_bytes, "gradients": plan.plan.gradient_bytes, "gathered": 0,
         "optimizer": plan.plan.optimizer_bytes, "activations": plan.planned_activations or 0,
@@ -214,10 +212,8 @@ def fastest_of(*cells: Made, **costs: float) -> Expectation:
 def test_the_fastest_bucket_size_is_expected_among_those_that_ran_and_those_taken_for_equal() -> None:
     # A call takes 16 ms: of all sizes the model likes 8 MiB best, and 25 far better than 1.
     check = fastest_of(sized(1, 1.0, depth=32), sized(25, 9.0, depth=32), alpha_ns=8e6)
-    assert check.expected is not None
     assert (check.expected.value, check.measured.value, check.verdict) == (25, 1, "differs")
     check = fastest_of(sized(100, 9.0), sized(250, 1.0))
-    assert check.expected is not None
     assert (check.expected.low, check.expected.high) == (100, 250), "one bucket either way"
     assert (check.measured.value, check.verdict) == (250, "agrees")
     check = fastest_of(sized(1, 9.0, steps=3), sized(25, 1.0, steps=3))

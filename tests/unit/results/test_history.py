@@ -38,7 +38,6 @@ def runs(levels: tuple[float, ...] = LEVELS, *, cells: int = 2) -> Evidence:
 
 def test_a_history_is_in_order_of_time_and_names_the_planted_change() -> None:
     found = history(runs())
-    assert found is not None
     assert [run.name for run in found.runs] == [f"nightly-{n}" for n in range(1, 11)]
     assert found.common.since == 5
     assert [cell.since for cell in found.cells] == [5, 5]
@@ -50,7 +49,6 @@ def test_a_history_is_in_order_of_time_and_names_the_planted_change() -> None:
 
 def test_five_runs_claim_nothing_and_two_or_several_machines_are_no_history() -> None:
     found = history(runs(LEVELS[3:8]))
-    assert found is not None
     assert isinstance(found.common.change, Unavailable)
     assert "not tested: 5 runs" in history_table(found).rows[0].values[-1].text
     assert history(runs(LEVELS[:2])) is None
@@ -63,7 +61,6 @@ def test_a_cell_that_one_run_lacks_keeps_its_place() -> None:
     given = runs()
     less = tuple(cell for cell in given.cells if cell.run.run_id != "nightly-3/cell-1")
     found = history(replace(given, cells=less))
-    assert found is not None
     assert found.cells[1].step_ns[2] is None
     assert found.cells[1].since == 5
 
@@ -71,7 +68,6 @@ def test_a_cell_that_one_run_lacks_keeps_its_place() -> None:
 def test_the_chart_marks_the_change_and_the_page_has_both() -> None:
     found = history(runs())
     view = views()["history"]
-    assert view.charts is not None
     (datum,) = view.charts.prepare(history=found)
     assert datum.marked == 5.5
     assert "since nightly-6 (2026-11-06)" in view.charts.caption(datum)

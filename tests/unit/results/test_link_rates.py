@@ -149,7 +149,6 @@ def test_a_burst_of_a_small_message_is_not_what_a_sweep_is_judged_by() -> None:
     shown = dict(zip((c.key for c in table.columns), table.rows[0].values, strict=True))
     assert (shown["at_size"].raw, shown["link_fraction"].raw) == (4 * MIB, rate.share)
     figures = views()["comm_busbw"].charts
-    assert figures is not None
     (chart,) = figures.prepare(rows)
     assert chart.lines[0].best.size_bytes == 4 * MIB
     assert f"{format_percent(rate.share or 0)} of the link" in figures.caption(chart)

@@ -91,8 +91,6 @@ def test_rounds_that_differ_make_a_wider_interval_than_one_long_round(fakes: Any
     fakes.write_cell(layout, cell, ranks=[rounds])
     row = _one(layout, cell)
     assert row.step_ns_median == pytest.approx(11 * MS, rel=1e-4)
-    assert row.step_ns_low is not None
-    assert row.step_ns_high is not None
     assert row.step_ns_low < 10.1 * MS
     assert row.step_ns_high > 11.9 * MS
     assert row == _one(layout, cell)

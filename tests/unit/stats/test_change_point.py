@@ -47,7 +47,6 @@ def test_a_long_series_changes_where_it_was_planted(at: int) -> None:
     values = np.where(np.arange(300) < at, 100.0, 118.0) + rng.normal(0, 1.0, 300)
     values[[3, 200]] = 900.0  # single pauses are no level
     found = level_change(values)
-    assert found is not None
     assert (found.at, round(found.before), round(found.after)) == (at, 100, 118)
 
 

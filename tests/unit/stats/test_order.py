@@ -20,7 +20,6 @@ def test_the_interval_of_ten_samples_is_the_second_smallest_to_the_second_larges
 @pytest.mark.parametrize("n", [6, 17, 40, 333])
 def test_the_order_statistics_follow_the_binomial_distribution(n: int) -> None:
     interval = median_interval(np.arange(1, n + 1), independent=True)
-    assert interval is not None
     k = int(interval[0])
     below = sum(math.comb(n, i) for i in range(k)) / 2**n
     with_next = sum(math.comb(n, i) for i in range(k + 1)) / 2**n
