@@ -208,7 +208,7 @@ def figure(
     if replicates is not None and found is not None:
         first, second = (Measured(value=float(np.median(r.values)), n=len(r.values)) for r in replicates)
     else:
-        found = _untested(first, second)
+        found = Change(ratio=second.over(first), untested="no replicates: one figure on each side")
     return ComparedFigure(
         what=what,
         metric=metric,
@@ -226,10 +226,6 @@ def figure(
         label=label,
         unit=unit,
     )
-
-
-def _untested(first: Measured, second: Measured) -> Change:
-    return Change(ratio=second.over(first), untested="no replicates: one figure on each side")
 
 
 def _verdict(outcome: Outcome, *, higher_is_better: bool) -> ComparisonVerdict:

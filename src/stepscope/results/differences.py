@@ -58,7 +58,7 @@ def sweep_pairs(
     )
     mine, mine_twice = _sweeps(_measured(first))
     theirs, theirs_twice = _sweeps(_measured(second))
-    same, left = matched(mine, theirs, _key)
+    same, left = matched(mine, theirs, lambda rows: _identity(next(iter(rows.values()))))
     alike, left = matched(*left, _call)
     alone = tuple(
         tuple(
@@ -86,10 +86,6 @@ def _sweeps(rows: Sequence[CommRow]) -> tuple[list[Rows], list[Rows]]:
 
 def _identity(row: CommRow) -> Key:
     return (*identity(row), row.root, row.bidirectional)
-
-
-def _key(rows: Rows) -> Key:
-    return _identity(next(iter(rows.values())))
 
 
 def _call(rows: Rows) -> Key:

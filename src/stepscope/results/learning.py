@@ -17,10 +17,7 @@ from stepscope.records.training import TargetTime, TrainingRun
 from stepscope.results.epochs import best_accuracy, learning_rate, setting
 from stepscope.stats.order import mad
 
-_ROUND, _FINE = (
-    20,
-    100,
-)  # targets are multiples of 1/20 and 1/100: no run is picked by the last digit of its luck
+_ROUND, _FINE = 20, 100  # targets are multiples of 1/20 and 1/100, which no last digit of luck picks
 _TINY = 1e-9
 
 _LEAST_CHANGES = 4
