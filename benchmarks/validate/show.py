@@ -47,18 +47,16 @@ def build_questions(asked: Sequence[Asked]) -> Table:
     return tabled(
         "published_questions",
         "Predicted against published training runs",
-        (
-            Column("key", "question", lambda item: item[0].key, role="identity", lead=True),
-            Column("rows", "rows", of("rows"), whole),
-            Column("bars", "reached (bar)", reached),
-            Column("baseline", "simple model", lambda item: item[0].baseline or None, drop=3),
-            Column("mean", "mean error", of("mean_error"), _SHARE, drop=2),
-            Column("median", "median", of("median_error"), _SHARE, drop=2),
-            Column("fitted", "fitted rows", of("mean_error", fitted=True), _SHARE, drop=1),
-            Column("unseen", "other rows", of("mean_error", fitted=False), _SHARE, drop=1),
-            Column("coverage", "in 80% interval", of("coverage"), percent),
-        ),
         asked,
+        Column("key", "question", lambda item: item[0].key, role="lead"),
+        Column("rows", "rows", of("rows"), whole),
+        Column("bars", "reached (bar)", reached),
+        Column("baseline", "simple model", lambda item: item[0].baseline or None, drop=3),
+        Column("mean", "mean error", of("mean_error"), _SHARE, drop=2),
+        Column("median", "median", of("median_error"), _SHARE, drop=2),
+        Column("fitted", "fitted rows", of("mean_error", fitted=True), _SHARE, drop=1),
+        Column("unseen", "other rows", of("mean_error", fitted=False), _SHARE, drop=1),
+        Column("coverage", "in 80% interval", of("coverage"), percent),
         footnotes=(
             "error: |predicted - measured| / measured; fitted rows, other rows: mean error of rows that the shipped "
             "constants were fitted on, and of all others",
@@ -80,15 +78,13 @@ def build_sources(asked: Sequence[Asked]) -> Table:
     return tabled(
         "published_sources",
         "By source",
-        (
-            Column("key", "question", lambda item: item[0], role="identity", lead=True),
-            Column("source", "source", lambda item: item[1], role="identity", lead=True),
-            Column("rows", "rows", lambda item: item[2]["rows"], whole),
-            Column("mean", "mean error", lambda item: item[2]["mean_error"], _SHARE),
-            Column("median", "median", lambda item: item[2]["median_error"], _SHARE),
-            Column("coverage", "in 80% interval", lambda item: item[2]["coverage"], percent),
-        ),
         found,
+        Column("key", "question", lambda item: item[0], role="lead"),
+        Column("source", "source", lambda item: item[1], role="lead"),
+        Column("rows", "rows", lambda item: item[2]["rows"], whole),
+        Column("mean", "mean error", lambda item: item[2]["mean_error"], _SHARE),
+        Column("median", "median", lambda item: item[2]["median_error"], _SHARE),
+        Column("coverage", "in 80% interval", lambda item: item[2]["coverage"], percent),
         notes=tuple(_left_out(asked)),
     )
 
@@ -123,24 +119,17 @@ def build_validation(report: ValidationReport, *, title: str) -> Table:
     return tabled(
         "predicted_validation",
         title,
-        (
-            Column(
-                "source", "source", lambda g: "all sources" if g.source == ALL else g.source, role="identity", lead=True
-            ),
-            Column("op", "collective", lambda g: "all" if g.op == ALL else g.op, role="identity", lead=True),
-            Column("size_class", "size", lambda g: g.size_class, role="identity"),
-            Column("rows", "rows", lambda g: g.rows, whole),
-            Column(
-                "median_error",
-                "median error",
-                lambda g: share(g.median_error, tone=judged(g.median_error, *_WORRY)),
-                whole,
-            ),
-            Column("p90_error", "90% error", lambda g: g.p90_error, share),
-            Column("bias", "bias", lambda g: g.bias, signed),
-            Column("coverage", "in 80% interval", lambda g: g.coverage, percent),
-        ),
         groups,
+        Column("source", "source", lambda g: "all sources" if g.source == ALL else g.source, role="lead"),
+        Column("op", "collective", lambda g: "all" if g.op == ALL else g.op, role="lead"),
+        Column("size_class", "size", lambda g: g.size_class, role="identity"),
+        Column("rows", "rows", lambda g: g.rows, whole),
+        Column(
+            "median_error", "median error", lambda g: share(g.median_error, tone=judged(g.median_error, *_WORRY)), whole
+        ),
+        Column("p90_error", "90% error", lambda g: g.p90_error, share),
+        Column("bias", "bias", lambda g: g.bias, signed),
+        Column("coverage", "in 80% interval", lambda g: g.coverage, percent),
         footnotes=(
             "error: |predicted - measured| / measured time; bias: median of the signed error, below 0: predicted too fast",
             *((f"80% interval: {coverage:.0%} with every source weighing the same",) if coverage is not None else ()),

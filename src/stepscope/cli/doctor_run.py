@@ -182,16 +182,14 @@ def _table(found: QuickCheck) -> Table:
     return tabled(
         "quick_check",
         "Ranks",
-        (
-            Column("rank", "rank", lambda each: each[0], whole, role="identity", lead=True),
-            Column("host", "host", lambda each: each[1]["host"], role="identity"),
-            Column("device", "device", lambda each: each[1]["device"] or "?", role="identity", drop=1),
-            Column("own_ns", "own time", lambda each: each[1]["own_ns_median"], duration),
-            Column("own_p90_ns", "p90", lambda each: each[1]["own_ns_p90"], duration, drop=2),
-            Column("excess", "against others", lambda each: excess(each[1]), whole),
-            Column("waiting_ns", "waits", lambda each: each[1]["waiting_ns_median"], duration),
-        ),
         ((rank, rank_figures(found, rank)) for rank in range(found.cell.spec.world_size)),
+        Column("rank", "rank", lambda each: each[0], whole, role="lead"),
+        Column("host", "host", lambda each: each[1]["host"], role="identity"),
+        Column("device", "device", lambda each: each[1]["device"] or "?", role="identity", drop=1),
+        Column("own_ns", "own time", lambda each: each[1]["own_ns_median"], duration),
+        Column("own_p90_ns", "p90", lambda each: each[1]["own_ns_p90"], duration, drop=2),
+        Column("excess", "against others", lambda each: excess(each[1]), whole),
+        Column("waiting_ns", "waits", lambda each: each[1]["waiting_ns_median"], duration),
         footnotes=("own time: the step before the all-reduce; waits: for the rank that comes last; medians of steps",),
     )
 

@@ -137,7 +137,7 @@ def shown(table: Table, *, fold: bool = False, keep: int = MAX_ROWS) -> Shown:
     said = [
         i
         for i, column in enumerate(table.columns)
-        if column.lead or any(row.values[i].raw not in (None, "") for row in rows)
+        if column.role == "lead" or any(row.values[i].raw not in (None, "") for row in rows)
     ]
     alike = [
         i
@@ -155,7 +155,7 @@ def shown(table: Table, *, fold: bool = False, keep: int = MAX_ROWS) -> Shown:
 
 
 def _can_be_said_once(column: Column) -> bool:
-    return column.role in ("group", "identity") and not column.lead
+    return column.role in ("group", "identity")
 
 
 def _said_once(column: Column, value: Value) -> str:

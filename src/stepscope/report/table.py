@@ -105,9 +105,10 @@ class Column:
     """One column.
 
     get: a row's item -> its raw value, or a Value where more is to be said than ``format`` knows. format: raw -> Value.
-    role: ``group`` values head a block of rows; ``identity`` values say which row this is; ``measured`` ones are replaced
-    by the reason when a row failed. drop: order in which a narrow display leaves columns out, 1 first; 0 never. Identity
-    columns with one value throughout may always be stated once instead. unit, align: those of the format, unless given.
+    role: ``group`` values head a block of rows; ``lead`` and ``identity`` values say which row this is; ``measured`` ones
+    are replaced by the reason when a row failed. drop: order in which a narrow display leaves columns out, 1 first; 0 never.
+    ``identity`` columns with one value throughout may always be stated once instead, ``lead`` ones never. unit, align: those
+    of the format, unless given. short: title in a narrow display.
     """
 
     key: str
@@ -117,14 +118,18 @@ class Column:
     _: KW_ONLY
     unit: str = ""
     align: Align | Literal[""] = ""
-    role: Literal["group", "identity", "measured"] = "measured"
-    short_title: str | None = None
+    role: Literal["group", "lead", "identity", "measured"] = "measured"
+    short: str | None = None
     drop: int = 0
-    lead: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unit", self.unit or self.format.unit)
         object.__setattr__(self, "align", self.align or self.format.align)
+
+    @property
+    def names(self) -> bool:
+        """Whether its values say which row this is."""
+        return self.role in ("lead", "identity")
 
     def value(self, item: Any) -> Value:
         """The cell of one row."""
@@ -166,15 +171,13 @@ class Table:
 def tabled(
     key: str,
     title: str,
-    columns: Iterable[Column],
     items: Iterable[Any],
-    *,
+    *columns: Column,
     failure: Callable[[Any], str | None] | None = None,
     footnotes: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> Table:
     """The table with one row an item. failure: why an item has no measured values; footnotes stand under rows only."""
-    columns = tuple(columns)
     rows = tuple(
         Row(values=tuple(c.value(item) for c in columns), failure=None if failure is None else failure(item))
         for item in items

@@ -55,7 +55,7 @@ def _markdown_row(table: Table, row: Row, indices: Sequence[int]) -> str:
         return _markdown_line(row.values[i].text for i in indices)
     texts, said = [], False
     for i in indices:
-        if table.columns[i].role == "identity":
+        if table.columns[i].names:
             texts.append(row.values[i].text)
         else:
             texts.append(UNKNOWN if said else f"**{row.failure}**")
@@ -216,7 +216,7 @@ def _latex_row(table: Table, row: Row, number: int, layout: ShownColumns) -> str
     texts = [latex_escape(cell_text(table, number, i, compact=layout.compact)) for i in layout.indices]
     if row.failure is None:
         return _latex_line(texts)
-    names = [at for at, i in enumerate(layout.indices) if table.columns[i].role == "identity"]
+    names = [at for at, i in enumerate(layout.indices) if table.columns[i].names]
     rest = len(layout.indices) - len(names)
     room = sum(layout.widths[len(names) :]) + layout.gap * (rest - 1)
     if names != list(range(len(names))) or not rest:

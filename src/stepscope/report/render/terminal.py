@@ -52,7 +52,7 @@ def fit(table: Table, width: int) -> ShownColumns:
     """
     columns = table.columns
     shown = worth_showing(table)
-    constant = [i for i in shown if columns[i].role == "identity" and _is_constant(table, i)]
+    constant = [i for i in shown if columns[i].names and _is_constant(table, i)]
     everything = _layout(table, shown, compact=False)
     if everything.width <= width:
         return everything
@@ -72,11 +72,7 @@ def fit(table: Table, width: int) -> ShownColumns:
 
 def worth_showing(table: Table) -> list[int]:
     """Columns beside those of group values: that say which row this is, and measured ones with a known value."""
-    return [
-        i
-        for i, c in enumerate(table.columns)
-        if c.role == "identity" or (c.role == "measured" and _has_value(table, i))
-    ]
+    return [i for i, c in enumerate(table.columns) if c.names or (c.role == "measured" and _has_value(table, i))]
 
 
 def said_once(table: Table, layout: ShownColumns) -> str:
@@ -111,7 +107,7 @@ def _layout(
 
 
 def _width(table: Table, index: int, title: str, compact: bool) -> int:
-    identity = table.columns[index].role == "identity"
+    identity = table.columns[index].names
     rows = [number for number, row in enumerate(table.rows) if identity or row.failure is None]
     return max(cell_len(title), *(cell_len(cell_text(table, n, index, compact=compact)) for n in rows), 0)
 
@@ -128,7 +124,7 @@ def _narrowed(table: Table, layout: ShownColumns, width: int, *, least: int) -> 
 
 
 def _title(column: Column, compact: bool) -> str:
-    return column.short_title if compact and column.short_title else column.title
+    return column.short if compact and column.short else column.title
 
 
 def _has_value(table: Table, index: int) -> bool:
@@ -139,7 +135,7 @@ def _is_constant(table: Table, index: int) -> bool:
     """Whether a column may be stated once: the same in every row, and not what rows are told apart by at
     sight.
     """
-    return not table.columns[index].lead and len({row.values[index].text for row in table.rows}) == 1
+    return table.columns[index].role != "lead" and len({row.values[index].text for row in table.rows}) == 1
 
 
 _STYLES = {"plain": "", "good": "green", "warn": "yellow", "bad": "red", "dim": "dim"}
@@ -182,7 +178,7 @@ def _line(layout: ShownColumns, table: Table, texts: tuple[str, ...], style: str
 def _row(table: Table, layout: ShownColumns, number: int, width: int) -> list[Text]:
     row = table.rows[number]
     failed = row.failure is not None
-    positions = [p for p, i in enumerate(layout.indices) if not failed or table.columns[i].role == "identity"]
+    positions = [p for p, i in enumerate(layout.indices) if not failed or table.columns[i].names]
     cells = [cell_text(table, number, layout.indices[p], compact=layout.compact) for p in positions]
     wrapped = [
         textwrap.wrap(text, layout.widths[p], break_on_hyphens=False) or [""]

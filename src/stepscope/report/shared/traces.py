@@ -162,7 +162,7 @@ def over_ranks_note(ranks: Sequence[int]) -> tuple[str, ...]:
 
 def rank_column(get: Callable[[Any], int]) -> Column:
     """The column that says which rank a row is of."""
-    return Column("rank", "rank", get, whole, role="identity", lead=True)
+    return Column("rank", "rank", get, whole, role="lead")
 
 
 def parts_columns(of: Callable[[Any], Parts]) -> tuple[Column, ...]:
@@ -174,10 +174,10 @@ def parts_columns(of: Callable[[Any], Parts]) -> tuple[Column, ...]:
     return (
         Column("window", "window", lambda item: of(item).window_ns, duration),
         Column("compute", "compute", part("compute_ns"), duration),
-        Column("exposed_comm", EXPOSED_COMM_SHORT, part("exposed_comm_ns", (0.1, 0.25)), duration, short_title="exp comm"),
+        Column("exposed_comm", EXPOSED_COMM_SHORT, part("exposed_comm_ns", (0.1, 0.25)), duration, short="exp comm"),
         Column(
             "exposed_memory", "exposed copies", part("exposed_memory_ns", (0.05, 0.15)), duration,
-            short_title="exp copies", drop=1,
+            short="exp copies", drop=1,
         ),
         Column("idle", "idle", part("idle_ns", (0.15, 0.35)), duration),
         Column("comm", "all comm", lambda item: of(item).comm_ns, duration, drop=2),

@@ -148,17 +148,15 @@ def groups_table(charts: Sequence[BarGroups], key: str, title: str) -> Table:
     return tabled(
         key,
         title,
-        (
-            Column("about", "", lambda row: _about(row[0]), role="group"),
-            Column("runs", "", lambda row: row[1].name or "all", role="identity", lead=True),
-            *(Column(f"value_{n}", name, value(name), figure) for n, name in enumerate(series, start=1)),
-            *(
-                Column(f"ratio_{n}", "times as fast" if len(compared) == 1 else f"{name}, times", ratio(name), figure)
-                for n, name in enumerate(series, start=1)
-                if name in compared
-            ),
-        ),
         rows,
+        Column("about", "", lambda row: _about(row[0]), role="group"),
+        Column("runs", "", lambda row: row[1].name or "all", role="lead"),
+        *(Column(f"value_{n}", name, value(name), figure) for n, name in enumerate(series, start=1)),
+        *(
+            Column(f"ratio_{n}", "times as fast" if len(compared) == 1 else f"{name}, times", ratio(name), figure)
+            for n, name in enumerate(series, start=1)
+            if name in compared
+        ),
         footnotes=(f"times as fast as {listed(references)}; {UNCLEAR}: the intervals overlap.",),
     )
 

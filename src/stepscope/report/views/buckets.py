@@ -109,24 +109,29 @@ def bucket_choice_table(
     return tabled(
         "bucket_choice",
         f"Bucket sizes of {choice.strategy}",
-        (
-            Column(
-                "bucket_cap", "bucket size",
-                lambda way: said(way.label + (" *" if way.tone == "good" else ""), way.label, tone=way.tone),
-                role="identity", lead=True,
-            ),
-            Column("buckets", "buckets", lambda way: len(way.timeline.buckets), number),
-            Column("largest", "largest", largest, binary_size, drop=2),
-            Column("exposed", "exposed", lambda way: way.timeline.exposed_ns, duration),
-            Column("hidden", "hidden", lambda way: way.timeline.hidden_fraction, percent, drop=1),
-            Column("step", "step predicted", step, duration, short_title="step"),
-            *([Column("measured", "step measured", seen, duration, short_title="measured"),
-               Column("error", "model's error", missed, percent, short_title="error", drop=1)] if known else []),
-            Column("gain", "against naive", gain, times),
-        ),
         items,
+        Column(
+            "bucket_cap",
+            "bucket size",
+            lambda way: said(way.label + (" *" if way.tone == "good" else ""), way.label, tone=way.tone),
+            role="lead",
+        ),
+        Column("buckets", "buckets", lambda way: len(way.timeline.buckets), number),
+        Column("largest", "largest", largest, binary_size, drop=2),
+        Column("exposed", "exposed", lambda way: way.timeline.exposed_ns, duration),
+        Column("hidden", "hidden", lambda way: way.timeline.hidden_fraction, percent, drop=1),
+        Column("step", "step predicted", step, duration, short="step"),
+        *(
+            [
+                Column("measured", "step measured", seen, duration, short="measured"),
+                Column("error", "model's error", missed, percent, short="error", drop=1),
+            ]
+            if known
+            else []
+        ),
+        Column("gain", "against naive", gain, times),
         footnotes=(_verdict(choice, advice), "sizes in one row make the same buckets; MiB = 2^20 bytes"),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,17 +164,15 @@ def bucket_sweep_table(cells: Sequence[CellEvidence]) -> Table:
     return tabled(
         "bucket_sweep",
         "Bucket sizes measured",
-        (
-            Column("label", "", lambda line: line[1].cell.run.strategy_key, role="group"),
-            Column("ranks", "ranks", lambda line: line[1].cell.run.world_size, whole, role="identity"),
-            Column("bucket_cap", "bucket size", _size, role="identity", lead=True),
-            Column("buckets", "buckets", lambda line: len(line[1].buckets), whole),
-            Column("largest", "largest", lambda line: max(line[1].buckets, default=0), binary_size, drop=1),
-            Column("step_ns", "step", lambda line: measured(line[1].cell.run.step_ns, duration, tight=True), duration),
-            Column("slower", "against the fastest", _slower),
-            Column("exposed_ns", "exposed", lambda line: line[1].exposed_ns, duration),
-        ),
         [(sweep, size) for sweep in sweeps for size in sweep.sizes],
+        Column("label", "", lambda line: line[1].cell.run.strategy_key, role="group"),
+        Column("ranks", "ranks", lambda line: line[1].cell.run.world_size, whole, role="identity"),
+        Column("bucket_cap", "bucket size", _size, role="lead"),
+        Column("buckets", "buckets", lambda line: len(line[1].buckets), whole),
+        Column("largest", "largest", lambda line: max(line[1].buckets, default=0), binary_size, drop=1),
+        Column("step_ns", "step", lambda line: measured(line[1].cell.run.step_ns, duration, tight=True), duration),
+        Column("slower", "against the fastest", _slower),
+        Column("exposed_ns", "exposed", lambda line: line[1].exposed_ns, duration),
         footnotes=bucket_conclusions(sweeps),
     )
 
@@ -205,20 +208,18 @@ def timeline_table(timeline: Timeline) -> Table:
     return tabled(
         "timeline",
         "Predicted bucket timeline",
-        (
-            Column("bucket", "bucket", lambda b: b.index, whole, role="identity", lead=True),
-            Column("op", "operation", lambda b: b.op, role="identity"),
-            Column("dtype", "type", lambda b: b.dtype, role="identity"),
-            Column("size", "size", lambda b: b.size_bytes, binary_size, role="identity", lead=True),
-            Column("count", "gradients", lambda b: len(b.members), number, short_title="grads"),
-            Column("members", "members", lambda b: said(_names(b.members), " ".join(b.members)), drop=1),
-            Column("ready", "ready", lambda b: b.ready_ns, duration),
-            Column("launch", "launch", lambda b: b.launch_ns, duration, drop=2),
-            Column("start", "start", lambda b: b.start_ns, duration, drop=3),
-            Column("end", "end", lambda b: b.end_ns, duration),
-            Column("exposed", "exposed", _exposed, duration),
-        ),
         timeline.buckets,
+        Column("bucket", "bucket", lambda b: b.index, whole, role="lead"),
+        Column("op", "operation", lambda b: b.op, role="identity"),
+        Column("dtype", "type", lambda b: b.dtype, role="identity"),
+        Column("size", "size", lambda b: b.size_bytes, binary_size, role="lead"),
+        Column("count", "gradients", lambda b: len(b.members), number, short="grads"),
+        Column("members", "members", lambda b: said(_names(b.members), " ".join(b.members)), drop=1),
+        Column("ready", "ready", lambda b: b.ready_ns, duration),
+        Column("launch", "launch", lambda b: b.launch_ns, duration, drop=2),
+        Column("start", "start", lambda b: b.start_ns, duration, drop=3),
+        Column("end", "end", lambda b: b.end_ns, duration),
+        Column("exposed", "exposed", _exposed, duration),
         footnotes=(_sentence(timeline), "times since the backward pass began; MiB = 2^20 bytes"),
         notes=() if timeline.buckets else ("no communication in this step",),
     )

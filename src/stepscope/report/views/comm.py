@@ -60,7 +60,7 @@ def size_column(title: str, form: Format = whole, **how: Any) -> Column:
         found = size_of(row)
         return Value(text="all sizes", raw=None) if found is None else form(found)
 
-    return Column("size_bytes", title, size, form, unit="bytes", role="identity", **{"lead": True, **how})
+    return Column("size_bytes", title, size, form, unit="bytes", **{"role": "lead", **how})
 
 
 def of_link(row: CommRow | None) -> Value:
@@ -128,8 +128,9 @@ def comm_table(rows: Sequence[CommRow]) -> Table:
     return tabled(
         "comm",
         "Collectives",
-        (*head, *_COLUMNS),
         ordered,
+        *head,
+        *_COLUMNS,
         failure=failed,
         footnotes=(*average_lines(ordered), *_footnotes(ordered)),
         notes=_notes(ordered),
@@ -151,19 +152,19 @@ def _wrong(row: CommRow) -> Value:
 
 _COLUMNS = (
     size_column("size (B)"),
-    Column("count", "count (elements)", lambda row: row.numel, whole, short_title="count", role="identity", drop=6),
+    Column("count", "count (elements)", lambda row: row.numel, whole, short="count", role="identity", drop=6),
     Column("dtype", "type", lambda row: row.dtype, whole, role="identity"),
     Column("reduce_op", "redop", redop_label, whole, role="identity"),
     Column("root", "root", lambda row: row.root if _rooted(row.op) else -1, whole, role="identity"),
     Column("time_ns", "time (us)", lambda row: row.time_ns, microseconds),
-    Column("algbw", "algbw (GB/s)", lambda row: row.algbw_bytes_per_s, gigabytes, short_title="algbw", drop=10),
-    Column("busbw", "busbw (GB/s)", lambda row: row.busbw_bytes_per_s, gigabytes, short_title="busbw"),
+    Column("algbw", "algbw (GB/s)", lambda row: row.algbw_bytes_per_s, gigabytes, short="algbw", drop=10),
+    Column("busbw", "busbw (GB/s)", lambda row: row.busbw_bytes_per_s, gigabytes, short="busbw"),
     Column("correct", "#wrong", _wrong, whole),
     Column("interval_fraction", "±95%", interval_share, Format(format_plus_minus), drop=9),
-    Column("time_ns_min", "min (us)", lambda row: row.time_ns_min, microseconds, short_title="min", drop=1),
-    Column("time_ns_p90", "p90 (us)", lambda row: row.time_ns_p90, microseconds, short_title="p90", drop=2),
-    Column("time_ns_p99", "p99 (us)", lambda row: row.time_ns_p99, microseconds, short_title="p99", drop=8),
-    Column("time_ns_max", "max (us)", lambda row: row.time_ns_max, microseconds, short_title="max", drop=3),
+    Column("time_ns_min", "min (us)", lambda row: row.time_ns_min, microseconds, short="min", drop=1),
+    Column("time_ns_p90", "p90 (us)", lambda row: row.time_ns_p90, microseconds, short="p90", drop=2),
+    Column("time_ns_p99", "p99 (us)", lambda row: row.time_ns_p99, microseconds, short="p99", drop=8),
+    Column("time_ns_max", "max (us)", lambda row: row.time_ns_max, microseconds, short="max", drop=3),
     Column("rank_spread", "spread", lambda row: row.rank_spread, percent, drop=5),
     Column("slowest_rank", "slowest", lambda row: row.slowest_rank, whole, drop=4),
     Column("link_fraction", "of link", of_link, percent, drop=7),
@@ -265,20 +266,18 @@ def overview_table(rows: Sequence[CommRow]) -> Table:
     return tabled(
         "comm_overview",
         "Collectives at a glance",
-        (
-            *(replace(column, get=_of_first(column)) for column in head),
-            Column("op", "operation", lambda sweep: op_label(sweep[0]), role="identity", lead=True),
-            Column("dtype", "type", lambda s: " ".join(filter(None, (s[0].dtype, s[0].reduce_op))), role="identity"),
-            Column("place", "place", lambda sweep: "in" if sweep[0].in_place else "out", role="identity"),
-            Column("mode", "mode", lambda sweep: _mode(sweep[0]), role="identity"),
-            Column("sizes", "sizes", _sizes, whole, drop=1),
-            Column("latency_ns", "latency (us)", _latency, microseconds, short_title="latency"),
-            Column("busbw", "best busbw (GB/s)", _best("busbw_bytes_per_s"), gigabytes, short_title="best busbw"),
-            Column("at_size", "at size", _best("size_bytes"), byte_size, drop=2),
-            Column("link_fraction", "of link", lambda sweep: of_link(best_size(sweep)), percent, drop=4),
-            Column("average", "avg busbw (GB/s)", average_busbw, gigabytes, short_title="avg busbw", drop=3),
-        ),
         found.values(),
+        *(replace(column, get=_of_first(column)) for column in head),
+        Column("op", "operation", lambda sweep: op_label(sweep[0]), role="lead"),
+        Column("dtype", "type", lambda s: " ".join(filter(None, (s[0].dtype, s[0].reduce_op))), role="identity"),
+        Column("place", "place", lambda sweep: "in" if sweep[0].in_place else "out", role="identity"),
+        Column("mode", "mode", lambda sweep: _mode(sweep[0]), role="identity"),
+        Column("sizes", "sizes", _sizes, whole, drop=1),
+        Column("latency_ns", "latency (us)", _latency, microseconds, short="latency"),
+        Column("busbw", "best busbw (GB/s)", _best("busbw_bytes_per_s"), gigabytes, short="best busbw"),
+        Column("at_size", "at size", _best("size_bytes"), byte_size, drop=2),
+        Column("link_fraction", "of link", lambda sweep: of_link(best_size(sweep)), percent, drop=4),
+        Column("average", "avg busbw (GB/s)", average_busbw, gigabytes, short="avg busbw", drop=3),
         failure=_failure,
         footnotes=(
             "latency: time at the smallest size. best busbw: the largest over the sizes from 1 MiB on (over all, where none"
@@ -340,18 +339,14 @@ def winners_table(rows: Sequence[CommRow]) -> Table:
     return tabled(
         "comm_winners",
         "Fastest settings",
-        (
-            *(replace(column, get=_of_row(column)) for column in (*head, size_of)),
-            Column("dtype", "type", lambda w: w.row.dtype, role="identity"),
-            Column("settings", "fastest", _fastest),
-            Column("time_ns", "time (us)", lambda w: w.row.time_ns_median, microseconds),
-            Column(
-                "over_default", "over default", lambda w: over_default if w.default is w.row else w.over_default, times
-            ),
-            Column("over_next", "over next", lambda w: w.over_next, times, drop=2),
-            Column("candidates", "of", lambda w: len(w.settings), whole, drop=1),
-        ),
         ordered,
+        *(replace(column, get=_of_row(column)) for column in (*head, size_of)),
+        Column("dtype", "type", lambda w: w.row.dtype, role="identity"),
+        Column("settings", "fastest", _fastest),
+        Column("time_ns", "time (us)", lambda w: w.row.time_ns_median, microseconds),
+        Column("over_default", "over default", lambda w: over_default if w.default is w.row else w.over_default, times),
+        Column("over_next", "over next", lambda w: w.over_next, times, drop=2),
+        Column("candidates", "of", lambda w: len(w.settings), whole, drop=1),
         footnotes=(
             "fastest: smallest median time; several where their 95% intervals overlap, or one has none. over default,"
             " over next: time of the world without settings, and of the next best, / that of the fastest.",
@@ -384,17 +379,15 @@ def beside_table(rows: Sequence[CommRow]) -> Table:
     return tabled(
         "comm_overlap",
         "Communication beside computation",
-        (
-            *head,
-            size_column("size", byte_size),
-            Column("dtype", "type", lambda row: row.dtype, role="identity"),
-            Column("time_ns", "time (us)", lambda row: row.time_ns_median, microseconds, drop=2),
-            Column("busbw", "busbw (GB/s)", lambda row: row.busbw_bytes_per_s, gigabytes, short_title="busbw", drop=1),
-            Column("slowdown", "collective slowed", lambda row: _slower(row.slowdown), times),
-            Column("beside_slowdown", "product slowed", lambda row: _slower(row.beside_slowdown), times),
-            Column("verdict", "together", lambda row: _verdict(row.slowdown, row.beside_slowdown)),
-        ),
         in_groups(mine, head),
+        *head,
+        size_column("size", byte_size),
+        Column("dtype", "type", lambda row: row.dtype, role="identity"),
+        Column("time_ns", "time (us)", lambda row: row.time_ns_median, microseconds, drop=2),
+        Column("busbw", "busbw (GB/s)", lambda row: row.busbw_bytes_per_s, gigabytes, short="busbw", drop=1),
+        Column("slowdown", "collective slowed", lambda row: _slower(row.slowdown), times),
+        Column("beside_slowdown", "product slowed", lambda row: _slower(row.beside_slowdown), times),
+        Column("verdict", "together", lambda row: _verdict(row.slowdown, row.beside_slowdown)),
         failure=failed,
         footnotes=(
             "slow-down: time while both run / time alone, of the slowest rank, medians; 1.00x: the other one costs"
@@ -432,19 +425,15 @@ def matmul_table(rows: Sequence[CommRow]) -> Table:
     return tabled(
         "comm_matmul",
         "Matrix products",
-        (
-            *head,
-            Column("dtype", "type", lambda row: row.dtype, role="identity", lead=True),
-            Column(
-                "n", "N", lambda r: None if r.numel is None else math.isqrt(r.numel), whole, role="identity", lead=True
-            ),
-            size_column("operand (B)", lead=False, drop=1),
-            Column("time_ns", "time (us)", lambda row: row.time_ns_median, microseconds),
-            Column("interval_fraction", "±95%", interval_share, percent, drop=3),
-            Column("flops", "rate of a rank", lambda row: row.flops_per_s, flops, unit="flops_per_s"),
-            Column("of_best", "of best", of_best, percent, drop=2),
-        ),
         in_groups(mine, head),
+        *head,
+        Column("dtype", "type", lambda row: row.dtype, role="lead"),
+        Column("n", "N", lambda r: None if r.numel is None else math.isqrt(r.numel), whole, role="lead"),
+        size_column("operand (B)", role="identity", drop=1),
+        Column("time_ns", "time (us)", lambda row: row.time_ns_median, microseconds),
+        Column("interval_fraction", "±95%", interval_share, percent, drop=3),
+        Column("flops", "rate of a rank", lambda row: row.flops_per_s, flops, unit="flops_per_s"),
+        Column("of_best", "of best", of_best, percent, drop=2),
         failure=failed,
         footnotes=(
             "N x N times N x N, 2 N^3 FLOP each; time: median over the products of all ranks, which multiply at the same"

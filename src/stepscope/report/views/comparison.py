@@ -72,18 +72,16 @@ def comparison_table(comparison: Comparison) -> Table:
     return tabled(
         "comparison",
         f"{second} against {first}" if not many else f"every run against {first}",
-        (
-            Column("what", "", lambda f: f.what, role="group"),
-            *([Column("side", "run", lambda f: f.side, role="identity", lead=True)] if many else []),
-            Column("metric", "figure", lambda f: said(_title(f), f.metric), role="identity", lead=True),
-            Column("first", first, lambda f: _figure(f.metric, f.first), figure),
-            Column("second", "value" if many else second, lambda f: _figure(f.metric, f.second), figure),
-            Column("change", "change", lambda f: said(signed_percent(f.change), f.change, tone=_tone(f)), figure),
-            Column("interval", "95% interval", _interval, whole, drop=3),
-            Column("p_value", "p", lambda f: f.p_value, p_value, drop=2),
-            Column("verdict", "verdict", lambda f: said(_verdict(f), f.verdict, tone=_TONES.get(f.verdict, "dim"))),
-        ),
         comparison.figures,
+        Column("what", "", lambda f: f.what, role="group"),
+        *([Column("side", "run", lambda f: f.side, role="lead")] if many else []),
+        Column("metric", "figure", lambda f: said(_title(f), f.metric), role="lead"),
+        Column("first", first, lambda f: _figure(f.metric, f.first), figure),
+        Column("second", "value" if many else second, lambda f: _figure(f.metric, f.second), figure),
+        Column("change", "change", lambda f: said(signed_percent(f.change), f.change, tone=_tone(f)), figure),
+        Column("interval", "95% interval", _interval, whole, drop=3),
+        Column("p_value", "p", lambda f: f.p_value, p_value, drop=2),
+        Column("verdict", "verdict", lambda f: said(_verdict(f), f.verdict, tone=_TONES.get(f.verdict, "dim"))),
         footnotes=tuple(footnotes),
         notes=comparison.notes,
     )
@@ -129,16 +127,14 @@ def build_summed(comparison: Comparison) -> Table:
     return tabled(
         "comparison",
         f"Changes against {comparison.sides[0]}, {len(comparison.figures)} figures summed up",
-        (
-            Column("metric", "figure", lambda s: s.metric, role="group"),
-            Column("label", "", lambda s: s.label, role="identity", lead=True),
-            Column("figures", "figures", lambda s: len(s.figures), whole, drop=2),
-            Column("change", "median", lambda s: said(signed_percent(s.ratio(0.5) - 1), s.ratio(0.5) - 1), figure),
-            Column("least", "least", lambda s: said(signed_percent(s.ratio(0) - 1), s.ratio(0) - 1), figure, drop=1),
-            Column("most", "most", lambda s: said(signed_percent(s.ratio(1) - 1), s.ratio(1) - 1), figure, drop=1),
-            Column("verdict", "verdicts", verdicts),
-        ),
         sums,
+        Column("metric", "figure", lambda s: s.metric, role="group"),
+        Column("label", "", lambda s: s.label, role="lead"),
+        Column("figures", "figures", lambda s: len(s.figures), whole, drop=2),
+        Column("change", "median", lambda s: said(signed_percent(s.ratio(0.5) - 1), s.ratio(0.5) - 1), figure),
+        Column("least", "least", lambda s: said(signed_percent(s.ratio(0) - 1), s.ratio(0) - 1), figure, drop=1),
+        Column("most", "most", lambda s: said(signed_percent(s.ratio(1) - 1), s.ratio(1) - 1), figure, drop=1),
+        Column("verdict", "verdicts", verdicts),
         notes=comparison.notes,
     )
 
@@ -195,12 +191,10 @@ def differences_table(differences: Sequence[Difference], sides: Sequence[str]) -
     return tabled(
         "differences",
         "What differs before any figure",
-        (
-            Column("where", "", lambda each: each.where, role="group"),
-            Column("key", "", lambda each: each.key, role="identity", lead=True),
-            *(Column(f"side_{i}", name, side(i)) for i, name in enumerate(sides)),
-        ),
         differences,
+        Column("where", "", lambda each: each.where, role="group"),
+        Column("key", "", lambda each: each.key, role="lead"),
+        *(Column(f"side_{i}", name, side(i)) for i, name in enumerate(sides)),
     )
 
 
@@ -307,21 +301,13 @@ def _table(key: str, title: str, rows: Sequence[DiffRow]) -> Table:
     return tabled(
         f"diff_{key}",
         title,
-        (
-            Column(
-                "name",
-                "",
-                lambda r: said(names.get(r.name, r.name) + _MARKS.get(r.presence, ""), r.name),
-                role="identity",
-                lead=True,
-            ),
-            Column("before", "before", lambda r: r.before_ns, duration),
-            Column("after", "after", lambda r: r.after_ns, duration),
-            Column("delta", "change", _change, duration),
-            Column("ratio", "after/before", lambda r: r.ratio, Format("{:.3f}".format)),
-            Column("p_value", "p", lambda r: r.p_value, p_value, drop=1),
-        ),
         shown,
+        Column("name", "", lambda r: said(names.get(r.name, r.name) + _MARKS.get(r.presence, ""), r.name), role="lead"),
+        Column("before", "before", lambda r: r.before_ns, duration),
+        Column("after", "after", lambda r: r.after_ns, duration),
+        Column("delta", "change", _change, duration),
+        Column("ratio", "after/before", lambda r: r.ratio, Format("{:.3f}".format)),
+        Column("p_value", "p", lambda r: r.p_value, p_value, drop=1),
         footnotes=("per step, median over steps" + (test if tested else ""),),
     )
 

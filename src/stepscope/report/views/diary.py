@@ -368,20 +368,16 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
     return tabled(
         "events",
         "Between steps and within them",
-        (
-            Column("job", "job", lambda row: row[0].name, role="group"),
-            Column("event", "event", lambda row: row[2].kind.replace("_", " "), role="identity", lead=True),
-            Column("what", "call", lambda row: row[2].what or None),
-            Column("count", "times", lambda row: row[2].count, number),
-            Column("period_steps", "every", lambda row: _period(row[2])),
-            Column("mean", "each", lambda row: row[2].mean_ns, duration),
-            Column("wall_share", "of wall time", lambda row: row[2].share.value, percent),
-            Column(
-                "inside", "where", lambda row: said("in steps" if row[2].inside else "between steps", row[2].inside)
-            ),
-            Column("ranks", "ranks", lambda row: said(_ranks(row[1], row[2]), " ".join(map(str, row[2].ranks)))),
-        ),
         rows,
+        Column("job", "job", lambda row: row[0].name, role="group"),
+        Column("event", "event", lambda row: row[2].kind.replace("_", " "), role="lead"),
+        Column("what", "call", lambda row: row[2].what or None),
+        Column("count", "times", lambda row: row[2].count, number),
+        Column("period_steps", "every", lambda row: _period(row[2])),
+        Column("mean", "each", lambda row: row[2].mean_ns, duration),
+        Column("wall_share", "of wall time", lambda row: row[2].share.value, percent),
+        Column("inside", "where", lambda row: said("in steps" if row[2].inside else "between steps", row[2].inside)),
+        Column("ranks", "ranks", lambda row: said(_ranks(row[1], row[2]), " ".join(map(str, row[2].ranks)))),
         footnotes=("times: on one rank; of the wall time from the end of warm-up on, of the rank that they cost most",),
     )
 

@@ -41,26 +41,16 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     return tabled(
         "findings",
         "Findings",
-        (
-            Column(
-                "severity",
-                "severity",
-                lambda f: said(f.severity, tone=_FINDINGS_TONES[f.severity]),
-                role="identity",
-                lead=True,
-            ),
-            Column("title", "finding", lambda f: f.title, role="identity", lead=True),
-            Column(
-                "stake_fraction", "returns", lambda f: f.stake_fraction, Format(lambda x: format_percent(x, digits=0))
-            ),
-            Column("subject", "about", lambda f: f.subject or None, drop=4),
-            Column("evidence", "evidence", lambda f: "; ".join(f.evidence) or None, drop=2),
-            Column("confidence", "confidence", lambda f: f.certainty or None, drop=3),
-            Column("advice", "what to do", lambda f: "; ".join(a.text for a in f.advice) or None, drop=1),
-            Column("command", "command", lambda f: "; ".join(a.command for a in f.advice if a.command) or None, drop=1),
-            Column("rule", "rule", lambda f: f.rule, drop=5),
-        ),
         findings,
+        Column("severity", "severity", lambda f: said(f.severity, tone=_FINDINGS_TONES[f.severity]), role="lead"),
+        Column("title", "finding", lambda f: f.title, role="lead"),
+        Column("stake_fraction", "returns", lambda f: f.stake_fraction, Format(lambda x: format_percent(x, digits=0))),
+        Column("subject", "about", lambda f: f.subject or None, drop=4),
+        Column("evidence", "evidence", lambda f: "; ".join(f.evidence) or None, drop=2),
+        Column("confidence", "confidence", lambda f: f.certainty or None, drop=3),
+        Column("advice", "what to do", lambda f: "; ".join(a.text for a in f.advice) or None, drop=1),
+        Column("command", "command", lambda f: "; ".join(a.command for a in f.advice if a.command) or None, drop=1),
+        Column("rule", "rule", lambda f: f.rule, drop=5),
         footnotes=(returns,) if stakes else (),
     )
 
@@ -76,17 +66,15 @@ def experiment_table(checks: Sequence[Expectation]) -> Table:
     return tabled(
         "experiment",
         "Expected and measured",
-        (
-            Column("subject", "run", lambda c: c.subject, role="group"),
-            Column("quantity", "quantity", lambda c: c.quantity, role="identity", lead=True),
-            Column("expected", "expected", _expected, align="right"),
-            Column("measured", "measured", lambda c: _figure(c, c.measured), align="right"),
-            Column("low", "95% from", lambda c: _end(c, "low"), align="right"),
-            Column("high", "to", lambda c: _end(c, "high"), align="right"),
-            Column("verdict", "verdict", lambda c: said(c.verdict, tone=_EXPERIMENT_TONES[c.verdict])),
-            Column("model", "expected by", lambda c: c.model, drop=1),
-        ),
         checks,
+        Column("subject", "run", lambda c: c.subject, role="group"),
+        Column("quantity", "quantity", lambda c: c.quantity, role="lead"),
+        Column("expected", "expected", _expected, align="right"),
+        Column("measured", "measured", lambda c: _figure(c, c.measured), align="right"),
+        Column("low", "95% from", lambda c: _end(c, "low"), align="right"),
+        Column("high", "to", lambda c: _end(c, "high"), align="right"),
+        Column("verdict", "verdict", lambda c: said(c.verdict, tone=_EXPERIMENT_TONES[c.verdict])),
+        Column("model", "expected by", lambda c: c.model, drop=1),
         footnotes=(conclusion(checks), _READING),
         notes=reasons(checks),
     )

@@ -54,23 +54,21 @@ def links_table(rows: Sequence[CommRow], environment: EnvironmentRecord | None, 
     return tabled(
         "links",
         "Bandwidth of links, expected and measured",
-        (
-            Column("link", "ranks or collective", lambda rate: rate.name, role="identity", lead=True),
-            Column("world_size", "ranks", lambda rate: rate.world_size, whole, role="identity"),
-            Column("path", "between them", lambda rate: rate.path, role="identity"),
-            Column("size_bytes", "at size", lambda rate: rate.size_bytes, byte_size, drop=1),
-            Column("expected", "expected (GB/s)", _expected, gigabytes, role="identity", lead=True),
-            Column("measured", "measured (GB/s)", lambda rate: rate.measured_bytes_per_s, gigabytes, short_title="measured"),
-            Column("share", "share", _share, percent),
-        ),
         found,
+        Column("link", "ranks or collective", lambda rate: rate.name, role="lead"),
+        Column("world_size", "ranks", lambda rate: rate.world_size, whole, role="identity"),
+        Column("path", "between them", lambda rate: rate.path, role="identity"),
+        Column("size_bytes", "at size", lambda rate: rate.size_bytes, byte_size, drop=1),
+        Column("expected", "expected (GB/s)", _expected, gigabytes, role="lead"),
+        Column("measured", "measured (GB/s)", lambda rate: rate.measured_bytes_per_s, gigabytes, short="measured"),
+        Column("share", "share", _share, percent),
         footnotes=(
             "measured: best busbw over the sizes from 1 MiB on, one direction; expected: peak of the link in one direction,"
             " which protocols and headers leave 70 to 90% of.",
             *(f"{ABOVE}: faster than expected: {reason}." for reason in above),
             *(f"expected unknown: {reason}." for reason in why),
         ),
-    )  # fmt: skip
+    )
 
 
 def _expected(rate: LinkRate) -> Value:
@@ -106,20 +104,16 @@ def slow_pairs_table(rows: Sequence[CommRow]) -> Table:
     return tabled(
         "comm_slow_pairs",
         "Slow pairs",
-        (
-            Column("world_size", "world", lambda line: line[0], whole, role="identity", drop=1),
-            Column("pair", "pair", lambda line: _name(line[1]), role="identity", lead=True),
-            Column("size_bytes", "size", _of_pair(lambda pair: pair.size_bytes), byte_size, role="identity"),
-            Column("path", "path", _of_pair(lambda pair: pair.path or None), role="identity"),
-            Column("time_ns", "best (us)", _of_pair(lambda pair: pair.time_ns), microseconds),
-            Column("typical_ns", "usual (us)", _of_pair(lambda pair: pair.typical_ns), microseconds),
-            Column("ratio", "slower", lambda line: _ratio(line[1]), times),
-            Column(
-                "rate", "best (GB/s)", _of_pair(lambda pair: pair.size_bytes / pair.time_ns * 1e9), gigabytes, drop=2
-            ),
-            Column("seen", "seen", lambda line: _seen(line[1])),
-        ),
         lines,
+        Column("world_size", "world", lambda line: line[0], whole, role="identity", drop=1),
+        Column("pair", "pair", lambda line: _name(line[1]), role="lead"),
+        Column("size_bytes", "size", _of_pair(lambda pair: pair.size_bytes), byte_size, role="identity"),
+        Column("path", "path", _of_pair(lambda pair: pair.path or None), role="identity"),
+        Column("time_ns", "best (us)", _of_pair(lambda pair: pair.time_ns), microseconds),
+        Column("typical_ns", "usual (us)", _of_pair(lambda pair: pair.typical_ns), microseconds),
+        Column("ratio", "slower", lambda line: _ratio(line[1]), times),
+        Column("rate", "best (GB/s)", _of_pair(lambda pair: pair.size_bytes / pair.time_ns * 1e9), gigabytes, drop=2),
+        Column("seen", "seen", lambda line: _seen(line[1])),
         footnotes=(
             "best: the pair's fastest call; usual: the lower quartile of that over the pairs of the same size and path;"
             " slower: their ratio (of a rank with most of its pairs slow: its median).",
@@ -173,11 +167,9 @@ def topology_table(topology: Topology) -> Table:
     return tabled(
         "topology",
         "Links of the machine",
-        (
-            Column("device", "device", lambda row: row.label or row.name, role="identity", lead=True),
-            *(column(gpu) for gpu in topology.gpus),
-        ),
         topology.devices,
+        Column("device", "device", lambda row: row.label or row.name, role="lead"),
+        *(column(gpu) for gpu in topology.gpus),
         footnotes=("; ".join(f"{kind}: {text}" for kind, text in LINK_KINDS.items() if kind in kinds),),
         notes=topology.problems,
     )
@@ -342,19 +334,17 @@ def pairs_table(rows: Sequence[CommRow]) -> Table:
         "comm_pairs",
         "Pairs of ranks",
         (
-            Column("world", "ranks", lambda line: said(line.world, line.cell[0].world_size), role="group"),
-            Column("size_bytes", "size", lambda line: line.size, unit="bytes", role="group"),
-            Column("direction", "direction", lambda line: line.direction, role="group"),
-            Column("quantity", "quantity", lambda line: line.quantity, role="group"),
-            Column("sender", "from \\ to", lambda line: line.sent_by, role="identity", lead=True),
-            *(receiver(rank) for rank in range(width)),
-        ),
-        (
             line
             for cell_id, cell in cells.items()
             if cell[0].world_size <= MAX_MATRIX
             for line in _lines(cell, verdicts[cell_id])
         ),
+        Column("world", "ranks", lambda line: said(line.world, line.cell[0].world_size), role="group"),
+        Column("size_bytes", "size", lambda line: line.size, unit="bytes", role="group"),
+        Column("direction", "direction", lambda line: line.direction, role="group"),
+        Column("quantity", "quantity", lambda line: line.quantity, role="group"),
+        Column("sender", "from \\ to", lambda line: line.sent_by, role="lead"),
+        *(receiver(rank) for rank in range(width)),
         failure=lambda line: line.failure,
         notes=(
             *(f"the matrix of {counted(n, 'rank')} is left out: more than {MAX_MATRIX} columns" for n in wide),

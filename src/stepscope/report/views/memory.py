@@ -118,27 +118,21 @@ def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEviden
     return tabled(
         "memory_batches",
         "Memory by batch size",
-        (
-            Column("group", "runs", lambda each: in_line(each.run), role="group"),
-            Column(
-                "micro_batch",
-                "batch of a rank",
-                lambda each: each.micro_batch,
-                whole,
-                short_title="batch",
-                role="identity",
-                lead=True,
-            ),
-            Column("peak_memory_bytes", "peak memory", lambda each: each.peak_bytes, binary_size, short_title="peak"),
-            Column("per_sample_bytes", "per further sample", _per_sample, binary_size, short_title="per sample"),
-            *(
-                Column(kind, kind, _held(kind), binary_size, short_title=short, drop=2)
-                for kind, short in _KINDS.items()
-            ),
-            Column("step_ns", "step", lambda each: measured(each.run.step_ns, duration, tight=True), duration, drop=1),
-            rate_column([each.run for each in found], lambda each: each.run.samples_per_s),
-        ),
         found,
+        Column("group", "runs", lambda each: in_line(each.run), role="group"),
+        Column(
+            "micro_batch",
+            "batch of a rank",
+            lambda each: each.micro_batch,
+            whole,
+            short="batch",
+            role="lead",
+        ),
+        Column("peak_memory_bytes", "peak memory", lambda each: each.peak_bytes, binary_size, short="peak"),
+        Column("per_sample_bytes", "per further sample", _per_sample, binary_size, short="per sample"),
+        *(Column(kind, kind, _held(kind), binary_size, short=short, drop=2) for kind, short in _KINDS.items()),
+        Column("step_ns", "step", lambda each: measured(each.run.step_ns, duration, tight=True), duration, drop=1),
+        rate_column([each.run for each in found], lambda each: each.run.samples_per_s),
         failure=lambda each: failure_label(each.run) if each.peak_bytes is None else None,
         footnotes=(
             *(
@@ -178,20 +172,16 @@ def held_table(cells: Sequence[CellEvidence]) -> tuple[Table, ...]:
     table = tabled(
         "held",
         "Memory of a rank by kind, against time",
-        (
-            Column("label", "strategy", lambda h: h.cell.run.strategy, role="identity", lead=True),
-            Column("world_size", "ranks", lambda h: h.cell.run.world_size, whole, role="identity"),
-            *(_column(kind) for kind in HELD_KINDS),
-            Column("total", "all", lambda h: h.total, size),
-            Column("buffers", "buffers", lambda h: h.planned_buffers, size, drop=1),
-            Column("states_off", "states off plan", lambda h: _off(h.states, h.planned_states)),
-            Column(
-                "activations_off", "act. off plan", lambda h: _off(h.sizes.get("activations"), h.planned_activations)
-            ),
-            Column("comm_bytes", "bytes/step", lambda h: h.cell.run.comm_bytes_per_step, size),
-            Column("step_ns", "step", lambda h: measured(h.cell.run.step_ns, duration, tight=True), duration),
-        ),
         found,
+        Column("label", "strategy", lambda h: h.cell.run.strategy, role="lead"),
+        Column("world_size", "ranks", lambda h: h.cell.run.world_size, whole, role="identity"),
+        *(_column(kind) for kind in HELD_KINDS),
+        Column("total", "all", lambda h: h.total, size),
+        Column("buffers", "buffers", lambda h: h.planned_buffers, size, drop=1),
+        Column("states_off", "states off plan", lambda h: _off(h.states, h.planned_states)),
+        Column("activations_off", "act. off plan", lambda h: _off(h.sizes.get("activations"), h.planned_activations)),
+        Column("comm_bytes", "bytes/step", lambda h: h.cell.run.comm_bytes_per_step, size),
+        Column("step_ns", "step", lambda h: measured(h.cell.run.step_ns, duration, tight=True), duration),
         footnotes=(
             *conclusions(found),
             "tensors of the rank that holds most, counted in one step; gathered: whole parameters of a sharded model "
@@ -219,17 +209,15 @@ def memory_snapshots_table(memory: Sequence[MemorySnapshot]) -> Table:
     return tabled(
         "memory_snapshots",
         "Memory snapshots",
-        (
-            Column("file", "snapshot", lambda m: Path(m.path).name, role="identity", lead=True),
-            Column("device", "device", lambda m: m.device, whole, role="identity"),
-            Column("peak_requested_bytes", "peak in use", lambda m: m.peak_requested_bytes, binary_size),
-            Column("peak_reserved_bytes", "peak reserved", lambda m: m.peak_reserved_bytes, binary_size),
-            Column("allocated_bytes", "in use", lambda m: m.allocated_bytes, binary_size),
-            Column("segment_bytes", "reserved", lambda m: m.segment_bytes, binary_size),
-            Column("capacity_bytes", "capacity", lambda m: m.capacity_bytes, binary_size, drop=1),
-            Column("oom_events", "failed requests", lambda m: m.oom_events or None, whole, drop=2),
-        ),
         memory,
+        Column("file", "snapshot", lambda m: Path(m.path).name, role="lead"),
+        Column("device", "device", lambda m: m.device, whole, role="identity"),
+        Column("peak_requested_bytes", "peak in use", lambda m: m.peak_requested_bytes, binary_size),
+        Column("peak_reserved_bytes", "peak reserved", lambda m: m.peak_reserved_bytes, binary_size),
+        Column("allocated_bytes", "in use", lambda m: m.allocated_bytes, binary_size),
+        Column("segment_bytes", "reserved", lambda m: m.segment_bytes, binary_size),
+        Column("capacity_bytes", "capacity", lambda m: m.capacity_bytes, binary_size, drop=1),
+        Column("oom_events", "failed requests", lambda m: m.oom_events or None, whole, drop=2),
         footnotes=("peaks: of the recorded history; unknown where none was recorded",),
         notes=tuple(note for each in memory for note in each.notes),
     )
@@ -252,14 +240,12 @@ def memory_kinds_table(memory: Sequence[MemorySnapshot]) -> Table:
     return tabled(
         "memory_kinds",
         "Memory by kind",
-        (
-            Column("snapshot", "", lambda row: row.snapshot, role="group"),
-            Column("kind", "kind", lambda row: row.kind, role="identity", lead=True),
-            Column("peak_bytes", "at the peak", lambda row: row.peak, binary_size),
-            Column("peak_share", "share", lambda row: row.share, percent),
-            Column("snapshot_bytes", "at the snapshot", lambda row: row.now, binary_size),
-        ),
         [row for each in memory for row in _rows(each)],
+        Column("snapshot", "", lambda row: row.snapshot, role="group"),
+        Column("kind", "kind", lambda row: row.kind, role="lead"),
+        Column("peak_bytes", "at the peak", lambda row: row.peak, binary_size),
+        Column("peak_share", "share", lambda row: row.share, percent),
+        Column("snapshot_bytes", "at the snapshot", lambda row: row.now, binary_size),
         footnotes=_footnotes(memory),
     )
 
@@ -380,15 +366,13 @@ def _table(key: str, title: str, what: str, rows: Sequence[_MemoryHoldersRow], f
     return tabled(
         key,
         title,
-        (
-            Column("snapshot", "", lambda row: row[0].name, role="group"),
-            Column(what, what, lambda row: row[1].where, role="identity", lead=True),
-            Column("kind", "kind", lambda row: row[1].kind),
-            Column("bytes", "held", lambda row: row[1].size_bytes, binary_size),
-            Column("share", "share", _share, percent),
-            Column("blocks", "blocks", lambda row: row[1].blocks, whole, drop=1),
-        ),
         rows,
+        Column("snapshot", "", lambda row: row[0].name, role="group"),
+        Column(what, what, lambda row: row[1].where, role="lead"),
+        Column("kind", "kind", lambda row: row[1].kind),
+        Column("bytes", "held", lambda row: row[1].size_bytes, binary_size),
+        Column("share", "share", _share, percent),
+        Column("blocks", "blocks", lambda row: row[1].blocks, whole, drop=1),
         footnotes=footnotes,
     )
 

@@ -21,20 +21,18 @@ def build(debug: NcclDebug) -> Table:
         tabled(
             "nccl_debug",
             "NCCL communicators",
-            (
-                Column("communicator", "communicator", lambda c: labels[c[0]], role="identity", lead=True),
-                Column("ranks", "ranks", lambda c: _ranks(c[1]), whole),
-                Column("hosts", "hosts", lambda c: len({r.host for r in c[1].ranks}) or None, whole),
-                Column("version", "NCCL", lambda c: _versions(c[1]), drop=5),
-                Column("network", "network", lambda c: ", ".join(c[1].networks) or None),
-                Column("rings", "rings", lambda c: len(c[1].rings) or None, whole, drop=3),
-                Column("trees", "trees", lambda c: len(c[1].trees) or None, whole, drop=2),
-                Column("coll_channels", "channels", lambda c: c[1].coll_channels, whole, drop=6),
-                Column("p2p_channels", "p2p channels", lambda c: c[1].p2p_channels, whole, short_title="p2p", drop=4),
-                Column("nvls", "NVLS", lambda c: _nvls(c[1]), whole, drop=1),
-                Column("state", "state", lambda c: _state(c[1])),
-            ),
             enumerate(debug.communicators),
+            Column("communicator", "communicator", lambda c: labels[c[0]], role="lead"),
+            Column("ranks", "ranks", lambda c: _ranks(c[1]), whole),
+            Column("hosts", "hosts", lambda c: len({r.host for r in c[1].ranks}) or None, whole),
+            Column("version", "NCCL", lambda c: _versions(c[1]), drop=5),
+            Column("network", "network", lambda c: ", ".join(c[1].networks) or None),
+            Column("rings", "rings", lambda c: len(c[1].rings) or None, whole, drop=3),
+            Column("trees", "trees", lambda c: len(c[1].trees) or None, whole, drop=2),
+            Column("coll_channels", "channels", lambda c: c[1].coll_channels, whole, drop=6),
+            Column("p2p_channels", "p2p channels", lambda c: c[1].p2p_channels, whole, short="p2p", drop=4),
+            Column("nvls", "NVLS", lambda c: _nvls(c[1]), whole, drop=1),
+            Column("state", "state", lambda c: _state(c[1])),
         ),
         footnotes=tuple(_surroundings(debug)),
     )
@@ -54,21 +52,21 @@ def build_links(debug: NcclDebug) -> Table:
     return tabled(
         "nccl_links",
         "How the ranks are connected",
-        (
-            Column("communicator", "communicator", lambda item: item[0], role="identity", lead=True),
-            Column(
-                "transport", "transport", lambda item: said(item[1], tone="warn" if item[1] == "NET/Socket" else "plain"),
-                role="identity",
-            ),
-            Column("where", "between", lambda item: item[2]),
-            Column("gdrdma", "GPU direct", lambda item: _gpu_direct(item[3][0].gdrdma)),
-            Column("links", "links", lambda item: len(item[3]), whole),
-            Column("channels", "channels each", lambda i: _span([k.channels for k in i[3]]), whole, short_title="channels"),
-            Column("nics", "NICs", nics, drop=1),
-        ),
         items,
+        Column("communicator", "communicator", lambda item: item[0], role="lead"),
+        Column(
+            "transport",
+            "transport",
+            lambda item: said(item[1], tone="warn" if item[1] == "NET/Socket" else "plain"),
+            role="identity",
+        ),
+        Column("where", "between", lambda item: item[2]),
+        Column("gdrdma", "GPU direct", lambda item: _gpu_direct(item[3][0].gdrdma)),
+        Column("links", "links", lambda item: len(item[3]), whole),
+        Column("channels", "channels each", lambda i: _span([k.channels for k in i[3]]), whole, short="channels"),
+        Column("nics", "NICs", nics, drop=1),
         footnotes=("a link: one direction between two ranks; GPU direct: the NIC reads and writes GPU memory",),
-    )  # fmt: skip
+    )
 
 
 def build_choices(debug: NcclDebug) -> Table:
@@ -78,17 +76,15 @@ def build_choices(debug: NcclDebug) -> Table:
     return tabled(
         "nccl_choices",
         "What NCCL chose",
-        (
-            Column("communicator", "communicator", lambda item: item[0], role="identity", lead=True),
-            Column("op", "operation", lambda item: item[1][0].op, role="identity"),
-            Column("low_bytes", "from", lambda item: item[1][0].low_bytes, byte_size, role="identity"),
-            Column("high_bytes", "to", lambda item: item[1][-1].high_bytes, byte_size, role="identity"),
-            Column("algorithm", "algorithm", lambda item: item[1][0].algorithm),
-            Column("protocol", "protocol", lambda item: item[1][0].protocol),
-            Column("channels", "channels", lambda item: _channels(item[1][0]), drop=1),
-            Column("calls", "calls", lambda item: sum(c.calls for c in item[1]), whole, drop=2),
-        ),
         items,
+        Column("communicator", "communicator", lambda item: item[0], role="lead"),
+        Column("op", "operation", lambda item: item[1][0].op, role="identity"),
+        Column("low_bytes", "from", lambda item: item[1][0].low_bytes, byte_size, role="identity"),
+        Column("high_bytes", "to", lambda item: item[1][-1].high_bytes, byte_size, role="identity"),
+        Column("algorithm", "algorithm", lambda item: item[1][0].algorithm),
+        Column("protocol", "protocol", lambda item: item[1][0].protocol),
+        Column("channels", "channels", lambda item: _channels(item[1][0]), drop=1),
+        Column("calls", "calls", lambda item: sum(c.calls for c in item[1]), whole, drop=2),
         footnotes=("from, to: smallest and largest size seen with this choice",),
     )
 
@@ -98,15 +94,13 @@ def build_messages(debug: NcclDebug) -> Table:
     return tabled(
         "nccl_messages",
         "NCCL's warnings",
-        (
-            Column("rank", "rank", lambda m: m.rank, whole, role="identity", lead=True),
-            Column("host", "host", lambda m: m.host, role="identity"),
-            Column("pid", "pid", lambda m: m.pid, whole, drop=1),
-            Column("place", "place", lambda m: m.place, drop=2),
-            Column("text", "text", lambda m: said(m.text, tone="bad" if m.kind == "warning" else "dim")),
-            Column("count", "times", lambda m: m.count, whole),
-        ),
         sorted(debug.messages, key=lambda m: (m.kind != "warning", m.rank is None, m.rank or 0)),
+        Column("rank", "rank", lambda m: m.rank, whole, role="lead"),
+        Column("host", "host", lambda m: m.host, role="identity"),
+        Column("pid", "pid", lambda m: m.pid, whole, drop=1),
+        Column("place", "place", lambda m: m.place, drop=2),
+        Column("text", "text", lambda m: said(m.text, tone="bad" if m.kind == "warning" else "dim")),
+        Column("count", "times", lambda m: m.count, whole),
     )
 
 

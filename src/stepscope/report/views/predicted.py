@@ -52,16 +52,14 @@ def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
     return tabled(
         "predicted_sizes",
         title,
-        (
-            Column("size_bytes", "size", lambda item: item[0], binary_size, role="identity", lead=True),
-            Column("time_ns", "time", lambda item: item[1].time_ns, duration),
-            Column("interval_ns", "80% interval", lambda item: _interval(item[1]), whole, unit="ns"),
-            Column("busbw_bytes_per_s", "busbw", lambda item: item[1].busbw_bytes_per_s, bandwidth, unit="bytes/s"),
-            Column("algorithm", "algorithm", lambda item: item[1].algorithm),
-            Column("protocol", "protocol", lambda item: item[1].protocol),
-            Column("next", "next best", lambda item: _next(item[1]), drop=1),
-        ),
         predictions.items(),
+        Column("size_bytes", "size", lambda item: item[0], binary_size, role="lead"),
+        Column("time_ns", "time", lambda item: item[1].time_ns, duration),
+        Column("interval_ns", "80% interval", lambda item: _interval(item[1]), whole, unit="ns"),
+        Column("busbw_bytes_per_s", "busbw", lambda item: item[1].busbw_bytes_per_s, bandwidth, unit="bytes/s"),
+        Column("algorithm", "algorithm", lambda item: item[1].algorithm),
+        Column("protocol", "protocol", lambda item: item[1].protocol),
+        Column("next", "next best", lambda item: _next(item[1]), drop=1),
         notes=tuple(notes),
     )
 
@@ -95,14 +93,12 @@ def build_alternatives(predicted: Predicted) -> Table:
     return tabled(
         "predicted_alternatives",
         "",
-        (
-            Column("algorithm", "algorithm", lambda way: said(way[0], tone=way[4]), role="identity", lead=True),
-            Column("protocol", "protocol", lambda way: said(way[1], tone=way[4]), role="identity", lead=True),
-            Column("time_ns", "time", lambda way: duration(way[2], tone=way[4]), duration),
-            Column("ratio", "x chosen", lambda way: Format("{:.2f}".format)(ratio(way[2]), tone=way[4]), whole),
-            Column("status", "", lambda way: said(way[3], tone=way[4])),
-        ),
         ways,
+        Column("algorithm", "algorithm", lambda way: said(way[0], tone=way[4]), role="lead"),
+        Column("protocol", "protocol", lambda way: said(way[1], tone=way[4]), role="lead"),
+        Column("time_ns", "time", lambda way: duration(way[2], tone=way[4]), duration),
+        Column("ratio", "x chosen", lambda way: Format("{:.2f}".format)(ratio(way[2]), tone=way[4]), whole),
+        Column("status", "", lambda way: said(way[3], tone=way[4])),
     )
 
 
@@ -259,18 +255,16 @@ def build_steps(calibration: Calibration) -> Table:
     return tabled(
         "step_calibration",
         "Corrections of the step model",
-        (
-            Column("accelerator", "GPU", lambda item: item[0].accelerator, role="identity", lead=True),
-            Column("part", "constant", lambda item: item[1].name, role="identity", lead=True),
-            Column("value", "times", lambda item: item[1].value, Format("{:.3f}".format)),
-            Column("samples", "measurements", lambda item: item[1].samples, whole),
-            Column("error_before", "off before", lambda item: item[1].error_before, percent),
-            Column("error", "off with it", lambda item: item[1].error, percent),
-            Column("left_out_error", "off where left out", lambda item: item[1].left_out_error, percent),
-            Column("low", "80% interval from", lambda item: item[0].low, Format("{:.2f}x".format), drop=2),
-            Column("high", "to", lambda item: item[0].high, Format("{:.2f}x".format), drop=2),
-        ),
         [(fit, part) for fit in calibration.steps for part in fit.parts],
+        Column("accelerator", "GPU", lambda item: item[0].accelerator, role="lead"),
+        Column("part", "constant", lambda item: item[1].name, role="lead"),
+        Column("value", "times", lambda item: item[1].value, Format("{:.3f}".format)),
+        Column("samples", "measurements", lambda item: item[1].samples, whole),
+        Column("error_before", "off before", lambda item: item[1].error_before, percent),
+        Column("error", "off with it", lambda item: item[1].error, percent),
+        Column("left_out_error", "off where left out", lambda item: item[1].left_out_error, percent),
+        Column("low", "80% interval from", lambda item: item[0].low, Format("{:.2f}x".format), drop=2),
+        Column("high", "to", lambda item: item[0].high, Format("{:.2f}x".format), drop=2),
         notes=calibration.skipped if not calibration.fits else (),
     )
 
@@ -281,39 +275,45 @@ def calibration_table(calibration: Calibration) -> Table:
     return tabled(
         "calibration",
         "Calibration",
-        (
-            Column("op", "collective", _op, role="identity", lead=True),
-            Column("world_size", "ranks", lambda fit: fit.world_size, whole, role="identity", lead=True),
-            Column("placement", "placement", lambda fit: fit.placement, role="identity"),
-            Column("dtype", "type", lambda fit: fit.dtype, role="identity"),
-            Column("form", "form", _form, role="identity"),
-            Column("device", "device", lambda fit: f"{fit.device}/{fit.backend}", role="identity"),
-            Column("network", "network", lambda fit: fit.network or "real", role="identity"),
-            Column("algorithm", "steps and bytes of", lambda fit: fit.algorithm, short_title="algo", drop=5),
-            Column("steps", "steps", lambda fit: fit.line.steps, whole, drop=4),
-            Column("alpha_ns", "alpha us/step", lambda fit: _alpha(fit.line), whole, unit="ns", short_title="alpha us"),
-            Column("beta_bytes_per_s", "beta GB/s", lambda fit: _beta(fit.line), whole, unit="bytes/s"),
-            *([Column("link_bytes_per_s", "link Gbit/s", _link, whole, unit="bytes/s", drop=3)] if over_tcp else []),
-            Column("r_squared", "R²", lambda fit: fit.line.r_squared, Format("{:.4f}".format), drop=2),
-            Column("line_error", "line off mean / max", lambda f: _errors(f.line), whole, short_title="line off"),
-            Column("curve_error", "curve off mean / max", lambda f: _errors(f.curve), whole, short_title="curve off"),
-            Column(
-                "held_out_error", "at sizes left out", lambda fit: fit.curve.cross_validated_error,
-                Format(format_percent), short_title="left out", drop=1,
-            ),
-            Column("family", "shape", lambda fit: fit.curve.family, drop=6),
-        ),
         calibration.fits,
+        Column("op", "collective", _op, role="lead"),
+        Column("world_size", "ranks", lambda fit: fit.world_size, whole, role="lead"),
+        Column("placement", "placement", lambda fit: fit.placement, role="identity"),
+        Column("dtype", "type", lambda fit: fit.dtype, role="identity"),
+        Column("form", "form", _form, role="identity"),
+        Column("device", "device", lambda fit: f"{fit.device}/{fit.backend}", role="identity"),
+        Column("network", "network", lambda fit: fit.network or "real", role="identity"),
+        Column("algorithm", "steps and bytes of", lambda fit: fit.algorithm, short="algo", drop=5),
+        Column("steps", "steps", lambda fit: fit.line.steps, whole, drop=4),
+        Column("alpha_ns", "alpha us/step", lambda fit: _alpha(fit.line), whole, unit="ns", short="alpha us"),
+        Column("beta_bytes_per_s", "beta GB/s", lambda fit: _beta(fit.line), whole, unit="bytes/s"),
+        *([Column("link_bytes_per_s", "link Gbit/s", _link, whole, unit="bytes/s", drop=3)] if over_tcp else []),
+        Column("r_squared", "R²", lambda fit: fit.line.r_squared, Format("{:.4f}".format), drop=2),
+        Column("line_error", "line off mean / max", lambda f: _errors(f.line), whole, short="line off"),
+        Column("curve_error", "curve off mean / max", lambda f: _errors(f.curve), whole, short="curve off"),
+        Column(
+            "held_out_error",
+            "at sizes left out",
+            lambda fit: fit.curve.cross_validated_error,
+            Format(format_percent),
+            short="left out",
+            drop=1,
+        ),
+        Column("family", "shape", lambda fit: fit.curve.family, drop=6),
         footnotes=(
             "time = steps x alpha + wire bytes / beta, fitted on relative error; ± is the 95% interval; R² of log(time)",
             "curve: monotone, through the measured sizes; at sizes left out: its error in cross-validation",
             *(("link: beta with TCP/IP headers on Ethernet, MTU 1500",) if over_tcp else ()),
         ),
         notes=(
-            *(f"{_name(fit)}: {text}" for fit in calibration.fits for text in filter(None, (fit.line_fails, *fit.notes))),
+            *(
+                f"{_name(fit)}: {text}"
+                for fit in calibration.fits
+                for text in filter(None, (fit.line_fails, *fit.notes))
+            ),
             *(f"not fitted: {text}" for text in calibration.skipped),
         ),
-    )  # fmt: skip
+    )
 
 
 def _form(fit: CollectiveFit) -> str:

@@ -86,19 +86,17 @@ def build_scaling(predictions: Sequence[StepPrediction]) -> Table:
     return tabled(
         "predicted_steps",
         "",
-        (
-            Column("gpus", "GPUs", lambda p: p.layout.gpus, whole, role="identity", lead=True),
-            Column("layout", "layout", lambda p: layout_text(p.layout), drop=2),
-            Column("step_ns", "step", lambda p: p.step_s * 1e9, duration),
-            Column("tokens_per_s", "tokens/s", lambda p: p.tokens_per_s, number),
-            Column("interval", "80% interval", interval, unit="1/s"),
-            Column("tokens_per_s_per_gpu", "per GPU", lambda p: p.tokens_per_s_per_gpu, number),
-            Column("efficiency", "efficiency", efficient, percent),
-            Column("mfu", "MFU", lambda p: p.mfu["non-causal"], percent),
-            Column("memory_bytes", "memory", memory, size),
-            Column("worst", "largest cost", worst, drop=1),
-        ),
         predictions,
+        Column("gpus", "GPUs", lambda p: p.layout.gpus, whole, role="lead"),
+        Column("layout", "layout", lambda p: layout_text(p.layout), drop=2),
+        Column("step_ns", "step", lambda p: p.step_s * 1e9, duration),
+        Column("tokens_per_s", "tokens/s", lambda p: p.tokens_per_s, number),
+        Column("interval", "80% interval", interval, unit="1/s"),
+        Column("tokens_per_s_per_gpu", "per GPU", lambda p: p.tokens_per_s_per_gpu, number),
+        Column("efficiency", "efficiency", efficient, percent),
+        Column("mfu", "MFU", lambda p: p.mfu["non-causal"], percent),
+        Column("memory_bytes", "memory", memory, size),
+        Column("worst", "largest cost", worst, drop=1),
         footnotes=(f"efficiency: against {base.layout.gpus} GPUs; MFU: 6 N + 12 L d s, N without the input embedding",),
     )
 
@@ -109,12 +107,10 @@ def build_budget(prediction: StepPrediction) -> Table:
     return tabled(
         "predicted_budget",
         "",
-        (
-            Column("part", "part of the step", lambda item: PART[item[0]], role="identity", lead=True),
-            Column("time_ns", "time", lambda item: item[1] * 1e9, duration),
-            Column("share", "share", lambda item: item[1] / prediction.step_s, percent),
-        ),
         sorted(parts, key=lambda item: -item[1]),
+        Column("part", "part of the step", lambda item: PART[item[0]], role="lead"),
+        Column("time_ns", "time", lambda item: item[1] * 1e9, duration),
+        Column("share", "share", lambda item: item[1] / prediction.step_s, percent),
     )
 
 
@@ -125,12 +121,10 @@ def build_memory(prediction: StepPrediction) -> Table:
     return tabled(
         "predicted_memory",
         f"Memory of one GPU{where}",
-        (
-            Column("kind", "kind", lambda item: _MEMORY.get(item[0], item[0]), role="identity", lead=True),
-            Column("bytes", "size", lambda item: item[1], size),
-            Column("share", "of the GPU", lambda item: item[1] / prediction.cluster.gpu.total_bytes, percent),
-        ),
         [(name, value) for name, value in found if value > 0] + [("total", prediction.memory.total)],
+        Column("kind", "kind", lambda item: _MEMORY.get(item[0], item[0]), role="lead"),
+        Column("bytes", "size", lambda item: item[1], size),
+        Column("share", "of the GPU", lambda item: item[1] / prediction.cluster.gpu.total_bytes, percent),
     )
 
 
@@ -139,13 +133,11 @@ def build_remedies(remedies: Sequence[Remedy]) -> Table:
     return tabled(
         "predicted_remedies",
         "What would make it fit, cheapest first",
-        (
-            Column("what", "change", lambda r: r.what, role="identity", lead=True),
-            Column("memory_bytes", "memory", lambda r: r.prediction.memory.total, size),
-            Column("slower", "step", lambda r: r.slower, Format("{:+.0%}".format)),
-            Column("tokens_per_s_per_gpu", "tokens/s per GPU", lambda r: r.prediction.tokens_per_s_per_gpu, number),
-        ),
         remedies,
+        Column("what", "change", lambda r: r.what, role="lead"),
+        Column("memory_bytes", "memory", lambda r: r.prediction.memory.total, size),
+        Column("slower", "step", lambda r: r.slower, Format("{:+.0%}".format)),
+        Column("tokens_per_s_per_gpu", "tokens/s per GPU", lambda r: r.prediction.tokens_per_s_per_gpu, number),
         footnotes=("step: time of a token against the layout that does not fit",),
     )
 
@@ -196,23 +188,21 @@ def build_plan(plan: LayoutSearch) -> Table:
     return tabled(
         "planned",
         "",
-        (
-            Column("rank", "", lambda item: item[0], whole, role="identity", lead=True),
-            Column("layout", "layout", lambda item: layout_text(item[1].layout), role="identity", lead=True),
-            Column("tokens_per_s", "tokens/s", lambda item: item[1].tokens_per_s, number),
-            Column("interval", "80% interval", lambda item: interval(item[1]), unit="1/s", drop=2),
-            Column("per_gpu", "per GPU", lambda item: item[1].tokens_per_s_per_gpu, number),
-            Column("mfu", "MFU", lambda item: item[1].mfu["non-causal"], percent),
-            Column("memory_bytes", "memory", lambda item: item[1].memory.total, size),
-            Column(
-                "against",
-                "against the first",
-                lambda item: "" if item[1] is best else slower_because(item[1], best),
-                drop=1,
-            ),
-            Column("pays", "beside computation", lambda item: explain(item[1]), drop=1),
-        ),
         list(enumerate(plan.best[:SHOWN], 1)),
+        Column("rank", "", lambda item: item[0], whole, role="lead"),
+        Column("layout", "layout", lambda item: layout_text(item[1].layout), role="lead"),
+        Column("tokens_per_s", "tokens/s", lambda item: item[1].tokens_per_s, number),
+        Column("interval", "80% interval", lambda item: interval(item[1]), unit="1/s", drop=2),
+        Column("per_gpu", "per GPU", lambda item: item[1].tokens_per_s_per_gpu, number),
+        Column("mfu", "MFU", lambda item: item[1].mfu["non-causal"], percent),
+        Column("memory_bytes", "memory", lambda item: item[1].memory.total, size),
+        Column(
+            "against",
+            "against the first",
+            lambda item: "" if item[1] is best else slower_because(item[1], best),
+            drop=1,
+        ),
+        Column("pays", "beside computation", lambda item: explain(item[1]), drop=1),
     )
 
 
@@ -225,12 +215,10 @@ def build_alternatives(plan: LayoutSearch) -> Table:
     return tabled(
         "planned_alternatives",
         "Why not",
-        (
-            Column("name", "layout", lambda a: a.name, role="identity", lead=True),
-            Column("form", "at its best", form, drop=1),
-            Column("why", "why it loses", lambda a: said(a.why)),
-        ),
         plan.alternatives,
+        Column("name", "layout", lambda a: a.name, role="lead"),
+        Column("form", "at its best", form, drop=1),
+        Column("why", "why it loses", lambda a: said(a.why)),
     )
 
 
@@ -262,27 +250,28 @@ def scaled_steps_table(prediction: ScalePrediction) -> Table:
     return tabled(
         "scaled_steps",
         "",
-        (
-            Column("gpus", f"{prediction.unit}s", lambda step: step.ranks, number, role="identity", lead=True),
-            Column("step_ns", "step", lambda step: step.step_ns, duration),
-            Column("interval_ns", "80% interval", interval, unit="ns"),
-            *(
-                [Column("measured_ns", "measured", lambda step: measured.get(step.ranks), duration)]
-                if any(step.ranks in measured for step in prediction.steps)
-                else []
-            ),
-            Column("throughput", "throughput", lambda step: step.throughput, times),
-            *([Column("samples_per_s", "samples/s", lambda step: step.samples_per_s, figure)] if samples else []),
-            Column("efficiency", "efficiency", lambda step: step.efficiency, percent),
-            Column(
-                "exposed_comm_ns", EXPOSED_COMM,
-                lambda step: with_share(step.exposed_ns, step.exposed_ns / step.step_ns), short_title="exposed", unit="ns",
-            ),
-            Column("straggling_ns", "slowest rank", lambda step: step.straggling_ns, duration, drop=1),
-            Column("dominant", "largest part", dominant, drop=2),
-        ),
         prediction.steps,
-    )  # fmt: skip
+        Column("gpus", f"{prediction.unit}s", lambda step: step.ranks, number, role="lead"),
+        Column("step_ns", "step", lambda step: step.step_ns, duration),
+        Column("interval_ns", "80% interval", interval, unit="ns"),
+        *(
+            [Column("measured_ns", "measured", lambda step: measured.get(step.ranks), duration)]
+            if any(step.ranks in measured for step in prediction.steps)
+            else []
+        ),
+        Column("throughput", "throughput", lambda step: step.throughput, times),
+        *([Column("samples_per_s", "samples/s", lambda step: step.samples_per_s, figure)] if samples else []),
+        Column("efficiency", "efficiency", lambda step: step.efficiency, percent),
+        Column(
+            "exposed_comm_ns",
+            EXPOSED_COMM,
+            lambda step: with_share(step.exposed_ns, step.exposed_ns / step.step_ns),
+            short="exposed",
+            unit="ns",
+        ),
+        Column("straggling_ns", "slowest rank", lambda step: step.straggling_ns, duration, drop=1),
+        Column("dominant", "largest part", dominant, drop=2),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

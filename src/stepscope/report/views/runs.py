@@ -106,12 +106,12 @@ def build(
             "num_parameters", "parameters", lambda run: known[run.run_id], count, role="group"
         )
         columns["dataset"] = Column("dataset", "dataset", lambda run: run.dataset or "", role="group")
-        columns["strategy"] = replace(columns["strategy"], lead=True)
+        columns["strategy"] = replace(columns["strategy"], role="lead")
     return tabled(
         "summary",
         "Training runs",
-        (columns[key] for key in show),
         ordered,
+        *(columns[key] for key in show),
         failure=lambda run: None if run.step_ns is not None else failure_label(run),
         footnotes=_footnotes(ordered, by_run, drop_epochs, show),
         notes=_notes(ordered, every=show is not PAPER),
@@ -135,20 +135,20 @@ def _columns(runs: Sequence[TrainingRun], scaling: dict[str, ScalingRow], drop_e
         Column("group", "runs", lambda run: run.group, role="group"),
         Column("model", "model", lambda run: run.model or "", role="group"),
         Column("device", "device", lambda run: f"{run.device}/{run.backend}", role="group"),
-        Column("label", "run", lambda run: run.label, role="identity", lead=True),
+        Column("label", "run", lambda run: run.label, role="lead"),
         Column("dataset", "data", lambda run: run.dataset, role="identity"),
         Column("strategy", "strategy", lambda run: run.strategy, role="identity"),
-        Column("world_size", "ranks", lambda run: run.world_size, whole, role="identity", lead=True),
-        Column("precision", "precision", lambda run: run.precision, role="identity", short_title="prec"),
-        Column("accumulation", "accum", lambda run: run.accumulation, whole, role="identity", short_title="acc"),
-        Column("global_batch", "global batch", lambda run: run.global_batch, whole, role="identity", short_title="batch"),
+        Column("world_size", "ranks", lambda run: run.world_size, whole, role="lead"),
+        Column("precision", "precision", lambda run: run.precision, role="identity", short="prec"),
+        Column("accumulation", "accum", lambda run: run.accumulation, whole, role="identity", short="acc"),
+        Column("global_batch", "global batch", lambda run: run.global_batch, whole, role="identity", short="batch"),
         Column("num_parameters", "parameters", lambda run: run.num_parameters, Format(format_count), role="identity"),
         Column("hardware", "hardware", lambda run: run.hardware, role="identity"),
         Column("epochs", "epochs", lambda run: len(run.epochs) or None, whole, drop=1),
         Column("epoch_ns", "epoch est." if estimated and not mixed else "epoch", epoch, duration, drop=8),
         _figure("step_ns", lambda run: measured(run.step_ns, duration, tight=True)),
         _figure("exposed_comm_ns", exposed_value, title=f"{EXPOSED_COMM_SHORT}/step"),
-        Column("exposed_fraction", EXPOSED_COMM_SHORT, exposed_share, percent, short_title="comm", drop=6),
+        Column("exposed_fraction", EXPOSED_COMM_SHORT, exposed_share, percent, short="comm", drop=6),
         Column("comm_bytes", "bytes/step", moved, size, drop=2),
         rate_column(runs, lambda run: run.samples_per_s),
         _figure("speedup", lambda run: speedup_value(scaling.get(run.run_id))),
@@ -183,7 +183,7 @@ def _figure(
     """The column of a declared figure: headings and format as declared, unless this table has its own."""
     declared = FIGURES[key]
     written = text or _FORMATS.get(declared.unit, figure)
-    return Column(key, title or declared.title, value, written, short_title=declared.short, drop=drop)
+    return Column(key, title or declared.title, value, written, short=declared.short, drop=drop)
 
 
 def _declared(key: str, scaling: Mapping[str, ScalingRow], drop_epochs: int) -> Column:
@@ -390,14 +390,12 @@ def history_table(history: History | None) -> Table:
     return tabled(
         "history",
         "Runs over time",
-        (
-            Column("cell", "cell", lambda row: row[1], role="identity", lead=True),
-            Column("runs", "runs", lambda row: sum(step is not None for step in row[0].step_ns), whole),
-            Column("first_ns", "first step", lambda row: next(s for s in row[0].step_ns if s is not None), duration),
-            Column("last_ns", "last step", lambda row: last(row[0]), duration),
-            Column("change", "change", lambda row: change(row[0])),
-        ),
         rows,
+        Column("cell", "cell", lambda row: row[1], role="lead"),
+        Column("runs", "runs", lambda row: sum(step is not None for step in row[0].step_ns), whole),
+        Column("first_ns", "first step", lambda row: next(s for s in row[0].step_ns if s is not None), duration),
+        Column("last_ns", "last step", lambda row: last(row[0]), duration),
+        Column("change", "change", lambda row: change(row[0])),
         footnotes=footnotes,
     )
 

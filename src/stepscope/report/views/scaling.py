@@ -203,11 +203,11 @@ def scaling_table(
 
     columns = (
         Column("group", "runs", lambda line: line[0].group, role="group"),
-        Column("label", "run", lambda line: labels.get(line[0].run_id, line[0].run_id), role="identity", lead=True),
-        Column("world_size", "ranks", lambda line: line[0].world_size, whole, role="identity", lead=True),
+        Column("label", "run", lambda line: labels.get(line[0].run_id, line[0].run_id), role="lead"),
+        Column("world_size", "ranks", lambda line: line[0].world_size, whole, role="lead"),
         Column(
             "baseline_world_size", "baseline ranks", lambda line: line[0].baseline_world_size, whole,
-            short_title="base", role="identity", drop=2,
+            short="base", role="identity", drop=2,
         ),
         Column("scaling", "scaling", lambda line: line[0].scaling, role="identity"),
         Column("basis", "from", lambda line: line[0].basis, role="identity", drop=1),
@@ -216,10 +216,10 @@ def scaling_table(
         Column("speedup_high", "high", lambda line: line[0].high, times),
         Column("efficiency", "efficiency", lambda line: efficiency_value(line[0]), whole),
         Column("rating", "rating", lambda line: line[0].rating),
-        Column("best_accuracy", "best accuracy", lambda line: line[0].best_accuracy, figure, short_title="best", drop=4),
+        Column("best_accuracy", "best accuracy", lambda line: line[0].best_accuracy, figure, short="best", drop=4),
         Column(
             "baseline_best_accuracy", "baseline's best", lambda line: line[0].baseline_best_accuracy, figure,
-            short_title="base best", drop=3,
+            short="base best", drop=3,
         ),
         Column("target_accuracy", "to accuracy", of_target(lambda target: target.accuracy), figure),
         Column("target_epochs", "epochs", reached(lambda target: target.reached_epochs), whole, drop=5),
@@ -229,8 +229,8 @@ def scaling_table(
     return tabled(
         "scaling",
         "Scaling",
-        (column for column in columns if raw or column.key not in _RAW),
         ((row, target) for row in ordered for target in (row.targets or (None,))),
+        *(column for column in columns if raw or column.key not in _RAW),
         footnotes=(*_scaling_footnotes(ordered, drop_epochs), *baselines_said(runs, ordered)),
     )
 
@@ -416,19 +416,21 @@ def scaling_budget_table(budgets: Sequence[ScalingBudget]) -> Table:
     return tabled(
         "scaling_budget",
         "Where the speed-up is lost",
-        (
-            Column("pair", "", lambda line: line.head, role="group"),
-            Column("part", "part", lambda line: line.name, role="identity", lead=True),
-            Column("base_ns", f"{first.base_world_size} rank{'s' * (first.base_world_size > 1)}" if first else "baseline",
-                   lambda line: line.base_ns, duration),
-            Column("ideal_ns", "ideal", lambda line: line.ideal_ns, duration, drop=1),
-            Column("run_ns", counted(first.world_size, "rank") if first else "run", lambda line: line.run_ns, duration),
-            Column("lost_ns", "lost", lambda line: line.lost_ns, duration),
-            Column("share", "of the loss", lambda line: line.share, percent),
-        ),
         [line for budget in budgets for line in _lines(budget)],
+        Column("pair", "", lambda line: line.head, role="group"),
+        Column("part", "part", lambda line: line.name, role="lead"),
+        Column(
+            "base_ns",
+            f"{first.base_world_size} rank{'s' * (first.base_world_size > 1)}" if first else "baseline",
+            lambda line: line.base_ns,
+            duration,
+        ),
+        Column("ideal_ns", "ideal", lambda line: line.ideal_ns, duration, drop=1),
+        Column("run_ns", counted(first.world_size, "rank") if first else "run", lambda line: line.run_ns, duration),
+        Column("lost_ns", "lost", lambda line: line.lost_ns, duration),
+        Column("share", "of the loss", lambda line: line.share, percent),
         footnotes=_scaling_budget_footnotes(budgets),
-    )  # fmt: skip
+    )
 
 
 def _lines(budget: ScalingBudget) -> Iterable[_Line]:

@@ -192,17 +192,15 @@ def phase_spread_table(cells: Sequence[CellEvidence]) -> Table:
     return tabled(
         "phase_times",
         "Phases over steps and ranks",
-        (
-            Column("group", "runs", lambda row: row.group, role="group"),
-            Column("label", "run", lambda row: row.label, role="group"),
-            Column("phase", "phase", lambda row: said(row.phase), role="identity", lead=True),
-            Column("mean", "mean", lambda row: row.mean, duration),
-            Column("share", "of the step", lambda row: row.share, percent),
-            Column("longest", "longest", lambda row: row.longest, duration),
-            Column("over_steps", "sd over steps", lambda row: row.over_steps, duration),
-            Column("over_ranks", "sd over ranks", lambda row: row.over_ranks, duration),
-        ),
         spreads(cells),
+        Column("group", "runs", lambda row: row.group, role="group"),
+        Column("label", "run", lambda row: row.label, role="group"),
+        Column("phase", "phase", lambda row: said(row.phase), role="lead"),
+        Column("mean", "mean", lambda row: row.mean, duration),
+        Column("share", "of the step", lambda row: row.share, percent),
+        Column("longest", "longest", lambda row: row.longest, duration),
+        Column("over_steps", "sd over steps", lambda row: row.over_steps, duration),
+        Column("over_ranks", "sd over ranks", lambda row: row.over_ranks, duration),
         footnotes=(
             "mean, longest: over all timed steps and ranks; sd (standard deviation, its square is the variance): of the"
             " ranks' mean from step to step, and of each rank's mean over the steps.",

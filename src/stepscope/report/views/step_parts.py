@@ -170,21 +170,15 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
     return tabled(
         "step_parts",
         "Parts of a timed step",
-        (
-            Column("job", "job", lambda row: row[0].name, role="group"),
-            Column(
-                "part", "part", lambda row: said(INDENT * row[1] + row[2].key, row[2].key), role="identity", lead=True
-            ),
-            Column("mean", "mean", lambda row: row[2].ns, duration),
-            Column("share", "share", lambda row: row[2].share, percent),
-            *_of_ranks(ranks),
-        ),
         found,
-        footnotes=(
-            (f"mean of all ranks and timed steps; waiting: {EXPOSED_COMM} beyond that of the last rank",)
-            if ranks[1:]
-            else ("mean of the timed steps",)
-        ),
+        Column("job", "job", lambda row: row[0].name, role="group"),
+        Column("part", "part", lambda row: said(INDENT * row[1] + row[2].key, row[2].key), role="lead"),
+        Column("mean", "mean", lambda row: row[2].ns, duration),
+        Column("share", "share", lambda row: row[2].share, percent),
+        *_of_ranks(ranks),
+        footnotes=(f"mean of all ranks and timed steps; waiting: {EXPOSED_COMM} beyond that of the last rank",)
+        if ranks[1:]
+        else ("mean of the timed steps",),
     )
 
 
@@ -243,18 +237,16 @@ def gain_table(cells: Sequence[CellEvidence], traces: Sequence[TraceEvidence]) -
     return tabled(
         "overlap_gain",
         "Communication after backward and inside backward",
-        (
-            Column("group", "runs", lambda row: row.cell.run.group, role="group"),
-            Column("strategy", "strategy", lambda row: row.cell.run.strategy, role="identity", lead=True),
-            Column("world_size", "ranks", lambda row: row.cell.run.world_size, whole, role="identity"),
-            Column("reduces", "reduces", lambda row: _reduces(row), role="identity"),
-            Column("comm_ns", "comm/step", lambda row: row.hidden.comm_ns, duration),
-            Column("hidden", "hidden", lambda row: _hidden(row.hidden)),
-            Column("exposed_comm_ns", "exposed", lambda row: exposed_value(row.cell.run), duration),
-            Column("step_ns", "step", lambda row: measured(row.cell.run.step_ns, duration, tight=True), duration),
-            Column("step_ratio", "step against", lambda row: _ratio(row.gain), short_title="against"),
-        ),
         rows,
+        Column("group", "runs", lambda row: row.cell.run.group, role="group"),
+        Column("strategy", "strategy", lambda row: row.cell.run.strategy, role="lead"),
+        Column("world_size", "ranks", lambda row: row.cell.run.world_size, whole, role="identity"),
+        Column("reduces", "reduces", lambda row: _reduces(row), role="identity"),
+        Column("comm_ns", "comm/step", lambda row: row.hidden.comm_ns, duration),
+        Column("hidden", "hidden", lambda row: _hidden(row.hidden)),
+        Column("exposed_comm_ns", "exposed", lambda row: exposed_value(row.cell.run), duration),
+        Column("step_ns", "step", lambda row: measured(row.cell.run.step_ns, duration, tight=True), duration),
+        Column("step_ratio", "step against", lambda row: _ratio(row.gain), short="against"),
         footnotes=(
             *overlap_conclusions(found),
             "comm/step, hidden: from the profiled steps of all ranks, in parentheses the single steps; exposed, step: from"

@@ -103,13 +103,11 @@ def budget_table(summary: TraceSummary) -> Table:
     return tabled(
         "budget",
         "Time budget and overlap",
-        (
-            rank_column(lambda each: each[0].facts.rank),
-            *parts_columns(lambda each: each[1].parts),
-            Column("mfu", "MFU", lambda each: _mfu(each[0]), percent, drop=4),
-            Column("verdict", "bound by", lambda each: verdicts.get(each[0].facts.rank) or Value(text="", raw=None)),
-        ),
         standing_out(known, lambda each: abs(each[1].parts.exposed_comm_fraction - usual)),
+        rank_column(lambda each: each[0].facts.rank),
+        *parts_columns(lambda each: each[1].parts),
+        Column("mfu", "MFU", lambda each: _mfu(each[0]), percent, drop=4),
+        Column("verdict", "bound by", lambda each: verdicts.get(each[0].facts.rank) or Value(text="", raw=None)),
         footnotes=(
             f"compute + {EXPOSED_COMM_SHORT} + exposed copies + idle = window; exposed: under no computation",
             *many_note(len(known), f"those farthest from the median share of {EXPOSED_COMM}"),
@@ -143,13 +141,11 @@ def steps_table(summary: TraceSummary) -> Table:
     return tabled(
         "steps",
         "Steps",
-        (
-            Column("step", "step", lambda s: s.step, whole, role="identity", lead=True),
-            rank_column(lambda s: s.rank),
-            *parts_columns(lambda s: s.parts),
-            Column("host", "host", lambda s: s.host_ns, duration, drop=4),
-        ),
         steps,
+        Column("step", "step", lambda s: s.step, whole, role="lead"),
+        rank_column(lambda s: s.rank),
+        *parts_columns(lambda s: s.parts),
+        Column("host", "host", lambda s: s.host_ns, duration, drop=4),
         footnotes=(
             "a step begins with the first device work it launched, on the main stream where earlier work still runs there; "
             "host: its annotation on the host",
@@ -168,23 +164,25 @@ def phases_table(summary: TraceSummary) -> Table:
     return tabled(
         "phases",
         "Phases",
-        (
-            rank_column(lambda p: p.rank),
-            Column("phase", "phase", lambda p: p.phase, role="identity", lead=True),
-            Column("total", "total", part(_total), duration),
-            Column("compute", "compute", part(lambda p: p.compute_ns), duration),
-            Column("exposed_comm", EXPOSED_COMM_SHORT, part(lambda p: p.exposed_comm_ns), duration, short_title="exp comm"),
-            Column(
-                "exposed_memory", "exposed copies", part(lambda p: p.exposed_memory_ns), duration,
-                short_title="exp copies", drop=1,
-            ),
-            Column("idle", "idle", part(lambda p: p.idle_ns), duration),
-            Column("comm", "all comm", lambda p: p.comm_ns, duration, drop=2),
-            Column("host", "host", lambda p: p.host_ns, duration, drop=3),
-        ),
         (p for each in summary.ranks for p in each.phases if _total(p) or p.host_ns),
+        rank_column(lambda p: p.rank),
+        Column("phase", "phase", lambda p: p.phase, role="lead"),
+        Column("total", "total", part(_total), duration),
+        Column("compute", "compute", part(lambda p: p.compute_ns), duration),
+        Column("exposed_comm", EXPOSED_COMM_SHORT, part(lambda p: p.exposed_comm_ns), duration, short="exp comm"),
+        Column(
+            "exposed_memory",
+            "exposed copies",
+            part(lambda p: p.exposed_memory_ns),
+            duration,
+            short="exp copies",
+            drop=1,
+        ),
+        Column("idle", "idle", part(lambda p: p.idle_ns), duration),
+        Column("comm", "all comm", lambda p: p.comm_ns, duration, drop=2),
+        Column("host", "host", lambda p: p.host_ns, duration, drop=3),
         footnotes=("device work belongs to the phase that launched it, idle time to the phase that launches next",),
-    )  # fmt: skip
+    )
 
 
 def _total(p: PhaseBudget) -> int:
@@ -210,16 +208,12 @@ def idle_table(summary: TraceSummary) -> Table:
     return tabled(
         "idle",
         "Idle time by cause",
-        (
-            rank_column(lambda i: i.rank),
-            Column(
-                "cause", "why the device idled", lambda i: said(CAUSES[i.cause], i.cause), role="identity", lead=True
-            ),
-            Column("idle", "idle", lambda i: timed(i.idle_ns, windows[i.rank], worry=(0.1, 0.3)), duration),
-            Column("gaps", "gaps", lambda i: i.gap_count, whole),
-            Column("largest", "largest", lambda i: i.largest_ns, duration, drop=1),
-        ),
         (i for each in summary.ranks for i in sorted(each.idle, key=lambda i: -i.idle_ns)),
+        rank_column(lambda i: i.rank),
+        Column("cause", "why the device idled", lambda i: said(CAUSES[i.cause], i.cause), role="lead"),
+        Column("idle", "idle", lambda i: timed(i.idle_ns, windows[i.rank], worry=(0.1, 0.3)), duration),
+        Column("gaps", "gaps", lambda i: i.gap_count, whole),
+        Column("largest", "largest", lambda i: i.largest_ns, duration, drop=1),
     )
 
 
@@ -264,17 +258,15 @@ def overlap_table(summary: TraceSummary) -> Table:
     return tabled(
         "overlap",
         "Overlap of communication with computation",
-        (
-            rank_column(lambda i: i[0].facts.rank),
-            Column("step", "step", lambda i: "all" if i[1] is None else i[1], whole, role="identity", lead=True),
-            Column("comm", "comm", lambda i: i[2].comm_ns, duration),
-            Column("hidden", "hidden", lambda i: shared(i[2].overlap_ns, i[2].comm_ns), duration),
-            Column("exposed", "exposed", lambda i: shared(i[2].exposed_comm_ns, i[2].comm_ns), duration),
-            Column("exposed_fraction", "of time", lambda i: of_time(i[2]), percent, short_title="time"),
-            Column("overlap_efficiency", "efficiency", lambda i: overlap_efficiency(i[2]), percent, short_title="eff"),
-            Column("hidden_under", "hidden mostly under", lambda i: _under(i[0], i[1], i[2], names), drop=1),
-        ),
         items,
+        rank_column(lambda i: i[0].facts.rank),
+        Column("step", "step", lambda i: "all" if i[1] is None else i[1], whole, role="lead"),
+        Column("comm", "comm", lambda i: i[2].comm_ns, duration),
+        Column("hidden", "hidden", lambda i: shared(i[2].overlap_ns, i[2].comm_ns), duration),
+        Column("exposed", "exposed", lambda i: shared(i[2].exposed_comm_ns, i[2].comm_ns), duration),
+        Column("exposed_fraction", "of time", lambda i: of_time(i[2]), percent, short="time"),
+        Column("overlap_efficiency", "efficiency", lambda i: overlap_efficiency(i[2]), percent, short="eff"),
+        Column("hidden_under", "hidden mostly under", lambda i: _under(i[0], i[1], i[2], names), drop=1),
         footnotes=(
             "hidden, exposed: communication under computation and not, share of communication; "
             "of time: exposed / window or step",

@@ -82,14 +82,14 @@ Item = tuple[Key, list[MatchedCollective]]
 
 def _key_columns(instances: Sequence[MatchedCollective]) -> tuple[Column, ...]:
     """What tells the rows apart; a group only where one is recorded."""
-    op = Column("op", "operation", lambda item: item[0][0], role="identity", lead=True)
+    op = Column("op", "operation", lambda item: item[0][0], role="lead")
     if not instances:
         return (op,)
     group = Column("group", "group", lambda item: _elided(item[0][3]), role="identity")
     return (
         op,
         Column("dtype", "type", lambda item: item[0][1], role="identity"),
-        Column("size", "size", lambda item: item[0][2], size, role="identity", lead=True),
+        Column("size", "size", lambda item: item[0][2], size, role="lead"),
         *((group,) if any(m.group for m in instances) else ()),
         Column("count", "count", lambda item: len(item[1]), number),
     )
@@ -117,17 +117,15 @@ def _matched(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...])
     return tabled(
         "collectives",
         "Collectives",
-        (
-            *_key_columns(instances),
-            Column("transfer", "transfer", lambda item: _median(m.transfer_ns for m in item[1]), duration),
-            Column("waiting", "waiting", lambda item: _waiting(item[1], shown), duration),
-            Column("skew", "skew", lambda item: _median(m.skew_ns for m in item[1]), duration, drop=1),
-            Column("last_rank", "mostly last", lambda item: _last(item[1]), short_title="last"),
-            Column("busbw", "busbw", lambda item: _bus_bandwidth(item[1]), bandwidth),
-            Column("exposed", "exposed", exposed, duration),
-            *(() if sure else (Column("confidence", "match", confidence, percent, drop=2),)),
-        ),
         _by_time(instances),
+        *_key_columns(instances),
+        Column("transfer", "transfer", lambda item: _median(m.transfer_ns for m in item[1]), duration),
+        Column("waiting", "waiting", lambda item: _waiting(item[1], shown), duration),
+        Column("skew", "skew", lambda item: _median(m.skew_ns for m in item[1]), duration, drop=1),
+        Column("last_rank", "mostly last", lambda item: _last(item[1]), short="last"),
+        Column("busbw", "busbw", lambda item: _bus_bandwidth(item[1]), bandwidth),
+        Column("exposed", "exposed", exposed, duration),
+        *(() if sure else (Column("confidence", "match", confidence, percent, drop=2),)),
         footnotes=(
             "transfer, skew: median; from the last rank's arrival to the first exit, from first to last arrival",
             "waiting, exposed: mean a rank; for later ranks, share of the time inside; "
@@ -239,21 +237,19 @@ def _one_rank(summary: TraceSummary, job: JobCollectives, notes: tuple[str, ...]
     return tabled(
         "collectives",
         "Collectives",
-        (
-            *_key_columns(instances),
-            Column("total", "total", lambda item: shared(_spent(item[1]), window), duration),
-            Column("median", "median", lambda item: _median(_duration(m) for m in item[1]), duration),
-            Column("largest", "longest", lambda item: max(_duration(m) for m in item[1]), duration, drop=2),
-            Column(
-                "exposed",
-                "exposed",
-                lambda item: timed(sum(m.exposed_ns for m in item[1]), window, worry=(0.05, 0.15)),
-                duration,
-            ),
-            Column("queue", "queued", lambda item: _queue(item[1], queued), duration, drop=1),
-            Column("busbw", "busbw", lambda item: _bus_bandwidth(item[1]), bandwidth),
-        ),
         _by_time(instances),
+        *_key_columns(instances),
+        Column("total", "total", lambda item: shared(_spent(item[1]), window), duration),
+        Column("median", "median", lambda item: _median(_duration(m) for m in item[1]), duration),
+        Column("largest", "longest", lambda item: max(_duration(m) for m in item[1]), duration, drop=2),
+        Column(
+            "exposed",
+            "exposed",
+            lambda item: timed(sum(m.exposed_ns for m in item[1]), window, worry=(0.05, 0.15)),
+            duration,
+        ),
+        Column("queue", "queued", lambda item: _queue(item[1], queued), duration, drop=1),
+        Column("busbw", "busbw", lambda item: _bus_bandwidth(item[1]), bandwidth),
         footnotes=(
             "one rank's trace cannot separate waiting for a late rank from transfer; "
             "give all ranks' traces to split them",
@@ -287,17 +283,15 @@ def groups_table(summary: TraceSummary) -> Table:
     return tabled(
         "groups",
         "Communication by process group",
-        (
-            Column("group", "group", lambda mine: said(_name(mine[0]), mine[0].group), role="identity", lead=True),
-            Column("kind", "carries", lambda mine: _carries(mine[0]), role="identity"),
-            Column("size", "ranks in it", lambda mine: mine[0].size, whole),
-            Column("seen", "seen", lambda mine: said(ranges(m.rank for m in mine), len(mine))),
-            Column("collectives", "calls", lambda mine: median(m.collectives for m in mine), Format("{:g}".format)),
-            Column("bytes", "bytes", _sent, size),
-            Column("comm", "comm", lambda mine: _median_of(mine, "comm_ns"), duration),
-            Column("exposed", "exposed", exposed, duration),
-        ),
         by_group.values(),
+        Column("group", "group", lambda mine: said(_name(mine[0]), mine[0].group), role="lead"),
+        Column("kind", "carries", lambda mine: _carries(mine[0]), role="identity"),
+        Column("size", "ranks in it", lambda mine: mine[0].size, whole),
+        Column("seen", "seen", lambda mine: said(ranges(m.rank for m in mine), len(mine))),
+        Column("collectives", "calls", lambda mine: median(m.collectives for m in mine), Format("{:g}".format)),
+        Column("bytes", "bytes", _sent, size),
+        Column("comm", "comm", lambda mine: _median_of(mine, "comm_ns"), duration),
+        Column("exposed", "exposed", exposed, duration),
         footnotes=(
             "a rank, median over those seen; bytes: payload of all calls; exposed: under no computation",
             "carries: data, tensor, pipeline, expert or context parallel traffic, by the group's description or operations",
@@ -361,25 +355,23 @@ def conformance_table(summary: TraceSummary) -> Table:
     return tabled(
         "conformance",
         "Communication against the plan",
-        (
-            Column("ranks", "ranks", lambda same: ranges(c.rank for c in same), role="identity", lead=True),
-            Column("strategy", "strategy", lambda same: same[0].strategy or None, role="identity", lead=True),
-            Column("steps", "steps", lambda same: same[0].steps, number),
-            Column("planned", "planned a step", lambda same: same[0].planned_per_step, number),
-            Column("in_backward", "in backward", lambda same: same[0].launched_in_backward, number),
-            Column(
-                "overlap_planned",
-                "overlap planned",
-                lambda same: said("yes" if same[0].overlap_planned else "no", same[0].overlap_planned),
-            ),
-            Column("differences", "differences", lambda same: max(len(c.differences) for c in same), number),
-            Column(
-                "holds",
-                "as planned",
-                lambda same: rearranged if same[0].differences and not same[0].certain else outcomes[same[0].holds],
-            ),
-        ),
         alike.values(),
+        Column("ranks", "ranks", lambda same: ranges(c.rank for c in same), role="lead"),
+        Column("strategy", "strategy", lambda same: same[0].strategy or None, role="lead"),
+        Column("steps", "steps", lambda same: same[0].steps, number),
+        Column("planned", "planned a step", lambda same: same[0].planned_per_step, number),
+        Column("in_backward", "in backward", lambda same: same[0].launched_in_backward, number),
+        Column(
+            "overlap_planned",
+            "overlap planned",
+            lambda same: said("yes" if same[0].overlap_planned else "no", same[0].overlap_planned),
+        ),
+        Column("differences", "differences", lambda same: max(len(c.differences) for c in same), number),
+        Column(
+            "holds",
+            "as planned",
+            lambda same: rearranged if same[0].differences and not same[0].certain else outcomes[same[0].holds],
+        ),
         footnotes=(
             "planned a step: collectives in the strategy's plan; in backward: launched inside the backward pass, "
             "in all steps",

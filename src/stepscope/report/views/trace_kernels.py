@@ -74,17 +74,15 @@ def kernels_table(summary: TraceSummary) -> Table:
     return tabled(
         "kernels",
         "Kernels",
-        (
-            Column("kernel", "kernel", lambda r: said(names[r[0].name], r[0].name), role="identity", lead=True),
-            Column("work", "class", work),
-            Column("tensor_cores", "TC", lambda r: None if r[0].work == "communication" else tensor[r[0].tensor_cores]),
-            Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
-            Column("total", "total", lambda rows: time_over_ranks(rows, "total_ns", whole), duration),
-            Column("median", "median", _weighted_median, duration),
-            Column("largest", "longest", lambda rows: max(r.max_ns for r in rows), duration, drop=1),
-            Column("largest_rank", "most", lambda rows: most({r.rank: r.total_ns for r in rows}, ranks)),
-        ),
         merged,
+        Column("kernel", "kernel", lambda r: said(names[r[0].name], r[0].name), role="lead"),
+        Column("work", "class", work),
+        Column("tensor_cores", "TC", lambda r: None if r[0].work == "communication" else tensor[r[0].tensor_cores]),
+        Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
+        Column("total", "total", lambda rows: time_over_ranks(rows, "total_ns", whole), duration),
+        Column("median", "median", _weighted_median, duration),
+        Column("largest", "longest", lambda rows: max(r.max_ns for r in rows), duration, drop=1),
+        Column("largest_rank", "most", lambda rows: most({r.rank: r.total_ns for r in rows}, ranks)),
         footnotes=_footnotes(tables, shortened=any(n != s for n, s in names.items())) if tables else (),
         notes=(
             *gaps(summary, "kernels", lambda p: p.kernels is not None and bool(p.kernels.rows), otherwise=NO_KERNELS),
@@ -147,23 +145,18 @@ def sequences_table(summary: TraceSummary) -> Table:
     return tabled(
         "sequences",
         "Frequent kernel sequences",
-        (
-            Column(
-                "kernels",
-                "kernels, one after the other",
-                lambda rows: said(_joined(rows[0].kernels, names), ARROW.join(rows[0].kernels)),
-                role="identity",
-                lead=True,
-            ),
-            Column("count", "times", lambda rows: middle(rows, "count"), number),
-            Column("total", "in kernels", lambda rows: middle(rows, "total_ns"), duration),
-            Column("share", "share", lambda rows: sum(r.share for r in rows) / len(ranks), percent),
-            Column("gap", "between", lambda rows: middle(rows, "gap_ns"), duration),
-            Column(
-                "largest_rank", "most", lambda rows: most({r.rank: r.total_ns + r.gap_ns for r in rows}, ranks), drop=1
-            ),
-        ),
         merged,
+        Column(
+            "kernels",
+            "kernels, one after the other",
+            lambda rows: said(_joined(rows[0].kernels, names), ARROW.join(rows[0].kernels)),
+            role="lead",
+        ),
+        Column("count", "times", lambda rows: middle(rows, "count"), number),
+        Column("total", "in kernels", lambda rows: middle(rows, "total_ns"), duration),
+        Column("share", "share", lambda rows: sum(r.share for r in rows) / len(ranks), percent),
+        Column("gap", "between", lambda rows: middle(rows, "gap_ns"), duration),
+        Column("largest_rank", "most", lambda rows: most({r.rank: r.total_ns + r.gap_ns for r in rows}, ranks), drop=1),
         footnotes=(
             "share: of the time of all kernels; between: gaps inside the sequence, which a fused kernel or a "
             "CUDA graph would not have",
@@ -226,21 +219,17 @@ def copies_table(summary: TraceSummary) -> Table:
     return tabled(
         "copies",
         "Memory copies",
-        (
-            Column(
-                "kind", "copy", lambda r: said(KINDS.get(r[0].kind, r[0].kind), r[0].kind), role="identity", lead=True
-            ),
-            Column("memory", "host memory", lambda rows: rows[0].memory),
-            Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
-            Column("busy", "time", lambda rows: time_over_ranks(rows, "busy_ns", window), duration),
-            Column("exposed", "exposed", exposed, duration),
-            Column("size", "moved", lambda rows: middle(rows, "size_bytes"), size),
-            Column("rate", "rate", _rate, bandwidth),
-            Column("median", "median", largest("median_bytes"), size, drop=2),
-            Column("largest", "largest", largest("largest_bytes"), size, drop=1),
-            Column("largest_rank", "most", lambda rows: most({r.rank: r.busy_ns for r in rows}, ranks)),
-        ),
         merged,
+        Column("kind", "copy", lambda r: said(KINDS.get(r[0].kind, r[0].kind), r[0].kind), role="lead"),
+        Column("memory", "host memory", lambda rows: rows[0].memory),
+        Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
+        Column("busy", "time", lambda rows: time_over_ranks(rows, "busy_ns", window), duration),
+        Column("exposed", "exposed", exposed, duration),
+        Column("size", "moved", lambda rows: middle(rows, "size_bytes"), size),
+        Column("rate", "rate", _rate, bandwidth),
+        Column("median", "median", largest("median_bytes"), size, drop=2),
+        Column("largest", "largest", largest("largest_bytes"), size, drop=1),
+        Column("largest_rank", "most", lambda rows: most({r.rank: r.busy_ns for r in rows}, ranks)),
         footnotes=(
             "time, exposed (under neither computation nor communication): share of the window; "
             "rate: of the copies whose size is known, GB = 1e9 bytes",
@@ -290,22 +279,18 @@ def memory_table(summary: TraceSummary) -> Table:
     return tabled(
         "memory",
         "Memory",
-        (
-            rank_column(lambda item: item[0].rank),
-            Column("device", "device", lambda item: _device(item[0]), role="identity"),
-            Column("step", "step, phase", _of, role="identity", lead=True),
-            Column("peak", "peak", _peak, binary_size),
-            Column("reserved", "reserved", device(lambda m: m.peak_reserved_bytes), binary_size),
-            Column("slack", "slack", device(lambda m: m.slack_bytes), binary_size, drop=2),
-            Column(
-                "added", "added", lambda i: i[1].added_bytes if isinstance(i[1], PhaseMemory) else None, binary_size
-            ),
-            Column("end", "left at end", _end, binary_size),
-            Column("requested", "requested", device(lambda m: m.requested_bytes), binary_size, drop=3),
-            Column("allocations", "allocations", device(lambda m: m.allocations), number, drop=4),
-            Column("during", "at the peak", device(lambda m: _during(m.peak))),
-        ),
         items,
+        rank_column(lambda item: item[0].rank),
+        Column("device", "device", lambda item: _device(item[0]), role="identity"),
+        Column("step", "step, phase", _of, role="lead"),
+        Column("peak", "peak", _peak, binary_size),
+        Column("reserved", "reserved", device(lambda m: m.peak_reserved_bytes), binary_size),
+        Column("slack", "slack", device(lambda m: m.slack_bytes), binary_size, drop=2),
+        Column("added", "added", lambda i: i[1].added_bytes if isinstance(i[1], PhaseMemory) else None, binary_size),
+        Column("end", "left at end", _end, binary_size),
+        Column("requested", "requested", device(lambda m: m.requested_bytes), binary_size, drop=3),
+        Column("allocations", "allocations", device(lambda m: m.allocations), number, drop=4),
+        Column("during", "at the peak", device(lambda m: _during(m.peak))),
         footnotes=_memory_footnotes(devices),
         notes=gaps(
             summary, "memory", otherwise="the trace records no memory events (profile_memory=True records them)"

@@ -75,25 +75,26 @@ def operators_table(summary: TraceSummary) -> Table:
         on_device = sum(r.device_self_ns for r in rows)
         return most({r.rank: r.device_self_ns if on_device else r.host_self_ns for r in rows}, ranks)
 
-    shapes = Column("shapes", "shapes", lambda rows: _elided(rows[0].shapes, SHAPES), role="identity", lead=True)
+    shapes = Column("shapes", "shapes", lambda rows: _elided(rows[0].shapes, SHAPES), role="lead")
     return tabled(
         "operators",
         "Operators",
-        (
-            Column("operator", "operator", lambda rows: _elided(rows[0].name, OPERATORS_NAME), role="identity", lead=True),
-            *((shapes,) if with_shapes else ()),
-            Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
-            Column("device_self", "device self", lambda r: _operators_time(r, "device_self_ns", device_ns), duration),
-            Column(
-                "device_total", "device total", lambda rows: middle(rows, "device_total_ns") if device_ns else None,
-                duration, drop=3,
-            ),
-            Column("host_self", "host self", lambda r: _operators_time(r, "host_self_ns", host_ns), duration),
-            Column("host_total", "host total", lambda rows: middle(rows, "host_total_ns"), duration, drop=2),
-            Column("flops", "FLOP/s", lambda rows: _rate(rows, on_device=bool(device_ns)), flops, drop=1),
-            Column("largest_rank", "most", largest),
-        ),
         merged,
+        Column("operator", "operator", lambda rows: _elided(rows[0].name, OPERATORS_NAME), role="lead"),
+        *((shapes,) if with_shapes else ()),
+        Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
+        Column("device_self", "device self", lambda r: _operators_time(r, "device_self_ns", device_ns), duration),
+        Column(
+            "device_total",
+            "device total",
+            lambda rows: middle(rows, "device_total_ns") if device_ns else None,
+            duration,
+            drop=3,
+        ),
+        Column("host_self", "host self", lambda r: _operators_time(r, "host_self_ns", host_ns), duration),
+        Column("host_total", "host total", lambda rows: middle(rows, "host_total_ns"), duration, drop=2),
+        Column("flops", "FLOP/s", lambda rows: _rate(rows, on_device=bool(device_ns)), flops, drop=1),
+        Column("largest_rank", "most", largest),
         footnotes=_footnotes(tables) if tables else (),
         notes=(
             *gaps(
@@ -104,7 +105,7 @@ def operators_table(summary: TraceSummary) -> Table:
             ),
             *_notes(tables),
         ),
-    )  # fmt: skip
+    )
 
 
 def _elided(name: str | None, limit: int) -> Value | None:
@@ -176,18 +177,14 @@ def modules_table(summary: TraceSummary) -> Table:
     return tabled(
         "modules",
         "Modules",
-        (
-            Column("module", "module", lambda rows: rows[0].module, role="identity", lead=True),
-            Column("calls", "calls", lambda rows: middle(rows, "calls"), number, drop=1),
-            Column("forward", "forward", lambda rows: middle(rows, "forward_ns"), duration),
-            Column("backward", "backward", lambda rows: middle(rows, "backward_ns"), duration),
-            Column(
-                "share", "share", lambda rows: sum(_modules_time(r) for r in rows) / whole if whole else None, percent
-            ),
-            Column("comm", "comm", lambda rows: middle(rows, "comm_ns"), duration),
-            Column("kept", "kept", lambda rows: middle(rows, "kept_bytes"), binary_size),
-        ),
         merged[:MOST],
+        Column("module", "module", lambda rows: rows[0].module, role="lead"),
+        Column("calls", "calls", lambda rows: middle(rows, "calls"), number, drop=1),
+        Column("forward", "forward", lambda rows: middle(rows, "forward_ns"), duration),
+        Column("backward", "backward", lambda rows: middle(rows, "backward_ns"), duration),
+        Column("share", "share", lambda rows: sum(_modules_time(r) for r in rows) / whole if whole else None, percent),
+        Column("comm", "comm", lambda rows: middle(rows, "comm_ns"), duration),
+        Column("kept", "kept", lambda rows: middle(rows, "kept_bytes"), binary_size),
         footnotes=(
             "each without the modules inside it; backward: what autograd ran for its operators; share: of both",
             "kept: bytes allocated less bytes released while it ran; below 0 it released what others had allocated",
@@ -222,21 +219,18 @@ def annotations_table(summary: TraceSummary) -> Table:
     return tabled(
         "annotations",
         "Annotations",
-        (
-            Column("annotation", "annotation", lambda rows: said(_name(rows[0]), rows[0].name), role="identity", lead=True),
-            Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
-            Column("host", "host", lambda rows: middle(rows, "host_ns"), duration),
-            Column("device_busy", "device", lambda rows: middle(rows, "device_busy_ns") if on_device else None, duration),
-            Column(
-                "device_events", "events", lambda rows: middle(rows, "device_events") if on_device else None, number, drop=1
-            ),
-            Column(
-                "device_span", "device span", lambda rows: middle(rows, "device_span_ns"), duration,
-                short_title="span", drop=2,
-            ),
-            Column("largest_rank", "most", lambda rows: most({r.rank: r.host_ns for r in rows}, ranks)),
-        ),
         merged,
+        Column("annotation", "annotation", lambda rows: said(_name(rows[0]), rows[0].name), role="lead"),
+        Column("calls", "calls", lambda rows: middle(rows, "calls"), number),
+        Column("host", "host", lambda rows: middle(rows, "host_ns"), duration),
+        Column("device_busy", "device", lambda rows: middle(rows, "device_busy_ns") if on_device else None, duration),
+        Column(
+            "device_events", "events", lambda rows: middle(rows, "device_events") if on_device else None, number, drop=1
+        ),
+        Column(
+            "device_span", "device span", lambda rows: middle(rows, "device_span_ns"), duration, short="span", drop=2
+        ),
+        Column("largest_rank", "most", lambda rows: most({r.rank: r.host_ns for r in rows}, ranks)),
         footnotes=(
             "host: an annotation inside one of the same name counts once; annotations overlap and do not add up",
             *(
@@ -250,7 +244,7 @@ def annotations_table(summary: TraceSummary) -> Table:
             *over_ranks_note(ranks),
         ),
         notes=gaps(summary, "annotations", otherwise=NONE),
-    )  # fmt: skip
+    )
 
 
 def _name(row: AnnotationRow) -> str:
@@ -275,18 +269,16 @@ def utilisation_table(summary: TraceSummary) -> Table:
     return tabled(
         "utilisation",
         "Utilisation",
-        (
-            rank_column(lambda use: use.of.rank),
-            Column("step", "step", lambda use: use.step, role="identity", lead=True),
-            Column("duration", "step time", lambda use: use.step_ns, duration),
-            Column("mfu", "MFU", lambda use: _share(use.mfu), percent),
-            Column("hfu", "HFU", lambda use: _share(use.hfu), percent),
-            Column("rate", "reached", _reached, flops),
-            Column("peak", "peak", lambda use: use.of.peak_flops_per_s, flops),
-            Column("dtype", "type", lambda use: use.of.dtype),
-            Column("device", "device", lambda use: use.of.device_name, drop=1),
-        ),
         items,
+        rank_column(lambda use: use.of.rank),
+        Column("step", "step", lambda use: use.step, role="lead"),
+        Column("duration", "step time", lambda use: use.step_ns, duration),
+        Column("mfu", "MFU", lambda use: _share(use.mfu), percent),
+        Column("hfu", "HFU", lambda use: _share(use.hfu), percent),
+        Column("rate", "reached", _reached, flops),
+        Column("peak", "peak", lambda use: use.of.peak_flops_per_s, flops),
+        Column("dtype", "type", lambda use: use.of.dtype),
+        Column("device", "device", lambda use: use.of.device_name, drop=1),
         footnotes=_utilisation_footnotes(shown),
         notes=_utilisation_notes(summary),
     )
@@ -378,21 +370,19 @@ def launches_table(summary: TraceSummary) -> Table:
     return tabled(
         "launches",
         "Launches",
-        (
-            rank_column(lambda s: s.rank),
-            Column("launched", "launched", lambda s: s.launched, number),
-            Column("per_s", "a second", lambda s: s.launches_per_s, number, unit="1/s", drop=3),
-            Column("call", "call", lambda s: s.call and s.call.median_ns, duration),
-            Column("delay", "delay", delay("median_ns"), duration),
-            Column("delay_p90", "p90", delay("p90_ns"), duration, drop=2),
-            Column("delay_max", "longest", delay("max_ns"), duration, drop=1),
-            Column("late_share", "late", share(lambda s: s.late_share, 0.3, 0.6), percent),
-            Column("short_count", "short", _short, number),
-            Column("queue_mean", "queue", lambda s: s.queue and s.queue.mean, Format("{:.3g}".format)),
-            Column("queue_longest", "most", lambda s: s.queue and s.queue.longest, number),
-            Column("queue_empty_share", "empty", share(_empty, 0.5, 0.8), percent),
-        ),
         rows,
+        rank_column(lambda s: s.rank),
+        Column("launched", "launched", lambda s: s.launched, number),
+        Column("per_s", "a second", lambda s: s.launches_per_s, number, unit="1/s", drop=3),
+        Column("call", "call", lambda s: s.call and s.call.median_ns, duration),
+        Column("delay", "delay", delay("median_ns"), duration),
+        Column("delay_p90", "p90", delay("p90_ns"), duration, drop=2),
+        Column("delay_max", "longest", delay("max_ns"), duration, drop=1),
+        Column("late_share", "late", share(lambda s: s.late_share, 0.3, 0.6), percent),
+        Column("short_count", "short", _short, number),
+        Column("queue_mean", "queue", lambda s: s.queue and s.queue.mean, Format("{:.3g}".format)),
+        Column("queue_longest", "most", lambda s: s.queue and s.queue.longest, number),
+        Column("queue_empty_share", "empty", share(_empty, 0.5, 0.8), percent),
         footnotes=(
             "call: how long a launching call takes (median); delay: from that call to the start of the work "
             "(median, 90th percentile, longest)",

@@ -98,15 +98,11 @@ def _one(each: RankPass, notes: tuple[str, ...]) -> Table:
     return tabled(
         "path",
         "Critical path",
-        (
-            Column(
-                "part", "part", lambda i: said(PARTS[i[0]] if i[1] is None else "", i[0]), role="identity", lead=True
-            ),
-            Column("name", "what", what, role="identity", lead=True),
-            Column("duration", "on the path", lambda i: i[2], duration),
-            Column("share", "share", share, percent),
-        ),
         items,
+        Column("part", "part", lambda i: said(PARTS[i[0]] if i[1] is None else "", i[0]), role="lead"),
+        Column("name", "what", what, role="lead"),
+        Column("duration", "on the path", lambda i: i[2], duration),
+        Column("share", "share", share, percent),
         footnotes=(
             f"rank {path.rank}: {format_duration(total)} long, {counted(path.switches, 'change')} between {between}; "
             "the parts sum to it, under each what takes most of it",
@@ -161,13 +157,11 @@ def _several(across: CrossRankPath | None, passes: list[RankPass], notes: tuple[
     return tabled(
         "path",
         "Critical path",
-        (
-            Column("path", "path", lambda line: said(line.name, line.raw), whole, role="identity", lead=True),
-            Column("total", "length", length, duration),
-            *(Column(part, _TITLES[part], part_of(part), duration) for part in PARTS),
-            Column("top", "most of it", lambda line: line.top, drop=1),
-        ),
         items,
+        Column("path", "path", lambda line: said(line.name, line.raw), whole, role="lead"),
+        Column("total", "length", length, duration),
+        *(Column(part, _TITLES[part], part_of(part), duration) for part in PARTS),
+        Column("top", "most of it", lambda line: line.top, drop=1),
         footnotes=_path_footnotes(across, len(passes)),
         notes=notes,
     )
@@ -233,22 +227,20 @@ def stragglers_table(summary: TraceSummary) -> Table:
     table = tabled(
         "stragglers",
         "Stragglers",
-        (
-            rank_column(lambda s: s.rank),
-            Column("kind", "kind", lambda s: s.kind),
-            Column(
-                "share_of_skew",
-                "of skew",
-                lambda s: percent(s.share_of_skew, tone="bad" if s.share_of_skew >= 0.5 else "warn"),
-                percent,
-            ),
-            Column("times_last", "came last", lambda s: said(f"{s.times_last} of {s.instances}", s.times_last), whole),
-            Column("late", "behind peers", lambda s: s.late_ns, duration, short_title="behind"),
-            Column("confidence", "certainty", _certainty),
-            Column("cause", "why", lambda s: said(_why(s), s.cause)),
-            Column("saved", "worth up to", lambda s: s.saved_ns, duration, short_title="worth"),
-        ),
         found,
+        rank_column(lambda s: s.rank),
+        Column("kind", "kind", lambda s: s.kind),
+        Column(
+            "share_of_skew",
+            "of skew",
+            lambda s: percent(s.share_of_skew, tone="bad" if s.share_of_skew >= 0.5 else "warn"),
+            percent,
+        ),
+        Column("times_last", "came last", lambda s: said(f"{s.times_last} of {s.instances}", s.times_last), whole),
+        Column("late", "behind peers", lambda s: s.late_ns, duration, short="behind"),
+        Column("confidence", "certainty", _certainty),
+        Column("cause", "why", lambda s: said(_why(s), s.cause)),
+        Column("saved", "worth up to", lambda s: s.saved_ns, duration, short="worth"),
         notes=_notes(summary, report),
     )
     return replace(table, footnotes=_stragglers_footnotes(summary, found))

@@ -57,19 +57,15 @@ def units_table(summary: TraceSummary) -> Table:
     return tabled(
         "units",
         "Sharded units",
-        (
-            Column("unit", "unit", lambda mine: mine[0][1].unit or "unknown", role="identity", lead=True),
-            Column(
-                "size", "size", lambda mine: max((c.size_bytes or 0 for _, c in mine), default=0) or None, binary_size
-            ),
-            Column("gathers", "gathers", lambda mine: _calls(mine, steps), Format("{:g}".format)),
-            Column("forward", "forward gather", a_step("forward", "all_gather"), duration, short_title="fwd gather"),
-            Column("backward", "backward gather", a_step("backward", "all_gather"), duration, short_title="bwd gather"),
-            Column("reduce", "reduce-scatter", a_step("backward", "reduce_scatter"), duration, short_title="reduce"),
-            Column("early", "prefetched", _early),
-            Column("exposed", "exposed", lambda mine: exposed_a_step(mine, window), duration),
-        ),
         by_unit.values(),
+        Column("unit", "unit", lambda mine: mine[0][1].unit or "unknown", role="lead"),
+        Column("size", "size", lambda mine: max((c.size_bytes or 0 for _, c in mine), default=0) or None, binary_size),
+        Column("gathers", "gathers", lambda mine: _calls(mine, steps), Format("{:g}".format)),
+        Column("forward", "forward gather", a_step("forward", "all_gather"), duration, short="fwd gather"),
+        Column("backward", "backward gather", a_step("backward", "all_gather"), duration, short="bwd gather"),
+        Column("reduce", "reduce-scatter", a_step("backward", "reduce_scatter"), duration, short="reduce"),
+        Column("early", "prefetched", _early),
+        Column("exposed", "exposed", lambda mine: exposed_a_step(mine, window), duration),
         footnotes=(
             f"{_heading(sharded)}; size: gathered; times per step, medians over ranks and steps, with waiting",
             "prefetched: gathers that ran, or were queued, while the computation before them ran, of those that are not the "
@@ -122,15 +118,13 @@ def layers_table(summary: TraceSummary) -> Table:
     return tabled(
         "layers",
         "Tensor-parallel layers",
-        (
-            Column("layer", "layer", lambda mine: mine[0][1].layer or "unknown", role="identity", lead=True),
-            Column("calls", "collectives", a_step(lambda _: 1), Format("{:g}".format)),
-            Column("bytes", "bytes", a_step(lambda c: c.size_bytes), binary_size),
-            Column("forward", "forward", spent("forward"), duration),
-            Column("backward", "backward", spent("backward"), duration),
-            Column("exposed", "exposed", lambda mine: exposed_a_step(mine, window), duration),
-        ),
         by_layer.values(),
+        Column("layer", "layer", lambda mine: mine[0][1].layer or "unknown", role="lead"),
+        Column("calls", "collectives", a_step(lambda _: 1), Format("{:g}".format)),
+        Column("bytes", "bytes", a_step(lambda c: c.size_bytes), binary_size),
+        Column("forward", "forward", spent("forward"), duration),
+        Column("backward", "backward", spent("backward"), duration),
+        Column("exposed", "exposed", lambda mine: exposed_a_step(mine, window), duration),
         footnotes=_layers_footnotes(divided, [c for mine in by_layer.values() for c in mine], window)
         if divided
         else (),
@@ -174,21 +168,19 @@ def buckets_table(summary: TraceSummary) -> Table:
     return tabled(
         "buckets",
         "Gradient buckets",
-        (
-            Column("bucket", "bucket", lambda of: of[0].index, whole, role="identity", lead=True),
-            Column("op", "operation", lambda of: of[0].op, role="identity"),
-            Column("dtype", "type", lambda of: of[0].dtype, role="identity"),
-            Column("size", "size", lambda of: of[0].size_bytes, binary_size, role="identity", lead=True),
-            Column("seen", "seen", len, number, drop=2),
-            Column("members", "gradients", _members, number, short_title="grads"),
-            Column("ready", "ready", since(lambda b: b.ready_ns), duration),
-            Column("launch", "launch", since(lambda b: b.launch_ns), duration),
-            Column("waited", "queued", lambda of: statistics.median(b.waited_ns for b in of), duration),
-            Column("duration", "took", lambda of: statistics.median(b.end_ns - b.start_ns for b in of), duration),
-            Column("end", "end", since(lambda b: b.end_ns), duration, drop=1),
-            Column("exposed", "exposed", _exposed, duration),
-        ),
         (each for _, each in sorted(found.items(), key=lambda item: (item[0][0], -(item[0][2] or 0)))),
+        Column("bucket", "bucket", lambda of: of[0].index, whole, role="lead"),
+        Column("op", "operation", lambda of: of[0].op, role="identity"),
+        Column("dtype", "type", lambda of: of[0].dtype, role="identity"),
+        Column("size", "size", lambda of: of[0].size_bytes, binary_size, role="lead"),
+        Column("seen", "seen", len, number, drop=2),
+        Column("members", "gradients", _members, number, short="grads"),
+        Column("ready", "ready", since(lambda b: b.ready_ns), duration),
+        Column("launch", "launch", since(lambda b: b.launch_ns), duration),
+        Column("waited", "queued", lambda of: statistics.median(b.waited_ns for b in of), duration),
+        Column("duration", "took", lambda of: statistics.median(b.end_ns - b.start_ns for b in of), duration),
+        Column("end", "end", since(lambda b: b.end_ns), duration, drop=1),
+        Column("exposed", "exposed", _exposed, duration),
         footnotes=_buckets_footnotes(len(ranks), len(steps), wrappers),
         notes=(*gaps(summary, "buckets", otherwise=BUCKETS_NONE), *_notes(rows)),
     )
