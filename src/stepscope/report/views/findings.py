@@ -67,7 +67,7 @@ def experiment_table(checks: Sequence[Expectation]) -> Table:
         "experiment",
         "Expected and measured",
         checks,
-        Column("subject", "run", lambda c: c.subject, role="group"),
+        Column("subject", "run", lambda c: c.heading, role="group"),
         Column("quantity", "quantity", lambda c: c.quantity, role="lead"),
         Column("expected", "expected", _expected, align="right"),
         Column("measured", "measured", lambda c: _figure(c, c.measured), align="right"),
@@ -98,7 +98,7 @@ def reasons(checks: Sequence[Expectation]) -> tuple[str, ...]:
     found: dict[tuple[str, str], list[str]] = {}
     for check in checks:
         if check.reason:
-            named = f"{check.quantity} of {check.subject.partition(': ')[0]}"
+            named = f"{check.quantity} of {check.subject}"
             found.setdefault((check.verdict, check.reason), []).append(named)
     return tuple(f"{verdict}: {reason} ({_first(names)})" for (verdict, reason), names in found.items())
 
@@ -111,7 +111,7 @@ def document(checks: Sequence[Expectation]) -> list[dict[str, Any]]:
     """For ``--json``: base units, unknown is null."""
     return [
         {
-            "run": c.subject, "quantity": c.quantity, "unit": _FORMATS[c.unit].unit,
+            "run": c.heading, "quantity": c.quantity, "unit": _FORMATS[c.unit].unit,
             "expected": None if c.expected is None else c.expected.value,
             "measured": None if c.measured is None else c.measured.value,
             "low": None if c.measured is None else c.measured.low,

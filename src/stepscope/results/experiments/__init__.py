@@ -36,7 +36,7 @@ class Expectation:
     expected: by the product's own model, with an interval where the model rests on measurements; None: see ``missing``.
     measured: with its 95% interval. exact: counted, so that it needs no interval. tolerance: what the model leaves out, as a
     share of the expected figure. model: how the expected figure is made. hint: what a difference means, in a sentence.
-    missing: why one of the two figures is not there.
+    missing: why one of the two figures is not there. detail: what more heads the figures of the subject.
     """
 
     subject: str
@@ -49,6 +49,12 @@ class Expectation:
     exact: bool = False
     hint: str = ""
     missing: str = ""
+    detail: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The subject with its detail."""
+        return f"{self.subject}: {self.detail}" if self.detail else self.subject
 
     @property
     def verdict(self) -> Verdict:

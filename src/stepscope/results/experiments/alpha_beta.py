@@ -68,13 +68,13 @@ def _line(rows: Sequence[CommRow]) -> Line | str:
     return fit.line
 
 
-def _name(world_size: int, line: Line | str) -> str:
-    """With what the line is made of: the group of its sizes."""
+def _made_of(line: Line | str) -> str:
+    """What the line is made of; empty without one."""
     if isinstance(line, str):
-        return f"{OP}, {world_size} ranks"
+        return ""
     beta = "no beta" if line.beta_bytes_per_s is None else f"beta {format_bandwidth(line.beta_bytes_per_s)}"
     return (
-        f"{OP}, {world_size} ranks: {line.steps} x alpha {format_duration(line.alpha_ns)} + wire bytes / {beta}, "
+        f"{line.steps} x alpha {format_duration(line.alpha_ns)} + wire bytes / {beta}, "
         f"mean error {format_percent(line.mean_relative_error)}"
     )
 
@@ -82,10 +82,10 @@ def _name(world_size: int, line: Line | str) -> str:
 def _size(row: CommRow, line: Line | str) -> Expectation:
     size = row.size_bytes or 0
     return _checked(
-        _name(row.world_size, line), format_size(size), line,
+        f"{OP}, {row.world_size} ranks", format_size(size), line,
         None if isinstance(line, str) else line_time_ns(line, size),
         Measured(value=row.time_ns or 0.0, low=row.time_ns_low, high=row.time_ns_high),
-        hint="the times do not follow a line here: the curve of `stepscope calibrate` follows it",
+        hint="the times do not follow a line here: the curve of `stepscope calibrate` follows it", detail=_made_of(line),
     )  # fmt: skip
 
 
@@ -99,11 +99,18 @@ def _step(cell: CellEvidence, line: Line | str) -> Expectation:
 
 
 def _checked(
-    subject: str, quantity: str, line: Line | str, expected: float | None, measured: Measured | None, *, hint: str
+    subject: str,
+    quantity: str,
+    line: Line | str,
+    expected: float | None,
+    measured: Measured | None,
+    *,
+    hint: str,
+    detail: str = "",
 ) -> Expectation:
     return Expectation(
-        subject=subject, quantity=quantity, unit="time", measured=measured, model="line through every second size",
-        hint=hint, expected=None if expected is None else Measured(value=expected),
+        subject=subject, detail=detail, quantity=quantity, unit="time", measured=measured, hint=hint,
+        model="line through every second size", expected=None if expected is None else Measured(value=expected),
         tolerance=0.0 if isinstance(line, str) else line.mean_relative_error,
         missing=line if isinstance(line, str) else "not measured",
     )  # fmt: skip

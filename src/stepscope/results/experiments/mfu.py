@@ -47,7 +47,7 @@ def judge(evidence: Evidence) -> tuple[Expectation, ...]:
 
 
 def _cell(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
-    run, subject = cell.run, f"{cell.run.model}: {cell.run.label}"
+    run = cell.run
     if run.model_flop is None or run.step_ns is None or run.phases is None:
         return []
     flop = run.model_flop / cell.spec.world_size
@@ -63,11 +63,11 @@ def _cell(cell: CellEvidence, products: Sequence[CommRow]) -> list[Expectation]:
     hint = "the layers' products reach another rate in the step than alone: memory, caches, the other rank"
     return [
         Expectation(
-            subject=subject, quantity="FLOP/s of a rank", unit="flops", expected=expected, measured=achieved, model=model,
-            tolerance=TOLERANCE, missing=missing, hint=hint,
+            subject=str(run.model), detail=run.label, quantity="FLOP/s of a rank", unit="flops", expected=expected,
+            measured=achieved, model=model, tolerance=TOLERANCE, missing=missing, hint=hint,
         ),
         Expectation(
-            subject=subject, quantity="MFU" if known else "of the best product", unit="share",
+            subject=str(run.model), detail=run.label, quantity="MFU" if known else "of the best product", unit="share",
             model=f"the same / {whose}", tolerance=TOLERANCE, hint=hint,
             expected=None if peak is None or expected is None else expected.mapped(lambda rate: rate / peak),
             measured=None if peak is None else achieved.mapped(lambda rate: rate / peak),
