@@ -79,7 +79,7 @@ def resolved(text: str) -> str:
     return re.sub(r"var\(--([\w-]+)\)", lambda found: PALETTE[found[1]], text)
 
 
-def chart(title: str, layers: Sequence[Spec], *, width: int, height: float, x: Spec, y: Spec, **more: Any) -> Spec:
+def chart(title: str, *layers: Spec, width: int, height: float, x: Spec, y: Spec, **more: Any) -> Spec:
     """Layers over the same axes. width: of the whole picture; height: of the plot alone."""
     return {
         **head(title, width),

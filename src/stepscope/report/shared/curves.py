@@ -158,9 +158,7 @@ def curves_chart(data: RunCurves, *, over: bool = False, zero: bool = False) -> 
             "rule", [{"x": sig(data.marked)}], {"y": {"value": 0}, "y2": {"value": "height"}}, strokeDash=[3, 2]
         )
         layers.insert(0, rule)
-    return chart(
-        data.title, layers, width=COLUMN, height=CURVES_HEIGHT, x=whole_axis("x", data.x_axis, xs), y=y
-    )  # fmt: skip
+    return chart(data.title, *layers, width=COLUMN, height=CURVES_HEIGHT, x=whole_axis("x", data.x_axis, xs), y=y)
 
 
 def curve_layers(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import listed
 from stepscope.report.names import lines
+from stepscope.report.shared.runs import DatasetPart
 from stepscope.report.vega import (
+    COLORS,
     COLUMN,
     FAILED,
     PAGE,
@@ -59,6 +62,26 @@ class Stacks:
     whole: float | None = None
 
 
+def stacks_of(
+    part: DatasetPart,
+    rows: Iterable[StackRow],
+    axis: str,
+    scale: float,
+    *,
+    kinds: tuple[str, ...],
+    colors: tuple[str, ...] = COLORS[:1],
+    whole: float | None = None,
+) -> Stacks:
+    """The bars of the runs of one chart of a data set."""
+    rows, key, title = tuple(rows), part.key, part.title
+    return Stacks(key=key, title=title, kinds=kinds, colors=colors, rows=rows, axis=axis, scale=scale, whole=whole)
+
+
+def sorted_rows(data: Stacks) -> list[StackRow]:
+    """Those with a result, the longest bar first."""
+    return sorted((row for row in data.rows if row.failure is None), key=lambda row: -sum(row.parts))
+
+
 def stacks_chart(data: Stacks) -> Spec:
     """The bars, the first row on top; what failed has a dashed outline and its reason."""
     longest = max((len(row.name) for row in data.rows), default=0)
@@ -93,17 +116,36 @@ def stacks_chart(data: Stacks) -> Spec:
     hue = by_series(data.kinds, data.colors, width=int(width - beside))
     return chart(
         data.title,
-        [
-            layer("bar", bars, {**span, "color": hue}),
-            *([layer("bar", lost, span, **FAILED)] if lost else []),
-            *whiskers(ranged, across=True),
-            *words(texts, {}, align="left", dx=3),
-        ],
+        layer("bar", bars, {**span, "color": hue}),
+        *([layer("bar", lost, span, **FAILED)] if lost else []),
+        *whiskers(ranged, across=True),
+        *words(texts, {}, align="left", dx=3),
         width=width,
         height=max(36, sum(22 if "\n" in name else 14 for name in names)),
         x=number_axis("from", data.axis, low=0.0, top=top * room, **axis),
         y=name_axis("row", names),
     )
+
+
+def stacked_areas(
+    at: Sequence[float], parts: Iterable[tuple[str, Sequence[float], str]], scale: float
+) -> list[list[dict[str, Any]]]:
+    """The points of areas on top of each other over ``at``. parts: name, base units at each place, what the area tells."""
+    areas = []
+    below = [0.0] * len(at)
+    for name, values, said in parts:
+        above = [low + value for low, value in zip(below, values, strict=True)]
+        points: list[dict[str, Any]] = [
+            {"x": sig(x), "from": sig(low * scale), "to": sig(high * scale), "series": name}
+            for x, low, high in zip(at, below, above, strict=True)
+        ]
+        points[0]["said"] = said
+        areas.append(points)
+        below = above
+    return areas
+
+
+AREA = {"y": {"field": "from", "type": "quantitative"}, "y2": {"field": "to"}}
 
 
 def failed_text(rows: Sequence[StackRow]) -> str:

@@ -348,13 +348,11 @@ def groups_chart(data: BarGroups) -> Spec:
     along: dict[str, Any] = {"angle": 270, "align": "left", "baseline": "middle", "dx": 3} if upright else {"dy": -6}
     return chart(
         data.title,
-        [
-            layer("bar", bars, {"color": by_series(data.series, width=width), **offset}),
-            *([layer("bar", lost, offset, **FAILED)] if lost else []),
-            *whiskers(ranged, **offset),
-            *words(labels, offset, **along),
-            *words(reasons, offset, angle=270, align="left", baseline="middle", dx=3),
-        ],
+        layer("bar", bars, {"color": by_series(data.series, width=width), **offset}),
+        *([layer("bar", lost, offset, **FAILED)] if lost else []),
+        *whiskers(ranged, **offset),
+        *words(labels, offset, **along),
+        *words(reasons, offset, angle=270, align="left", baseline="middle", dx=3),
         width=width,
         height=150,
         x=name_axis("cluster", names),

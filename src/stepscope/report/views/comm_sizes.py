@@ -242,7 +242,7 @@ def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
     reach += [] if data.peak is None else [sig(data.peak * scale * 1.3)]
     return chart(
         data.title,
-        layers,
+        *layers,
         width=COLUMN,
         height=140,
         x=size_axis("size", [point["size"] for point in points]),

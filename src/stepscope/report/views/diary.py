@@ -236,15 +236,13 @@ def step_chart(data: Diary) -> Spec:
     axis = f"step time ({unit})"
     return chart(
         data.title,
-        [
-            *_shaded(data.shades, hue),
-            *(
-                drawn
-                for at, line in enumerate(data.lines)
-                for drawn in _drawn(line, hue, scale, under=len(data.lines) - 1 - at)
-            ),
-            *(_lane(lane, hue, y=4 + LANE * (len(data.lanes) - 1 - at)) for at, lane in enumerate(data.lanes)),
-        ],
+        *_shaded(data.shades, hue),
+        *(
+            drawn
+            for at, line in enumerate(data.lines)
+            for drawn in _drawn(line, hue, scale, under=len(data.lines) - 1 - at)
+        ),
+        *(_lane(lane, hue, y=4 + LANE * (len(data.lanes) - 1 - at)) for at, lane in enumerate(data.lanes)),
         width=PAGE,
         height=height,
         x=whole_axis("x", "step", [1, data.steps]),

@@ -29,9 +29,9 @@ from stepscope.report.shared.runs import (
     rate_unit,
     time_unit,
 )
-from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, sorted_rows, stacks_chart, stacks_of
 from stepscope.report.table import Column, Format, Table, duration, tabled, whole
-from stepscope.report.vega import COLORS, MAX_LINES, known
+from stepscope.report.vega import MAX_LINES, known
 from stepscope.report.views import Charts, View, distinct
 from stepscope.results.epochs import CONVENTION, dropped_epochs, epoch_time, per_second
 from stepscope.results.evidence import CellEvidence
@@ -241,17 +241,7 @@ def throughput_charts(runs: Sequence[TrainingRun], drop_epochs: int = 1) -> tupl
         )
         if sum(row.failure is None for row in rows) < 2:
             continue
-        charts.append(
-            Stacks(
-                key=part.key,
-                title=part.title,
-                kinds=("throughput",),
-                colors=(COLORS[0],),
-                rows=rows,
-                axis=f"throughput ({unit})",
-                scale=scale,
-            )
-        )
+        charts.append(stacks_of(part, rows, f"throughput ({unit})", scale, kinds=("throughput",)))
     return tuple(charts)
 
 
@@ -277,7 +267,7 @@ def _passes(run: TrainingRun, drop_epochs: int, samples: int = 1) -> Measured | 
 
 
 def throughput_caption(data: Stacks) -> str:
-    done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -sum(row.parts))
+    done = sorted_rows(data)
     best, worst = done[0], done[-1]
     unit = data.axis.partition("(")[2].rstrip(")")
     text = (
@@ -298,26 +288,14 @@ def mfu_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
         known = [run.mfu or 0.0 for run in part.runs]
         if len({format_percent(value) for value in known}) < 2:
             continue
-        rows = tuple(
-            StackRow(name=name, parts=(value,), text=format_percent(value))
-            for (_, name), value in zip(part.named, known, strict=True)
-        )
-        charts.append(
-            Stacks(
-                key=part.key,
-                title=part.title,
-                kinds=("MFU",),
-                colors=(COLORS[0],),
-                rows=rows,
-                axis="MFU: share of the devices' dense peak (%)",
-                scale=100.0,
-            )
-        )
+        named = zip(part.named, known, strict=True)
+        rows = (StackRow(name=name, parts=(value,), text=format_percent(value)) for (_, name), value in named)
+        charts.append(stacks_of(part, rows, "MFU: share of the devices' dense peak (%)", 100.0, kinds=("MFU",)))
     return tuple(charts)
 
 
 def mfu_caption(data: Stacks) -> str:
-    rows = sorted(data.rows, key=lambda row: -row.parts[0])
+    rows = sorted_rows(data)
     return (
         f"Share of the devices' peak that the model's FLOP use on {data.title}, {counted(len(rows), 'run')}; most: "
         f"{rows[0].name} with {rows[0].text}, least: {rows[-1].name} with {rows[-1].text}. MFU: {CONVENTION}."

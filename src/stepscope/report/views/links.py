@@ -287,7 +287,7 @@ def pairs_chart(data: PairsChart) -> Spec:
     across = name_axis("receiver", numbers, "receiver (rank)", values=numbers[::every])
     for axis in (down, across):
         axis["scale"] = {"domain": axis["scale"]["domain"], "padding": 0.04 if ranks <= 32 else 0}
-    return chart(data.title, layers, width=COLUMN, height=150, x=across, y=down)
+    return chart(data.title, *layers, width=COLUMN, height=150, x=across, y=down)
 
 
 def _short(value: float, largest: float) -> str:

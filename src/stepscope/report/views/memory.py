@@ -12,9 +12,19 @@ from stepscope.records.imported import KINDS, UNKNOWN, MemoryHolder, MemorySnaps
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import by_dataset, facets, failure, measured, rate_column
-from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.report.shared.stacks import (
+    AREA,
+    MAX_ROWS,
+    StackRow,
+    Stacks,
+    failed_text,
+    sorted_rows,
+    stacked_areas,
+    stacks_chart,
+    stacks_of,
+)
 from stepscope.report.table import Column, Table, Value, binary_size, duration, percent, said, size, tabled, whole
-from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis, sig
+from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis
 from stepscope.report.views import Charts, View
 from stepscope.results.evidence import CellEvidence, in_line
 from stepscope.results.held import KINDS as HELD_KINDS
@@ -22,14 +32,9 @@ from stepscope.results.held import conclusions, held
 from stepscope.results.labels import failure_label
 from stepscope.results.sweeps import BatchMemory, memory_by_batch
 
-MEMORY_KINDS = {
-    "parameters": COLORS[0],
-    "gradients": COLORS[1],
-    "optimizer": COLORS[2],
-    "activations": COLORS[3],
-    "buffers": COLORS[4],
-    "slack": COLORS[5],
-}
+MEMORY_KINDS = dict(
+    zip(("parameters", "gradients", "optimizer", "activations", "buffers", "slack"), COLORS[:6], strict=True)
+)
 MEMORY_UNKNOWN = "kind unknown"
 
 
@@ -48,19 +53,10 @@ def memory_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
             kinds.append(MEMORY_UNKNOWN)
         largest = max(_total(run) for run in mine)
         scale, unit = (1 / 2**30, "GiB") if largest >= 2**30 else (1 / 2**20, "MiB")
-        charts.append(
-            Stacks(
-                key=part.key,
-                title=part.title,
-                kinds=tuple(clean(kind) for kind in kinds),
-                colors=(COLORS[0],)
-                if kinds == [MEMORY_UNKNOWN]
-                else tuple(MEMORY_KINDS.get(kind, FAINT) for kind in kinds),
-                rows=tuple(_row(run, name, kinds) for run, name in part.named),
-                axis=f"peak memory of a rank ({unit})",
-                scale=scale,
-            )
-        )
+        hues = COLORS[:1] if kinds == [MEMORY_UNKNOWN] else tuple(MEMORY_KINDS.get(kind, FAINT) for kind in kinds)
+        rows = (_row(run, name, kinds) for run, name in part.named)
+        said_ = tuple(clean(kind) for kind in kinds)
+        charts.append(stacks_of(part, rows, f"peak memory of a rank ({unit})", scale, kinds=said_, colors=hues))
     return tuple(charts)
 
 
@@ -79,13 +75,8 @@ def _others(runs: Sequence[TrainingRun]) -> list[str]:
 
 def _order(run: TrainingRun) -> tuple[str, str, str, int, int]:
     told = facets(run)
-    return (
-        told["model"],
-        told["strategy"],
-        told["precision"],
-        run.world_size or 0,
-        run.micro_batch or run.global_batch or 0,
-    )
+    batch = run.micro_batch or run.global_batch or 0
+    return told["model"], told["strategy"], told["precision"], run.world_size or 0, batch
 
 
 def _row(run: TrainingRun, name: str, kinds: Sequence[str]) -> StackRow:
@@ -98,7 +89,7 @@ def _row(run: TrainingRun, name: str, kinds: Sequence[str]) -> StackRow:
 
 
 def memory_caption(data: Stacks) -> str:
-    done = sorted((row for row in data.rows if row.failure is None), key=lambda row: -sum(row.parts))
+    done = sorted_rows(data)
     parts = f"by kind ({', '.join(data.kinds)})" if len(data.kinds) > 1 else "as a whole"
     if data.kinds == (MEMORY_UNKNOWN,):
         parts = "as a whole: what holds it was not recorded"
@@ -312,23 +303,15 @@ def memory_kinds_chart(data: OverTime) -> Spec:
     assert over is not None
     peak = data.memory.peak_requested_bytes or 1
     scale, unit = (2**30, "GiB") if peak >= 2**30 else (2**20, "MiB") if peak >= 2**20 else (2**10, "KiB")
-    areas = []
-    below = [0] * len(data.at)
-    for kind, sizes in over.bytes_by_kind:
-        above = [low + size for low, size in zip(below, sizes, strict=True)]
-        values = [
-            {"x": sig(x), "from": sig(low / scale), "to": sig(high / scale), "series": kind}
-            for x, low, high in zip(data.at, below, above, strict=True)
-        ]
-        values[0]["said"] = f"{kind}: at most {format_bytes_binary(max(sizes))}"
-        areas.append(values)
-        below = above
+    parts = ((kind, sizes, f"{kind}: at most {format_bytes_binary(max(sizes))}") for kind, sizes in over.bytes_by_kind)
     kinds = [kind for kind, _ in over.bytes_by_kind]
     hue = by_series(kinds, [COLOR[kind] for kind in kinds], width=PAGE)
-    span = {"y": {"field": "from", "type": "quantitative"}, "y2": {"field": "to"}, "color": hue}
     return chart(
         data.title,
-        [layer("area", values, span, interpolate="step-after") for values in areas],
+        *[
+            layer("area", points, {**AREA, "color": hue}, interpolate="step-after")
+            for points in stacked_areas(data.at, parts, 1 / scale)
+        ],
         width=PAGE,
         height=150,
         x=number_axis("x", data.axis, low=0.0, top=data.at[-1]),

@@ -187,13 +187,9 @@ def pipeline_chart(data: Schedule) -> Spec:
     y["scale"] = {"domain": [0, data.ranks], "reverse": True, "nice": False}
     return chart(
         data.title,
-        [
-            layer("rule", lines, box, color=FAINT, strokeWidth=0.5),
-            layer("rect", bars, {**box, **painted}, stroke=color("ground"), strokeWidth=0.3),
-            layer(
-                "text", texts, {"text": {"field": "text"}, "color": {**painted["color"], "field": "ink"}}, fontSize=5.5
-            ),
-        ],
+        layer("rule", lines, box, color=FAINT, strokeWidth=0.5),
+        layer("rect", bars, {**box, **painted}, stroke=color("ground"), strokeWidth=0.3),
+        layer("text", texts, {"text": {"field": "text"}, "color": {**painted["color"], "field": "ink"}}, fontSize=5.5),
         width=PAGE,
         height=_ROW * data.ranks,
         x=number_axis(
@@ -298,11 +294,9 @@ def pipeline_bubble_chart(data: BubbleCurves) -> Spec:
     top = 100 * max(max(layout.bubble, found.high or found.value) for layout, found in layouts)
     return chart(
         data.title,
-        [
-            layer("line", lines, {"color": look["color"]}, strokeWidth=1),
-            *whiskers(ranges),
-            layer("point", points, look, filled=True, size=28, opacity=1),
-        ],
+        layer("line", lines, {"color": look["color"]}, strokeWidth=1),
+        *whiskers(ranges),
+        layer("point", points, look, filled=True, size=28, opacity=1),
         width=COLUMN,
         height=150,
         x=doubling_axis("at", "micro-batches of a step", counts, (counts[0] / 1.2, counts[-1] * 1.2)),

@@ -10,7 +10,7 @@ from stepscope.core.units import format_duration, format_percent, format_plus_mi
 from stepscope.core.words import counted
 from stepscope.predict.collectives.costs import Predicted
 from stepscope.predict.line_fit import link_rate_bytes_per_s
-from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Line
+from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Line, SizeError
 from stepscope.report.names import file_part
 from stepscope.report.table import (
     UNKNOWN,
@@ -107,31 +107,21 @@ NEAR = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitPoint:
-    """Times in ns."""
-
-    size_bytes: int
-    measured: float
-    line: float
-    curve: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FitChart:
-    """One fit. band: relative error expected of the curve at sizes it has not seen (cross-validated); None: not known.
-
-    ``*_mean``, ``*_max``: relative errors of the two models over the points.
-    """
+    """One fit that says how far off it is at each size. points: its errors, the shortest measured time first."""
 
     key: str
     title: str
-    points: tuple[FitPoint, ...]
-    band: float | None
-    line_mean: float
-    line_max: float
-    curve_mean: float
-    curve_max: float
-    family: str
+    fit: CollectiveFit
+
+    @property
+    def points(self) -> list[SizeError]:
+        return sorted(self.fit.errors, key=lambda e: e.measured_ns)
+
+    @property
+    def band(self) -> float | None:
+        """Relative error expected of the curve at sizes it has not seen (cross-validated)."""
+        return self.fit.curve.cross_validated_error
 
 
 def calibration_charts(calibration: Calibration) -> tuple[FitChart, ...]:
@@ -140,18 +130,7 @@ def calibration_charts(calibration: Calibration) -> tuple[FitChart, ...]:
     names = [_title(fit) for fit in fits]
     return tuple(
         FitChart(
-            key=_key(fit) + (f"-{names[:n].count(name) + 1}" if names.count(name) > 1 else ""),
-            title=name,
-            points=tuple(
-                FitPoint(size_bytes=e.size_bytes, measured=e.measured_ns, line=e.line_ns, curve=e.curve_ns)
-                for e in sorted(fit.errors, key=lambda e: e.measured_ns)
-            ),
-            band=fit.curve.cross_validated_error,
-            line_mean=fit.line.mean_relative_error,
-            line_max=fit.line.max_relative_error,
-            curve_mean=fit.curve.mean_relative_error,
-            curve_max=fit.curve.max_relative_error,
-            family=fit.curve.family,
+            key=_key(fit) + (f"-{names[:n].count(name) + 1}" if names.count(name) > 1 else ""), title=name, fit=fit
         )
         for n, (fit, name) in enumerate(zip(fits, names, strict=True))
     )
@@ -159,21 +138,23 @@ def calibration_charts(calibration: Calibration) -> tuple[FitChart, ...]:
 
 def calibration_chart(data: FitChart) -> Spec:
     """Above: predicted over measured time; below: their ratio, half and double as far away."""
-    measured = [p.measured / 1e3 for p in data.points]
+    measured = [p.measured_ns / 1e3 for p in data.points]
     ends = [sig(min(measured) / 1.3), sig(max(measured) * 1.3)]
-    line = f"straight line: mean error {format_percent(data.line_mean)}, largest {format_percent(data.line_max)}"
-    curve = f"curve: mean error {format_percent(data.curve_mean)}, largest {format_percent(data.curve_max)}"
+    line, curve = (
+        f"{name}: mean error {mean}, largest {largest}"
+        for name, (mean, largest) in (("straight line", _off(data.fit.line)), ("curve", _off(data.fit.curve)))
+    )
     rows: list[dict[str, Any]] = [
         {
-            "measured": sig(p.measured / 1e3),
+            "measured": sig(p.measured_ns / 1e3),
             "predicted": sig(time / 1e3),
-            "ratio": sig(time / p.measured),
+            "ratio": sig(time / p.measured_ns),
             "series": name,
             "said": f"{size_tick(p.size_bytes)}, {name.partition(':')[0]}: {format_duration(time)} predicted,"
-            f" {format_duration(p.measured)} measured",
+            f" {format_duration(p.measured_ns)} measured",
         }
         for p in data.points
-        for name, time in ((line, p.line), (curve, p.curve))
+        for name, time in ((line, p.line_ns), (curve, p.curve_ns))
     ]
     hue = by_series((line, curve), (COLORS[1], COLORS[0]))
     hue["legend"] = {"title": None, "columns": 1}
@@ -211,18 +192,24 @@ def calibration_chart(data: FitChart) -> Spec:
     }
 
 
+def _off(fit: Line | Curve) -> tuple[str, str]:
+    """Mean and largest relative error, in words."""
+    return format_percent(fit.mean_relative_error), format_percent(fit.max_relative_error)
+
+
 def calibration_caption(data: FitChart) -> str:
-    worst = max(data.points, key=lambda p: max(p.line / p.measured, p.measured / p.line))
-    off = worst.line / worst.measured
+    first, *_, last = [format_duration(p.measured_ns) for p in (data.points[0], *data.points)]
+    (curve, curve_most), (line, line_most) = _off(data.fit.curve), _off(data.fit.line)
+    worst = max(data.points, key=lambda p: max(p.line_ns / p.measured_ns, p.measured_ns / p.line_ns))
+    off = worst.line_ns / worst.measured_ns
     where = f", most at {size_tick(worst.size_bytes)}: it says {off:.2g} times what was measured"
     if max(off, 1 / off) < NEAR:
         where = ""
     parts = [
         f"Predicted over measured time of {data.title}: {counted(len(data.points), 'size')} from"
-        f" {format_duration(data.points[0].measured)} to {format_duration(data.points[-1].measured)}; below, their ratio.",
-        f"The curve ({data.family}) is off by {format_percent(data.curve_mean)} on average and"
-        f" {format_percent(data.curve_max)} at most, the straight line by {format_percent(data.line_mean)} and"
-        f" {format_percent(data.line_max)}{where}.",
+        f" {first} to {last}; below, their ratio.",
+        f"The curve ({data.fit.curve.family}) is off by {curve} on average and {curve_most} at most, the straight line by"
+        f" {line} and {line_most}{where}.",
     ]
     if data.band is not None:
         parts.append(f"Band: ±{format_percent(data.band)}, the curve's mean error at sizes left out of the fit.")
@@ -375,13 +362,8 @@ def _digits(value: float) -> str:
 
 
 def _errors(fit: Line | Curve) -> Value:
-    mean, worst = fit.mean_relative_error, fit.max_relative_error
-    return Value(
-        text=f"{format_percent(mean)} / {format_percent(worst)}",
-        compact=format_percent(mean),
-        raw=mean,
-        tone=judged(mean, *_WORRY),
-    )
+    (mean, most), raw = _off(fit), fit.mean_relative_error
+    return Value(text=f"{mean} / {most}", compact=mean, raw=raw, tone=judged(raw, *_WORRY))
 
 
 VIEWS = (

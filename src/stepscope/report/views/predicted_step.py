@@ -330,7 +330,7 @@ def predicted_scaling_chart(data: ScaleCurve) -> Spec:
     room = (gpus[0] / 1.15, gpus[-1] * 1.15)
     return chart(
         data.title,
-        layers,
+        *layers,
         width=COLUMN,
         height=150,
         x=doubling_axis("x", "GPUs", gpus, room),

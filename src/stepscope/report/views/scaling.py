@@ -166,7 +166,7 @@ def scaling_chart(data: ScalingChart) -> Spec:
         layer("text", words, {"text": {"field": "text"}}, color=FAINT, align="right", dx=-8, dy=-1, baseline="bottom"),
         *curve_layers(data, of=said),
     ]
-    return chart(data.title, layers, width=COLUMN, height=CURVES_HEIGHT, x=x, y=y)
+    return chart(data.title, *layers, width=COLUMN, height=CURVES_HEIGHT, x=x, y=y)
 
 
 def scaling_caption(data: ScalingChart) -> str:

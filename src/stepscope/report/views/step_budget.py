@@ -16,7 +16,7 @@ from stepscope.records.samples import PHASES as SAMPLED
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import by_dataset, failure, time_unit
-from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart
+from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart, stacks_of
 from stepscope.report.table import Column, Table, duration, percent, said, tabled
 from stepscope.report.vega import COLUMN, Spec, chart, color, layer, name_axis, number_axis, sig
 from stepscope.report.views import Charts, View
@@ -26,9 +26,7 @@ from stepscope.results.slow_ranks import OwnTimes, own_times
 from stepscope.stats.measured import common_steps
 
 _HUES = ("k-wait", "k-forward", "k-compute", "k-exposed", "k-copies", "k-other")
-STEP_BUDGET_PHASES = tuple(
-    (f"{key}_ns", name, color(hue)) for key, name, hue in zip(SAMPLED, PHASE_NAMES, _HUES, strict=True)
-)
+_PHASE_COLORS = tuple(map(color, _HUES))
 
 
 def step_budget_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
@@ -41,22 +39,13 @@ def step_budget_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
         if len(sums) < 2:
             continue
         scale, unit = time_unit(max(sums))
-        charts.append(
-            Stacks(
-                key=part.key,
-                title=part.title,
-                kinds=PHASE_NAMES,
-                colors=tuple(color for _, _, color in STEP_BUDGET_PHASES),
-                rows=tuple(_step_budget_row(run, name) for run, name in part.named),
-                axis=f"time per step ({unit})",
-                scale=scale,
-            )
-        )
+        rows = (_step_budget_row(run, name) for run, name in part.named)
+        charts.append(stacks_of(part, rows, f"time per step ({unit})", scale, kinds=PHASE_NAMES, colors=_PHASE_COLORS))
     return tuple(charts)
 
 
 def _phases(phases: PhaseTimes) -> tuple[float, ...]:
-    return tuple(getattr(phases, field) for field, _, _ in STEP_BUDGET_PHASES)
+    return tuple(getattr(phases, f"{key}_ns") for key in SAMPLED)
 
 
 def _step_budget_row(run: TrainingRun, name: str) -> StackRow:
@@ -90,18 +79,9 @@ def share_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
         mine = part.runs
         if sum(run.status == "ok" for run in mine) < 2:
             continue
-        charts.append(
-            Stacks(
-                key=part.key,
-                title=part.title,
-                kinds=("computation and the rest", EXPOSED_COMM),
-                colors=(color("k-compute"), color("k-exposed")),
-                rows=tuple(_share_row(run, name) for run, name in part.named),
-                axis="share of the step (%)",
-                scale=100.0,
-                whole=1.0,
-            )
-        )
+        rows = (_share_row(run, name) for run, name in part.named)
+        kinds, hues = ("computation and the rest", EXPOSED_COMM), (color("k-compute"), color("k-exposed"))
+        charts.append(stacks_of(part, rows, "share of the step (%)", 100.0, kinds=kinds, colors=hues, whole=1.0))
     return tuple(charts)
 
 
@@ -295,7 +275,7 @@ def stragglers_chart(data: StragglerChart) -> Spec:
     y = name_axis("rank", called, "rank, median excess (%)", values=called[::every])
     y["scale"] = {"domain": called, "padding": 0}
     height = min(220, 17 * max(6, len(called)))
-    return chart(data.title, [layer("rect", cells, span)], width=COLUMN, height=height, x=x, y=y)
+    return chart(data.title, layer("rect", cells, span), width=COLUMN, height=height, x=x, y=y)
 
 
 def stragglers_caption(data: StragglerChart) -> str:

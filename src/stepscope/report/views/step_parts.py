@@ -21,6 +21,7 @@ from stepscope.report.names import clean, file_part
 from stepscope.report.screen_lines import MOST_RANKS, tree_rows
 from stepscope.report.shared.curves import Numbers, bucketed, drawn_steps
 from stepscope.report.shared.runs import exposed_value, measured, time_unit
+from stepscope.report.shared.stacks import AREA, stacked_areas
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole
 from stepscope.report.vega import (
     COLUMN,
@@ -116,35 +117,24 @@ def area_chart(data: StepParts) -> Spec:
     """Parts on top of each other, in the order of a step."""
     sums = [sum(each) for each in zip(*(values for _, values in data.parts), strict=True)]
     scale, unit = time_unit(max(sums))
-    areas = []
-    below = [0.0] * len(data.at)
     total = sum(sums)
-    for key, values in data.parts:
-        above = [low + value for low, value in zip(below, values, strict=True)]
-        name = PARTS[key][0]
-        points: list[dict[str, float | str]] = [
-            {"x": sig(x), "from": sig(low * scale), "to": sig(high * scale), "series": name}
-            for x, low, high in zip(data.at, below, above, strict=True)
-        ]
-        mean = sum(values) / len(values)
+
+    def told(name: str, values: Sequence[float]) -> str:
+        whole = sum(values)
+        return f"{name}: {format_duration(whole / len(values))}, {format_percent(whole / total)} of the step"
+
+    named = [(PARTS[key][0], values) for key, values in data.parts]
+    areas = stacked_areas(data.at, ((name, values, told(name, values)) for name, values in named), scale)
+    for points in areas:
         for number, (first, end) in enumerate(data.stretches):
-            points[first]["said"] = (
-                f"{name}: {format_duration(mean)}, {format_percent(sum(values) / total)} of the step"
-            )
+            points[first]["said"] = points[0]["said"]
             for point in points[first:end]:
                 point["stretch"] = number
-        areas.append(points)
-        below = above
     hue = by_series([PARTS[key][0] for key, _ in data.parts], [PARTS[key][1] for key, _ in data.parts], width=PAGE)
-    span = {
-        "y": {"field": "from", "type": "quantitative"},
-        "y2": {"field": "to"},
-        "color": hue,
-        "detail": {"field": "stretch"},
-    }
+    span = {**AREA, "color": hue, "detail": {"field": "stretch"}}
     return chart(
         data.title,
-        [layer("area", points, span) for points in areas],
+        *[layer("area", points, span) for points in areas],
         width=PAGE,
         height=110,
         x=whole_axis("x", "step", [1, data.steps]),
@@ -385,7 +375,7 @@ def picture_chart(data: StepPicture) -> Spec:
     hue = by_series((COMPUTE, HIDDEN, EXPOSED), _COLORS, width=int(COLUMN - beside))
     return chart(
         data.title,
-        [layer("bar", bars, {**span, "color": hue})],
+        layer("bar", bars, {**span, "color": hue}),
         width=COLUMN,
         height=20 * len(data.rows),
         x=number_axis("from", f"time in the step ({unit})", low=0.0, top=data.end_ns * scale),
