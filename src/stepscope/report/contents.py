@@ -122,14 +122,6 @@ class Shown:
     throughout: str = ""
     fold: bool = False
 
-    @property
-    def measured(self) -> int:
-        """Shown columns that a failed row fills with its reason: the measured ones that stand together, first of all."""
-        roles = [self.table.columns[i].role for i in self.columns]
-        first = roles.index("measured") if "measured" in roles else len(roles)
-        after = next((n for n, role in enumerate(roles[first:]) if role != "measured"), len(roles) - first)
-        return max(1, after)
-
 
 def shown(table: Table, *, fold: bool = False, keep: int = MAX_ROWS) -> Shown:
     """``table`` without empty columns, with names that all rows share said once, and at most ``keep`` rows."""

@@ -19,6 +19,7 @@ from stepscope.report import contents, screen_lines
 from stepscope.report.charts import Chart, Drawing, begin, records_of
 from stepscope.report.page.overview import answer, headline, key_figures, shown_findings, shown_verdict, worth_saying
 from stepscope.report.page.timeline import drawn, embedded, timeline
+from stepscope.report.render.files import as_html
 from stepscope.report.views import scaling
 from stepscope.results.evidence import Evidence
 from stepscope.store.writer import write_bytes
@@ -124,6 +125,7 @@ def page_text(
     already. merged: files beside the page, as of ``merged_files``. verdict: of a profiled job, which leads.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
     styles, scripts = _sources("page.css"), _sources("page.js", "timeline.js")
     environment = Environment(
@@ -133,6 +135,7 @@ def page_text(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["as_html"] = lambda *of: Markup(as_html(*of))
     environment.filters["capfirst"] = lambda text: text[:1].upper() + text[1:]
     data = timeline(evidence, diagnosis.findings, merged)
     return environment.get_template("page.html.j2").render(

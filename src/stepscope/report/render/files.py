@@ -1,4 +1,4 @@
-"""A table in file formats: CSV with raw values, Markdown, and LaTeX in the style of booktabs that no text can break."""
+"""A table in file formats: CSV with raw values, Markdown, HTML, and LaTeX in the style of booktabs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepscope.report.render.terminal import (
     said_once,
     worth_showing,
 )
-from stepscope.report.table import UNKNOWN, Row, Table, blocks
+from stepscope.report.table import UNKNOWN, Column, Row, Table, Value, blocks
 from stepscope.store.writer import csv_text
 
 
@@ -78,6 +78,42 @@ def plain_text(text: str) -> str:
     """``text`` as words of a Markdown page: one line, and nothing in it is markup, a link or HTML."""
     one_line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return "".join(f"\\{c}" if c in "\\`*[]<>#|!" else c for c in one_line)
+
+
+WIDE_TEXT = 28
+"""Characters from which on a cell of a page may be wrapped."""
+
+
+def as_html(table: Table, columns: Sequence[int], label: str) -> str:
+    """The element of a page, of these ``columns``. label: id of its heading. What is no name has its raw value beside it.
+
+    A failed row has its reason across the measured columns that stand together.
+    """
+    from markupsafe import escape
+
+    def written(value: Value, column: Column) -> str:
+        tag, scope = ("th", ' scope="row"') if column.role == "lead" else ("td", "")
+        wide, tone = " w" * (len(value.text) > WIDE_TEXT), f" {value.tone}" * (value.tone != "plain")
+        raw = "" if isinstance(value.raw, str | bool | None) else f' data-v="{value.raw}"'
+        return f'<{tag}{scope} class="{column.align[0]}{wide}{tone}"{raw}>{escape(value.text)}</{tag}>\n'
+
+    shown = [table.columns[i] for i in columns]
+    heads = "".join(f'<th scope="col" class="{column.align[0]}">{escape(column.title)}</th>' for column in shown)
+    measured = [at for at, column in enumerate(shown) if column.role == "measured"]
+    together = next((n for n, at in enumerate(measured) if at != measured[0] + n), len(measured))
+    reason = f'<td class="l bad failed" colspan="{together}">'
+    body = []
+    for row in table.rows:
+        cells = [written(row.values[i], column) for i, column in zip(columns, shown, strict=True)]
+        for place, at in enumerate(measured if row.failure else ()):
+            cells[at] = (
+                "" if 0 < place < together else f"{reason}{escape(row.failure)}</td>" if not place else "<td></td>"
+            )
+        body.append(f"    <tr>{''.join(cells)}</tr>\n")
+    return (
+        f'<table aria-labelledby="{escape(label)}">\n    <thead><tr>{heads}</tr></thead>\n'
+        f"    <tbody>\n{''.join(body)}    </tbody>\n  </table>"
+    )
 
 
 LATEX_WIDTH = 80

@@ -13,6 +13,7 @@ from stepscope.records.finding import Diagnosis
 from stepscope.report import contents
 from stepscope.report.page import build, merged_files, page_text, timeline
 from stepscope.report.page.overview import headline, key_figures, shown_findings
+from stepscope.report.render.files import as_html
 from stepscope.results.evidence import Evidence
 from stepscope.results.labels import failure_label
 from stepscope.stats import spans
@@ -27,10 +28,11 @@ def test_tables_leave_out_what_nobody_knows_and_say_what_failed() -> None:
     assert shown.throughout == "toy, data digits, strategy ddp"
     assert "group" not in keys
     assert [bool(row.failure) for row in shown.table.rows] == [False, False, False, False, True]
-    roles = [shown.table.columns[i].role for i in shown.columns]
-    first = roles.index("measured")  # the failed row's reason stands across all measured columns
-    assert roles[first : first + shown.measured] == ["measured"] * shown.measured
-    assert keys[first + shown.measured :] == ["run_id"]
+    measured = sum(shown.table.columns[i].role == "measured" for i in shown.columns)
+    html = as_html(shown.table, shown.columns, "table-runs")
+    assert keys[-1] == "run_id"  # stands behind them and keeps its value
+    assert f'colspan="{measured}">out of GPU memory' in html
+    assert html.count("<td") + html.count('<th scope="row"') == 5 * len(keys) - (measured - 1)
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
