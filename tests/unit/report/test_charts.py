@@ -46,10 +46,7 @@ UNIT = re.compile(
 
 def records() -> dict[str, object]:
     two, four = sweep(world_size=2, link_peak_bytes_per_s=5e9), sweep(world_size=4, alpha_us=900)
-    fits = [
-        comm_rows.fit(two, alpha_us=20, rate=3e9, wiggle=0.05),
-        comm_rows.fit(four, alpha_us=900, rate=2e9),
-    ]
+    fits = [comm_rows.fit(two, alpha_us=20, rate=3e9, wiggle=0.05), comm_rows.fit(four, alpha_us=900, rate=2e9)]
     hosts = ("a", "a", "b", "b")
     messages = pairs(4, slow_egress={1: 4.0}, noise=random.Random(0), rank_hosts=hosts)
     measured = {"rows": [*two, *four, *messages], "calibration": comm_rows.calibration(*fits)}
@@ -139,6 +136,7 @@ def test_axes_carry_units_and_a_title(key: str) -> None:
         assert labels
         assert all(UNIT.search(label) for label in labels), labels
         assert " ".join(spec["title"]["text"]) == datum.title
+        assert re.search(r"\d.*\.$", chart.caption(datum))
 
 
 @pytest.mark.parametrize("key", CHARTS)
@@ -165,16 +163,6 @@ def test_the_palette_is_the_pages_light_one() -> None:
     css = (Path(vega.__file__).parent / "templates" / "page.css").read_text()
     light = dict(re.findall(r"--([\w-]+): (#\w+)", css[: css.index("}")]))
     assert {name: light[name] for name in vega.PALETTE} == vega.PALETTE
-
-
-@pytest.mark.parametrize("key", CHARTS)
-def test_captions_say_what_is_seen(key: str) -> None:
-    chart, data = prepared(key)
-    for datum in data:
-        text = chart.caption(datum)
-        assert text.endswith(".")
-        assert len(text) > 80
-        assert re.search(r"\d", text)
 
 
 @pytest.mark.parametrize("key", CHARTS)
@@ -223,20 +211,6 @@ def test_importing_the_views_loads_nothing_that_draws() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_time_lines_hold_median_and_spread_in_ns() -> None:
-    _, (datum, *_) = prepared("comm_time")
-    assert [line.name for line in datum.lines] == ["2 ranks", "4 ranks"]
-    first = datum.lines[0].points[0]
-    source = sweep(world_size=2)[0]
-    assert (first.value, first.fast, first.slow) == (
-        source.time_ns_median,
-        source.time_ns_min,
-        source.time_ns_p90,
-    )
-    assert datum.lines[0].fitted[0][0] == SIZES[0]
-    assert datum.lines[0].fitted[-1][0] == SIZES[-1]
-
-
 def test_busbw_of_a_fast_call_is_high_and_the_fit_is_on_the_same_scale() -> None:
     _, (datum, *_) = prepared("comm_busbw")
     line, source = datum.lines[1], sweep(world_size=4, alpha_us=900)
@@ -265,10 +239,7 @@ def test_more_sweeps_than_colours_are_several_charts() -> None:
     rows = [r for n in range(2, 12) for r in sweep(world_size=n, sizes=SIZES[:3])]
     _, data = prepared("comm_time", {"rows": rows})
     assert [len(datum.lines) for datum in data] == [7, 3]
-    assert [datum.title for datum in data] == [
-        "all_reduce, cpu/gloo (1 of 2)",
-        "all_reduce, cpu/gloo (2 of 2)",
-    ]
+    assert [datum.title for datum in data] == ["all_reduce, cpu/gloo (1 of 2)", "all_reduce, cpu/gloo (2 of 2)"]
 
 
 def test_a_fit_of_other_settings_is_not_drawn() -> None:
@@ -292,12 +263,6 @@ def test_the_heat_map_marks_the_slow_row() -> None:
     assert "No pair is slow" in chart.caption(both)
     chart, (two,) = prepared("pairs", {"rows": pairs(2)})
     assert "Too few pairs" in chart.caption(two)
-
-
-def test_the_calibration_chart_says_where_the_line_fails() -> None:
-    chart, (bent, straight) = prepared("calibration")
-    assert "most at 1 KiB: it says 0.4" in chart.caption(bent)
-    assert "most at" not in chart.caption(straight)
 
 
 @pytest.mark.parametrize("shape", ["one size", "one call", "wide", "24 ranks", "barrier"])

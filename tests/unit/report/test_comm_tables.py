@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import io
-from csv import DictReader
-
 import pytest
 from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
+from tests.tables import texts as column
 
 from stepscope.core.units import format_decimal, format_size
 from stepscope.report.contents import comm_tables
-from stepscope.report.render import files, terminal
 from stepscope.report.table import microseconds
-from stepscope.report.views import comm, views
+from stepscope.report.views import comm
 from stepscope.report.views import links as pairs_view
 from stepscope.report.views.comm import average_busbw
-
-
-def column(table, key: str) -> list[str]:
-    (at,) = [i for i, c in enumerate(table.columns) if c.key == key]
-    return [r.values[at].text for r in table.rows]
-
-
-def test_every_table_of_collectives_is_registered_under_its_file() -> None:
-    for name in views():
-        if name.startswith("comm"):
-            assert views()[name].key == name
-
-
-def test_the_columns_people_know_come_first_and_in_their_order() -> None:
-    titles = [c.title.split()[0] for c in comm.comm_table(sweep()).columns if c.role != "group"]
-    assert titles[:9] == ["size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"]
 
 
 def test_figures_have_the_decimals_of_nccl_tests() -> None:
@@ -54,74 +35,6 @@ def test_unchecked_results_are_not_called_right() -> None:
         [collective(1024, 9.0, correct=None), collective(2048, 9.0), collective(4096, 9.0, correct=False)]
     )
     assert column(table, "correct") == ["N/A", "0", ">0"]
-
-
-def test_a_skipped_size_shows_its_size_and_reason() -> None:
-    text = terminal.render(
-        comm.comm_table(
-            [
-                *sweep(sizes=SIZES[:1]),
-                row(cell_id="x", status="skipped", asked_bytes=2**40, error="too large"),
-            ]
-        ),
-        width=160,
-    ).plain
-    (line,) = [line for line in text.splitlines() if str(2**40) in line]
-    assert line.endswith("skipped: too large")
-
-
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [
-        ("timeout", "timeout: why"),
-        ("unsupported", "unsupported: why"),
-        ("host_oom", "out of host memory: why"),
-    ],
-)
-def test_a_failed_sweep_shows_status_and_reason(status: str, said: str) -> None:
-    text = terminal.render(comm.comm_table([row(status=status, error="why")]), width=120).plain
-    assert "all sizes" in text
-    assert said in text
-
-
-def test_a_wrong_result_shows_no_figures() -> None:
-    table = comm.comm_table([collective(1024, 77.77, correct=False, status="error", error="element 3")])
-    text = terminal.render(table, width=160).plain
-    assert "wrong result: element 3" in text
-    assert "77.77" not in text
-
-
-def test_narrow_terminals_lose_the_extras_first() -> None:
-    def shown(width: int) -> str:
-        return terminal.render(comm.comm_table(sweep(link_peak_bytes_per_s=5e9)), width=width).plain.splitlines()[0]
-
-    assert all(
-        word in shown(200) for word in ("count", "algbw", "min", "p90", "p99", "max", "spread", "slowest", "link")
-    )
-    assert all(word in shown(80) for word in ("size", "time", "algbw", "busbw", "#wrong", "p99"))
-    assert not any(word in shown(80) for word in ("min", "p90", "max", "slowest"))
-    assert all(word in shown(50) for word in ("size", "time", "busbw", "#wrong"))
-    for width in (60, 80, 120, 160):
-        lines = terminal.render(comm.comm_table(sweep(link_peak_bytes_per_s=5e9)), width=width).plain.splitlines()
-        assert max(map(len, lines)) <= width
-
-
-def test_sweeps_stand_under_what_they_were_measured_with() -> None:
-    rows = [
-        *sweep(sizes=SIZES[:1], world_size=2),
-        *sweep("send_recv", sizes=SIZES[:1], world_size=4, hosts=2, pattern="ring", mode="async", in_flight=4),
-        *sweep(sizes=SIZES[1:2], world_size=2),
-        *sweep(sizes=SIZES[:1], world_size=2, env={"NCCL_ALGO": "Ring"}, network="1gbit:2", pacing="back_to_back"),
-    ]
-    text = terminal.render(comm.comm_table(rows), width=160).plain
-    heads = [line for line in text.splitlines() if " · " in line]
-    assert heads == [
-        "all_reduce · 2 ranks · cpu/gloo · out of place, blocking, barrier before each call · default · real network",
-        "send_recv ring · 4 ranks on 2 hosts · cpu/gloo · out of place, async, 4 in flight, barrier before each call · "
-        "default · real network",
-        "all_reduce · 2 ranks · cpu/gloo · out of place, blocking, back to back · NCCL_ALGO=Ring · emulated 1gbit:2",
-    ]
-    assert "time is that of all of them" in text
 
 
 def test_the_average_says_what_it_is_of() -> None:
@@ -180,15 +93,6 @@ def test_a_matrix_wider_than_eyes_is_left_out_and_said() -> None:
     assert table.notes == ("the matrix of 33 ranks is left out: more than 32 columns",)
 
 
-def test_pairs_that_failed_say_why() -> None:
-    rows = [
-        *pairs(4)[:3],
-        row(kind="pairs", cell_id="pairs", world_size=4, status="killed", error="rank 2 died"),
-    ]
-    text = terminal.render(pairs_view.pairs_table(rows), width=100).plain
-    assert "killed: rank 2 died" in text
-
-
 def test_the_fastest_settings_are_named_only_where_intervals_are_apart() -> None:
     ring, near = {"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}
     rows = [
@@ -213,10 +117,3 @@ def test_overlap_says_who_pays() -> None:
     assert column(comm.beside_table(rows), "verdict") == [
         "neither slows the other", "the collective pays", "the product pays", "both pay", "–",
     ]  # fmt: skip
-
-
-def test_raw_values_are_in_base_units() -> None:
-    (found,) = DictReader(io.StringIO(files.as_csv(comm.comm_table([collective(1024, 50.0)]))))
-    assert float(found["time_ns"]) == 50_000
-    assert float(found["algbw_bytes_per_s"]) == pytest.approx(1024 / 50e-6)
-    assert found["link_fraction"] == ""

@@ -47,10 +47,7 @@ def _xmma(tile: str) -> str:
             "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_nn>(cutlass::Params)",
             "cutlass_80_tensorop_s1688gemm_64x64_nn",
         ),
-        (
-            "void (anonymous namespace)::softmax_warp_forward<float, float, 1>(float*)",
-            "softmax_warp_forward<float, 1>",
-        ),
+        ("void (anonymous namespace)::softmax_warp_forward<float, float, 1>(float*)", "softmax_warp_forward<float, 1>"),
         ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD (Device -> Device)"),
         ("triton_poi_fused_add_relu_3", "triton_poi_fused_add_relu_3"),
         ("batched_transpose_16x32_half.kd", "batched_transpose_16x32_half"),
@@ -87,26 +84,11 @@ def test_eliding_keeps_both_ends() -> None:
 
 
 _TOKENS = st.sampled_from(
-    [
-        "void ",
-        "at::",
-        "f",
-        "kernel",
-        "<",
-        ">",
-        "(",
-        ")",
-        "{lambda(float)#1}",
-        ", ",
-        "::",
-        "4",
-        "operator()",
-        "->",
-        " ",
-        "_ZN",
-        "3abc",
-    ]
-)
+    (
+        "void ", "at::", "f", "kernel", "<", ">", "(", ")", "{lambda(float)#1}", ", ", "::", "4", "operator()", "->", " ",
+        "_ZN", "3abc",
+    )
+)  # fmt: skip
 
 
 @given(st.lists(st.lists(_TOKENS, max_size=14).map("".join), max_size=8), st.integers(20, 60))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.evidence import epochs, evidence, run
-from tests.training_records import failed, imported, scaled, study
+from tests.training_records import failed, imported, study
 
 from stepscope.core.errors import UsageError
 from stepscope.records.finding import Advice, Diagnosis, Finding, Quiet, Skipped
@@ -19,7 +19,7 @@ from stepscope.records.training import TargetTime
 from stepscope.report.files import comprehensive_csv, performance_report, tables, write_tables
 from stepscope.report.render import files
 from stepscope.report.render.terminal import ascii_text
-from stepscope.report.views import findings, runs, scaling
+from stepscope.report.views import runs, scaling
 from stepscope.results.evidence import Evidence
 
 NOTHING = Diagnosis(findings=(), skipped=(), quiet=())
@@ -73,29 +73,6 @@ def test_an_unknown_format_is_refused_before_writing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_known_is_still_a_report(tmp_path: Path) -> None:
-    (path,) = write_tables(Evidence(sources=()), NOTHING, tmp_path)
-    text = path.read_text()
-    assert "No rule found anything" in text
-    assert "Not recorded." in text
-
-
-def test_the_comprehensive_csv_holds_base_units_and_leaves_unknown_empty() -> None:
-    made = study_evidence()
-    rows = list(csv.DictReader(comprehensive_csv(made.runs, made.scaling, drop_epochs=1).splitlines()))
-    by_id = {row["run_id"]: row for row in rows}
-    assert len(rows) == len(made.runs)
-    assert float(by_id["ddp2"]["step_ns"]) == 12e6
-    assert float(by_id["ddp2"]["speedup"]) == pytest.approx(20 / 12)
-    assert by_id["exp021"]["step_ns"] == ""
-    assert by_id["exp021"]["dropped_epochs"] == "1"
-    assert float(by_id["exp021"]["epoch_ns"]) == pytest.approx(3.25e9)
-    assert float(by_id["exp021"]["best_accuracy"]) == pytest.approx(0.735)
-    assert by_id["lost4"]["status"] == "oom"
-    assert by_id["lost4"]["speedup"] == ""
-    assert "0.0" not in (by_id["lost4"]["step_ns"], by_id["lost4"]["samples_per_s"])
-
-
 def test_epoch_times_follow_what_is_dropped() -> None:
     one = imported()[:1]
     first = replace(one[0], epochs=(replace(one[0].epochs[0], duration_ns=90e9), *one[0].epochs[1:4]))
@@ -108,19 +85,6 @@ def test_epoch_times_follow_what_is_dropped() -> None:
     assert said[0] == "epoch: median over all epochs (--drop-epochs 0)."
     assert "the first epoch left out (--drop-epochs 1)" in said[1]
     assert "the first 2 epochs left out (--drop-epochs 2)" in said[2]
-
-
-def test_the_summary_names_failures_ratings_and_what_is_missing() -> None:
-    table = runs.build(study(), scaled(study()))
-    text = files.as_markdown(table)
-    assert "**out of GPU memory: rank 1**" in text
-    assert "baseline" in text
-    assert "1.67x" in text
-    open_run = run(
-        "exp021", ranks=None, missing={"world_size": "not in the configuration"}, epochs=epochs(seconds=[1.0])
-    )
-    noted = runs.build((open_run,), ())
-    assert noted.notes == ("exp021 on None ranks: unknown: world_size (not in the configuration)",)
 
 
 def test_scaling_states_targets_beside_the_epoch_speedup() -> None:
@@ -141,20 +105,6 @@ def test_scaling_states_targets_beside_the_epoch_speedup() -> None:
     assert "--drop-epochs 1" in text
     raw = table.rows[1].values[-1].raw
     assert raw is None
-
-
-def test_a_super_linear_speedup_is_not_rated() -> None:
-    made = evidence(*imported())
-    row = next(r for r in made.scaling if not r.is_baseline)
-    table = scaling.scaling_table((replace(row, rating=None, efficiency=1.4, targets=()),), made.runs)
-    assert "140.0% not rated" in files.as_markdown(table)
-
-
-def test_findings_are_a_table_with_advice_and_stake() -> None:
-    table = findings.findings_table((finding(), finding(stake_fraction=None, severity="info", advice=())))
-    assert [value.raw for value in table.rows[0].values][:3] == ["problem", "2 ranks are slower than 1", 0.31]
-    assert table.rows[1].values[2].raw is None
-    assert "stepscope bench --set" in files.as_markdown(table)
 
 
 def test_the_report_puts_findings_first_with_the_next_command_whole() -> None:
@@ -248,17 +198,6 @@ def test_the_tables_compile(tmp_path: Path, what: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
     assert "Overfull" not in done.stdout or what != "study", re.findall(r"Overfull.*", done.stdout)
-
-
-def test_pieces_of_evidence_are_told_apart_in_a_cell() -> None:
-    (row,) = findings.findings_table((finding(advice=(Advice(text="do this"), Advice(text="or that"))),)).rows
-    texts = [value.text for value in row.values]
-    assert "speed-up 0.46x on 4 ranks; 31% of the step is exposed communication" in texts
-    assert "do this; or that" in texts
-
-
-def test_epochs_are_mentioned_where_there_are_any() -> None:
-    assert "epoch" not in performance_report(evidence(), NOTHING).partition("Findings")[0]
 
 
 def test_a_run_with_fewer_epochs_than_are_dropped_keeps_them_all_and_that_is_said() -> None:

@@ -33,24 +33,19 @@ def test_a_host_that_sends_slowly_among_eight_is_named_by_its_row(host: int) -> 
     assert all(pair.explained and pair.confirmed for pair in found.pairs)
 
 
-def test_a_host_that_receives_slowly_is_named_by_its_column() -> None:
-    (end,) = verdict(pairs(8, slow_ingress={2: 2.0}, noise=random.Random(0))).ends
-    assert (end.ranks, end.direction, end.host) == ((2,), "ingress", None)
-
-
-def test_slow_both_ways_is_said_as_such() -> None:
-    (end,) = verdict(pairs(8, slow_ingress={2: 3.0}, slow_egress={2: 3.0}, noise=random.Random(0))).ends
-    assert (end.ranks, end.direction, end.slow, end.of) == ((2,), "both", 14, 14)
-
-
-def test_with_both_directions_at_once_only_the_host_is_known() -> None:
-    (end,) = verdict(pairs(8, slow_egress={4: 5.0}, noise=random.Random(3), bidirectional=True)).ends
-    assert (end.ranks, end.direction) == ((4,), "both")
-
-
-def test_the_worst_case_of_three_hosts_names_the_one() -> None:
-    (end,) = verdict(pairs(3, slow_egress={0: 4.0}, slow_ingress={0: 4.0}, noise=random.Random(1))).ends
-    assert end.ranks == (0,)
+@pytest.mark.parametrize(
+    ("ranks", "slow", "named", "seen"),
+    [
+        (8, {"slow_ingress": {2: 2.0}}, ((2,), "ingress"), (7, 7)),
+        (8, {"slow_ingress": {2: 3.0}, "slow_egress": {2: 3.0}}, ((2,), "both"), (14, 14)),
+        (8, {"slow_egress": {4: 5.0}, "bidirectional": True}, ((4,), "both"), (7, 7)),
+        (3, {"slow_egress": {0: 4.0}, "slow_ingress": {0: 4.0}}, ((0,), "both"), (4, 4)),
+    ],
+)
+def test_the_slow_rank_is_named_with_its_direction(ranks: int, slow: dict, named: tuple, seen: tuple) -> None:
+    (end,) = verdict(pairs(ranks, noise=random.Random(0), **slow)).ends
+    assert (end.ranks, end.direction) == named
+    assert (end.slow, end.of) == seen
 
 
 def test_two_slow_hosts_are_both_named() -> None:
@@ -127,16 +122,10 @@ def test_given_paths_say_what_is_alike() -> None:
     assert not verdict(pairs(8, slow_links=across, noise=random.Random(0)), paths=paths).pairs
 
 
-@pytest.mark.parametrize("ranks", [2])
-def test_two_ranks_have_nothing_to_compare_with(ranks: int) -> None:
-    found = verdict(pairs(ranks, slow_egress={0: 5.0}))
-    assert not found.pairs
-    assert "2 ranks have at most 2 similar pairs" in (found.unavailable or "")
-
-
-def test_pairs_without_results_are_said() -> None:
-    found = verdict([row(kind="pairs", status="timeout", error="rank 1")])
-    assert found.unavailable == "no pair gave a result"
+def test_two_ranks_or_pairs_without_results_cannot_be_judged() -> None:
+    for rows in (pairs(2, slow_egress={0: 5.0}), [row(kind="pairs", status="timeout", error="rank 1")]):
+        assert not verdict(rows).pairs
+        assert verdict(rows).unavailable
     assert slow_pairs([row()]) == ()
 
 

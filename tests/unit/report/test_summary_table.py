@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
+from tests.tables import at
 
 from stepscope.records.nouns import Measured
 from stepscope.records.training import Epoch
@@ -25,8 +25,7 @@ WIDTHS = (80, 100, 120, 160, 200)
 
 
 def _text(table: Table, key: str, row: int = 0) -> str:
-    index = [column.key for column in table.columns].index(key)
-    return table.rows[row].values[index].text
+    return at(table, key, row).text
 
 
 @pytest.fixture
@@ -43,13 +42,6 @@ def rows(fakes: Any) -> list[Any]:
         fakes.row("c", status="oom", error="rank 1 on node-b: CUDA out of memory, 2.0 GiB asked for",
                   strategy_options={"hook": "bf16"}),
     ]  # fmt: skip
-
-
-def test_every_time_has_its_interval_beside_it(rows: list[Any]) -> None:
-    table = build(rows)
-    assert _text(table, "epoch_ns") == "400 ms ±5%"
-    assert _text(table, "step_ns", 1) == "12.5 ms ±2%"
-    assert _text(table, "exposed_comm_ns", 1) == "2.50 ms ±4% (20%)"
 
 
 @pytest.mark.parametrize(
@@ -83,30 +75,6 @@ def test_the_unknown_is_a_dash_and_never_zero(fakes: Any) -> None:
             assert value.raw is None
 
 
-def test_one_rank_without_communication_says_none(rows: list[Any]) -> None:
-    table = build(rows)
-    assert _text(table, "exposed_comm_ns") == "none"
-    assert _text(table, "comm_bytes") == "none"
-    assert _text(runs.build(rows, show=PAPER), "exposed_fraction") == "none"
-    assert _text(runs.build(rows, show=PAPER), "exposed_fraction", 1) == "20%"
-
-
-def test_only_options_that_are_not_the_default_are_named(fakes: Any) -> None:
-    options = {"bucket_cap_mb": 1.0, "static_graph": True, "gradient_as_bucket_view": False, "hook": "none"}
-    row = fakes.row("a", strategy_options=options)
-    assert _text(build([row]), "strategy") == "ddp bucket_cap_mb=1 static_graph"
-
-
-def test_a_strategy_that_is_not_installed_here_keeps_all_its_options(fakes: Any) -> None:
-    row = fakes.row("a", strategy="theirs", strategy_options={"depth": 3, "fast": False})
-    assert _text(build([row]), "strategy") == "theirs depth=3 fast=off"
-
-
-def test_a_model_that_is_not_installed_here_is_named_by_its_options(fakes: Any) -> None:
-    row = fakes.row("a", workload="theirs", model={"width": 8})
-    assert _text(build([row]), "model") == "theirs width=8"
-
-
 def test_rows_of_a_model_stay_together_in_the_order_of_first_appearance(fakes: Any) -> None:
     rows = [
         fakes.row("a", model={"size": "small"}),
@@ -118,82 +86,10 @@ def test_rows_of_a_model_stay_together_in_the_order_of_first_appearance(fakes: A
     assert _text(table, "num_parameters", 1) == "1.34M parameters"  # known from the other row of that model
 
 
-def test_a_failed_cell_is_named_with_status_and_reason(rows: list[Any]) -> None:
-    assert build(rows).rows[2].failure == ("out of GPU memory: rank 1 on node-b: CUDA out of memory, 2.0 GiB asked for")
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_line_is_wider_than_the_terminal(rows: list[Any], width: int) -> None:
-    lines = terminal.render(build(rows), width=width).plain.splitlines()
-    assert max(cell_len(line) for line in lines) <= width
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_whatever_the_width_every_cell_keeps_its_mode_ranks_epoch_and_reason(rows: list[Any], width: int) -> None:
-    text = terminal.render(build(rows), width=width, footnotes=False).plain
-    flat = " ".join(text.split())
-    for word in ("single", "ddp", "hook=bf16", "400 ms", "out of GPU memory", "1.60x"):
-        assert word in flat
-
-
-def test_columns_left_out_and_columns_stated_once_are_named(rows: list[Any]) -> None:
-    narrow = " ".join(terminal.render(build(rows), width=80).plain.split())
-    assert "all rows: precision fp32, accum 1, global batch 64" in narrow
-    assert "no room at this width: bytes/step, peak memory" in narrow
-    wide = terminal.render(build(rows), width=250).plain
-    assert "all rows:" not in wide
-    assert "no room" not in wide
-
-
-def test_columns_that_no_row_knows_are_left_out_silently(rows: list[Any]) -> None:
-    assert "accuracy" not in terminal.render(build(rows), width=250, footnotes=False).plain
-
-
 def test_a_rating_is_coloured_and_the_colour_is_not_the_only_sign(rows: list[Any]) -> None:
     text = terminal.render(build(rows), width=250)
     assert "80.0% fair" in text.plain
     assert any(span.style == "yellow" for span in text.spans)
-
-
-def test_the_same_note_on_several_rows_is_one_line(fakes: Any) -> None:
-    rows = [
-        fakes.row("a", notes=("same",)),
-        fakes.row("b", strategy="naive", notes=("same",)),
-        fakes.row("c", strategy="interleaved", notes=("other",)),
-    ]
-    assert build(rows).notes == ("ddp on 2 ranks, naive on 2 ranks: same", "interleaved on 2 ranks: other")
-    assert build(rows[:2]).notes == ("all: same",)
-
-
-def test_a_note_names_the_group_where_several_runs_are_called_alike(fakes: Any) -> None:
-    rows = [
-        fakes.row("a", notes=("shaky",)),
-        fakes.row("b", precision="amp_bf16"),
-        fakes.row("c", model={"size": "tiny"}),
-    ]
-    assert build(rows).notes == ("ddp on 2 ranks (mlp small on synthetic, fp32): shaky",)
-
-
-def test_rows_of_one_comparison_with_other_thread_counts_say_so_and_why_it_matters(fakes: Any) -> None:
-    base = {"speedup": 1.0, "baseline_cell_id": "one"}
-    one = fakes.timed_row("one", 20e6, strategy="single", world_size=1, threads_per_rank=4, **base)
-    two = fakes.timed_row("two", 10e6, threads_per_rank=2, **base)
-    said = " ".join(build([one, two]).footnotes)
-    assert "threads per rank: 4 on 1 rank, 2 on 2 ranks; the 1-rank baseline computes with cores" in said
-    same = fakes.timed_row("two", 10e6, threads_per_rank=4, **base)
-    assert "threads per rank" not in " ".join(build([one, same]).footnotes)
-    unknown = fakes.timed_row("two", 10e6, **base)
-    assert "threads per rank" not in " ".join(build([one, unknown]).footnotes)
-
-
-def test_footnotes_speak_only_of_what_the_table_shows(fakes: Any, rows: list[Any]) -> None:
-    text = " ".join(build(rows).footnotes)
-    for phrase in ("strong scaling: same global batch", "epoch est.", "loopback", "no accuracy"):
-        assert phrase in text
-    assert "weak" not in text
-    gpu = build([fakes.timed_row("a", 1e7, device="cuda", backend="nccl", test_accuracy=0.9)])
-    assert "loopback" not in " ".join(gpu.footnotes)
-    assert "speed-up" not in " ".join(gpu.footnotes)
 
 
 def test_markdown_keeps_one_column_count_and_escapes_what_would_end_a_cell(fakes: Any) -> None:
@@ -236,10 +132,3 @@ def test_one_accuracy_is_shown_the_best_of_any_epoch(fakes: Any) -> None:
     run = replace(fakes.timed_row("a", 1e7, test_accuracy=0.7), epochs=EPOCHS)
     for show in (CELLS, PAPER, PAGE):
         assert _text(runs.build([run], show=show), "best_accuracy") == "0.8000"
-
-
-def test_ranks_over_a_network_are_not_said_to_talk_over_loopback(fakes: Any) -> None:
-    run = fakes.timed_row("a", 1e7)
-    assert "loopback" in " ".join(build([run]).footnotes)
-    shaped = replace(run, settings={"network": "1gbit"})
-    assert "loopback" not in " ".join(build([shaped]).footnotes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.tables import raws as column
 
 from stepscope.predict.overlap import Transport
 from stepscope.predict.run_buckets import advised
@@ -10,8 +11,6 @@ from stepscope.predict.timeline import best_bucket, step_timeline
 from stepscope.records.nouns import Measured
 from stepscope.records.plan import CommOp, ModelFacts, ParameterFact, Setting
 from stepscope.records.prediction import BackwardProfile, BucketChoice, ReadyGradient, Timeline
-from stepscope.report.render import terminal
-from stepscope.report.table import Table
 from stepscope.report.views import buckets
 
 MS = 1_000_000
@@ -49,11 +48,6 @@ def choice() -> BucketChoice:
     )
 
 
-def column(table: Table, key: str) -> list[object]:
-    place = [c.key for c in table.columns].index(key)
-    return [row.values[place].raw for row in table.rows]
-
-
 def test_every_bucket_has_a_row_with_its_times() -> None:
     table = buckets.timeline_table(two_buckets())
     assert column(table, "size") == [2**20, 2**20]
@@ -65,27 +59,6 @@ def test_every_bucket_has_a_row_with_its_times() -> None:
     assert column(table, "exposed") == [0, 20 * MS]
     assert "step 100 ms = 20.0 ms before + backward 40.0 ms + exposed 20.0 ms + 20.0 ms after" in table.footnotes[0]
     assert "50% of 40.0 ms hidden" in table.footnotes[0]
-
-
-def test_many_members_are_named_by_the_first_and_the_last() -> None:
-    line = step_timeline(profile(), [op(*NAMES)], lambda _, __: 1.0, transport=Transport(lanes=1))
-    table = buckets.timeline_table(line)
-    place = [c.key for c in table.columns].index("members")
-    assert table.rows[0].values[place].text == "a .. d"
-    assert table.rows[0].values[place].raw == "a b c d"
-
-
-def test_a_backward_pass_that_communication_slows_says_by_how_much() -> None:
-    slow = Transport(lanes=1, compute_slowdown=1.5)
-    line = step_timeline(profile(), [op("a")], lambda _, __: 30.0 * MS, transport=slow)
-    assert "backward 50.0 ms (+10.0 ms beside communication)" in buckets.timeline_table(line).footnotes[0]
-
-
-def test_a_step_without_communication_says_so() -> None:
-    line = step_timeline(profile(), [], lambda _, __: 1.0, transport=Transport(lanes=1))
-    table = buckets.timeline_table(line)
-    assert table.rows == ()
-    assert table.notes == ("no communication in this step",)
 
 
 def test_the_picture_draws_computation_above_and_buckets_below_to_scale() -> None:
@@ -160,12 +133,6 @@ def test_of_two_sizes_that_make_the_same_buckets_the_faster_run_is_shown() -> No
     measured = steps({f"{alike[0]:g}": 80e6, f"{alike[1]:g}": 70e6})
     shown = column(buckets.bucket_choice_table(made, measured, advised(made, measured)), "measured")
     assert shown[row] == advised(made, measured).step.value == 70e6
-
-
-def test_tables_fit_a_terminal() -> None:
-    for table in (buckets.timeline_table(two_buckets()), buckets.bucket_choice_table(choice(), steps({"1": 70e6}))):
-        text = terminal.render(table, width=100).plain
-        assert max(len(line) for line in text.splitlines()[:6]) <= 100
 
 
 def test_what_was_measured_wins_over_the_model_and_its_error_is_told() -> None:

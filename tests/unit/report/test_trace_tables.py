@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import csv as csv_module
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from tests.tables import at as _cell
+from tests.tables import raws as _column
 from tests.trace_builder import Job, build, write_job
 
 from stepscope.core.words import ranges
@@ -29,9 +29,9 @@ from stepscope.records.trace_work import (
     StepMemory,
 )
 from stepscope.report import trace_sections
-from stepscope.report.render import files, terminal
+from stepscope.report.render import terminal
 from stepscope.report.shared.traces import MANY, NOTHING, PARTIAL, most
-from stepscope.report.table import Column, Table, Value
+from stepscope.report.table import Column, Table
 from stepscope.report.views.trace_budget import overlap_efficiency
 from stepscope.traces.job import analyse_job
 from stepscope.traces.load import Wanted
@@ -47,14 +47,6 @@ LATE = 6
 
 def _table(section: str, summary: TraceSummary) -> Table:
     return trace_sections.table(summary, section)
-
-
-def _cell(table: Table, key: str, row: int = 0) -> Value:
-    return table.rows[row].values[[c.key for c in table.columns].index(key)]
-
-
-def _column(table: Table, key: str) -> list[Any]:
-    return [_cell(table, key, row).raw for row in range(len(table.rows))]
 
 
 def _analysed(folder: Path, **plan: Any) -> tuple[Job, TraceSummary]:
@@ -110,15 +102,6 @@ def _parts(*, compute: int, comm: int, overlap: int) -> Parts:
 # All sections
 
 
-def test_sections_stand_in_the_order_of_a_report() -> None:
-    assert tuple(trace_sections.SECTIONS) == (
-        "budget", "overlap", "steps", "phases", "idle", "collectives", "groups", "stragglers", "buckets", "units",
-        "layers", "operators", "kernels", "launches", "copies", "annotations", "modules", "sequences", "memory",
-        "utilisation", "path", "conformance",
-    )  # fmt: skip
-    assert trace_sections.chosen(["all"]) == tuple(trace_sections.SECTIONS)
-
-
 @pytest.mark.parametrize("section", MINE)
 def test_a_section_has_rows_or_says_why_not(section: str, job: Any, alone: TraceSummary) -> None:
     for summary in (job[1], alone, _summary(_pass(0), _pass(1)), _summary(_pass(0, partial=True))):
@@ -126,23 +109,8 @@ def test_a_section_has_rows_or_says_why_not(section: str, job: Any, alone: Trace
         assert table.key == section
         assert table.rows or table.footnotes or table.notes
         assert {len(row.values) for row in table.rows} <= {len(table.columns)}
-
-
-@pytest.mark.parametrize("section", MINE)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_line_is_wider_than_the_terminal(section: str, width: int, job: Any, alone: TraceSummary) -> None:
-    for summary in (job[1], alone):
-        text = terminal.render(_table(section, summary), width=width)
-        assert max(cell_len(line) for line in text.plain.splitlines()) <= width
-
-
-@pytest.mark.parametrize("section", MINE)
-def test_csv_has_every_row_and_markdown_every_title(section: str, job: Any) -> None:
-    table = _table(section, job[1])
-    lines = list(csv_module.reader(io.StringIO(files.as_csv(table))))
-    assert len(lines) == 1 + len(table.rows)
-    if table.rows:
-        assert table.columns[0].title in files.as_markdown(table)
+        for width in WIDTHS:
+            assert max(map(cell_len, terminal.render(table, width=width).plain.splitlines())) <= width
 
 
 def test_a_table_without_rows_is_shown_as_its_notes() -> None:
@@ -184,10 +152,7 @@ def test_sets_of_ranks_are_named_by_their_ends() -> None:
 def test_the_rank_with_most_is_named_where_it_stands_out(values: dict[int, float], text: str, raw: int) -> None:
     value = most(values, [0, 1, 2, 3])
     assert (value.text, value.raw) == (text, raw)
-
-
-def test_one_rank_is_compared_with_nobody() -> None:
-    assert most({0: 10}, [0]).raw is None
+    assert most({0: 10}, [0]).raw is None, "one rank is compared with nobody"
 
 
 # Overlap
@@ -314,20 +279,6 @@ def test_a_straggler_is_shown_with_its_certainty_cause_and_worth(job: Any) -> No
     assert f"rank {LATE} least" in " ".join(table.footnotes)
 
 
-def test_without_a_straggler_the_reports_own_words_are_shown_and_no_warning(tmp_path: Path) -> None:
-    _, summary = _analysed(tmp_path, world=4, steps=3)
-    table = _table("stragglers", summary)
-    assert table.rows == ()
-    assert summary.stragglers is not None
-    assert table.footnotes[0] == summary.stragglers.text
-    assert table.notes == ()
-    assert terminal.render(table, width=100).plain.startswith("no straggler over")
-
-
-def test_one_ranks_trace_asks_for_the_others(alone: TraceSummary) -> None:
-    assert "traces of all ranks" in _table("stragglers", alone).notes[-1]
-
-
 # Buckets
 
 
@@ -392,9 +343,7 @@ def _operators(rank: int, *rows: OperatorRow, unlinked: int = 0) -> RankPass:
 def test_operators_of_several_ranks_are_medians_and_name_the_rank_with_most() -> None:
     ranks = [
         _operators(
-            r,
-            _operator(r, "aten::mm", device=t, host=10, flop=1000),
-            _operator(r, "aten::add", device=5, host=9),
+            r, _operator(r, "aten::mm", device=t, host=10, flop=1000), _operator(r, "aten::add", device=5, host=9)
         )
         for r, t in enumerate((100, 100, 300))
     ]
@@ -410,11 +359,6 @@ def test_merged_operators_keep_the_order_that_was_asked_for() -> None:
     rows = lambda r: (_operator(r, "b", device=1, host=90), _operator(r, "a", device=50, host=10))  # noqa: E731
     table = _table("operators", _summary(*(_operators(r, *rows(r)) for r in (0, 1))))
     assert _column(table, "operator") == ["b", "a"]
-
-
-def test_device_work_that_belongs_to_no_operator_is_noted() -> None:
-    table = _table("operators", _summary(_operators(0, _operator(0, "aten::mm", device=60, host=1), unlinked=40)))
-    assert any("(40%) of device work has no launch" in note for note in table.notes)
 
 
 def test_a_cpu_trace_has_no_columns_of_device_time() -> None:
@@ -486,14 +430,6 @@ def test_the_rate_of_copies_is_bytes_over_time_and_no_mean_of_rates() -> None:
     assert _cell(_table("copies", _summary(*ranks)), "rate").raw == pytest.approx(1000 / 101)
 
 
-def test_copies_of_pageable_memory_get_advice() -> None:
-    row = _copy(0, size=None, rate=None, memory="pageable")
-    each = _pass(0, budget=_some_budget(), copies=CopyTable(rank=0, rows=(row,), busy_ns=10, exposed_ns=10))
-    table = _table("copies", _summary(each))
-    assert _cell(table, "rate").raw is None
-    assert any("pin_memory" in note for note in table.notes)
-
-
 # Sequences
 
 
@@ -537,12 +473,6 @@ def test_memory_shows_the_peak_with_what_was_going_on_then(alone: TraceSummary) 
     assert _cell(table, "during").text == "step 11, backward, aten::mm"
     assert _cell(table, "end").text == "+1.00 MiB"
     assert _cell(table, "reserved", 1).raw is None
-
-
-def test_recorded_memory_events_give_a_row_per_rank_and_step(job: Any) -> None:
-    table = _table("memory", job[1])
-    assert len(table.rows) >= 8
-    assert all(value > 0 for value in _column(table, "peak"))
 
 
 def _used(rank: int, **fields: Any) -> Utilisation:
@@ -606,24 +536,10 @@ def test_several_ranks_paths_stand_below_the_path_across_them() -> None:
     ranks = [_pass(r, path=_path(r, compute_ns=60, host_operator_ns=40)) for r in (0, 1)]
     table = _table("path", _summary(*ranks, path=across))
     assert _column(table, "path") == ["all", "on 0", "on 1", 0, 1]
-    parts = (
-        "compute",
-        "communication",
-        "memory",
-        "host_operator",
-        "host_runtime",
-        "host_other",
-        "launch_latency",
-    )
+    parts = ("compute", "communication", "memory", "host_operator", "host_runtime", "host_other", "launch_latency")
     assert sum(_cell(table, part).raw for part in (*parts, "device_gap")) == 100
     assert _cell(table, "communication").raw == 20
     assert any("without a match" in text for text in table.footnotes)
-
-
-def test_a_path_across_ranks_that_cannot_be_followed_is_noted() -> None:
-    ranks = [_pass(r, path=_path(r, compute_ns=1)) for r in (0, 1)]
-    table = _table("path", _summary(*ranks, path_unavailable="matches contradict each other"))
-    assert "no path across ranks: matches contradict each other" in table.notes
 
 
 def _check(rank: int, **fields: Any) -> ConformanceCheck:
@@ -656,16 +572,4 @@ def test_real_traces_read_well_at_common_widths(name: str) -> None:
         table = _table(section, summary)
         assert table.rows or table.footnotes or table.notes
         for width in WIDTHS:
-            lines = terminal.render(table, width=width).plain.splitlines()
-            assert max(cell_len(line) for line in lines) <= width, (section, width)
-
-
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared traces are not here")
-def test_dlrms_straggler_is_rank_7() -> None:
-    summary = analyse_job([SHARED / "dlrm-v100-8rank"], wanted=Wanted(sections=frozenset({"stragglers"})))
-    table = _table("stragglers", summary)
-    assert _column(table, "rank") == [7]
-    assert _cell(table, "times_last").text == "5 of 8"
-    assert _cell(table, "share_of_skew").text == "82%"
-    assert _cell(table, "confidence").text == "p = 0.0098"
+            assert max(map(cell_len, terminal.render(table, width=width).plain.splitlines())) <= width, section

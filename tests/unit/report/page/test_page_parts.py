@@ -12,10 +12,9 @@ from tests.evidence import run
 from stepscope.records.finding import Diagnosis
 from stepscope.report import contents
 from stepscope.report.page import build, merged_files, page_text, timeline
-from stepscope.report.page.overview import headline, key_figures, shown_findings
+from stepscope.report.page.overview import key_figures, shown_findings
 from stepscope.report.render.files import as_html
 from stepscope.results.evidence import Evidence
-from stepscope.results.labels import failure_label
 from stepscope.stats import spans
 from stepscope.traces.waits import unpack
 
@@ -49,13 +48,6 @@ def test_key_figures_are_the_extremes() -> None:
     assert found["best speed-up on 8 ranks"].value == "5.28x"
     assert found["peak memory of a rank"].value == "200 MiB"
     assert key_figures(Evidence(sources=()), Diagnosis(findings=(), skipped=(), quiet=())) == ()
-
-
-def test_headline_counts_what_was_found() -> None:
-    said = headline(pages.evidence(), pages.diagnosis())
-    assert "5 runs, 1 traced job, 9 collective measurements: 1 problem and 1 warning" in said
-    nothing = Diagnosis(findings=(), skipped=(), quiet=())
-    assert headline(Evidence(sources=()), nothing).startswith("nothing measured: nothing was checked")
 
 
 def test_stakes_are_never_wider_than_the_bar() -> None:
@@ -132,17 +124,6 @@ def test_configurations_are_the_resolved_matrix_as_yaml() -> None:
     ((name, commands, matrix),) = build.configurations(pages.evidence())
     assert (name, commands) == ("hand-made", "stepscope bench base.yaml")
     assert "world_size:\n  - 1\n  - 2\n  - 4" in matrix
-
-
-def test_notes_are_said_once() -> None:
-    given = pages.evidence(notes=("torn", "torn", "other"))
-    assert build.notes(given) == ("torn", "other")
-
-
-def test_a_failed_run_is_told_without_its_path() -> None:
-    path = "results/a-long-way-down/metrics.csv"
-    lost = run("lost", source=path, status="interrupted", error=f"{path}: no finished epoch")
-    assert failure_label(lost) == "interrupted: no finished epoch"
 
 
 def test_the_job_of_the_first_finding_is_drawn_first_and_its_place_is_where_the_rank_is_late(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from stepscope.diagnose.verdict import Judged, judge
 from stepscope.records.finding import Diagnosis, Skipped
 from stepscope.report.files import performance_report
 from stepscope.report.page import page_text
-from stepscope.report.page.overview import findings_title, shown_verdict, worth_saying
+from stepscope.report.page.overview import shown_verdict, worth_saying
 from stepscope.results.evidence import NEEDS, Evidence
 from stepscope.results.open import load_evidence
 
@@ -71,22 +70,7 @@ def test_what_a_folder_does_not_hold_is_no_section(tmp_path: Path) -> None:
     assert headings == ["Verdict", "Parts of a timed step", "Machine", "Sources and notes"]
 
 
-def test_findings_say_once_of_how_many_steps_they_are(tmp_path: Path) -> None:
-    _, found = judged(planted(tmp_path / "run"))
-    assert findings_title(None) == findings_title(found.verdict) == "Findings"
-    assert findings_title(replace(found.verdict, steps_profiled=8)) == "Findings in 8 profiled steps"
-
-
 def test_rules_of_other_evidence_are_not_counted_as_unable_to_look() -> None:
     own = Skipped(rule="launch-bound", reason="a CPU job launches no kernels")
     other = Skipped(rule="low-mfu", reason=NEEDS["comm"][0], command=NEEDS["comm"][1])
     assert worth_saying(Diagnosis(findings=(), skipped=(own, other), quiet=())) == (own,)
-
-
-def test_the_text_begins_with_the_verdict(tmp_path: Path) -> None:
-    evidence, found = judged(planted(tmp_path / "run"))
-    text = performance_report(evidence, found.diagnosis, verdict=found.verdict)
-    assert text.startswith("Performance report\n")
-    assert text.index(found.verdict.headline[:30]) < text.index("Parts of a timed step") < text.index("Machine")
-    assert "node0: 2 ranks, 1 intra-op thread each, 2 cores usable" in text
-    assert text.isascii()
