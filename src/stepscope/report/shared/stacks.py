@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import listed
 from stepscope.report.names import lines
-from stepscope.report.shared.runs import DatasetPart
 from stepscope.report.vega import (
     COLORS,
     COLUMN,
@@ -27,6 +26,9 @@ from stepscope.report.vega import (
     whiskers,
     words,
 )
+
+if TYPE_CHECKING:
+    from stepscope.report.shared.runs import DatasetPart
 
 MAX_ROWS = 20
 NAME_CHARS = 24
