@@ -47,18 +47,13 @@ def performance_report(
     sections = [
         _title(evidence),
         "" if verdict is None else _verdict(verdict),
-        *(f"{_heading(table.title)}\n{render_ascii(table)}" for table in step_tables(evidence)),
+        *map(_table, step_tables(evidence)),
         _findings(diagnosis.findings, findings_title(verdict)) if verdict is None or diagnosis.findings else "",
         _scaling(evidence, drop_epochs),
         _runs(evidence, drop_epochs),
-        *(
-            f"{_heading(table.title)}\n{render_ascii(table)}"
-            for table in (
-                *experiment_tables(evidence),
-                *run_tables(evidence, drop_epochs=drop_epochs),
-                *machine_tables(evidence),
-            )
-        ),
+        *map(_table, experiment_tables(evidence)),
+        *map(_table, run_tables(evidence, drop_epochs=drop_epochs)),
+        *map(_table, machine_tables(evidence)),
         _skipped(_worth_saying(evidence, diagnosis)),
         _quiet(diagnosis),
         _machine(evidence),
@@ -69,6 +64,14 @@ def performance_report(
 
 def _heading(text: str, mark: str = "-") -> str:
     return f"{text}\n{mark * len(text)}\n"
+
+
+def _table(table: Table) -> str:
+    return f"{_heading(table.title)}\n{render_ascii(table)}"
+
+
+def _items(texts: Iterable[str]) -> list[str]:
+    return [paragraph(text, indent="  ", first="- ") for text in texts]
 
 
 def _title(evidence: Evidence) -> str:
@@ -173,7 +176,7 @@ def _quiet(diagnosis: Diagnosis) -> str:
     if not diagnosis.quiet:
         return ""
     lines = [_heading("Looked at, nothing found")]
-    lines += [paragraph(f"{each.rule}: {each.looked_at}", indent="  ", first="- ") for each in diagnosis.quiet]
+    lines += _items(f"{each.rule}: {each.looked_at}" for each in diagnosis.quiet)
     return "\n".join([*lines, ""])
 
 
@@ -182,26 +185,24 @@ def _machine(evidence: Evidence) -> str:
     ranks = [cell.result.summaries[0] for cell in evidence.cells if cell.result.summaries]
     lines = [_heading("Machine")]
     if evidence.environment is not None or ranks:
-        lines += [
-            paragraph(line, indent="  ", first="- ") for line in environment_lines(evidence.environment, rows, ranks)
-        ]
+        lines += _items(environment_lines(evidence.environment, rows, ranks))
     elif not evidence.hardware and not evidence.profiled and not any(run.hardware for run in evidence.runs):
         lines.append("Not recorded.")
     for each in evidence.profiled:
-        lines += [paragraph(line, indent="  ", first="- ") for line in profiled_machine(each)]
+        lines += _items(profiled_machine(each))
     names = dict.fromkeys((*evidence.hardware, *(run.hardware for run in evidence.runs if run.hardware)))
     if evidence.environment is None:
-        lines += [paragraph(f"ran on {name}", indent="  ", first="- ") for name in names]
+        lines += _items(f"ran on {name}" for name in names)
     return "\n".join([*lines, ""])
 
 
 def _sources(evidence: Evidence) -> str:
     lines = [_heading("Sources and notes")]
-    for source in evidence.sources:
-        what = source.kind if source.format is None else f"{source.kind}, read as {source.format}"
-        lines.append(paragraph(f"{source.path} ({what})", indent="  ", first="- "))
-    said = [*(f"{state}: {text}" for state, text in screen_lines.files_found(evidence)), *evidence.said]
-    lines += [paragraph(note, indent="  ", first="- ") for note in said]
+    lines += _items(
+        f"{each.path} ({each.kind}{f', read as {each.format}' * (each.format is not None)})"
+        for each in evidence.sources
+    )
+    lines += _items([*(f"{state}: {text}" for state, text in screen_lines.files_found(evidence)), *evidence.said])
     for record in evidence.records:
         lines += [f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv]
     return "\n".join([*lines, ""])

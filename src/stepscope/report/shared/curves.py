@@ -11,26 +11,10 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.training import Epoch, TrainingRun
+from stepscope.report import vega
 from stepscope.report.names import shortened
 from stepscope.report.shared.runs import by_dataset
-from stepscope.report.vega import (
-    COLUMN,
-    DASHES,
-    MAX_LINES,
-    RULE,
-    Spec,
-    apart,
-    by_series,
-    chart,
-    figure_said,
-    known,
-    layer,
-    number_axis,
-    shape_by_series,
-    sig,
-    whiskers,
-    whole_axis,
-)
+from stepscope.report.vega import Spec
 from stepscope.results.diary import JobSteps
 
 
@@ -118,13 +102,13 @@ def epoch_curves(
     leaves out.
     """
     charts = []
-    for part in by_dataset([run for run in runs if sum(known(get(e)) for e in run.epochs) > 1], MAX_LINES):
+    for part in by_dataset([run for run in runs if sum(vega.known(get(e)) for e in run.epochs) > 1], vega.MAX_LINES):
         if len(part.runs) < 2:
             continue
         curves = tuple(
             RunCurve(
                 name=name,
-                points=tuple(CurvePoint(x=e.number, y=y) for e in run.epochs if known(y := get(e))),
+                points=tuple(CurvePoint(x=e.number, y=y) for e in run.epochs if vega.known(y := get(e))),
                 typical=typical(run),
             )
             for run, name in part.named
@@ -145,59 +129,67 @@ def curves_chart(data: RunCurves, *, over: bool = False, zero: bool = False) -> 
     data = replace(data, curves=alike_as_one(data.curves))
     xs = [p.x for curve in data.curves for p in curve.points]
     top = max(p.y for curve in data.curves for p in curve.points) * data.scale * 1.08 if zero else None
-    y = number_axis("y", data.y_axis, low=0.0 if zero else None, top=top)
+    y = vega.number_axis("y", data.y_axis, low=0.0 if zero else None, top=top)
     layers = curve_layers(data, over=over)
     if data.dropped:
         first = min(xs)
-        shade = {"x": sig(first - 0.5), "end": sig(first + data.dropped - 0.5)}
-        band = layer("rect", [shade], {"x2": {"field": "end"}, "y": {"value": 0}, "y2": {"value": "height"}})
-        band["mark"] |= {"color": RULE, "opacity": 0.4, "clip": True}
+        shade = {"x": vega.sig(first - 0.5), "end": vega.sig(first + data.dropped - 0.5)}
+        band = vega.layer("rect", [shade], {"x2": {"field": "end"}, "y": {"value": 0}, "y2": {"value": "height"}})
+        band["mark"] |= {"color": vega.RULE, "opacity": 0.4, "clip": True}
         layers.insert(0, band)
     if data.marked is not None:
-        rule = layer(
-            "rule", [{"x": sig(data.marked)}], {"y": {"value": 0}, "y2": {"value": "height"}}, strokeDash=[3, 2]
+        rule = vega.layer(
+            "rule", [{"x": vega.sig(data.marked)}], {"y": {"value": 0}, "y2": {"value": "height"}}, strokeDash=[3, 2]
         )
         layers.insert(0, rule)
-    return chart(data.title, *layers, width=COLUMN, height=CURVES_HEIGHT, x=whole_axis("x", data.x_axis, xs), y=y)
+    return vega.chart(
+        data.title, *layers, width=vega.COLUMN, height=CURVES_HEIGHT, x=vega.whole_axis("x", data.x_axis, xs), y=y
+    )
 
 
 def curve_layers(
     data: RunCurves, *, over: bool = False, of: Callable[[RunCurve, CurvePoint], str] | None = None
 ) -> list[Spec]:
     """Lines, points and intervals of ``data``. of: what a point tells."""
-    called = apart([shortened(curve.name, 60) for curve in data.curves])
+    called = vega.apart([shortened(curve.name, 60) for curve in data.curves])
     most = max(len(curve.points) for curve in data.curves)
     every = max(1, most // 8) if over else 1
     rows, ranged = [], []
     for number, (curve, name) in enumerate(zip(data.curves, called, strict=True)):
         for at, p in enumerate(curve.points):
             said = (
-                of(curve, p) if of else f"{name}, {data.x_axis} {p.x:g}: {figure_said(p.y * data.scale, data.y_axis)}"
+                of(curve, p)
+                if of
+                else f"{name}, {data.x_axis} {p.x:g}: {vega.figure_said(p.y * data.scale, data.y_axis)}"
             )
             shown = (at - number * every // max(1, len(called))) % every == 0 or len(curve.points) == 1
-            rows.append({"x": sig(p.x), "y": sig(p.y * data.scale), "series": name, "said": said, "shown": shown})
+            rows.append(
+                {"x": vega.sig(p.x), "y": vega.sig(p.y * data.scale), "series": name, "said": said, "shown": shown}
+            )
             if p.low is not None and p.high is not None:
-                ends = {"low": sig(p.low * data.scale), "high": sig(p.high * data.scale)}
-                ranged.append({"x": sig(p.x), "series": name, **ends})
-    hue = by_series(called)
+                ends = {"low": vega.sig(p.low * data.scale), "high": vega.sig(p.high * data.scale)}
+                ranged.append({"x": vega.sig(p.x), "series": name, **ends})
+    hue = vega.by_series(called)
     bare = [{k: v for k, v in row.items() if k not in ("said", "shown")} for row in rows]
-    under: list[Spec] = [layer("line", bare, {"color": hue}, strokeWidth=1.3)]
+    under: list[Spec] = [vega.layer("line", bare, {"color": hue}, strokeWidth=1.3)]
     if over:
         under = [
-            layer(
+            vega.layer(
                 "line",
                 [row for row in bare if row["series"] == name],
                 {"color": hue},
                 strokeWidth=1.0 + 0.75 * (len(called) - 1 - n),
-                strokeDash=list(DASHES[n % len(DASHES)]),
+                strokeDash=list(vega.DASHES[n % len(vega.DASHES)]),
             )
             for n, name in enumerate(called)
         ]
     dots = [{k: v for k, v in row.items() if k != "shown"} for row in rows if row["shown"]]
     return [
         *under,
-        layer("point", dots, {"color": hue, "shape": shape_by_series(called)}, filled=True, size=16, opacity=1),
-        *whiskers(ranged),
+        vega.layer(
+            "point", dots, {"color": hue, "shape": vega.shape_by_series(called)}, filled=True, size=16, opacity=1
+        ),
+        *vega.whiskers(ranged),
     ]
 
 

@@ -7,25 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import listed
+from stepscope.report import vega
 from stepscope.report.names import lines
-from stepscope.report.vega import (
-    COLORS,
-    COLUMN,
-    FAILED,
-    PAGE,
-    WIDE,
-    Spec,
-    apart,
-    by_series,
-    chart,
-    figure_said,
-    layer,
-    name_axis,
-    number_axis,
-    sig,
-    whiskers,
-    words,
-)
+from stepscope.report.vega import Spec
 
 if TYPE_CHECKING:
     from stepscope.report.shared.runs import DatasetPart
@@ -71,7 +55,7 @@ def stacks_of(
     scale: float,
     *,
     kinds: tuple[str, ...],
-    colors: tuple[str, ...] = COLORS[:1],
+    colors: tuple[str, ...] = vega.COLORS[:1],
     whole: float | None = None,
 ) -> Stacks:
     """The bars of the runs of one chart of a data set."""
@@ -87,45 +71,47 @@ def sorted_rows(data: Stacks) -> list[StackRow]:
 def stacks_chart(data: Stacks) -> Spec:
     """The bars, the first row on top; what failed has a dashed outline and its reason."""
     longest = max((len(row.name) for row in data.rows), default=0)
-    width, wrap = (COLUMN, NAME_CHARS) if longest <= 2 * NAME_CHARS else (PAGE, 2 * NAME_CHARS)
-    names = apart([lines(row.name, wrap) for row in data.rows])
+    width, wrap = (vega.COLUMN, NAME_CHARS) if longest <= 2 * NAME_CHARS else (vega.PAGE, 2 * NAME_CHARS)
+    names = vega.apart([lines(row.name, wrap) for row in data.rows])
     ends = [max(sum(row.parts), row.high or 0.0) for row in data.rows]
     top = (data.whole if data.whole is not None else max(ends, default=0.0)) * data.scale or 1.0
     bars, texts, lost, ranged = [], [], [], []
     for row, name, end in zip(data.rows, names, ends, strict=True):
         if row.failure is not None:
-            lost.append({"row": name, "from": 0, "to": sig(0.14 * top), "said": f"{row.name}: {row.failure}"})
-            texts.append({"row": name, "from": sig(0.14 * top), "text": row.failure})
+            lost.append({"row": name, "from": 0, "to": vega.sig(0.14 * top), "said": f"{row.name}: {row.failure}"})
+            texts.append({"row": name, "from": vega.sig(0.14 * top), "text": row.failure})
             continue
         at = 0.0
         for kind, part in zip(data.kinds, row.parts, strict=True):
             if part > 0:
-                ends_ = {"from": sig(at * data.scale), "to": sig((at + part) * data.scale)}
-                said = f"{row.name}: {kind} {figure_said(part * data.scale, data.axis)}"
+                ends_ = {"from": vega.sig(at * data.scale), "to": vega.sig((at + part) * data.scale)}
+                said = f"{row.name}: {kind} {vega.figure_said(part * data.scale, data.axis)}"
                 bars.append({"row": name, "series": kind, **ends_, "said": said})
             at += part
         if row.low is not None and row.high is not None:
-            ranged.append({"row": name, "low": sig(row.low * data.scale), "high": sig(row.high * data.scale)})
+            ranged.append({"row": name, "low": vega.sig(row.low * data.scale), "high": vega.sig(row.high * data.scale)})
         if row.text:
             texts.append(
-                {"row": name, "from": sig(top if data.whole is not None else end * data.scale), "text": row.text}
+                {"row": name, "from": vega.sig(top if data.whole is not None else end * data.scale), "text": row.text}
             )
     chars = max((len(row.text or row.failure or "") for row in data.rows), default=0)
     room = 1.02 + 0.055 * chars / (width / 72 - 1.6)
-    axis: Spec = {"values": [sig(top * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]} if data.whole is not None else {}
+    axis: Spec = (
+        {"values": [vega.sig(top * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]} if data.whole is not None else {}
+    )
     span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}}
-    beside = WIDE * max((len(line) for name in names for line in name.split("\n")), default=0)
-    hue = by_series(data.kinds, data.colors, width=int(width - beside))
-    return chart(
+    beside = vega.WIDE * max((len(line) for name in names for line in name.split("\n")), default=0)
+    hue = vega.by_series(data.kinds, data.colors, width=int(width - beside))
+    return vega.chart(
         data.title,
-        layer("bar", bars, {**span, "color": hue}),
-        *([layer("bar", lost, span, **FAILED)] if lost else []),
-        *whiskers(ranged, across=True),
-        *words(texts, {}, align="left", dx=3),
+        vega.layer("bar", bars, {**span, "color": hue}),
+        *([vega.layer("bar", lost, span, **vega.FAILED)] if lost else []),
+        *vega.whiskers(ranged, across=True),
+        *vega.words(texts, {}, align="left", dx=3),
         width=width,
         height=max(36, sum(22 if "\n" in name else 14 for name in names)),
-        x=number_axis("from", data.axis, low=0.0, top=top * room, **axis),
-        y=name_axis("row", names),
+        x=vega.number_axis("from", data.axis, low=0.0, top=top * room, **axis),
+        y=vega.name_axis("row", names),
     )
 
 
@@ -138,7 +124,7 @@ def stacked_areas(
     for name, values, said in parts:
         above = [low + value for low, value in zip(below, values, strict=True)]
         points: list[dict[str, Any]] = [
-            {"x": sig(x), "from": sig(low * scale), "to": sig(high * scale), "series": name}
+            {"x": vega.sig(x), "from": vega.sig(low * scale), "to": vega.sig(high * scale), "series": name}
             for x, low, high in zip(at, below, above, strict=True)
         ]
         points[0]["said"] = said

@@ -74,6 +74,24 @@ class View:
     charts: Charts | None = None
 
 
+def drawn(
+    key: str,
+    title: str,
+    needs: tuple[str, ...],
+    prepare: Callable[..., tuple[Any, ...]],
+    chart: Callable[[Any], Spec],
+    caption: Callable[[Any], str],
+    *,
+    table: Callable[..., Table] | None = None,
+    tables: Callable[..., tuple[Table, ...]] | None = None,
+    wants: tuple[str, ...] = (),
+    stem: str | None = None,
+) -> View:
+    """A view with charts, and with tables where they need the same records."""
+    charts = Charts(needs, prepare, chart, caption, wants=wants, stem=stem)
+    return View(key, title, needs=needs if table or tables else (), table=table, tables=tables, charts=charts)
+
+
 TOPICS: Registry[tuple[View, ...]] = Registry("stepscope.report.views", "VIEWS", "topic of views")
 
 

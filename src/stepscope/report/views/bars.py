@@ -11,35 +11,19 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_number, format_percent
 from stepscope.core.words import counted, grouped, in_words, listed
 from stepscope.records.training import TrainingRun
+from stepscope.report import vega
 from stepscope.report.names import clean, file_part, lines
 from stepscope.report.shared.runs import FACETS, Quantity, facets, failure, on_their_machines, parts, quantity
 from stepscope.report.table import Column, Table, Value, duration, figure, rate, said, tabled, unknown
-from stepscope.report.vega import (
-    BESIDE,
-    BETWEEN,
-    COLUMN,
-    FAILED,
-    PAGE,
-    WIDE,
-    Spec,
-    apart,
-    by_series,
-    chart,
-    layer,
-    name_axis,
-    number_axis,
-    sig,
-    whiskers,
-    words,
-)
-from stepscope.report.views import Charts, View
+from stepscope.report.vega import Spec
+from stepscope.report.views import drawn
 
 MAX_SERIES = 7
 MAX_BARS = 28
 NARROW_BARS = 12
 """Up to this many bars a chart is one column wide."""
 
-_LETTER, _Y_AXIS = 0.93 * WIDE, 30
+_LETTER, _Y_AXIS = 0.93 * vega.WIDE, 30
 """Points that a letter of a label (smaller than an axis's), and the axis with its title, take of a chart's width."""
 
 UNCLEAR = "not clear"
@@ -317,12 +301,12 @@ def times(gain: float) -> str:
 def groups_chart(data: BarGroups) -> Spec:
     """Bars of a cluster side by side, each with its label; what failed has a dashed outline and its reason."""
     shown = [bar for c in data.clusters for bar in c.bars if bar is not None]
-    width = PAGE if len(shown) > NARROW_BARS or len(data.clusters) > 5 else COLUMN
+    width = vega.PAGE if len(shown) > NARROW_BARS or len(data.clusters) > 5 else vega.COLUMN
     longest = max((len(bar.label) for bar in shown), default=0)
     upright = longest * _LETTER > _bar_width(width, len(data.clusters), len(data.series))
     top = max((bar.high or bar.value or 0.0) * data.scale for bar in shown) or 1.0
     fits = max(6, int(width / 72 * 14 / max(1, len(data.clusters))))
-    names = apart([lines(cluster.name, fits, 3) for cluster in data.clusters])
+    names = vega.apart([lines(cluster.name, fits, 3) for cluster in data.clusters])
     unit = data.axis.partition("(")[2].rstrip(")")
     bars, lost, ranged, labels, reasons = [], [], [], [], []
     for cluster, name in zip(data.clusters, names, strict=True):
@@ -332,37 +316,37 @@ def groups_chart(data: BarGroups) -> Spec:
             at = {"cluster": name, "series": series}
             called = named(cluster, series)
             if bar.value is None:
-                lost.append({**at, "y": sig(0.42 * top), "said": f"{called}: {bar.failure}"})
+                lost.append({**at, "y": vega.sig(0.42 * top), "said": f"{called}: {bar.failure}"})
                 reasons.append({**at, "y": 0, "text": bar.failure or ""})
                 continue
             said = f"{called}: {format_number(bar.value * data.scale)} {unit}" + (f", {bar.label}" if bar.label else "")
-            bars.append({**at, "y": sig(bar.value * data.scale), "said": said})
+            bars.append({**at, "y": vega.sig(bar.value * data.scale), "said": said})
             if bar.low is not None and bar.high is not None:
-                ranged.append({**at, "low": sig(bar.low * data.scale), "high": sig(bar.high * data.scale)})
+                ranged.append({**at, "low": vega.sig(bar.low * data.scale), "high": vega.sig(bar.high * data.scale)})
             if bar.label:
-                labels.append({**at, "y": sig(max(bar.value, bar.high or 0.0) * data.scale), "text": bar.label})
+                labels.append({**at, "y": vega.sig(max(bar.value, bar.high or 0.0) * data.scale), "text": bar.label})
     room = 1.05 + (0.032 * longest if upright else 0.09 if longest else 0.0)
     offset: dict[str, Any] = {
         "xOffset": {"field": "series", "type": "nominal", "sort": None, "scale": {"domain": list(data.series)}}
     }
     along: dict[str, Any] = {"angle": 270, "align": "left", "baseline": "middle", "dx": 3} if upright else {"dy": -6}
-    return chart(
+    return vega.chart(
         data.title,
-        layer("bar", bars, {"color": by_series(data.series, width=width), **offset}),
-        *([layer("bar", lost, offset, **FAILED)] if lost else []),
-        *whiskers(ranged, **offset),
-        *words(labels, offset, **along),
-        *words(reasons, offset, angle=270, align="left", baseline="middle", dx=3),
+        vega.layer("bar", bars, {"color": vega.by_series(data.series, width=width), **offset}),
+        *([vega.layer("bar", lost, offset, **vega.FAILED)] if lost else []),
+        *vega.whiskers(ranged, **offset),
+        *vega.words(labels, offset, **along),
+        *vega.words(reasons, offset, angle=270, align="left", baseline="middle", dx=3),
         width=width,
         height=150,
-        x=name_axis("cluster", names),
-        y=number_axis("y", data.axis, low=0.0, top=top * room),
+        x=vega.name_axis("cluster", names),
+        y=vega.number_axis("y", data.axis, low=0.0, top=top * room),
     )
 
 
 def _bar_width(width: int, clusters: int, series: int) -> float:
     """Points, by the spaces between and beside clusters that ``name_axis`` leaves."""
-    return (width - _Y_AXIS) / (clusters - BETWEEN + 2 * BESIDE) * (1 - BETWEEN) / series
+    return (width - _Y_AXIS) / (clusters - vega.BETWEEN + 2 * vega.BESIDE) * (1 - vega.BETWEEN) / series
 
 
 def groups_caption(data: BarGroups, what: str) -> str:
@@ -463,18 +447,15 @@ def compared_table(key: str, runs: Sequence[TrainingRun], drop_epochs: int = 1) 
 
 VIEWS = tuple(
     (
-        View(
+        drawn(
             key,
             title,
-            needs=("runs",),
+            ("runs",),
+            partial(compared_charts, key),
+            groups_chart,
+            partial(groups_caption, what=heading),
             table=partial(compared_table, key),
-            charts=Charts(
-                ("runs",),
-                partial(compared_charts, key),
-                groups_chart,
-                partial(groups_caption, what=heading),
-                wants=("drop_epochs",),
-            ),
+            wants=("drop_epochs",),
         )
         for key, (title, heading, _) in COMPARED.items()
     )

@@ -12,24 +12,9 @@ from stepscope.core.words import counted, grouped
 from stepscope.predict.curve_shape import curve_time_ns
 from stepscope.records.calibration import Calibration, CollectiveFit
 from stepscope.records.comm import CommRow
+from stepscope.report import vega
 from stepscope.report.names import file_part
-from stepscope.report.vega import (
-    COLORS,
-    COLUMN,
-    FAINT,
-    INK,
-    MAX_LINES,
-    Spec,
-    apart,
-    by_series,
-    chart,
-    layer,
-    log_axis,
-    shape_by_series,
-    sig,
-    size_axis,
-    size_tick,
-)
+from stepscope.report.vega import Spec, chart
 from stepscope.report.views import Charts, View
 from stepscope.results.comm_facts import above_peak, best_size
 from stepscope.results.labels import comm_ranks_label, device_label, op_label, sweep_names, sweeps
@@ -119,7 +104,7 @@ def size_charts(
         called = sweep_names([row for sweep in found for row in sweep], always_ranks=False)
         worlds = {comm_ranks_label(sweep[0]) for sweep in found}
         ranks = f", {worlds.pop()}" if len(worlds) == 1 else ""
-        parts = [found[i : i + MAX_LINES] for i in range(0, len(found), MAX_LINES)]
+        parts = [found[i : i + vega.MAX_LINES] for i in range(0, len(found), vega.MAX_LINES)]
         for number, part in enumerate(parts, start=1):
             several = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
             charts.append(
@@ -206,47 +191,47 @@ FITTED = "fitted curve"
 
 def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
     """All lines of ``data``, values times ``scale``; ``label`` names the value and its unit."""
-    names = apart([line.name for line in data.lines])
+    names = vega.apart([line.name for line in data.lines])
     unit = label.partition("(")[2].rstrip(")")
     points: list[dict[str, Any]] = []
     bands: list[dict[str, Any]] = []
     fitted: list[dict[str, Any]] = []
     for line, name in zip(data.lines, names, strict=True):
         for p in line.points:
-            said = f"{name}, {size_tick(p.size_bytes)}: {format_number(p.value * scale)} {unit}"
-            points.append({"size": p.size_bytes, "y": sig(p.value * scale), "series": name, "said": said})
+            said = f"{name}, {vega.size_tick(p.size_bytes)}: {format_number(p.value * scale)} {unit}"
+            points.append({"size": p.size_bytes, "y": vega.sig(p.value * scale), "series": name, "said": said})
             if p.fast is not None and p.slow is not None:
                 low, high = sorted((p.fast * scale, p.slow * scale))
-                bands.append({"size": p.size_bytes, "low": sig(low), "high": sig(high), "series": name})
-        fitted += [{"size": sig(size), "y": sig(value * scale), "of": name} for size, value in line.fitted]
+                bands.append({"size": p.size_bytes, "low": vega.sig(low), "high": vega.sig(high), "series": name})
+        fitted += [{"size": vega.sig(size), "y": vega.sig(value * scale), "of": name} for size, value in line.fitted]
     shown = [*names, FITTED] if fitted else names
-    hue = by_series(shown, (*COLORS[: len(names)], INK))
+    hue = vega.by_series(shown, (*vega.COLORS[: len(names)], vega.INK))
     layers = []
     if data.peak is not None:
-        peak = [{"y": sig(data.peak * scale), "text": f"link peak {format_number(data.peak * scale)} GB/s"}]
+        peak = [{"y": vega.sig(data.peak * scale), "text": f"link peak {format_number(data.peak * scale)} GB/s"}]
         at = {"y": {"field": "y", "type": "quantitative"}}
-        layers.append(layer("rule", peak, {**at, "x": None}, color=FAINT, strokeDash=[5, 2], strokeWidth=0.9))
+        layers.append(vega.layer("rule", peak, {**at, "x": None}, color=vega.FAINT, strokeDash=[5, 2], strokeWidth=0.9))
         words = {**at, "x": {"value": 2}, "text": {"field": "text"}}
-        layers.append(layer("text", peak, words, color=FAINT, align="left", dy=-5))
+        layers.append(vega.layer("text", peak, words, color=vega.FAINT, align="left", dy=-5))
     if bands:
         span = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}, "color": hue}
-        layers.append(layer("area", bands, span, opacity=0.18))
+        layers.append(vega.layer("area", bands, span, opacity=0.18))
     bare = [{k: v for k, v in point.items() if k != "said"} for point in points]
-    layers.append(layer("line", bare, {"color": hue}, strokeWidth=1.3))
+    layers.append(vega.layer("line", bare, {"color": hue}, strokeWidth=1.3))
     if fitted:
         of = {"detail": {"field": "of"}, "color": {"datum": FITTED, **{k: v for k, v in hue.items() if k != "field"}}}
-        layers.append(layer("line", fitted, of, strokeWidth=0.9, strokeDash=[3, 2]))
-    dots = {"color": hue, "shape": shape_by_series(shown)}
-    layers.append(layer("point", points, dots, filled=True, size=16, opacity=1))
+        layers.append(vega.layer("line", fitted, of, strokeWidth=0.9, strokeDash=[3, 2]))
+    dots = {"color": hue, "shape": vega.shape_by_series(shown)}
+    layers.append(vega.layer("point", points, dots, filled=True, size=16, opacity=1))
     reach = [point["y"] for point in points] + [band[end] for band in bands for end in ("low", "high")]
-    reach += [] if data.peak is None else [sig(data.peak * scale * 1.3)]
+    reach += [] if data.peak is None else [vega.sig(data.peak * scale * 1.3)]
     return chart(
         data.title,
         *layers,
-        width=COLUMN,
+        width=vega.COLUMN,
         height=140,
-        x=size_axis("size", [point["size"] for point in points]),
-        y=log_axis("y", label, [value for value in reach if value > 0]),
+        x=vega.size_axis("size", [point["size"] for point in points]),
+        y=vega.log_axis("y", label, [value for value in reach if value > 0]),
     )
 
 
@@ -254,7 +239,7 @@ def lines_caption(chart: SizeChart, what: str) -> str:
     """Which operation, sizes and sweeps, what points and bands are, where the values end."""
     points = [p for line in chart.lines for p in line.points]
     sizes = [p.size_bytes for p in points]
-    ranged = f"{size_tick(min(sizes))} to {size_tick(max(sizes))}" if len(set(sizes)) > 1 else size_tick(sizes[0])
+    ranged = " to ".join(dict.fromkeys((vega.size_tick(min(sizes)), vega.size_tick(max(sizes)))))
     names = "; ".join(line.name for line in chart.lines)
     parts = [
         f"{what} of {chart.title} over message size, {ranged}; {counted(len(chart.lines), 'line')}: {names}.",
@@ -279,7 +264,7 @@ def _busbw(row: CommRow, time_ns: float) -> float | None:
 def _best(data: SizeChart) -> str:
     best = []
     for line in data.lines[:4]:
-        rate = f"{line.name}: {format_bandwidth(line.best.value)} at {size_tick(line.best.size_bytes)}"
+        rate = f"{line.name}: {format_bandwidth(line.best.value)} at {vega.size_tick(line.best.size_bytes)}"
         share = "" if data.peak is None else f", {_of_link(line, data.peak)}"
         best.append(f"{rate}{share}")
     peak = "" if data.peak is None else f" Grey: peak of the link in one direction, {format_bandwidth(data.peak)}."

@@ -18,7 +18,7 @@ from stepscope.report.shared.curves import Numbers, drawn_steps, extremes, middl
 from stepscope.report.shared.runs import time_unit
 from stepscope.report.table import Column, Table, Value, duration, number, percent, said, tabled
 from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, log_axis, number_axis, sig, whole_axis
-from stepscope.report.views import Charts, View, distinct
+from stepscope.report.views import distinct, drawn
 from stepscope.results.diary import Between, JobSteps, between_steps
 from stepscope.results.profiled_job import ProfiledJob
 
@@ -390,12 +390,4 @@ def _ranks(steps: JobSteps, each: Between) -> str:
     return listed(list(map(str, each.ranks)), at_most=8)
 
 
-VIEWS = (
-    View(
-        "diary",
-        "All steps",
-        needs=("profiled",),
-        table=build,
-        charts=Charts(("profiled",), prepare, step_chart, caption),
-    ),
-)
+VIEWS = (drawn("diary", "All steps", ("profiled",), prepare, step_chart, caption, table=build),)

@@ -32,7 +32,7 @@ from stepscope.report.shared.runs import (
 from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, sorted_rows, stacks_chart, stacks_of
 from stepscope.report.table import Column, Format, Table, duration, tabled, whole
 from stepscope.report.vega import MAX_LINES, known
-from stepscope.report.views import Charts, View, distinct
+from stepscope.report.views import View, distinct, drawn
 from stepscope.results.epochs import CONVENTION, dropped_epochs, epoch_time, per_second
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps
@@ -304,41 +304,43 @@ def mfu_caption(data: Stacks) -> str:
 
 VIEWS = (
     View("epochs", "Epochs", needs=("runs",), table=epochs_table),
-    View(
+    drawn(
         "epoch_time",
         "Epoch time",
-        charts=Charts(
-            ("runs",),
-            epoch_time_charts,
-            partial(curves_chart, zero=True),
-            epoch_time_caption,
-            wants=("drop_epochs",),
-            stem="KEY_epoch_time_detailed",
-        ),
+        ("runs",),
+        epoch_time_charts,
+        partial(curves_chart, zero=True),
+        epoch_time_caption,
+        wants=("drop_epochs",),
+        stem="KEY_epoch_time_detailed",
     ),
-    View(
+    drawn(
         "accuracy",
         "Validation accuracy",
-        charts=Charts(
-            ("runs",), accuracy_charts, partial(curves_chart, over=True), accuracy_caption, stem="KEY_accuracy"
-        ),
+        ("runs",),
+        accuracy_charts,
+        partial(curves_chart, over=True),
+        accuracy_caption,
+        stem="KEY_accuracy",
     ),
-    View(
+    drawn(
         "loss",
         "Training loss",
-        charts=Charts(("runs",), loss_charts, partial(curves_chart, over=True), loss_caption, wants=("cells",)),
+        ("runs",),
+        loss_charts,
+        partial(curves_chart, over=True),
+        loss_caption,
+        wants=("cells",),
     ),
-    View(
+    drawn(
         "throughput",
         "Throughput",
-        charts=Charts(
-            ("runs",),
-            throughput_charts,
-            stacks_chart,
-            throughput_caption,
-            wants=("drop_epochs",),
-            stem="KEY_throughput",
-        ),
+        ("runs",),
+        throughput_charts,
+        stacks_chart,
+        throughput_caption,
+        wants=("drop_epochs",),
+        stem="KEY_throughput",
     ),
-    View("mfu", "Model FLOP utilisation", charts=Charts(("runs",), mfu_charts, stacks_chart, mfu_caption)),
+    drawn("mfu", "Model FLOP utilisation", ("runs",), mfu_charts, stacks_chart, mfu_caption),
 )

@@ -25,7 +25,7 @@ from stepscope.report.shared.stacks import (
 )
 from stepscope.report.table import Column, Table, Value, binary_size, duration, percent, said, size, tabled, whole
 from stepscope.report.vega import COLORS, FAINT, PAGE, Spec, by_series, chart, layer, number_axis
-from stepscope.report.views import Charts, View
+from stepscope.report.views import View, drawn
 from stepscope.results.evidence import CellEvidence, in_line
 from stepscope.results.held import KINDS as HELD_KINDS
 from stepscope.results.held import conclusions, held
@@ -111,14 +111,7 @@ def memory_batches_table(runs: Sequence[TrainingRun], cells: Sequence[CellEviden
         "Memory by batch size",
         found,
         Column("group", "runs", lambda each: in_line(each.run), role="group"),
-        Column(
-            "micro_batch",
-            "batch of a rank",
-            lambda each: each.micro_batch,
-            whole,
-            short="batch",
-            role="lead",
-        ),
+        Column("micro_batch", "batch of a rank", lambda each: each.micro_batch, whole, short="batch", role="lead"),
         Column("peak_memory_bytes", "peak memory", lambda each: each.peak_bytes, binary_size, short="peak"),
         Column("per_sample_bytes", "per further sample", _per_sample, binary_size, short="per sample"),
         *(Column(kind, kind, _held(kind), binary_size, short=short, drop=2) for kind, short in _KINDS.items()),
@@ -367,16 +360,18 @@ def _share(row: _MemoryHoldersRow) -> float | None:
 
 
 VIEWS = (
-    View("memory", "Peak memory", charts=Charts(("runs",), memory_charts, stacks_chart, memory_caption)),
+    drawn("memory", "Peak memory", ("runs",), memory_charts, stacks_chart, memory_caption),
     View("memory_batches", "Memory by batch size", needs=("runs", "cells"), table=memory_batches_table),
     View("held", "Memory of a rank by kind, against time", needs=("cells",), tables=held_table),
     View("memory_snapshots", "Memory snapshots", needs=("memory",), table=memory_snapshots_table),
-    View(
+    drawn(
         "memory_kinds",
         "Memory by kind",
-        needs=("memory",),
+        ("memory",),
+        memory_kinds_charts,
+        memory_kinds_chart,
+        memory_kinds_caption,
         table=memory_kinds_table,
-        charts=Charts(("memory",), memory_kinds_charts, memory_kinds_chart, memory_kinds_caption),
     ),
     View("memory_holders", "Memory by line and module", needs=("memory",), tables=memory_holders_tables),
 )

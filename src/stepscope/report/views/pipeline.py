@@ -11,27 +11,12 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.records.mesh import PipelineLayout, PipelineSpan
 from stepscope.records.nouns import Measured
+from stepscope.report import vega
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import time_unit
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole, with_share
-from stepscope.report.vega import (
-    COLORS,
-    COLUMN,
-    FAINT,
-    INK,
-    PAGE,
-    Spec,
-    by_series,
-    chart,
-    color,
-    doubling_axis,
-    layer,
-    number_axis,
-    shape_by_series,
-    sig,
-    whiskers,
-)
-from stepscope.report.views import Charts, View
+from stepscope.report.vega import Spec
+from stepscope.report.views import drawn
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.pipeline import MeasuredPipeline, bubble_text, conclusions, pipelines
 
@@ -159,20 +144,20 @@ def pipeline_chart(data: Schedule) -> Spec:
     scale, unit = time_unit(end)
     bars, texts = [], []
     for span in data.spans:
-        place = {"from": sig(span.start_ns * scale), "to": sig(span.end_ns * scale), **_row(span.rank)}
+        place = {"from": vega.sig(span.start_ns * scale), "to": vega.sig(span.end_ns * scale), **_row(span.rank)}
         took = format_duration(span.end_ns - span.start_ns)
         told = f"rank {span.rank}, stage {span.stage}, micro-batch {span.micro_batch}: {KINDS[span.kind]}, {took}"
-        hue = COLORS[span.micro_batch % len(COLORS)]
+        hue = vega.COLORS[span.micro_batch % len(vega.COLORS)]
         bars.append({**place, "hue": hue, "strength": _STRENGTH[span.kind], "said": told})
         if (span.end_ns - span.start_ns) / end * _PLOT > 9:
-            middle = sig((span.start_ns + span.end_ns) / 2 * scale)
-            ink = INK if span.kind == "F" else color("ground")
+            middle = vega.sig((span.start_ns + span.end_ns) / 2 * scale)
+            ink = vega.INK if span.kind == "F" else vega.color("ground")
             texts.append({"from": middle, "top": span.rank + 0.5, "text": f"{span.kind}{span.micro_batch}", "ink": ink})
     lines = [
         {
-            **{key: sig(value) for key, value in line.items()},
-            "from": sig(line["from"] * scale),
-            "to": sig(line["to"] * scale),
+            **{key: vega.sig(value) for key, value in line.items()},
+            "from": vega.sig(line["from"] * scale),
+            "to": vega.sig(line["to"] * scale),
         }
         for rank, start, stop in _gaps(data)
         for line in _hatching(rank, start, stop, end)
@@ -183,16 +168,20 @@ def pipeline_chart(data: Schedule) -> Spec:
         "opacity": {"field": "strength", "type": "quantitative", "scale": None},
     }
     middles = [rank + 0.5 for rank in range(data.ranks)]
-    y = number_axis("top", "rank", values=middles, grid=False, ticks=False, labelExpr="format(datum.value - 0.5, 'd')")
+    y = vega.number_axis(
+        "top", "rank", values=middles, grid=False, ticks=False, labelExpr="format(datum.value - 0.5, 'd')"
+    )
     y["scale"] = {"domain": [0, data.ranks], "reverse": True, "nice": False}
-    return chart(
+    return vega.chart(
         data.title,
-        layer("rule", lines, box, color=FAINT, strokeWidth=0.5),
-        layer("rect", bars, {**box, **painted}, stroke=color("ground"), strokeWidth=0.3),
-        layer("text", texts, {"text": {"field": "text"}, "color": {**painted["color"], "field": "ink"}}, fontSize=5.5),
-        width=PAGE,
+        vega.layer("rule", lines, box, color=vega.FAINT, strokeWidth=0.5),
+        vega.layer("rect", bars, {**box, **painted}, stroke=vega.color("ground"), strokeWidth=0.3),
+        vega.layer(
+            "text", texts, {"text": {"field": "text"}, "color": {**painted["color"], "field": "ink"}}, fontSize=5.5
+        ),
+        width=vega.PAGE,
         height=_ROW * data.ranks,
-        x=number_axis(
+        x=vega.number_axis(
             "from", f"time since the step's first computation ({unit})", low=0.0, top=end * scale, grid=False
         ),
         y=y,
@@ -274,33 +263,35 @@ def pipeline_bubble_charts(cells: Sequence[CellEvidence]) -> tuple[BubbleCurves,
 def pipeline_bubble_chart(data: BubbleCurves) -> Spec:
     """Points with intervals; lines: the formula."""
     names = [curve.name for curve in data.curves]
-    look = {"color": by_series(names), "shape": shape_by_series(names)}
+    look = {"color": vega.by_series(names), "shape": vega.shape_by_series(names)}
     counts = sorted({layout.micro_batches for curve in data.curves for layout, _ in curve.points})
     lines, points, ranges = [], [], []
     for curve in data.curves:
         layout = curve.points[0][0]
         for m in range(curve.points[0][0].micro_batches, curve.points[-1][0].micro_batches + 1):
             expected = replace(layout, micro_batches=m).bubble
-            lines.append({"at": m, "value": sig(100 * expected), "series": curve.name})
+            lines.append({"at": m, "value": vega.sig(100 * expected), "series": curve.name})
         for layout, found in curve.points:
             told = f"{curve.name}, {layout.micro_batches} micro-batches: {format_percent(found.value)}"
             told += f", by the formula {format_percent(layout.bubble)}"
             points.append(
-                {"at": layout.micro_batches, "value": sig(100 * found.value), "series": curve.name, "said": told}
+                {"at": layout.micro_batches, "value": vega.sig(100 * found.value), "series": curve.name, "said": told}
             )
             if found.low is not None and found.high is not None:
-                ranges.append({"at": layout.micro_batches, "low": sig(100 * found.low), "high": sig(100 * found.high)})
+                ranges.append(
+                    {"at": layout.micro_batches, "low": vega.sig(100 * found.low), "high": vega.sig(100 * found.high)}
+                )
     layouts = [(layout, found) for curve in data.curves for layout, found in curve.points]
     top = 100 * max(max(layout.bubble, found.high or found.value) for layout, found in layouts)
-    return chart(
+    return vega.chart(
         data.title,
-        layer("line", lines, {"color": look["color"]}, strokeWidth=1),
-        *whiskers(ranges),
-        layer("point", points, look, filled=True, size=28, opacity=1),
-        width=COLUMN,
+        vega.layer("line", lines, {"color": look["color"]}, strokeWidth=1),
+        *vega.whiskers(ranges),
+        vega.layer("point", points, look, filled=True, size=28, opacity=1),
+        width=vega.COLUMN,
         height=150,
-        x=doubling_axis("at", "micro-batches of a step", counts, (counts[0] / 1.2, counts[-1] * 1.2)),
-        y=number_axis("value", "bubble (% of the schedule's time)", low=0.0, top=top * 1.08),
+        x=vega.doubling_axis("at", "micro-batches of a step", counts, (counts[0] / 1.2, counts[-1] * 1.2)),
+        y=vega.number_axis("value", "bubble (% of the schedule's time)", low=0.0, top=top * 1.08),
     )
 
 
@@ -317,16 +308,21 @@ def pipeline_bubble_caption(data: BubbleCurves) -> str:
 
 
 VIEWS = (
-    View(
+    drawn(
         "pipeline",
         "Pipeline schedule",
-        needs=("cells",),
+        ("cells",),
+        pipeline_charts,
+        pipeline_chart,
+        pipeline_caption,
         tables=pipeline_table,
-        charts=Charts(("cells",), pipeline_charts, pipeline_chart, pipeline_caption),
     ),
-    View(
+    drawn(
         "pipeline_bubble",
         "Bubble of pipelines",
-        charts=Charts(("cells",), pipeline_bubble_charts, pipeline_bubble_chart, pipeline_bubble_caption),
+        ("cells",),
+        pipeline_bubble_charts,
+        pipeline_bubble_chart,
+        pipeline_bubble_caption,
     ),
 )

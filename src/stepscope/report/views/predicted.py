@@ -11,6 +11,7 @@ from stepscope.core.words import counted
 from stepscope.predict.collectives.costs import Predicted
 from stepscope.predict.line_fit import link_rate_bytes_per_s
 from stepscope.records.calibration import Calibration, CollectiveFit, Curve, Line, SizeError
+from stepscope.report import vega
 from stepscope.report.names import file_part
 from stepscope.report.table import (
     UNKNOWN,
@@ -29,21 +30,8 @@ from stepscope.report.table import (
     unknown,
     whole,
 )
-from stepscope.report.vega import (
-    COLORS,
-    COLUMN,
-    FAINT,
-    Spec,
-    by_series,
-    doubling_axis,
-    head,
-    layer,
-    log_axis,
-    shape_by_series,
-    sig,
-    size_tick,
-)
-from stepscope.report.views import Charts, View
+from stepscope.report.vega import Spec
+from stepscope.report.views import View, drawn
 
 
 def build_sizes(predictions: Mapping[int, Predicted], *, title: str) -> Table:
@@ -139,54 +127,56 @@ def calibration_charts(calibration: Calibration) -> tuple[FitChart, ...]:
 def calibration_chart(data: FitChart) -> Spec:
     """Above: predicted over measured time; below: their ratio, half and double as far away."""
     measured = [p.measured_ns / 1e3 for p in data.points]
-    ends = [sig(min(measured) / 1.3), sig(max(measured) * 1.3)]
+    ends = [vega.sig(min(measured) / 1.3), vega.sig(max(measured) * 1.3)]
     line, curve = (
         f"{name}: mean error {mean}, largest {largest}"
         for name, (mean, largest) in (("straight line", _off(data.fit.line)), ("curve", _off(data.fit.curve)))
     )
     rows: list[dict[str, Any]] = [
         {
-            "measured": sig(p.measured_ns / 1e3),
-            "predicted": sig(time / 1e3),
-            "ratio": sig(time / p.measured_ns),
+            "measured": vega.sig(p.measured_ns / 1e3),
+            "predicted": vega.sig(time / 1e3),
+            "ratio": vega.sig(time / p.measured_ns),
             "series": name,
-            "said": f"{size_tick(p.size_bytes)}, {name.partition(':')[0]}: {format_duration(time)} predicted,"
+            "said": f"{vega.size_tick(p.size_bytes)}, {name.partition(':')[0]}: {format_duration(time)} predicted,"
             f" {format_duration(p.measured_ns)} measured",
         }
         for p in data.points
         for name, time in ((line, p.line_ns), (curve, p.curve_ns))
     ]
-    hue = by_series((line, curve), (COLORS[1], COLORS[0]))
+    hue = vega.by_series((line, curve), (vega.COLORS[1], vega.COLORS[0]))
     hue["legend"] = {"title": None, "columns": 1}
-    shape = shape_by_series((line, curve))
+    shape = vega.shape_by_series((line, curve))
     shape["scale"] = {"domain": [line, curve], "range": ["square", "circle"]}
-    across = log_axis("measured", "measured time per call (µs)", ends)
+    across = vega.log_axis("measured", "measured time per call (µs)", ends)
 
     def panel(field: str, y: Spec, height: int, x: Spec, same: Sequence[float]) -> Spec:
         along = {"y": {"field": field, "type": "quantitative"}}
         exact = [{"measured": x_, field: y_} for x_, y_ in zip(ends, same, strict=True)]
-        layers = [layer("line", exact, along, color=FAINT, strokeWidth=0.9)]
+        layers = [vega.layer("line", exact, along, color=vega.FAINT, strokeWidth=0.9)]
         if data.band is not None:
             low, high = 1 / (1 + data.band), 1 + data.band
-            band = [{**row, "low": sig(row[field] * low), "high": sig(row[field] * high)} for row in exact]
+            band = [{**row, "low": vega.sig(row[field] * low), "high": vega.sig(row[field] * high)} for row in exact]
             span = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
-            layers.insert(0, layer("area", band, span, color=COLORS[0], opacity=0.15, clip=True))
+            layers.insert(0, vega.layer("area", band, span, color=vega.COLORS[0], opacity=0.15, clip=True))
         bare = [{k: v for k, v in row.items() if k != "said"} for row in rows]
-        layers.append(layer("line", bare, {**along, "color": hue}, strokeWidth=0.9))
-        layers.append(layer("point", rows, {**along, "color": hue, "shape": shape}, filled=True, size=16, opacity=1))
-        return {"width": COLUMN - 60, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
+        layers.append(vega.layer("line", bare, {**along, "color": hue}, strokeWidth=0.9))
+        layers.append(
+            vega.layer("point", rows, {**along, "color": hue, "shape": shape}, filled=True, size=16, opacity=1)
+        )
+        return {"width": vega.COLUMN - 60, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
 
     reach = max(1.25, *(max(row["ratio"], 1 / row["ratio"]) for row in rows))
     steps = (
         (1.2,) if reach < 1.5 else (1.5,) if reach < 2.2 else (2, 4) if reach < 6 else (2, 10) if reach < 30 else (10,)
     )
-    ticks = [sig(tick) for tick in sorted({1.0, *steps, *(1 / s for s in steps)})]
-    ratio = doubling_axis("ratio", "pred. / meas. (x)", ticks, (1 / reach / 1.05, reach * 1.05), format=".2~g")
+    ticks = [vega.sig(tick) for tick in sorted({1.0, *steps, *(1 / s for s in steps)})]
+    ratio = vega.doubling_axis("ratio", "pred. / meas. (x)", ticks, (1 / reach / 1.05, reach * 1.05), format=".2~g")
     ratio["axis"].pop("labelExpr")
-    above = log_axis("predicted", "predicted (µs)", [*ends, *(row["predicted"] for row in rows)])
+    above = vega.log_axis("predicted", "predicted (µs)", [*ends, *(row["predicted"] for row in rows)])
     bare = {**across, "title": None, "axis": {**across["axis"], "labels": False}}
     return {
-        **head(data.title, COLUMN),
+        **vega.head(data.title, vega.COLUMN),
         "spacing": 8,
         "vconcat": [panel("predicted", above, 110, bare, ends), panel("ratio", ratio, 60, across, (1.0, 1.0))],
     }
@@ -202,7 +192,7 @@ def calibration_caption(data: FitChart) -> str:
     (curve, curve_most), (line, line_most) = _off(data.fit.curve), _off(data.fit.line)
     worst = max(data.points, key=lambda p: max(p.line_ns / p.measured_ns, p.measured_ns / p.line_ns))
     off = worst.line_ns / worst.measured_ns
-    where = f", most at {size_tick(worst.size_bytes)}: it says {off:.2g} times what was measured"
+    where = f", most at {vega.size_tick(worst.size_bytes)}: it says {off:.2g} times what was measured"
     if max(off, 1 / off) < NEAR:
         where = ""
     parts = [
@@ -368,11 +358,13 @@ def _errors(fit: Line | Curve) -> Value:
 
 VIEWS = (
     View("predicted", "Predicted collectives", needs=("predictions",), table=build_sizes),
-    View(
+    drawn(
         "calibration",
         "Calibration: predicted against measured",
-        needs=("calibration",),
+        ("calibration",),
+        calibration_charts,
+        calibration_chart,
+        calibration_caption,
         table=calibration_table,
-        charts=Charts(("calibration",), calibration_charts, calibration_chart, calibration_caption),
     ),
 )

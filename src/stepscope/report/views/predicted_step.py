@@ -31,7 +31,7 @@ from stepscope.report.table import (
     with_share,
 )
 from stepscope.report.vega import COLORS, COLUMN, FAINT, INK, Spec, chart, doubling_axis, layer, log_axis, sig
-from stepscope.report.views import Charts, View
+from stepscope.report.views import View, drawn
 
 PART = {
     "compute": "computation",
@@ -354,9 +354,12 @@ VIEWS = (
     View("predicted_step", "Predicted steps", needs=("predictions",), table=build_scaling),
     View("planned", "Planned layouts", needs=("plan",), table=build_plan),
     View("scaled_steps", "A measured job on more GPUs", needs=("prediction",), table=scaled_steps_table),
-    View(
+    drawn(
         "predicted_scaling",
         "Predicted scaling",
-        charts=Charts(("scale_curves",), predicted_scaling_charts, predicted_scaling_chart, predicted_scaling_caption),
+        ("scale_curves",),
+        predicted_scaling_charts,
+        predicted_scaling_chart,
+        predicted_scaling_caption,
     ),
 )

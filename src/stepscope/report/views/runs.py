@@ -46,7 +46,7 @@ from stepscope.report.table import (
     whole,
 )
 from stepscope.report.vega import MAX_LINES
-from stepscope.report.views import Charts, View
+from stepscope.report.views import View, drawn
 from stepscope.results.epochs import CONVENTION, best_accuracy, epoch_time, mfu, too_short, train_loss
 from stepscope.results.figures import Unit, figures_of, run_facts
 from stepscope.results.labels import distinct, failure_label, ranks_label
@@ -443,11 +443,7 @@ def history_caption(data: HistoryChart) -> str:
 
 VIEWS = (
     View("runs", "Training runs", needs=("runs", "scaling"), table=build),
-    View(
-        "history",
-        "Runs over time",
-        needs=("history",),
-        table=history_table,
-        charts=Charts(("history",), history_charts, curves_chart, history_caption),
+    drawn(
+        "history", "Runs over time", ("history",), history_charts, curves_chart, history_caption, table=history_table
     ),
 )

@@ -10,6 +10,7 @@ from stepscope.core.units import format_percent
 from stepscope.core.words import counted, grouped, listed
 from stepscope.records.comparison import ScalingBudget
 from stepscope.records.training import ScalingRow, TargetTime, TrainingRun
+from stepscope.report import vega
 from stepscope.report.names import file_part, lines
 from stepscope.report.shared.curves import CURVES_HEIGHT, CurvePoint, RunCurve, RunCurves, curve_layers
 from stepscope.report.shared.runs import (
@@ -27,28 +28,8 @@ from stepscope.report.shared.runs import (
 )
 from stepscope.report.shared.stacks import NAME_CHARS
 from stepscope.report.table import Column, Raw, Table, Value, duration, figure, percent, tabled, times, whole
-from stepscope.report.vega import (
-    COLORS,
-    COLUMN,
-    FAINT,
-    INK,
-    MAX_LINES,
-    PAGE,
-    WIDE,
-    Spec,
-    apart,
-    chart,
-    doubling_axis,
-    head,
-    layer,
-    name_axis,
-    number_axis,
-    sig,
-    whiskers,
-    whole_axis,
-    words,
-)
-from stepscope.report.views import Charts, View, distinct
+from stepscope.report.vega import Spec, head, words
+from stepscope.report.views import Charts, View, distinct, drawn
 from stepscope.results.scaling import EXCELLENT, GOOD
 from stepscope.results.scaling_budget import PARTS, ranked
 
@@ -96,7 +77,7 @@ def scaling_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -
         where = titled(
             model_on(models.pop() if len(models) == 1 else "", dataset) or "all runs", [run for run, _ in mine]
         )
-        for number, several_charts, part in numbered_parts(curves, MAX_LINES) if curves else ():
+        for number, several_charts, part in numbered_parts(curves, vega.MAX_LINES) if curves else ():
             of = [where, machine if machines else "", _RULES[rule][0]]
             title = ", ".join(text for text in of if text) + several_charts
             name = [rule or "unknown", dataset, machine if machines else "", str(number) if number > 1 else ""]
@@ -145,28 +126,30 @@ def scaling_chart(data: ScalingChart) -> Spec:
     """Lines of speed-up with the one that nothing beats; over a wide range both axes double at each step."""
     ranks = sorted({p.x for curve in data.curves for p in curve.points})
     ends = [p for curve in data.curves for p in curve.points]
-    ideal = [{"x": x, "y": sig(x / data.base)} for x in (ranks[0], ranks[-1])]
+    ideal = [{"x": x, "y": vega.sig(x / data.base)} for x in (ranks[0], ranks[-1])]
     top = max(ranks[-1] / data.base, *(p.high or p.y for p in ends)) * 1.05
     if ranks[-1] / ranks[0] >= LOG_FROM:
         low = min(p.y for p in ends)
         doublings = [2.0**n for n in range(-6, 12) if low / 2 < 2.0**n <= 2 * ranks[-1] / data.base]
-        x = doubling_axis("x", "ranks", ranks, (ranks[0] / 1.1, ranks[-1] * 1.1))
-        y = doubling_axis("y", data.y_axis, doublings, (min(low, ranks[0] / data.base) / 1.1, top))
+        x = vega.doubling_axis("x", "ranks", ranks, (ranks[0] / 1.1, ranks[-1] * 1.1))
+        y = vega.doubling_axis("y", data.y_axis, doublings, (min(low, ranks[0] / data.base) / 1.1, top))
     else:
-        x = whole_axis("x", "ranks", ranks)
+        x = vega.whole_axis("x", "ranks", ranks)
         x["axis"]["values"] = ranks
-        y = number_axis("y", data.y_axis, low=0.0, top=top)
+        y = vega.number_axis("y", data.y_axis, low=0.0, top=top)
 
     def said(curve: RunCurve, point: CurvePoint) -> str:
         return f"{curve.name} on {counted(int(point.x), 'rank')}: {point.y:.2f}x, {_efficiency(point)}"
 
     words = [{**ideal[1], "text": IDEAL}]
     layers = [
-        layer("line", ideal, color=FAINT, strokeDash=[5, 2], strokeWidth=0.9),
-        layer("text", words, {"text": {"field": "text"}}, color=FAINT, align="right", dx=-8, dy=-1, baseline="bottom"),
+        vega.layer("line", ideal, color=vega.FAINT, strokeDash=[5, 2], strokeWidth=0.9),
+        vega.layer(
+            "text", words, {"text": {"field": "text"}}, color=vega.FAINT, align="right", dx=-8, dy=-1, baseline="bottom"
+        ),
         *curve_layers(data, of=said),
     ]
-    return chart(data.title, *layers, width=COLUMN, height=CURVES_HEIGHT, x=x, y=y)
+    return vega.chart(data.title, *layers, width=vega.COLUMN, height=CURVES_HEIGHT, x=x, y=y)
 
 
 def scaling_caption(data: ScalingChart) -> str:
@@ -271,49 +254,34 @@ MAX_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledRun:
-    """One run with what its speed-up would be at best (``ratio``)."""
-
-    name: str
-    row: ScalingRow
-
-    @property
-    def ratio(self) -> float:
-        return self.row.world_size / self.row.baseline_world_size
-
-    @property
-    def text(self) -> str:
-        share = format_percent(self.row.efficiency, digits=1)
-        return f"{self.row.speedup:.2f}x of {self.ratio:g}x, efficiency {share}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedupChart:
-    """Runs on one data set. basis: what the speed-ups are made of."""
+    """Runs on one data set: name and speed-up of each."""
 
     key: str
     title: str
-    runs: tuple[ScaledRun, ...]
-    basis: tuple[str, ...]
+    runs: tuple[tuple[str, ScalingRow], ...]
+
+
+def _at_best(row: ScalingRow) -> float:
+    """The speed-up that nothing beats."""
+    return row.world_size / row.baseline_world_size
+
+
+def _reached(row: ScalingRow) -> str:
+    return f"{row.speedup:.2f}x of {_at_best(row):g}x, efficiency {format_percent(row.efficiency, digits=1)}"
 
 
 def speedup_efficiency_charts(runs: Sequence[TrainingRun], scaling: Sequence[ScalingRow]) -> tuple[SpeedupChart, ...]:
     """One chart a data set (and model, where there are many); baselines themselves are not shown."""
     found = {run.run_id: (run, row) for run, row in scaled(runs, scaling) if not row.is_baseline}
-    charts = []
-    for part in by_dataset((run for run, _ in found.values()), MAX_ROWS):
-        rows = [found[run.run_id][1] for run in part.runs]
-        charts.append(
-            SpeedupChart(
-                key=part.key,
-                title=part.title,
-                runs=tuple(
-                    ScaledRun(name=_with_ranks(*each), row=row) for each, row in zip(part.named, rows, strict=True)
-                ),
-                basis=tuple(dict.fromkeys(row.basis for row in rows)),
-            )
+    return tuple(
+        SpeedupChart(
+            key=part.key,
+            title=part.title,
+            runs=tuple((_with_ranks(run, name), found[run.run_id][1]) for run, name in part.named),
         )
-    return tuple(charts)
+        for part in by_dataset((run for run, _ in found.values()), MAX_ROWS)
+    )
 
 
 def _with_ranks(run: TrainingRun, name: str) -> str:
@@ -324,52 +292,51 @@ def _with_ranks(run: TrainingRun, name: str) -> str:
 
 def speedup_efficiency_chart(data: SpeedupChart) -> Spec:
     """Left: speed-up, a tick at what it can be at most; right: efficiency, lines at 0.8 and 0.9."""
-    longest = max(len(run.name) for run in data.runs)
-    width, wrap = (COLUMN, NAME_CHARS) if longest <= NAME_CHARS else (PAGE, 2 * NAME_CHARS)
-    names = apart([lines(run.name, wrap) for run in data.runs])
-    beside = WIDE * max(len(line) for name in names for line in name.split("\n")) + 20
+    longest = max(len(name) for name, _ in data.runs)
+    width, wrap = (vega.COLUMN, NAME_CHARS) if longest <= NAME_CHARS else (vega.PAGE, 2 * NAME_CHARS)
+    names = vega.apart([lines(name, wrap) for name, _ in data.runs])
+    beside = vega.WIDE * max(len(line) for name in names for line in name.split("\n")) + 20
     speedups, shares, ideal, low_high, low_high_shares = [], [], [], [], []
-    for run, name in zip(data.runs, names, strict=True):
-        row = run.row
+    for (called, row), name in zip(data.runs, names, strict=True):
         share = row.efficiency / row.speedup
         end = max(row.speedup, row.high or 0.0)
-        at = {"run": name, "slower": row.speedup < 1, "said": f"{run.name}: {run.text}"}
-        speedups.append({**at, "x": sig(row.speedup), "end": sig(end), "text": f"{row.speedup:.2f}x"})
+        at = {"run": name, "slower": row.speedup < 1, "said": f"{called}: {_reached(row)}"}
+        speedups.append({**at, "x": vega.sig(row.speedup), "end": vega.sig(end), "text": f"{row.speedup:.2f}x"})
         percent = format_percent(row.efficiency, digits=1)
-        shares.append({**at, "x": sig(row.efficiency), "end": sig(end * share), "text": percent})
-        ideal.append({"run": name, "x": sig(run.ratio)})
+        shares.append({**at, "x": vega.sig(row.efficiency), "end": vega.sig(end * share), "text": percent})
+        ideal.append({"run": name, "x": vega.sig(_at_best(row))})
         if row.low is not None and row.high is not None:
-            low_high.append({"run": name, "low": sig(row.low), "high": sig(row.high)})
-            low_high_shares.append({"run": name, "low": sig(row.low * share), "high": sig(row.high * share)})
-    room = 1.2 if width > COLUMN else 1.5
-    down = name_axis("run", names)
+            low_high.append({"run": name, "low": vega.sig(row.low), "high": vega.sig(row.high)})
+            low_high_shares.append({"run": name, "low": vega.sig(row.low * share), "high": vega.sig(row.high * share)})
+    room = 1.2 if width > vega.COLUMN else 1.5
+    down = vega.name_axis("run", names)
     bare = {**down, "axis": None}
-    most = max(max(run.ratio, run.row.speedup, run.row.high or 0.0) for run in data.runs) * room
-    most_share = max(1.02, *(room * run.row.efficiency for run in data.runs))
-    ticks = 5 if width > COLUMN else 3
-    left = number_axis("x", "speed-up (x)", low=0.0, top=most, tickCount=ticks)
-    right = number_axis("x", "efficiency", low=0.0, top=most_share, tickCount=ticks)
+    most = max(max(_at_best(row), row.speedup, row.high or 0.0) for _, row in data.runs) * room
+    most_share = max(1.02, *(room * row.efficiency for _, row in data.runs))
+    ticks = 5 if width > vega.COLUMN else 3
+    left = vega.number_axis("x", "speed-up (x)", low=0.0, top=most, tickCount=ticks)
+    right = vega.number_axis("x", "efficiency", low=0.0, top=most_share, tickCount=ticks)
     levels = [{"x": GOOD, "text": f"{GOOD:g}"}, {"x": EXCELLENT, "text": f"{EXCELLENT:g}"}]
     height = max(36, sum(14 if "\n" not in name else 19 for name in names))
 
     def panel(
         bars: list[dict[str, Any]], color: str, ranged: list[dict[str, Any]], marks: Sequence[Spec]
     ) -> list[Spec]:
-        hue = {"condition": {"test": "datum.slower", "value": COLORS[1]}, "value": color}
+        hue = {"condition": {"test": "datum.slower", "value": vega.COLORS[1]}, "value": color}
         bare = [{k: v for k, v in bar.items() if k != "said"} for bar in bars]
         at_end = words(bare, {"x": {"field": "end", "type": "quantitative"}}, align="left", dx=3)
-        return [layer("bar", bars, {"color": hue}), *whiskers(ranged, across=True), *marks, *at_end]
+        return [vega.layer("bar", bars, {"color": hue}), *vega.whiskers(ranged, across=True), *marks, *at_end]
 
-    best = layer("tick", ideal, color=INK, thickness=1.2, orient="vertical", size=12)
+    best = vega.layer("tick", ideal, color=vega.INK, thickness=1.2, orient="vertical", size=12)
     above = {"y": {"value": -1}, "text": {"field": "text"}}
     good = (
-        layer("rule", levels, {"y": None}, color=FAINT, strokeDash=[4, 2], strokeWidth=0.9),
-        layer("text", levels[:1], above, color=FAINT, align="right", dx=-1, baseline="bottom"),
-        layer("text", levels[1:], above, color=FAINT, align="left", dx=1, baseline="bottom"),
+        vega.layer("rule", levels, {"y": None}, color=vega.FAINT, strokeDash=[4, 2], strokeWidth=0.9),
+        vega.layer("text", levels[:1], above, color=vega.FAINT, align="right", dx=-1, baseline="bottom"),
+        vega.layer("text", levels[1:], above, color=vega.FAINT, align="left", dx=1, baseline="bottom"),
     )
     size = {"width": max(60, round((width - beside - 24) / 2)), "height": height}
-    first = panel(speedups, COLORS[0], low_high, (best,))
-    second = panel(shares, COLORS[2], low_high_shares, good)
+    first = panel(speedups, vega.COLORS[0], low_high, (best,))
+    second = panel(shares, vega.COLORS[2], low_high_shares, good)
     return {
         **head(data.title, width),
         "spacing": 12,
@@ -381,18 +348,19 @@ def speedup_efficiency_chart(data: SpeedupChart) -> Spec:
 
 
 def speedup_efficiency_caption(data: SpeedupChart) -> str:
-    said = [f"{run.name}: {run.text}" + (f" ({run.row.rating})" if run.row.rating else "") for run in data.runs]
-    kinds = {run.row.scaling for run in data.runs}
+    said = [f"{name}: {_reached(row)}" + (f" ({row.rating})" if row.rating else "") for name, row in data.runs]
+    kinds = {row.scaling for _, row in data.runs}
     rules = {
         "strong": "strong scaling: the same global batch (or data)",
         "weak": "weak scaling: the same batch per rank",
         None: "whether the global batch or each rank's batch was kept is unknown",
     }
     how = "; ".join(rules[kind] for kind in ("strong", "weak", None) if kind in kinds)
-    whisker = " Whiskers: 95% interval." if any(run.row.low is not None for run in data.runs) else ""
+    basis = ", ".join(dict.fromkeys(row.basis for _, row in data.runs))
+    whisker = " Whiskers: 95% interval." if any(row.low is not None for _, row in data.runs) else ""
     return (
         f"Speed-up and efficiency on {data.title}, {counted(len(data.runs), 'run')}:"
-        f" {listed(said, at_most=6, between='; ')}. From {', '.join(data.basis)}; {how}."
+        f" {listed(said, at_most=6, between='; ')}. From {basis}; {how}."
         f" Black ticks: as much faster as there are more ranks; dashed: efficiency 0.8"
         f" (above: good) and 0.9 (excellent). Orange: slower than the baseline.{whisker}"
     )
@@ -470,16 +438,14 @@ VIEWS = (
         table=scaling_table,
         charts=Charts(("runs", "scaling"), scaling_charts, scaling_chart, scaling_caption),
     ),
-    View(
+    drawn(
         "speedup_efficiency",
         "Speed-up and efficiency",
-        charts=Charts(
-            ("runs", "scaling"),
-            speedup_efficiency_charts,
-            speedup_efficiency_chart,
-            speedup_efficiency_caption,
-            stem="KEY_speedup_efficiency",
-        ),
+        ("runs", "scaling"),
+        speedup_efficiency_charts,
+        speedup_efficiency_chart,
+        speedup_efficiency_caption,
+        stem="KEY_speedup_efficiency",
     ),
     View("scaling_budget", "Where the speed-up is lost", needs=("scaling_budgets",), table=scaling_budget_table),
 )

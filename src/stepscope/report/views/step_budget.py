@@ -19,7 +19,7 @@ from stepscope.report.shared.runs import by_dataset, failure, time_unit
 from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_text, stacks_chart, stacks_of
 from stepscope.report.table import Column, Table, duration, percent, said, tabled
 from stepscope.report.vega import COLUMN, Spec, chart, color, layer, name_axis, number_axis, sig
-from stepscope.report.views import Charts, View
+from stepscope.report.views import View, drawn
 from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.slow_ranks import OwnTimes, own_times
@@ -291,20 +291,8 @@ def stragglers_caption(data: StragglerChart) -> str:
 
 
 VIEWS = (
-    View(
-        "step_budget",
-        "Time budget of a step",
-        charts=Charts(("runs",), step_budget_charts, stacks_chart, step_budget_caption),
-    ),
-    View(
-        "comm_share",
-        "Computation against communication",
-        charts=Charts(("runs",), share_charts, stacks_chart, share_caption),
-    ),
+    drawn("step_budget", "Time budget of a step", ("runs",), step_budget_charts, stacks_chart, step_budget_caption),
+    drawn("comm_share", "Computation against communication", ("runs",), share_charts, stacks_chart, share_caption),
     View("phase_spread", "Phases over steps and ranks", needs=("cells",), table=phase_spread_table),
-    View(
-        "stragglers",
-        "Own time of ranks",
-        charts=Charts(("cells",), stragglers_charts, stragglers_chart, stragglers_caption),
-    ),
+    drawn("stragglers", "Own time of ranks", ("cells",), stragglers_charts, stragglers_chart, stragglers_caption),
 )

@@ -17,27 +17,15 @@ from stepscope.diagnose.verdict import LEAVES, ROUNDING, parts_of, tree_of
 from stepscope.records.finding import VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_summary import RankPass
+from stepscope.report import vega
 from stepscope.report.names import clean, file_part
 from stepscope.report.screen_lines import MOST_RANKS, tree_rows
 from stepscope.report.shared.curves import Numbers, bucketed, drawn_steps
 from stepscope.report.shared.runs import exposed_value, measured, time_unit
 from stepscope.report.shared.stacks import AREA, stacked_areas
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole
-from stepscope.report.vega import (
-    COLUMN,
-    PAGE,
-    WIDE,
-    Spec,
-    by_series,
-    chart,
-    color,
-    layer,
-    name_axis,
-    number_axis,
-    sig,
-    whole_axis,
-)
-from stepscope.report.views import Charts, View, distinct
+from stepscope.report.vega import Spec
+from stepscope.report.views import distinct, drawn
 from stepscope.results.diary import JobSteps
 from stepscope.results.evidence import CellEvidence, TraceEvidence
 from stepscope.results.profiled_job import ProfiledJob
@@ -55,14 +43,14 @@ MOMENTS = 200
 INDENT = "\u00a0\u00a0"
 
 PARTS: dict[str, tuple[str, str]] = {
-    "data": ("waiting for data", color("k-wait")),
-    "before": ("before the forward pass", color("c4")),
-    "forward": ("forward", color("k-forward")),
-    "backward": ("backward", color("k-compute")),
-    "optimizer": ("optimizer", color("k-copies")),
-    "transfer": ("exposed transfer", color("k-exposed")),
-    "waiting": ("waiting for other ranks", color("k-late")),
-    "other": ("other", color("k-other")),
+    "data": ("waiting for data", vega.color("k-wait")),
+    "before": ("before the forward pass", vega.color("c4")),
+    "forward": ("forward", vega.color("k-forward")),
+    "backward": ("backward", vega.color("k-compute")),
+    "optimizer": ("optimizer", vega.color("k-copies")),
+    "transfer": ("exposed transfer", vega.color("k-exposed")),
+    "waiting": ("waiting for other ranks", vega.color("k-late")),
+    "other": ("other", vega.color("k-other")),
 }
 """Key of a part in the tree: name and colour."""
 
@@ -130,15 +118,17 @@ def area_chart(data: StepParts) -> Spec:
             points[first]["said"] = points[0]["said"]
             for point in points[first:end]:
                 point["stretch"] = number
-    hue = by_series([PARTS[key][0] for key, _ in data.parts], [PARTS[key][1] for key, _ in data.parts], width=PAGE)
+    hue = vega.by_series(
+        [PARTS[key][0] for key, _ in data.parts], [PARTS[key][1] for key, _ in data.parts], width=vega.PAGE
+    )
     span = {**AREA, "color": hue, "detail": {"field": "stretch"}}
-    return chart(
+    return vega.chart(
         data.title,
-        *[layer("area", points, span) for points in areas],
-        width=PAGE,
+        *[vega.layer("area", points, span) for points in areas],
+        width=vega.PAGE,
         height=110,
-        x=whole_axis("x", "step", [1, data.steps]),
-        y=number_axis("from", f"step time ({unit})", low=0.0, top=1.02 * max(sums) * scale),
+        x=vega.whole_axis("x", "step", [1, data.steps]),
+        y=vega.number_axis("from", f"step time ({unit})", low=0.0, top=1.02 * max(sums) * scale),
     )
 
 
@@ -205,7 +195,7 @@ MAX_BARS = 160
 """Bars of one rank."""
 
 COMPUTE, HIDDEN, EXPOSED = "computation", "hidden communication", EXPOSED_COMM
-_COLORS = (color("k-compute"), color("k-hidden"), color("k-exposed"))
+_COLORS = (vega.color("k-compute"), vega.color("k-hidden"), vega.color("k-exposed"))
 _OF_KIND = {"compute": COMPUTE, "hidden_comm": HIDDEN, "exposed_comm": EXPOSED}
 
 
@@ -364,22 +354,22 @@ def picture_chart(data: StepPicture) -> Spec:
         {
             "row": row,
             "series": kind,
-            "from": sig(start * scale),
-            "to": sig(end * scale),
+            "from": vega.sig(start * scale),
+            "to": vega.sig(end * scale),
             "said": f"{row}: {kind}, {format_duration(start)} to {format_duration(end)}",
         }
         for row, kind, start, end in data.bars
     ]
     span = {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}}
-    beside = WIDE * max(map(len, data.rows))
-    hue = by_series((COMPUTE, HIDDEN, EXPOSED), _COLORS, width=int(COLUMN - beside))
-    return chart(
+    beside = vega.WIDE * max(map(len, data.rows))
+    hue = vega.by_series((COMPUTE, HIDDEN, EXPOSED), _COLORS, width=int(vega.COLUMN - beside))
+    return vega.chart(
         data.title,
-        layer("bar", bars, {**span, "color": hue}),
-        width=COLUMN,
+        vega.layer("bar", bars, {**span, "color": hue}),
+        width=vega.COLUMN,
         height=20 * len(data.rows),
-        x=number_axis("from", f"time in the step ({unit})", low=0.0, top=data.end_ns * scale),
-        y=name_axis("row", data.rows),
+        x=vega.number_axis("from", f"time in the step ({unit})", low=0.0, top=data.end_ns * scale),
+        y=vega.name_axis("row", data.rows),
     )
 
 
@@ -388,18 +378,14 @@ def picture_caption(data: StepPicture) -> str:
 
 
 VIEWS = (
-    View(
-        "step_parts",
-        "Parts of a step",
-        needs=("profiled",),
-        table=build,
-        charts=Charts(("profiled",), prepare, area_chart, caption),
-    ),
-    View(
+    drawn("step_parts", "Parts of a step", ("profiled",), prepare, area_chart, caption, table=build),
+    drawn(
         "overlap_gain",
         "Communication after or inside backward",
-        needs=("cells", "traces"),
+        ("cells", "traces"),
+        step_pictures,
+        picture_chart,
+        picture_caption,
         table=gain_table,
-        charts=Charts(("cells", "traces"), step_pictures, picture_chart, picture_caption),
     ),
 )
