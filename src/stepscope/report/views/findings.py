@@ -67,7 +67,7 @@ def experiment_table(checks: Sequence[Expectation]) -> Table:
         "experiment",
         "Expected and measured",
         checks,
-        Column("subject", "run", lambda c: c.heading, role="group"),
+        Column("subject", "run", _heading, role="group"),
         Column("quantity", "quantity", lambda c: c.quantity, role="lead"),
         Column("expected", "expected", _expected, align="right"),
         Column("measured", "measured", lambda c: _figure(c, c.measured), align="right"),
@@ -111,7 +111,7 @@ def document(checks: Sequence[Expectation]) -> list[dict[str, Any]]:
     """For ``--json``: base units, unknown is null."""
     return [
         {
-            "run": c.heading, "quantity": c.quantity, "unit": _FORMATS[c.unit].unit,
+            "run": _heading(c), "quantity": c.quantity, "unit": _FORMATS[c.unit].unit,
             "expected": None if c.expected is None else c.expected.value,
             "measured": None if c.measured is None else c.measured.value,
             "low": None if c.measured is None else c.measured.low,
@@ -120,6 +120,10 @@ def document(checks: Sequence[Expectation]) -> list[dict[str, Any]]:
         }
         for c in checks
     ]  # fmt: skip
+
+
+def _heading(check: Expectation) -> str:
+    return f"{check.subject}: {check.detail}" if check.detail else check.subject
 
 
 def _expected(check: Expectation) -> Value:

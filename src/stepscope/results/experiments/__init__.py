@@ -52,11 +52,6 @@ class Expectation:
     detail: str = ""
 
     @property
-    def heading(self) -> str:
-        """The subject with its detail."""
-        return f"{self.subject}: {self.detail}" if self.detail else self.subject
-
-    @property
     def verdict(self) -> Verdict:
         return "undecided" if self._obstacle else "agrees" if self._near else "differs"
 

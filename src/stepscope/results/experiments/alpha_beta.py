@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_bandwidth, format_duration, format_percent, format_size
@@ -99,17 +100,10 @@ def _step(cell: CellEvidence, line: Line | str) -> Expectation:
 
 
 def _checked(
-    subject: str,
-    quantity: str,
-    line: Line | str,
-    expected: float | None,
-    measured: Measured | None,
-    *,
-    hint: str,
-    detail: str = "",
+    subject: str, quantity: str, line: Line | str, expected: float | None, measured: Measured | None, **words: Any
 ) -> Expectation:
     return Expectation(
-        subject=subject, detail=detail, quantity=quantity, unit="time", measured=measured, hint=hint,
+        subject=subject, quantity=quantity, unit="time", measured=measured, **words,
         model="line through every second size", expected=None if expected is None else Measured(value=expected),
         tolerance=0.0 if isinstance(line, str) else line.mean_relative_error,
         missing=line if isinstance(line, str) else "not measured",
