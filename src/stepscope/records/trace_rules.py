@@ -53,11 +53,6 @@ class HostLateness:
     dispatch_ns: int = 0
     dispatch_calls: int = 0
 
-    @property
-    def least_python_ns(self) -> int:
-        """The lower bound of what Python took: ``python_ns`` is the upper one."""
-        return self.python_ns - self.profiler_ns
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncPlace:
@@ -117,25 +112,6 @@ class BackwardPasses:
         """Backward passes / optimizer steps; None where no optimizer's step is marked."""
         optimized = sum(s.optimizer_steps for s in self.steps)
         return sum(s.backward_passes for s in self.steps) / optimized if optimized else None
-
-    @property
-    def reducing_per_optimizer_step(self) -> float | None:
-        """Backward passes that reduced gradients / optimizer steps: 1 with ``no_sync``, without accumulation too."""
-        optimized = sum(s.optimizer_steps for s in self.steps)
-        return sum(n > 0 for s in self.steps for n in s.reductions) / optimized if optimized else None
-
-    @property
-    def needless_reductions(self) -> int:
-        """Reductions of all passes but the last before each optimizer step: those that ``no_sync`` would leave out."""
-        needless = 0
-        waiting = 0
-        for step in self.steps:
-            for reductions in step.reductions:
-                needless += waiting
-                waiting = reductions
-            if step.optimizer_steps:
-                waiting = 0
-        return needless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
