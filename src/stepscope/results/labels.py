@@ -60,8 +60,6 @@ def _repr_of(settings: Mapping[str, Any], key: str) -> str | None:
     return repr(settings[key]) if key in settings else None
 
 
-Defaults = Callable[[str], Mapping[str, Any]]
-
 STATUS_LABELS = {
     "oom": "out of GPU memory",
     "host_oom": "out of host memory",
@@ -139,16 +137,14 @@ def _cell(cell: CellSpec | TrainingRun) -> _Cell:
     )  # fmt: skip
 
 
-def cell_labels(
-    planned: Sequence[CellSpec | TrainingRun], *, defaults: Defaults = strategy_defaults
-) -> tuple[CellLabel, ...]:
+def cell_labels(planned: Sequence[CellSpec | TrainingRun]) -> tuple[CellLabel, ...]:
     """One label a cell: what a table or a log line always shows of it, and as much more as tells it from the others.
 
     A setting is shown on all cells as soon as two of them differ in nothing else that is shown.
     """
     cells = [_cell(cell) for cell in planned]
     models = _models(cells)
-    strategies = _strategies(cells, defaults)
+    strategies = _strategies(cells)
     columns = [
         (model, strategy, *(getattr(cell, name) for name in _COLUMNS))
         for cell, model, strategy in zip(cells, models, strategies, strict=True)
@@ -261,7 +257,7 @@ def _model(cell: _Cell) -> str:
         return " ".join([cell.workload, *(_option(k, v) for k, v in sorted(cell.model.items()))])
 
 
-def _strategies(rows: Sequence[_Cell], defaults: Defaults) -> tuple[str, ...]:
+def _strategies(rows: Sequence[_Cell]) -> tuple[str, ...]:
     """One name a cell: the strategy and its options that are not the default, or that are numbers which the set varies."""
     values: dict[tuple[str, str], set[str]] = {}
     for row in rows:
@@ -269,7 +265,7 @@ def _strategies(rows: Sequence[_Cell], defaults: Defaults) -> tuple[str, ...]:
             values.setdefault((row.strategy, key), set()).add(repr(value))
     varied = {name for name, found in values.items() if len(found) > 1}
     return tuple(
-        _strategy(row, defaults(row.strategy), {key for strategy, key in varied if strategy == row.strategy})
+        _strategy(row, strategy_defaults(row.strategy), {key for strategy, key in varied if strategy == row.strategy})
         for row in rows
     )
 

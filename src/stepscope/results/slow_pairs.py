@@ -87,15 +87,14 @@ class PairsVerdict:
     unavailable: str | None = None
 
 
-def slow_pairs(rows: Sequence[CommRow], *, paths: Mapping[Pair, str] | None = None) -> tuple[PairsVerdict, ...]:
+def slow_pairs(rows: Sequence[CommRow]) -> tuple[PairsVerdict, ...]:
     """One verdict for each cell of kind ``pairs``.
 
-    Pairs are compared with those of the same size, direction and path: ``paths`` says what lies between two ranks
-    (``NV12``, ``SYS``); without it, whether they share a host where the rows know it. The time compared is the
-    smallest of a pair's calls, because disturbances only ever add to it, and the reference is the lower quartile over
-    pairs, which stays clean while fewer than three in four are slow.
+    Pairs are compared with those of the same size, direction and path: whether they share a host, where the rows know it.
+    The time compared is the smallest of a pair's calls, because disturbances only ever add to it, and the reference is the
+    lower quartile over pairs, which stays clean while fewer than three in four are slow.
     """
-    return tuple(_verdict(cell_id, cell, paths) for cell_id, cell in cells_of(rows, "pairs").items())
+    return tuple(_verdict(cell_id, cell) for cell_id, cell in cells_of(rows, "pairs").items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +116,13 @@ Measurements = Mapping[tuple[int, bool], Mapping[Pair, _Compared]]
 """By size and whether both directions ran at once."""
 
 
-def _verdict(cell_id: str, rows: Sequence[CommRow], paths: Mapping[Pair, str] | None) -> PairsVerdict:
+def _verdict(cell_id: str, rows: Sequence[CommRow]) -> PairsVerdict:
     world = rows[0].world_size
     hosts = max((row.rank_hosts for row in rows), key=len)
     kinds: dict[tuple[int, bool, str], dict[Pair, float]] = defaultdict(dict)
     for row in rows:
         if row.peer is not None and row.size_bytes is not None and row.time_ns_min and row.status == "ok":
-            path = _path(row.peer, hosts, paths)
+            path = _path(row.peer, hosts)
             kinds[row.size_bytes, row.bidirectional, path][row.peer] = row.time_ns_min
     measured = _compared(kinds)
     if not measured:
@@ -177,9 +176,7 @@ def _limit(scatter: float, count: int, *, pairs: int = 1) -> float:
     return max(SLOW, math.exp(SCALES * unsure * averaged * scatter))
 
 
-def _path(peer: Pair, hosts: Sequence[str], paths: Mapping[Pair, str] | None) -> str:
-    if paths is not None:
-        return paths.get(peer) or paths.get((peer[1], peer[0]), "unknown path")
+def _path(peer: Pair, hosts: Sequence[str]) -> str:
     if max(peer) >= len(hosts):
         return ""
     return "same host" if hosts[peer[0]] == hosts[peer[1]] else "between hosts"

@@ -43,14 +43,10 @@ def median(samples: Samples) -> float:
     return float(np.median(as_array(samples)))
 
 
-def mad(samples: Samples, *, scaled: bool = True) -> float:
-    """Median absolute deviation from the median, in the unit of the samples.
-
-    scaled: times 1.4826, so that it estimates the standard deviation of normal samples.
-    """
+def mad(samples: Samples) -> float:
+    """Median absolute deviation from the median x 1.4826, which estimates the standard deviation of normal samples."""
     values = as_array(samples)
-    raw = float(np.median(np.abs(values - np.median(values))))
-    return raw * _NORMAL_SIGMA_PER_MAD if scaled else raw
+    return float(np.median(np.abs(values - np.median(values)))) * _NORMAL_SIGMA_PER_MAD
 
 
 def median_interval(samples: Samples, *, independent: bool = False) -> Ends | None:

@@ -129,9 +129,9 @@ def precise_enough(step_ns: Samples, *, ci_fraction: float) -> bool:
     return max(found.high - found.value, found.value - found.low) <= ci_fraction * found.value
 
 
-def checkpoints(*, first: int = FIRST_CHECKPOINT, growth: float = GROWTH) -> Iterator[int]:
+def checkpoints() -> Iterator[int]:
     """Step counts at which ranks decide together: 10, 15, 22, 33, 49, ... without end."""
-    count = first
+    count = FIRST_CHECKPOINT
     while True:
         yield count
-        count = max(count + 1, int(count * growth))
+        count = int(count * GROWTH)

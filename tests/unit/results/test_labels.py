@@ -14,7 +14,7 @@ from stepscope.results.labels import cell_labels, varied_settings
 
 def test_a_swept_number_is_shown_on_every_row_even_where_it_is_the_default(fakes) -> None:
     rows = [fakes.row("c", strategy="bucketed", strategy_options={"bucket_cap_mb": cap}) for cap in (1.0, 25.0)]
-    labels = cell_labels(rows, defaults=lambda _: {"bucket_cap_mb": 25.0})
+    labels = cell_labels(rows)
     assert [label.strategy for label in labels] == ["bucketed bucket_cap_mb=1", "bucketed bucket_cap_mb=25"]
 
 

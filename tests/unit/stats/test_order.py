@@ -62,7 +62,6 @@ def test_independent_samples_have_a_dependence_time_near_one_and_dependent_ones_
 
 
 def test_mad_of_a_known_series_and_of_normal_samples() -> None:
-    assert mad([1, 1, 2, 2, 4, 6, 9], scaled=False) == 1.0
     assert mad([1, 1, 2, 2, 4, 6, 9]) == pytest.approx(1.4826, rel=1e-4)
     assert mad(np.random.default_rng(1).normal(100, 3, 20_000)) == pytest.approx(3.0, rel=0.03)
 

@@ -12,10 +12,6 @@ def test_every_rank_sees_the_same_checkpoints() -> None:
     assert list(itertools.islice(checkpoints(), 8)) == [10, 15, 22, 33, 49, 73, 109, 163]
 
 
-def test_checkpoints_grow_even_where_the_factor_rounds_down_to_nothing() -> None:
-    assert list(itertools.islice(checkpoints(first=1, growth=1.1), 4)) == [1, 2, 3, 4]
-
-
 def test_quiet_steps_are_precise_enough_at_the_first_checkpoint() -> None:
     steps = 1e7 * np.random.default_rng(0).lognormal(0, 0.002, 10)
     assert precise_enough(steps, ci_fraction=0.02)
