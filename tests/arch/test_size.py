@@ -21,7 +21,7 @@ MOST = {
     "collectives": (400, 2),
     "core": (1100, 11),
     "datasets": (1200, 9),
-    "diagnose": (14550, 86),
+    "diagnose": (14550, 83),
     "examples": (1100, 4),
     "hook": (3200, 16),
     "launch": (3400, 18),

@@ -15,7 +15,7 @@ from tests import comm_rows
 from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
 
 from stepscope.diagnose.engine import diagnose
-from stepscope.diagnose.headlines import headline
+from stepscope.diagnose.narrator import headline
 from stepscope.records.comm import CommRow
 from stepscope.report.comm_document import document_001, rows_csv
 from stepscope.report.contents import comm_tables

@@ -16,7 +16,7 @@ from stepscope.core.errors import ExitCode, Interrupted, UsageError
 from stepscope.core.units import format_bytes, format_count, format_duration
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.engine import diagnose
-from stepscope.diagnose.headlines import remainder, shown
+from stepscope.diagnose.narrator import remainder, shown
 from stepscope.launch.join import joined_world
 from stepscope.matrix.expand import PlannedCell
 from stepscope.matrix.load import list_presets, load_matrix, matrix_yaml

@@ -19,7 +19,7 @@ from stepscope.cli.findings import (
 )
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, unknown
-from stepscope.store.layout import profiled_job, shown_as
+from stepscope.diagnose.narrator import looked_at
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.diagnose import Diagnose
@@ -144,7 +144,7 @@ def _explain(rules: Sequence[Rule]) -> None:
 
 def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None:
     console = out()
-    print_verdict(evidence, diagnosis, headline(evidence))
+    print_verdict(evidence, diagnosis, looked_at(evidence))
     if diagnosis.findings:
         console.print()
         print_findings(diagnosis.findings, confidence=True)
@@ -181,43 +181,11 @@ def _good_news() -> frozenset[str]:
     return frozenset(rule.name for rule in all_rules() if rule.good_news)
 
 
-def headline(evidence: Evidence) -> str:
-    """``codeharris: 6 runs · 2 of them on several ranks``: what was looked at."""
-    parts = []
-    if evidence.runs:
-        parts.append(counted(len(evidence.runs), "training run"))
-    if jobs := evidence.traced_jobs:
-        ranks = sum(len({each.facts.rank for one in job for each in one.summary.ranks}) for job in jobs)
-        captures = f" in {len(evidence.traces)} captures" if len(evidence.traces) > len(jobs) else ""
-        parts.append(f"{counted(len(jobs), 'job')} traced on {counted(ranks, 'rank')}{captures}")
-    if evidence.comm:
-        parts.append(counted(len(evidence.comm), "measured collective"))
-    for name, kind in (("nccl", "NCCL log"), ("memory", "memory snapshot")):
-        if found := getattr(evidence, name):
-            parts.append(counted(len(found), kind))
-    if evidence.flight:
-        parts.append(f"flight recorders: {counted(len(evidence.flight), 'finding')}")
-    if evidence.watchdog:
-        parts.append(counted(len(evidence.watchdog), "watchdog timeout"))
-    if evidence.topology is not None:
-        parts.append("link matrix")
-    several = {job[0].job for job in evidence.traced_jobs if len(job) > 1}
-    paths = list(
-        dict.fromkeys(
-            job if (job := profiled_job(source.path)) in several and job is not None else shown_as(source.path)
-            for source in evidence.sources
-        )
-    )
-    names = ", ".join(path.name or str(path) for path in paths[:3])
-    more = ", ..." if len(paths) > 3 else ""
-    return f"{names}{more}: {' · '.join(parts) or 'nothing'}"
-
-
 def _show_protocol(evidence: Evidence, diagnosis: Diagnosis) -> None:
-    from stepscope.diagnose.protocol import investigate
+    from stepscope.diagnose.engine import investigate
 
     console = out()
-    say(headline(evidence), "bold")
+    say(looked_at(evidence), "bold")
     for state in investigate(evidence, diagnosis):
         console.print()
         say(f"{state.step.number}. {state.step.question}", "bold")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from stepscope.cli.console import log, out, say
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.headlines import all_clear, counts, headline, remainder, shown
+from stepscope.diagnose import narrator
+from stepscope.diagnose.narrator import all_clear, counts, headline, remainder, shown
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict
-from stepscope.report import screen_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +61,7 @@ def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> 
 
     rest: where more of them are.
     """
-    from stepscope.report.screen_lines import files_found
+    from stepscope.diagnose.narrator import files_found
 
     files = files_found(evidence)
     if files or evidence.said:
@@ -203,7 +203,7 @@ def show_verdict(verdict: JobVerdict, *, running: bool = False) -> None:
     """Three lines, the tree, the other costs, what the figures rest on. running: the job goes on, and says so."""
     style = "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
     _wrapped(f"{verdict.headline}.", style)
-    rests_on = screen_lines.coverage_line(verdict)
+    rests_on = narrator.coverage_line(verdict)
     if said := "; ".join(filter(None, ("so far: the job still runs" if running else "", rests_on))):
         say(f"  {said}")
     if verdict.advice:
@@ -211,7 +211,7 @@ def show_verdict(verdict: JobVerdict, *, running: bool = False) -> None:
         _wrapped(first.text, "", first="  next   ", then="         ")
         if first.command:
             say(f"         $ {first.command}", "cyan")
-    for line in screen_lines.also(verdict):
+    for line in narrator.also(verdict):
         _wrapped(line, "", first="  also   ", then="         ")
     out().print()
     _tree(verdict)
@@ -223,7 +223,7 @@ def _tree(verdict: JobVerdict) -> None:
     """The parts of a step, each under the one it is a part of."""
     if not verdict.tree:
         return
-    rows = [("  " * (depth + 1) + each.key, each) for depth, each in screen_lines.tree_rows(verdict.tree)]
+    rows = [("  " * (depth + 1) + each.key, each) for depth, each in narrator.tree_rows(verdict.tree)]
     whole = sum(each.ns for each in verdict.tree)
     width = max(len(name) for name, _ in rows) + 2
     say(
@@ -231,7 +231,7 @@ def _tree(verdict: JobVerdict) -> None:
     )
     for name, each in rows:
         mark = "   <- " + verdict.kind if each.cause else ""
-        ranks = "" if not each.by_rank else "   " + screen_lines.by_rank(each, most=MOST_RANKS)
+        ranks = "" if not each.by_rank else "   " + narrator.by_rank(each, most=MOST_RANKS)
         line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{mark}{ranks}"
         say(line[:WIDEST], "bold" if each.cause else "")
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import listed
 from stepscope.cli.console import log, out, print_document, say, typed
-from stepscope.cli.diagnose_run import headline
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict, show_verdict
 from stepscope.core.errors import Interrupted, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.pool import get_ready, side_by_side
 from stepscope.core.words import counted, grouped
+from stepscope.diagnose.narrator import looked_at
 from stepscope.store.layout import profiled_job, shown_as
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _say(
     if verdict is not None:
         show_verdict(verdict)
     else:
-        print_verdict(evidence, diagnosis, headline(evidence))
+        print_verdict(evidence, diagnosis, looked_at(evidence))
     if diagnosis.findings:
         console.print()
         if verdict is not None:

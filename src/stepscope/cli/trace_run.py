@@ -398,7 +398,7 @@ def _show_sections(summary: TraceSummary, sections: Sequence[str], *, limit: int
 def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
     """The first that matter, good news where there is room, and the names of what is left."""
     from stepscope.cli.findings import print_findings
-    from stepscope.diagnose.headlines import all_clear
+    from stepscope.diagnose.narrator import all_clear
 
     console = out()
     grave = [f for f in diagnosis.findings if f.severity != "info"]

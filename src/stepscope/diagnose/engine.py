@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+from stepscope.core.dataclass import dataclass
 from stepscope.core.words import listed, plural
 from stepscope.diagnose.commands import concrete, own_command
 from stepscope.diagnose.job_facts import applicable
@@ -75,7 +76,7 @@ def diagnose(evidence: Evidence, *, rules: Iterable[Rule] | None = None) -> Diag
         elif isinstance(outcome, Quiet):
             quiet.append(outcome)
         else:
-            findings += _doubted(outcome, evidence)
+            findings += doubted(outcome, evidence)
     told, folded = _folded(_doubtful(findings, rating), claims)
     return Diagnosis(
         findings=_capped(_causes_first(sorted(told, key=_order), claims)),
@@ -206,13 +207,13 @@ def check(rule: Rule, evidence: Evidence) -> Outcome:
     skipped = lacking(rule, evidence)
     if skipped is not None:
         return skipped
-    whole, _ = _whole(evidence)
+    whole = without_fragments(evidence)
     return concrete(applicable(rule.check(whole), whole), evidence)
 
 
 def lacking(rule: Declared, given: Evidence) -> Skipped | None:
     """Why a rule cannot look at this evidence; None where all that it needs is there."""
-    evidence, cut = _whole(given)
+    evidence = without_fragments(given)
     missing = [need for need in rule.needs if not getattr(evidence, need)]
     if rule.any_of and not any(getattr(evidence, name) for name in rule.any_of):
         missing.append("traces" if "traces" in rule.any_of and given.traces else rule.any_of[0])
@@ -221,27 +222,10 @@ def lacking(rule: Declared, given: Evidence) -> Skipped | None:
             return None
         return replace(rule.blind, command=own_command(rule.blind.command, given))
     reason, command = NEEDS[missing[0]]
-    if missing[0] == "traces" and cut is not None:
-        reason, command = cut, None
+    if missing[0] == "traces" and given.traces:
+        named = _ranks(rank for job in given.traces for rank in _cut(job.summary))
+        reason, command = f"the trace of {named} is truncated, and no step in it is known to be whole", None
     return Skipped(rule=rule.name, reason=reason, command=own_command(command, given))
-
-
-def _whole(evidence: Evidence) -> tuple[Evidence, str | None]:
-    """``evidence`` without traces that support no finding, and why these do not; None where no trace is cut."""
-    if not _is_cut(evidence):
-        return evidence, None
-    return without_fragments(evidence), why_no_traces(evidence)
-
-
-def _doubted(findings: Iterable[Finding], evidence: Evidence) -> Iterable[Finding]:
-    if not _is_cut(evidence):
-        return findings
-    return doubted(findings, evidence)
-
-
-def _is_cut(evidence: Evidence) -> bool:
-    passes = (each for job in evidence.traces for each in job.summary.ranks)
-    return any(note.kind == "truncated" for each in passes for note in each.notes)
 
 
 def page_of(rule: Rule) -> str:
@@ -265,24 +249,14 @@ def without_fragments(evidence: Evidence) -> Evidence:
     return evidence if len(whole) == len(evidence.traces) else replace(evidence, traces=whole)
 
 
-def why_no_traces(evidence: Evidence) -> str:
-    """Why rules get none of the jobs of ``evidence``, whose traces are cut."""
-    named = _ranks(rank for job in evidence.traces for rank in _cut(job.summary))
-    return f"the trace of {named} is truncated, and no step in it is known to be whole"
-
-
 def doubted(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
     """``findings``, those of jobs with truncated traces with that among their doubts."""
-    cut = {job.name: ranks for job in evidence.traces if (ranks := _cut(job.summary))}
-    return [_with_lost_time(finding, cut) for finding in findings]
-
-
-def _with_lost_time(finding: Finding, cut: Mapping[str, list[int]]) -> Finding:
-    ranks = cut.get(finding.job or "")
-    if not ranks:
-        return finding
-    why = f"the trace of {_ranks(ranks)} is truncated, how much is lost is unknown"
-    return replace(finding, doubts=(*finding.doubts, why))
+    why = {
+        job.name: f"the trace of {_ranks(ranks)} is truncated, how much is lost is unknown"
+        for job in evidence.traces
+        if (ranks := _cut(job.summary))
+    }
+    return [replace(f, doubts=(*f.doubts, why[f.job])) if f.job in why else f for f in findings]
 
 
 def _is_fragment(summary: TraceSummary) -> bool:
@@ -313,3 +287,96 @@ def diagnose_traces(summary: TraceSummary, *, name: str = "trace") -> Diagnosis:
         sources=(Source(path=Path(name), kind="trace"),), traces=(TraceEvidence(name=name, summary=summary),)
     )
     return diagnose(evidence, rules=trace_rules())
+
+
+# The investigation in five steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step. needs: attributes of Evidence, any of which is evidence for it, with what they are called."""
+
+    number: int
+    question: str
+    needs: tuple[tuple[str, str], ...]
+    command: str
+
+
+STEPS = (
+    Step(
+        number=1,
+        question="How long is a step, how far is it from the hardware's limits, and is the measurement sound?",
+        needs=(("runs", "training runs"), ("traces", "traces")),
+        command="stepscope bench --preset strong-scaling -o RUN",
+    ),
+    Step(
+        number=2,
+        question="Where is time lost: computation, communication, waiting for data or a peer, memory?",
+        needs=(("scaling", "runs with a baseline"), ("cells", "steps by phase"), ("traces", "traces")),
+        command="stepscope bench MATRIX.yaml --profile -o RUN && stepscope diagnose RUN",
+    ),
+    Step(
+        number=3,
+        question="Which collective, link, kernel, phase or allocation is the cause?",
+        needs=(
+            ("traces", "traces"),
+            ("comm", "measured collectives"),
+            ("nccl", "NCCL's log"),
+            ("memory", "memory snapshots"),
+        ),
+        command="stepscope comm --ops all --sizes 1K:64M:4 --ranks 2 -o COMM && stepscope diagnose RUN COMM",
+    ),
+    Step(
+        number=4,
+        question="What would the step cost without that cause?",
+        needs=(("calibration", "a calibration"), ("traces", "traces"), ("cells", "steps by phase")),
+        command="stepscope calibrate COMM && stepscope predict --buckets RUN --calib COMM/calib.json",
+    ),
+    Step(
+        number=5,
+        question="Did the change help by more than the noise, and did anything else get worse?",
+        needs=(),
+        command="stepscope compare --run BEFORE.yaml AFTER.yaml --rounds 6",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepState:
+    """A step and how far it is answered. have: evidence for it, in words. fired, quiet, skipped: names of its rules; one
+    for good news is never among the quiet, which are in order.
+
+    next_commands: what to run for what is missing; the step's own command when there is nothing at all.
+    """
+
+    step: Step
+    have: tuple[str, ...]
+    fired: tuple[str, ...]
+    quiet: tuple[str, ...]
+    skipped: tuple[str, ...]
+    next_commands: tuple[str, ...]
+
+
+def investigate(evidence: Evidence, diagnosis: Diagnosis) -> tuple[StepState, ...]:
+    """How far each of the five steps is answered."""
+    return tuple(_state(step, evidence, diagnosis) for step in STEPS)
+
+
+def _state(step: Step, evidence: Evidence, diagnosis: Diagnosis) -> StepState:
+    mine = [rule for rule in all_rules() if rule.protocol == step.number]
+    names = {rule.name for rule in mine}
+    praise = {rule.name for rule in mine if rule.good_news}
+    have = tuple(text for need, text in step.needs if getattr(evidence, need))
+    if step.number == 5 and len(evidence.sources) > 1:
+        have = (f"{len(evidence.sources)} sources to compare",)
+    skipped = [each for each in diagnosis.skipped if each.rule in names]
+    missing = [NEEDS[need][1] for need, _ in step.needs if not getattr(evidence, need)]
+    commands = [own_command(c, evidence) for c in ([step.command] if not have else missing)]
+    return StepState(
+        step=step,
+        have=have,
+        fired=tuple(dict.fromkeys(f.rule for f in diagnosis.findings if f.rule in names)),
+        quiet=tuple(q.rule for q in diagnosis.quiet if q.rule in names - praise),
+        skipped=tuple(s.rule for s in skipped),
+        next_commands=tuple(dict.fromkeys(c for c in commands if c)),
+    )

@@ -249,7 +249,7 @@ class Rule(Declared):
     rules. needs: attributes of :class:`Evidence` that must be there (not None, not empty), else it is skipped with the
     reason and the command of ``evidence.NEEDS``; traces, where it only looks at traced jobs. any_of: attributes of which at
     least one must be there (a rule that reads steps as well as traces). protocol: the step of the investigation (1 to 5,
-    ``diagnose/protocol.py``) it serves.
+    ``engine.STEPS``) it serves.
     look, or look_at_job for one traced job after the other: pure. A finding or several (never none), a text with the number
     that decided where there is nothing to say, or Skipped for data that ``needs`` cannot name. A symptom that shows in
     traces and elsewhere has both: ``look`` is asked where something of ``any_of`` beside traces is there, and a traced job

@@ -15,9 +15,9 @@ from statistics import median
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
+from stepscope.diagnose.narrator import KIND_OF_EVENT, worded
 from stepscope.diagnose.rules import kind_of, names_cause
 from stepscope.diagnose.trace_facts import exposed_transfer
-from stepscope.diagnose.verdict_words import KIND_OF_EVENT, worded
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Quiet, TimeCost, VerdictKind, VerdictPart
 from stepscope.records.nouns import Estimate
 from stepscope.results.diary import (
@@ -418,27 +418,16 @@ def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) ->
     """What rules find in the window, of kinds that the diary does not measure: the largest of each kind."""
     best: dict[VerdictKind, Finding] = {}
     for finding in diagnosis.findings:
-        kind = kind_of(finding)
-        if (
-            kind is None
-            or kind in skip
-            or kind in ("compute-bound", "independent-processes")
-            or finding.severity == "info"
-        ):
+        kind, stake = kind_of(finding), finding.stake_fraction or 0.0
+        if kind is None or kind in skip or kind in ("compute-bound", "independent-processes"):
             continue
-        if finding.stake_fraction is None or finding.stake_fraction < WORTH:
-            continue
-        if kind not in best or finding.stake_fraction > (best[kind].stake_fraction or 0.0):
-            best[kind] = finding
+        known = best.get(kind)
+        if finding.severity != "info" and stake >= (WORTH if known is None else known.stake_fraction or 0.0):
+            best[kind] = finding if known is None or stake > (known.stake_fraction or 0.0) else known
     for kind, finding in best.items():
         value = finding.stake_fraction or 0.0
-        yield TimeCost(
-            kind=kind,
-            share=Estimate(value=value),
-            stake_fraction=value,
-            ranks=finding.ranks,
-            rules=(finding.rule,),
-        )
+        part = Estimate(value=value)
+        yield TimeCost(kind=kind, share=part, stake_fraction=value, ranks=finding.ranks, rules=(finding.rule,))
 
 
 def _between(steps: JobSteps) -> Iterable[TimeCost]:

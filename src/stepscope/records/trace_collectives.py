@@ -164,6 +164,18 @@ class ClockFit:
     reason: str
 
 
+class Rebased(ClockFit):
+    """Corrected for nothing but the base time that its file counts from: no clock error."""
+
+    __slots__ = ()
+
+
+class Contradicted(ClockFit):
+    """Not corrected, since that would make collectives impossible."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockAlignment:
     """Every rank's clock, ascending by rank; ``text`` says in a line what was found."""

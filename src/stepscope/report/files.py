@@ -14,16 +14,16 @@ from stepscope import __version__
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.units import format_percent
 from stepscope.core.words import grouped, unknown
+from stepscope.diagnose import narrator
+from stepscope.diagnose.narrator import also, coverage_line
 from stepscope.records.cell import ReportFiles
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped
 from stepscope.records.training import ScalingRow, TrainingRun
-from stepscope.report import screen_lines
 from stepscope.report.charts import CAPTIONS
 from stepscope.report.contents import experiment_tables, machine_tables, memory_tables, run_tables, step_tables
 from stepscope.report.page.overview import findings_title, profiled_machine, worth_saying
 from stepscope.report.render.files import as_csv, as_latex, as_markdown
 from stepscope.report.render.terminal import ascii_text, paragraph, render_ascii
-from stepscope.report.screen_lines import also, coverage_line
 from stepscope.report.summary import environment_lines
 from stepscope.report.table import Table
 from stepscope.report.views import comm, findings, runs, scaling
@@ -202,7 +202,7 @@ def _sources(evidence: Evidence) -> str:
         f"{each.path} ({each.kind}{f', read as {each.format}' * (each.format is not None)})"
         for each in evidence.sources
     )
-    lines += _items([*(f"{state}: {text}" for state, text in screen_lines.files_found(evidence)), *evidence.said])
+    lines += _items([*(f"{state}: {text}" for state, text in narrator.files_found(evidence)), *evidence.said])
     for record in evidence.records:
         lines += [f"- made by: {_command(' '.join(argv))}" for argv in record.commands or (record.argv,) if argv]
     return "\n".join([*lines, ""])

@@ -12,7 +12,7 @@ from typing import Any
 from stepscope.core.errors import DataError
 from stepscope.core.units import format_bytes_binary
 from stepscope.core.words import counted, plural
-from stepscope.diagnose.headlines import headline
+from stepscope.diagnose.narrator import headline
 from stepscope.records import codec
 from stepscope.records.cell import CellStatus, RunRecord
 from stepscope.records.environment import EnvironmentRecord

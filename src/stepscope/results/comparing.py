@@ -23,7 +23,7 @@ from stepscope.records.training import TrainingRun
 from stepscope.results.diary import job_steps
 from stepscope.results.differences import SweepPair, conditions_of, sweep_pairs
 from stepscope.results.epochs import steady_times
-from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, in_line
+from stepscope.results.evidence import CellEvidence, Evidence, NoScaling, TraceEvidence, in_line
 from stepscope.results.figures import COMPARED, Figure, figures_of, run_facts
 from stepscope.results.joining import as_given, derived
 from stepscope.results.pairs import matched
@@ -302,7 +302,7 @@ def compare(sides: Sequence[Side], *, drop_epochs: int = 1, scaling: Scaling | N
         unknown=conditions.unknown,
         figures=tuple(figures),
         unmatched=tuple(dict.fromkeys(unmatched)),
-        notes=(*notes, *(note for note in together.remarks if note.startswith("no scaling verdict"))),
+        notes=(*notes, *(note for note in together.remarks if isinstance(note, NoScaling))),
         scaling=_across(together.scaling_budgets, once),
     )
 

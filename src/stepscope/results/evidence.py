@@ -93,6 +93,12 @@ class TraceEvidence:
         return self.cell_id == cell.cell_id and self.source in (None, cell.run.source)
 
 
+class NoScaling(str):
+    """The remark why runs or jobs are not compared as scaling."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What is known. Empty or None: there is nothing of that kind, and rules that need it are skipped.

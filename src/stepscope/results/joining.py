@@ -17,7 +17,7 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.imported import Stated
 from stepscope.records.nouns import Scaling
 from stepscope.records.training import TrainingRun
-from stepscope.results.evidence import ORIGIN_MARK, CellEvidence, Evidence, Source, TraceEvidence
+from stepscope.results.evidence import ORIGIN_MARK, CellEvidence, Evidence, NoScaling, Source, TraceEvidence
 from stepscope.results.scaling import scaling_rows
 from stepscope.results.scaling_budget import scaling_budgets
 from stepscope.store.columns import absent_columns, no_such_column
@@ -132,7 +132,7 @@ def as_given(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> E
         base, run = sorted(runs, key=lambda each: each.world_size or 0)
         named = replace(run, baseline_id=run.baseline_id or base.run_id)
         return replace(evidence, runs=tuple(named if each is run else each for each in evidence.runs))
-    return replace(evidence, remarks=(*evidence.remarks, f"no scaling verdict of the two runs: {why}"))
+    return replace(evidence, remarks=(*evidence.remarks, NoScaling(f"no scaling verdict of the two runs: {why}")))
 
 
 _ALIKE = ("model", "dataset", "precision", "unit", "device", "hardware")

@@ -21,6 +21,7 @@ from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.epochs import PER_EPOCH, epochs_mixed, steady_times
+from stepscope.results.evidence import NoScaling
 from stepscope.results.scaling import baseline_of, rate
 from stepscope.stats.compare import ratio_of_means
 from stepscope.stats.measured import BOOTSTRAP_SEED
@@ -70,7 +71,7 @@ def scaling_budgets(
     runs = [_of_run(by_id[key], by_id[row.baseline_id], row, drop_epochs) for key, row in rows.items() if key in by_id]
     mixed = {key for key, run in by_id.items() if epochs_mixed(run)}
     notes += [
-        f"no scaling verdict: {run.run_id} holds the epochs of several trainings"
+        NoScaling(f"no scaling verdict: {run.run_id} holds the epochs of several trainings")
         for run in by_id.values()
         if run.run_id in mixed and len(by_id) > 1
     ]
@@ -95,14 +96,18 @@ def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> 
         one_job = bases[0].job.job is not None and len({each.job.job for each in bases}) == 1
         what = "captures of one job are" if one_job else "traced jobs ran"
         notes.append(
-            f"no scaling verdict: {len(bases)} {what} on {counted(fewest, 'rank')}; name the one to compare with"
+            NoScaling(
+                f"no scaling verdict: {len(bases)} {what} on {counted(fewest, 'rank')}; name the one to compare with"
+            )
         )
         return []
     pairs = []
     for job in others:
         mine, theirs = (_devices(each.job.summary) for each in (job, bases[0]))
         if mine and theirs and mine != theirs:
-            notes.append(f"no scaling verdict: {job.job.name} ran on {mine}, {bases[0].job.name} on {theirs}")
+            notes.append(
+                NoScaling(f"no scaling verdict: {job.job.name} ran on {mine}, {bases[0].job.name} on {theirs}")
+            )
             continue
         pairs.append(_pair(job, bases[0], stated))
     return pairs

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import median_low
 
 import numpy as np
@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
-from stepscope.records.trace_collectives import ClockAlignment, ClockFit, Instance, RankCollective, RankCommunication
+from stepscope.records.trace_collectives import (
+    ClockAlignment,
+    ClockFit,
+    Contradicted,
+    Instance,
+    RankCollective,
+    RankCommunication,
+    Rebased,
+)
 from stepscope.stats.spans import distinct, median
 from stepscope.traces.collective_calls import TOGETHER
 from stepscope.traces.events import Ints
@@ -291,7 +299,7 @@ def _based(fit: ClockFit, shifts: dict[int, int], *, reference: int | None = Non
         return replace(fit, at_ns=at)
     moves = fit.status == "corrected"
     return replace(
-        fit,
+        fit if moves else Rebased(**asdict(fit)),
         status="corrected",
         offset_ns=(fit.offset_ns if moves else 0.0) - ahead,
         drift=fit.drift if moves else 0.0,
@@ -304,7 +312,8 @@ def _held(fit: ClockFit) -> ClockFit:
     """The same without the correction."""
     if fit.status != "corrected":
         return fit
-    return replace(fit, status="unknown", reason="correcting it would make collectives impossible")
+    held = {**asdict(fit), "status": "unknown", "reason": "correcting it would make collectives impossible"}
+    return Contradicted(**held)
 
 
 def _unfitted(rank: int, reason: str) -> ClockFit:

@@ -10,7 +10,7 @@ from tests.evidence import epochs, evidence, rate, run
 from tests.trace_evidence import by_hand, kernels
 
 from stepscope.diagnose.engine import all_rules, believable, diagnose
-from stepscope.diagnose.headlines import all_clear, remainder, shown
+from stepscope.diagnose.narrator import all_clear, remainder, shown
 from stepscope.diagnose.rule import Rule
 from stepscope.records.finding import Diagnosis, Finding, Priority, Quiet, Skipped
 from stepscope.records.training import TrainingRun

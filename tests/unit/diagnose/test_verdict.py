@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.diaries import simulate, write_diary
 
+from stepscope.diagnose.narrator import percent
 from stepscope.diagnose.verdict import judge
-from stepscope.diagnose.verdict_words import percent
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, VerdictPart
 from stepscope.records.nouns import Estimate
 from stepscope.records.profile import HookedRank, JobEnd

@@ -13,8 +13,8 @@ from tests.trace_builder import build, write_job
 from stepscope.cli.diagnose_run import headline
 from stepscope.cli.report_run import default_folder
 from stepscope.core.errors import DataError
+from stepscope.diagnose.narrator import files_found
 from stepscope.records.profile import ProfileRecord
-from stepscope.report.screen_lines import files_found
 from stepscope.results.evidence import Evidence
 from stepscope.results.job_folder import job_of
 from stepscope.results.open import load_evidence

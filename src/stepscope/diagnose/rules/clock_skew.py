@@ -24,12 +24,14 @@ keeps hosts of one site within about 1 ms, PTP within 1 us (IEEE 1588-2019).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
-from stepscope.records.trace_collectives import ClockFit
+from stepscope.records.trace_collectives import ClockFit, Contradicted, Rebased
 from stepscope.results.evidence import TraceEvidence
 
 _APART = Limit(
@@ -39,9 +41,6 @@ _APART = Limit(
 )
 _DRIFT = Limit(value=1e-4, unit="ns per ns", source="quartz crystals are specified to some 100 ppm at worst")
 
-_BASE = "its file counts from another base time"
-_CONTRADICTS = "correcting it would make collectives impossible"
-
 
 def _look(job: TraceEvidence) -> Statement:
     if len(job.summary.ranks) < 2:
@@ -50,8 +49,8 @@ def _look(job: TraceEvidence) -> Statement:
     if collectives is None or collectives.clocks.reference_rank is None:
         return unread(job.summary, "no collective appears on two ranks, so clocks cannot be compared")
     fits, reference = collectives.clocks.fits, collectives.clocks.reference_rank
-    contradicting = [f for f in fits if f.status == "unknown" and f.reason == _CONTRADICTS]
-    moved = [f for f in fits if f.status == "corrected" and not _only_base(f)]
+    contradicting = [f for f in fits if isinstance(f, Contradicted)]
+    moved = [f for f in fits if f.status == "corrected" and not isinstance(f, Rebased)]
     if contradicting:
         return (_contradiction(job, contradicting),)
     if moved:
@@ -62,10 +61,6 @@ def _look(job: TraceEvidence) -> Statement:
         return Skipped(reason=unknown[0].reason)
     more = f"; {counted(len(unknown), 'clock')} not compared ({unknown[0].reason})" if unknown else ""
     return f"{counted(compared, 'clock')} within {format_duration(_APART.value)} of rank {reference}'s{more}"
-
-
-def _only_base(fit: ClockFit) -> bool:
-    return fit.reason.startswith(_BASE) and "differs by" not in fit.reason
 
 
 def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
@@ -112,7 +107,7 @@ def _keep_together(job: TraceEvidence, moved: list[ClockFit], reference: int) ->
     return (advise("synchronise the hosts' clocks: chrony against one server, PTP where the network has it"),)
 
 
-def _contradiction(job: TraceEvidence, fits: list[ClockFit]) -> Finding:
+def _contradiction(job: TraceEvidence, fits: Sequence[ClockFit]) -> Finding:
     ranks = ", ".join(str(f.rank) for f in fits[:8])
     return Finding(
         severity="warning",

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bytes_binary, format_percent
 from stepscope.diagnose.rule import Rule, Statement
-from stepscope.diagnose.unit_facts import ROOM, WORTH, Call, Units, on_units
-from stepscope.records.finding import Finding, Skipped
+from stepscope.diagnose.unit_facts import ROOM, WORTH, Units, on_units
+from stepscope.records.finding import Skipped
 
 
 @on_units()
@@ -43,39 +43,29 @@ def _look(units: Units) -> Statement:
             f"{len(names)} units are gathered twice; the second gathers expose {format_percent(share)} of the step, limit "
             f"{format_percent(WORTH.value)}"
         )
-    if units.on_cpus and names <= units.sizes.keys():
-        return _on_cpus(units, again, share, sum(units.sizes[name] for name in names if name is not None))
-    unknown = any(rank.reserved_bytes is None or rank.capacity_bytes is None for rank in units.ranks)
-    if not names <= units.sizes.keys() or unknown or units.fullest is None:
-        return Skipped(
-            reason="whether the device has room for gathered parameters is not recorded: profile with memory"
-        )
-    kept = sum(units.sizes[name] for name in names if name is not None)
-    used, capacity = units.fullest
-    if used + kept > ROOM.value * capacity:
-        return f"no room to keep {format_bytes_binary(kept)} gathered beside {format_bytes_binary(used)}"
+    kept = sum(size for name, size in units.sizes.items() if name in names)
+    known, used, capacity = names <= units.sizes.keys(), *(units.fullest or (0, 0))
+    if not (known and units.on_cpus):
+        if not known or any(rank.reserved_bytes is None or rank.capacity_bytes is None for rank in units.ranks):
+            return Skipped(
+                reason="whether the device has room for gathered parameters is not recorded: profile with memory"
+            )
+        if used + kept > ROOM.value * capacity:
+            return f"no room to keep {format_bytes_binary(kept)} gathered beside {format_bytes_binary(used)}"
     return units.finding(
         again,
         share,
         f"sharded units are gathered twice: the second gathers take {format_percent(share)} of the step",
-        (
+        (f"kept gathered they take {format_bytes_binary(kept)} of a rank's host memory at most",)
+        if units.on_cpus
+        else (
             f"{len(names)} units are gathered in the forward and again in the backward pass",
             f"kept gathered they take {format_bytes_binary(kept)} at most; the allocator reserves "
             f"{format_bytes_binary(used)} of {format_bytes_binary(capacity)}",
         ),
-        limit="prefetch may hide part of it without more memory",
-        advice=units.advice("keep gathered"),
-    )
-
-
-def _on_cpus(units: Units, again: list[Call], share: float, kept: int) -> Finding:
-    """Of host memory a trace does not say how much is free."""
-    return units.finding(
-        again,
-        share,
-        f"sharded units are gathered twice: the second gathers take {format_percent(share)} of the step",
-        (f"kept gathered they take {format_bytes_binary(kept)} of a rank's host memory at most",),
-        limit="whether host memory has room is not recorded",
+        limit="whether host memory has room is not recorded"
+        if units.on_cpus
+        else "prefetch may hide part of it without more memory",
         advice=units.advice("keep gathered"),
     )
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Finding
-from stepscope.records.nccl import NcclCommunicator
+from stepscope.results.comm_facts import hosts_of
 from stepscope.results.evidence import Evidence
 
 Version = tuple[int, int, int]
@@ -98,15 +98,11 @@ def check(evidence: Evidence) -> Statement:
 
 def _concerns(bug: _Bug, hardware: str, evidence: Evidence) -> bool:
     """Whether nothing that is known of the machine rules the bug out."""
-    if bug.several and evidence.nccl and all(_hosts(c) == 1 for log in evidence.nccl for c in log.communicators):
+    if bug.several and evidence.nccl and all(hosts_of(c) == 1 for log in evidence.nccl for c in log.communicators):
         return not any(log.communicators for log in evidence.nccl)
     if not bug.gpus or (not hardware and not bug.sure):
         return True
     return any(name in hardware for name in bug.gpus)
-
-
-def _hosts(communicator: NcclCommunicator) -> int:
-    return communicator.nodes or len({rank.host for rank in communicator.ranks})
 
 
 def _parsed(text: str) -> Version | None:

@@ -34,7 +34,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.finding import Finding, Skipped
+from stepscope.records.finding import Finding, Severity, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.evidence import CellEvidence, Evidence, in_line, name_of
 
@@ -130,21 +130,17 @@ def _threads(evidence: Evidence, environment: EnvironmentRecord, loads: list[_Lo
                 again(evidence, worst.cell, ("world_size", [min(2, cores), cores] if cores > 2 else [cores])),
             )
         )
-    if worst.cell.spec.device == "cuda" and worst.ranks + worst.workers <= cores:
-        return Finding(
-            severity="info",
-            title=f"{worst.wanted} threads may share {counted(cores, 'core')}",
-            evidence=tuple(said),
-            confidence="likely harmless: intra-op threads of ranks on GPUs sleep unless operators run on the CPU",
-            advice=tuple(advice),
-            subject=name_of(worst.cell.run),
-            runs=(worst.cell.run.run_id,),
-        )
+    grave: Severity = "problem" if worst.ranks * worst.threads > cores else "warning"
+    sleeping = worst.cell.spec.device == "cuda" and worst.ranks + worst.workers <= cores
     return Finding(
-        severity="problem" if worst.ranks * worst.threads > cores else "warning",
-        title=f"{worst.wanted} threads share {counted(cores, 'core')}: step times depend on the scheduler",
+        severity="info" if sleeping else grave,
+        title=f"{worst.wanted} threads may share {counted(cores, 'core')}"
+        if sleeping
+        else f"{worst.wanted} threads share {counted(cores, 'core')}: step times depend on the scheduler",
         evidence=tuple(said),
-        confidence="certain: threads and cores are counted; the cost is unknown",
+        confidence="likely harmless: intra-op threads of ranks on GPUs sleep unless operators run on the CPU"
+        if sleeping
+        else "certain: threads and cores are counted; the cost is unknown",
         advice=tuple(advice),
         subject=name_of(worst.cell.run),
         runs=(worst.cell.run.run_id,),

@@ -34,7 +34,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import severity_of, trace_command
-from stepscope.diagnose.traced_pipeline import SLOW, TracedPipeline, traced_pipeline
+from stepscope.diagnose.unit_facts import SLOW, TracedPipeline, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.mesh import PipelineLayout
 from stepscope.records.nouns import EXPOSED_COMM

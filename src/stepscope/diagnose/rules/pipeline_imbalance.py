@@ -33,7 +33,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, together
 from stepscope.diagnose.trace_facts import severity_of, trace_command, window_ns
-from stepscope.diagnose.traced_pipeline import SLOW, traced_pipeline
+from stepscope.diagnose.unit_facts import SLOW, traced_pipeline
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, name_of

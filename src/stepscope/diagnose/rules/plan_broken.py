@@ -29,8 +29,6 @@ from stepscope.records.finding import Finding
 from stepscope.records.trace_collectives import ConformanceCheck
 from stepscope.results.evidence import TraceEvidence
 
-_SHOW = "--show conformance,collectives"
-
 
 def _look(job: TraceEvidence) -> Statement:
     checks = [p.conformance for p in job.summary.ranks if p.conformance is not None]
@@ -50,42 +48,26 @@ def _look(job: TraceEvidence) -> Statement:
             f"{counted(len(decided), 'rank')}"
         )
     first = min(broken, key=lambda c: not c.certain)
-    return _deviation(job, first, len(broken)) if first.certain else _rearranged(job, first, len(broken))
+    return _finding(job, first, counted(len(broken), "rank"))
 
 
-def _deviation(job: TraceEvidence, first: ConformanceCheck, ranks: int) -> Finding:
+def _finding(job: TraceEvidence, first: ConformanceCheck, ranks: str) -> Finding:
+    if first.certain:
+        title = f"strategy {first.strategy!r} deviates from its communication plan on {ranks}"
+        text = "correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong"
+    else:
+        title = f"strategy {first.strategy!r} sends its plan's bytes in other pieces or earlier on {ranks}"
+        text = "compare the calls with the plan before you use its predictions: they price the plan's pieces"
     return Finding(
-        severity="problem",
-        title=f"strategy {first.strategy!r} deviates from its communication plan on {counted(ranks, 'rank')}",
-        evidence=_shown(first),
-        confidence="certain: collectives counted by operation, bytes and phase",
-        advice=(
-            advise(
-                "correct the strategy's comm_plan or its implementation; predictions from the plan are also wrong",
-                trace_command(job, _SHOW),
-            ),
-        ),
-        priority="wrong",
+        severity="problem" if first.certain else "info",
+        title=title,
+        evidence=tuple(f"rank {first.rank}: {text}" for text in first.differences[:4]),
+        confidence="certain: collectives counted by operation, bytes and phase"
+        if first.certain
+        else "likely: batching or prefetch explains every difference",
+        advice=(advise(text, trace_command(job, "--show conformance,collectives")),),
+        priority="wrong" if first.certain else "performance",
     )
-
-
-def _rearranged(job: TraceEvidence, first: ConformanceCheck, ranks: int) -> Finding:
-    return Finding(
-        severity="info",
-        title=f"strategy {first.strategy!r} sends its plan's bytes in other pieces or earlier on {counted(ranks, 'rank')}",
-        evidence=_shown(first),
-        confidence="likely: batching or prefetch explains every difference",
-        advice=(
-            advise(
-                "compare the calls with the plan before you use its predictions: they price the plan's pieces",
-                trace_command(job, _SHOW),
-            ),
-        ),
-    )
-
-
-def _shown(first: ConformanceCheck) -> tuple[str, ...]:
-    return tuple(f"rank {first.rank}: {text}" for text in first.differences[:4])
 
 
 RULE = Rule(

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from stepscope import __version__
+from stepscope.diagnose import narrator
 from stepscope.machine.overview import Section, overview
 from stepscope.records.cell import RunRecord
 from stepscope.records.finding import Diagnosis, JobVerdict
-from stepscope.report import contents, screen_lines
+from stepscope.report import contents
 from stepscope.report.charts import Chart, Drawing, begin, records_of
 from stepscope.report.page.overview import answer, headline, key_figures, shown_findings, shown_verdict, worth_saying
 from stepscope.report.page.timeline import drawn, embedded, timeline
@@ -62,7 +63,7 @@ def sources(evidence: Evidence) -> tuple[tuple[str, str], ...]:
     paths = [
         (str(source.path), source.format or KIND_WORDS.get(source.kind, source.kind)) for source in evidence.sources
     ]
-    return (*paths, *((text, state) for state, text in screen_lines.files_found(evidence)))
+    return (*paths, *((text, state) for state, text in narrator.files_found(evidence)))
 
 
 def notes(evidence: Evidence) -> tuple[str, ...]:

@@ -13,11 +13,10 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, format_percent, format_size
 from stepscope.core.words import counted, grouped, plural
 from stepscope.diagnose.engine import believable
-from stepscope.diagnose.headlines import all_clear
+from stepscope.diagnose.narrator import all_clear, also, by_rank, coverage, tree_rows
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped, VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.report.page.timeline import TimelinePlace, place
-from stepscope.report.screen_lines import also, by_rank, coverage, tree_rows
 from stepscope.report.table import rate
 from stepscope.report.views.step_parts import PARTS
 from stepscope.results.comm_facts import best_size

@@ -13,13 +13,13 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed
+from stepscope.diagnose.narrator import MOST_RANKS, tree_rows
 from stepscope.diagnose.verdict import LEAVES, ROUNDING, parts_of, tree_of
 from stepscope.records.finding import VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_summary import RankPass
 from stepscope.report import vega
 from stepscope.report.names import clean, file_part
-from stepscope.report.screen_lines import MOST_RANKS, tree_rows
 from stepscope.report.shared.curves import Numbers, bucketed, drawn_steps
 from stepscope.report.shared.runs import exposed_value, measured, time_unit
 from stepscope.report.shared.stacks import AREA, stacked_areas

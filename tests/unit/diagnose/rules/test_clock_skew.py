@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from tests.trace_builder import Clock
 from tests.trace_evidence import found, generated, skipped, traced
 
 from stepscope.diagnose.rules.clock_skew import RULE
+from stepscope.records.trace_collectives import Contradicted
 from stepscope.results.evidence import Evidence
 
 
@@ -46,8 +47,7 @@ def contradicted(evidence: Evidence) -> Evidence:
     summary = evidence.traces[0].summary
     assert summary.collectives is not None
     clocks = summary.collectives.clocks
-    reason = "correcting it would make collectives impossible"
-    fits = tuple(replace(f, status="unknown", reason=reason) if f.rank == 2 else f for f in clocks.fits)
+    fits = tuple(Contradicted(**asdict(f) | {"status": "unknown"}) if f.rank == 2 else f for f in clocks.fits)
     return traced(replace(summary, collectives=replace(summary.collectives, clocks=replace(clocks, fits=fits))))
 
 

@@ -1,0 +1,422 @@
+"""The one narrator: what findings, a whole diagnosis, a verdict and the evidence that they rest on say in a line or a few.
+
+Terminal, page, summary and text report call it; what needs a job's timed steps is imported where a verdict is worded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from stepscope.core.units import format_bytes, format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, TimeCost, VerdictKind, VerdictPart
+
+if TYPE_CHECKING:
+    from stepscope.records.nouns import Estimate
+    from stepscope.records.profile import JobEnd
+    from stepscope.results.diary import JobSteps
+    from stepscope.results.evidence import Evidence
+    from stepscope.results.profiled_job import ProfiledJob
+    from stepscope.results.slow_ranks import Slow
+
+# A diagnosis
+
+SHOWN = 4
+
+ANSWERS = "fastest-strategy"
+"""The rule that answers what runs side by side were measured for: its findings are shown although they cost nothing."""
+
+
+def headline(finding: Finding) -> str:
+    """The finding's title, with what it is about where the title does not say so."""
+    about = "" if finding.subject is None or finding.subject in finding.title else f" ({finding.subject})"
+    return f"{finding.title}{about}"
+
+
+def all_clear(diagnosis: Diagnosis, *, complete: bool) -> str | None:
+    """The sentence for a diagnosis without a problem; None where it has one. complete: all that was given was read."""
+    if any(finding.severity != "info" for finding in diagnosis.findings):
+        return None
+    looked = len(diagnosis.quiet) + len({finding.rule for finding in diagnosis.findings})
+    if not looked:
+        return f"nothing was checked: {counted(len(diagnosis.skipped), 'rule')} skipped for lack of data"
+    if not complete:
+        return f"{counted(looked, 'rule')} found no problem in what was read; what was not is listed below"
+    return f"nothing stands out: {counted(looked, 'rule')} found no problem"
+
+
+def counts(findings: Iterable[Finding]) -> str:
+    """``1 problem, 2 warnings``."""
+    found = Counter[str](finding.severity for finding in findings)
+    words = (("problem", "problem"), ("warning", "warning"), ("info", "observation"))
+    return ", ".join(counted(found[key], word) for key, word in words if found[key])
+
+
+def shown(diagnosis: Diagnosis) -> tuple[Finding, ...]:
+    """The first ones, and what the comparison says, however far down."""
+    first, rest = diagnosis.findings[:SHOWN], diagnosis.findings[SHOWN:]
+    return (*first, *[finding for finding in rest if finding.rule == ANSWERS][:SHOWN])
+
+
+def remainder(diagnosis: Diagnosis) -> str:
+    """``2 more findings; `` where not all are shown, else nothing."""
+    more = len(diagnosis.findings) - len(shown(diagnosis))
+    return f"{counted(more, 'more finding')}; " if more > 0 else ""
+
+
+# The evidence
+
+
+def looked_at(evidence: Evidence) -> str:
+    """``codeharris: 6 runs · 2 of them on several ranks``: what was looked at."""
+    from stepscope.store.layout import profiled_job, shown_as
+
+    parts = []
+    if evidence.runs:
+        parts.append(counted(len(evidence.runs), "training run"))
+    if jobs := evidence.traced_jobs:
+        ranks = sum(len({each.facts.rank for one in job for each in one.summary.ranks}) for job in jobs)
+        captures = f" in {len(evidence.traces)} captures" if len(evidence.traces) > len(jobs) else ""
+        parts.append(f"{counted(len(jobs), 'job')} traced on {counted(ranks, 'rank')}{captures}")
+    if evidence.comm:
+        parts.append(counted(len(evidence.comm), "measured collective"))
+    for name, kind in (("nccl", "NCCL log"), ("memory", "memory snapshot")):
+        if found := getattr(evidence, name):
+            parts.append(counted(len(found), kind))
+    if evidence.flight:
+        parts.append(f"flight recorders: {counted(len(evidence.flight), 'finding')}")
+    if evidence.watchdog:
+        parts.append(counted(len(evidence.watchdog), "watchdog timeout"))
+    if evidence.topology is not None:
+        parts.append("link matrix")
+    several = {job[0].job for job in evidence.traced_jobs if len(job) > 1}
+    paths = list(
+        dict.fromkeys(
+            job if (job := profiled_job(source.path)) in several and job is not None else shown_as(source.path)
+            for source in evidence.sources
+        )
+    )
+    names = ", ".join(path.name or str(path) for path in paths[:3])
+    more = ", ..." if len(paths) > 3 else ""
+    return f"{names}{more}: {' · '.join(parts) or 'nothing'}"
+
+
+def files_found(evidence: Evidence) -> tuple[tuple[str, str], ...]:
+    """(``read`` or ``left out``, ``run2: 8 files of profiler traces, 512 MB``); what was read first.
+
+    Empty where everything in the folder was of one kind and read.
+    """
+    found = evidence.files_found
+    if len({each.kind for each in found}) < 2 and not evidence.unread:
+        return ()
+    read = [each for each in found if each.left_out is None]
+    return tuple(
+        (
+            "read" if each.left_out is None else "left out",
+            (f"{each.job}: " if each.job else "")
+            + f"{counted(each.files, 'file')}, {format_bytes(each.bytes)}: {each.kind}"
+            + ("" if each.left_out is None else f" ({each.left_out})"),
+        )
+        for each in (*read, *(each for each in found if each.left_out is not None))
+    )
+
+
+# A verdict on one's own job, as first screen and page show it
+
+MOST_RANKS = 8
+"""Ranks of a part that are named one by one."""
+
+
+def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
+    """(what, how much) of the second line: stake, steps, ranks; nothing of a job that made no step."""
+    if not verdict.steps_timed and not verdict.steps_profiled:
+        return ()
+    parts = []
+    if verdict.stake_fraction:
+        parts.append(("stake", f"up to {1 / max(1 - verdict.stake_fraction, 0.01):.2g}x faster"))
+    profiled = f", {verdict.steps_profiled} profiled" if verdict.steps_profiled else ""
+    parts.append(("steps", f"{verdict.steps_timed:,} timed{profiled}"))
+    world = verdict.world_size or verdict.ranks_seen
+    hosts = f" on {counted(verdict.hosts, 'host')}" if verdict.hosts > 1 else ""
+    parts.append(("ranks", f"{verdict.ranks_seen} of {world}{hosts}"))
+    return tuple(parts)
+
+
+def coverage_line(verdict: JobVerdict) -> str:
+    """The same as text; empty where there is nothing."""
+    return "     ".join(f"{what}  {much}" for what, much in coverage(verdict))
+
+
+def also(verdict: JobVerdict) -> tuple[str, ...]:
+    """A line for each cost that the headline does not tell."""
+    return tuple(cost.line for cost in verdict.costs if cost.line and cost.line != verdict.headline)
+
+
+def tree_rows(parts: Sequence[VerdictPart], depth: int = 0) -> Iterator[tuple[int, VerdictPart]]:
+    """The parts of a tree, each with its depth, each above those that it consists of."""
+    for each in parts:
+        yield depth, each
+        yield from tree_rows(each.parts, depth + 1)
+
+
+def by_rank(part: VerdictPart, *, most: int = MOST_RANKS) -> str:
+    """The ranks of a part, where they differ (else empty): each of at most so many, or the least and the most."""
+    if len(part.by_rank) > most:
+        low, high = (pick(part.by_rank, key=lambda each: each[1]) for pick in (min, max))
+        return f"rank {low[0]} {format_duration(low[1])} .. rank {high[0]} {format_duration(high[1])}"
+    return ", ".join(f"rank {rank} {format_duration(ns)}" for rank, ns in part.by_rank)
+
+
+# Its words: a noun that everybody in the field uses, one number, one interval; then what to do
+
+MOST_WORKERS = 4
+"""Advised at first: a look at the next profile says whether they keep up."""
+
+_PLAIN: Mapping[VerdictKind, str] = {
+    "straggler": "compare its work and its host with another rank's: samples, clocks, other jobs",
+    "uneven-work": "give ranks batches of equal work: sort or bucket samples by length",
+    "evaluation": "evaluate less often, on a part of the data, or in a job of its own",
+    "checkpointing": "save less often, or in the background: torch.distributed.checkpoint.async_save",
+    "garbage-collection": "gc.freeze() after set-up and gc.disable(); collect at the same step on all ranks",
+    "compilation": "find what changes: TORCH_LOGS=recompiles; mark_dynamic() for shapes that vary",
+    "periodic-pause": "look at what the loop does at those steps: logging, saving, validation",
+    "contended-machine": "find what else runs here; no more processes x threads than cores: OMP_NUM_THREADS=1",
+    "optimizer-bound": "a fused optimizer: AdamW(..., fused=True), or fewer parameters that change in a step",
+    "pipeline-bubble": "more micro-batches a step, or an interleaved schedule",
+    "independent-processes": "start them with torchrun, and call torch.distributed.init_process_group() before training",
+    "compute-bound": "to be faster: more ranks, lower precision, or less work",
+}
+_OUTSIDE_LOADERS = "see what the loop does there; what prepares batches belongs in a DataLoader with num_workers"
+
+
+def advice_for(
+    verdict: JobVerdict, *, job: ProfiledJob, diagnosis: Diagnosis, late: Sequence[Slow]
+) -> tuple[Advice, ...]:
+    """At most two: of the finding that explains the first cost, or the general one."""
+    from stepscope.diagnose.rule import advise
+    from stepscope.diagnose.rules import kind_of
+    from stepscope.results.diary import crowd
+
+    if verdict.kind == "input-bound":
+        outside = verdict.costs[0].rules == ("before",)
+        return (advise(_OUTSIDE_LOADERS) if outside else _loader(job),)
+    if verdict.kind == "straggler" and any(each.kind == "chronic" and each.part == "data_wait" for each in late):
+        from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
+
+        return (advise(CAUSE_ADVICE["data"]),)
+    explained = [f for f in diagnosis.findings if kind_of(f) == verdict.kind and f.advice]
+    if explained:
+        return explained[0].advice[:1]
+    full = crowd(job.steps) if verdict.kind == "contended-machine" and job.steps is not None else None
+    if full is not None:
+        return (advise(f"start no more ranks x threads a host than its {full.cores} cores"),)
+    plain = _PLAIN.get(verdict.kind)
+    return () if plain is None else (advise(plain),)
+
+
+def _loader(job: ProfiledJob) -> Advice:
+    """Workers where there are none, more where cores are left, else cheaper loading."""
+    from stepscope.diagnose.frameworks import option
+    from stepscope.diagnose.rule import advise
+
+    loaders = job.facts.get("loaders") or {}
+    if not loaders and job.facts:
+        return advise(_OUTSIDE_LOADERS)
+    workers = (loaders.get("first") or {}).get("num_workers") or 0
+    free = job.cores_a_rank or MOST_WORKERS
+    if workers and workers >= free:
+        return advise(f"make loading cheaper: {workers} workers a rank use all cores; store decoded samples")
+    wanted = min(MOST_WORKERS, free) if not workers else min(2 * workers, free)
+    keep = "" if (loaders.get("first") or {}).get("persistent_workers") else ", persistent_workers=True"
+    plain = f"DataLoader(num_workers={wanted}{keep})"
+    named = option("loader workers", job.facts.get("frameworks") or {}, plain=plain).replace("...", str(wanted))
+    return advise(named)
+
+
+KIND_OF_EVENT: Mapping[str, VerdictKind] = {
+    "evaluation": "evaluation",
+    "checkpoint": "checkpointing",
+    "garbage_collection": "garbage-collection",
+    "compilation": "compilation",
+}
+"""What each event of a diary that takes time is called."""
+
+
+def noun(kind: VerdictKind) -> str:
+    """What the field calls it: ``Communication-bound``, ``Uneven work``."""
+    return kind.replace("-", " ").replace(" bound", "-bound").capitalize()
+
+
+OF_WINDOW = frozenset({"host-bound", "memory-bound"})
+"""Kinds whose size the profiled steps alone show."""
+
+_ENDS = ("crash", "killed", "hang", "no-steps")
+
+PART_WORDS = {
+    "data_wait": "waiting for data",
+    "forward": "in forward",
+    "backward_compute": "in backward",
+    "optimizer": "in the optimizer",
+    "other": "outside forward, backward and optimizer",
+}
+
+
+def worded(
+    verdict: JobVerdict, *, job: ProfiledJob, steps: JobSteps, late: tuple[Slow, ...], diagnosis: Diagnosis
+) -> JobVerdict:
+    """The verdict with its headline, evidence, notes and advice."""
+    told = any(cost.kind == "straggler" for cost in verdict.costs)
+    return replace(
+        verdict,
+        headline=_first_line(verdict, steps, late, job.end),
+        costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
+        evidence=tuple(_evidence(steps, late)) if told else (),
+        notes=(*_restarted(job.end), *_between(verdict, steps), *_drift(steps), *_profiler(verdict)),
+        advice=advice_for(verdict, job=job, diagnosis=diagnosis, late=late),
+    )
+
+
+def percent(share: Estimate) -> str:
+    """``38 % (±2)``; the interval's half width in points where there is one."""
+    text = format_percent(share.value)
+    if share.low is None or share.high is None:
+        return text
+    half = max(share.high - share.value, share.value - share.low)
+    points = f"{100 * half:.0f}" if half >= 0.005 else "<1"
+    return f"{text} (±{points})"
+
+
+def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], end: JobEnd | None) -> str:
+    """The first line."""
+    from stepscope.results.profiled_job import end_sentence
+
+    if verdict.kind in _ENDS and end is not None:
+        return end_sentence(end)
+    if verdict.kind == "independent-processes":
+        if steps.independent:
+            same = sum(each.rank == steps.diaries[0].rank for each in steps.processes)
+            return f"{noun(verdict.kind)}: {counted(same, 'process')} train at the same time without a process group"
+        return f"{noun(verdict.kind)}: {counted(steps.ranks, 'rank')} train, and none ever communicates"
+    if not verdict.costs:
+        return _computes(verdict)
+    return cost_line(verdict.costs[0], steps, late)
+
+
+def _computes(verdict: JobVerdict) -> str:
+    share = next((part.share for part in verdict.tree if part.key == "computation"), None)
+    if share is None:
+        return "Compute-bound: no part of the step outside computation takes a tenth of it"
+    return f"Compute-bound: {format_percent(share)} of every step is computation"
+
+
+_TAKES: Mapping[VerdictKind, str] = {
+    "input-bound": "every step waits {} of its time for data",
+    "uneven-work": "ranks take turns in being last; the others wait {} of the step",
+    "communication-bound": "communication that no computation hides takes {} of every step",
+    "pipeline-bubble": "stages wait for each other {} of the step",
+    "optimizer-bound": "the optimizer takes {} of every step",
+    "host-bound": "Python and launches take {} of the profiled steps",
+    "memory-bound": "operators limited by memory bandwidth take {} of the profiled steps",
+}
+_HAPPENS: Mapping[VerdictKind, str] = {
+    "evaluation": "it runs",
+    "checkpointing": "it saves",
+    "garbage-collection": "Python collects",
+    "compilation": "torch.compile compiles again",
+    "periodic-pause": "a pause that no call explains",
+}
+
+
+def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> str:
+    """A cost as a headline: noun, who, number."""
+    from stepscope.results.diary import crowd
+
+    much = percent(cost.share)
+    if cost.kind == "straggler":
+        return _straggler(cost, steps, late)
+    if cost.kind == "contended-machine":
+        full = crowd(steps)
+        said = f"ranks are ready to run and wait for a processor {much} of the step"
+        if full is not None:
+            said += f"; {counted(full.ranks, 'rank')} with {full.threads} threads share {full.cores} cores"
+    elif cost.kind == "input-bound" and cost.rules == ("before",):
+        said = f"the loop takes {much} of every step before its forward pass, outside any DataLoader"
+    elif cost.kind in _TAKES:
+        said = _TAKES[cost.kind].format(much)
+    else:
+        took = "" if cost.event_ns is None else f" ({format_duration(cost.event_ns)} each)"
+        where = (
+            "" if not cost.ranks or len(cost.ranks) == steps.ranks else f" on rank {', '.join(map(str, cost.ranks))}"
+        )
+        when = "" if cost.period is None else f" every {cost.period} steps"
+        base = "wall time" if cost.of == "wall" else "time"
+        said = f"{_HAPPENS[cost.kind]}{where}{when}{took} and takes {much} of the {base}"
+    return f"{noun(cost.kind)}: {said}"
+
+
+def _straggler(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
+    names = ", ".join(map(str, cost.ranks))
+    slow = next((each for each in late if each.kind == "chronic"), None)
+    part = f" {PART_WORDS[slow.part]}" if slow is not None and slow.part is not None else ""
+    excess = "" if cost.excess_ns is None else f" {format_duration(cost.excess_ns)} longer{part}"
+    others = f"rank {1 - cost.ranks[0]} waits" if steps.world_size == 2 and len(cost.ranks) == 1 else "the others wait"
+    return f"Straggler: rank {names} takes{excess} in every step; {others}: {percent(cost.share)} of the step"
+
+
+def _evidence(steps: JobSteps, late: tuple[Slow, ...]) -> list[str]:
+    said = []
+    for slow in late:
+        if slow.kind == "chronic" and slow.rank is not None:
+            own, others = slow.others_ns + slow.excess_ns, slow.others_ns
+            said.append(
+                f"rank {steps.diaries[slow.rank].rank}: own time {format_duration(own)} a step, the others' "
+                f"{format_duration(others)}; late in {format_percent(slow.late_steps / slow.steps)} of "
+                f"{steps.steps:,} steps ({steps.own_clock})"
+            )
+    return said
+
+
+def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:
+    """Events too small for a verdict are said, too: of the job, not of a step."""
+    from stepscope.results.diary import between_steps
+
+    told = {cost.kind for cost in verdict.costs}
+    return [
+        f"{each.kind.replace('_', ' ')}: {counted(each.count, 'time')}, {format_duration(each.mean_ns)} each, "
+        f"{format_percent(each.share.value)} of the wall time"
+        for each in between_steps(steps)
+        if KIND_OF_EVENT.get(each.kind) not in told and each.share.value >= 0.005
+    ]
+
+
+def _drift(steps: JobSteps) -> list[str]:
+    from stepscope.results.diary import drift
+
+    found = drift(steps)
+    if found is None:
+        return []
+    change = found.after / found.before - 1
+    way = "slower" if change > 0 else "faster"
+    return [f"steps became {format_percent(abs(change))} {way} from step {steps.numbers[found.at]:,} on"]
+
+
+def _restarted(end: JobEnd | None) -> list[str]:
+    if end is None or not end.restarts:
+        return []
+    return [f"after {counted(end.restarts, 'restart')} by the launcher: steps are those of the last attempt"]
+
+
+def _profiler(verdict: JobVerdict) -> list[str]:
+    if verdict.step_ns is None or verdict.profiled_step_ns is None:
+        return []
+    change = verdict.profiled_step_ns / verdict.step_ns - 1
+    known = "sizes above are those of timed steps"
+    if any(cost.kind in OF_WINDOW for cost in verdict.costs):
+        known = "sizes of profiled steps include the profiler's own time"
+    return [
+        f"a timed step takes {format_duration(verdict.step_ns)} (median), a profiled one "
+        f"{format_duration(verdict.profiled_step_ns)} ({change:+.0%}): {known}"
+    ]
