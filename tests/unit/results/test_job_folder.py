@@ -10,10 +10,9 @@ from tests import memory_pickles
 from tests.nccl_log import Talk
 from tests.trace_builder import build, write_job
 
-from stepscope.cli.diagnose_run import headline
 from stepscope.cli.report_run import default_folder
 from stepscope.core.errors import DataError
-from stepscope.diagnose.narrator import files_found
+from stepscope.diagnose.narrator import files_found, looked_at
 from stepscope.records.profile import ProfileRecord
 from stepscope.results.evidence import Evidence
 from stepscope.results.job_folder import job_of
@@ -135,20 +134,20 @@ def test_windows_of_a_profiled_job_are_captures_of_one_job(tmp_path: Path) -> No
     run = tmp_path / "run"
     for number in range(1, 6):
         write_job(build(world=2, steps=2), run / f"window-{number}")
-    said_before = headline(load(run))
+    said_before = looked_at(load(run))
     assert said_before.startswith("window-1, window-2, window-3, ...: 5 jobs traced on 10 ranks"), "no job of profile"
     record = ProfileRecord(command=("train",), folder="/", host="h", first=None, argv=("stepscope", "run"))
     write_record(ProfileLayout(run).record, record)
     found = load(run)
-    assert headline(found) == "run: 1 job traced on 2 ranks in 5 captures"
+    assert looked_at(found) == "run: 1 job traced on 2 ranks in 5 captures"
     assert [trace.name for trace in found.traces] == [f"window-{n}" for n in range(1, 6)]
     (note,) = [note for note in found.remarks if "captures" in note]
     assert note.startswith("run: 5 captures of one job, analysed separately: window-1, window-2")
     assert not any("jobs of their own" in note for note in found.remarks)
-    assert headline(load(run / "window-1", run / "window-2")) == "run: 1 job traced on 2 ranks in 2 captures"
-    assert headline(load(run / "window-1")) == "window-1: 1 job traced on 2 ranks"
+    assert looked_at(load(run / "window-1", run / "window-2")) == "run: 1 job traced on 2 ranks in 2 captures"
+    assert looked_at(load(run / "window-1")) == "window-1: 1 job traced on 2 ranks"
     write_job(build(world=4, steps=2), tmp_path / "other")
-    assert headline(load(run, tmp_path / "other")) == "run, other: 2 jobs traced on 6 ranks in 6 captures"
+    assert looked_at(load(run, tmp_path / "other")) == "run, other: 2 jobs traced on 6 ranks in 6 captures"
 
 
 def test_a_damaged_trace_is_left_out_and_the_other_ranks_are_read(tmp_path: Path) -> None:
@@ -207,7 +206,7 @@ def test_the_only_window_of_a_job_is_called_as_the_job(tmp_path: Path) -> None:
     for path in (run, run / "window-1"):
         found = load(path)
         assert [trace.name for trace in found.traces] == [run.name]
-        assert headline(found) == f"{run.name}: 1 job traced on 2 ranks"
+        assert looked_at(found) == f"{run.name}: 1 job traced on 2 ranks"
         assert default_folder(found) == Path("stepscope-report") / run.name
     write_job(build(world=2, steps=2), run / "window-2")
     assert default_folder(load(run / "window-2")).name == f"{run.name}-window-2"
