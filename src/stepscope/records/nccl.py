@@ -110,6 +110,11 @@ class NcclCommunicator:
     nvls: bool | None
 
     @property
+    def hosts(self) -> int:
+        """How many its ranks are on."""
+        return self.nodes or len({rank.host for rank in self.ranks})
+
+    @property
     def missing_ranks(self) -> tuple[int, ...]:
         """Ranks that no log given tells of."""
         seen = {r.rank for r in self.ranks}

@@ -61,11 +61,6 @@ def interval_share(row: CommRow) -> float | None:
     return max(high - middle, middle - low) / middle
 
 
-def hosts_of(communicator: NcclCommunicator) -> int:
-    """How many hosts its ranks are on."""
-    return communicator.nodes or len({rank.host for rank in communicator.ranks})
-
-
 def shared_memory_links(communicator: NcclCommunicator) -> tuple[NcclLink, ...]:
     """Links between ranks of one host that NCCL takes through host memory."""
     host = {rank.rank: rank.host for rank in communicator.ranks}

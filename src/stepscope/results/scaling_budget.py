@@ -71,7 +71,7 @@ def scaling_budgets(
     runs = [_of_run(by_id[key], by_id[row.baseline_id], row, drop_epochs) for key, row in rows.items() if key in by_id]
     mixed = {key for key, run in by_id.items() if epochs_mixed(run)}
     notes += [
-        NoScaling(f"no scaling verdict: {run.run_id} holds the epochs of several trainings")
+        f"{run.run_id} holds the epochs of several trainings"
         for run in by_id.values()
         if run.run_id in mixed and len(by_id) > 1
     ]
@@ -81,7 +81,7 @@ def scaling_budgets(
         for run in by_id.values()
         if run.run_id not in rows and run.run_id not in mixed
     ]
-    return (*traced, *(each for each in runs if each is not None)), tuple(notes)
+    return (*traced, *filter(None, runs)), tuple(NoScaling(f"no scaling verdict: {why}") for why in notes)
 
 
 def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> list[ScalingBudget]:
@@ -95,19 +95,13 @@ def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> 
     if len(bases) > 1:
         one_job = bases[0].job.job is not None and len({each.job.job for each in bases}) == 1
         what = "captures of one job are" if one_job else "traced jobs ran"
-        notes.append(
-            NoScaling(
-                f"no scaling verdict: {len(bases)} {what} on {counted(fewest, 'rank')}; name the one to compare with"
-            )
-        )
+        notes.append(f"{len(bases)} {what} on {counted(fewest, 'rank')}; name the one to compare with")
         return []
     pairs = []
     for job in others:
         mine, theirs = (_devices(each.job.summary) for each in (job, bases[0]))
         if mine and theirs and mine != theirs:
-            notes.append(
-                NoScaling(f"no scaling verdict: {job.job.name} ran on {mine}, {bases[0].job.name} on {theirs}")
-            )
+            notes.append(f"{job.job.name} ran on {mine}, {bases[0].job.name} on {theirs}")
             continue
         pairs.append(_pair(job, bases[0], stated))
     return pairs

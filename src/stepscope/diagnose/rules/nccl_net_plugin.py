@@ -33,7 +33,7 @@ from stepscope.diagnose.trace_facts import GRAVE, exposed_transfer
 from stepscope.records.comm import CommRow
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.nccl import NcclCommunicator, NcclDebug
-from stepscope.results.comm_facts import by_sweep, hosts_of, size_of
+from stepscope.results.comm_facts import by_sweep, size_of
 from stepscope.results.evidence import Evidence
 
 SOCKET_RATE = Limit(
@@ -52,13 +52,13 @@ _OFF = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
 
 
 def check(evidence: Evidence) -> Statement:
-    several = [(log, c) for log in evidence.nccl for c in log.communicators if hosts_of(c) > 1]
+    several = [(log, c) for log in evidence.nccl for c in log.communicators if c.hosts > 1]
     on_sockets = [(log, c) for log, c in several if _sockets(c)]
     if on_sockets:
         return tuple(_from_log(evidence, log, c) for log, c in _one_each(on_sockets))
     if several:
         networks = sorted({n for _, c in several for n in (c.networks or _transports(c))})
-        return f"{counted(hosts_of(several[0][1]), 'host')} over {', '.join(networks) or '?'}"
+        return f"{counted(several[0][1].hosts, 'host')} over {', '.join(networks) or '?'}"
     rated = [(name, _largest(rows)) for name, rows in by_sweep(evidence.comm) if _judged(rows)]
     if rated:
         return _from_rates(rated)
@@ -112,7 +112,7 @@ def _from_log(evidence: Evidence, log: NcclDebug, communicator: NcclCommunicator
         if plain
         else "no RDMA device is recorded: run `stepscope doctor` on a node of the job"
     )
-    hosts = counted(hosts_of(communicator), "host")
+    hosts = counted(communicator.hosts, "host")
     stake = _stake(evidence, communicator)
     if stake is not None:
         said.append(f"{format_percent(stake)} of the traced step is exposed transfer")

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Finding
-from stepscope.results.comm_facts import hosts_of
 from stepscope.results.evidence import Evidence
 
 Version = tuple[int, int, int]
@@ -98,7 +97,7 @@ def check(evidence: Evidence) -> Statement:
 
 def _concerns(bug: _Bug, hardware: str, evidence: Evidence) -> bool:
     """Whether nothing that is known of the machine rules the bug out."""
-    if bug.several and evidence.nccl and all(hosts_of(c) == 1 for log in evidence.nccl for c in log.communicators):
+    if bug.several and evidence.nccl and all(c.hosts == 1 for log in evidence.nccl for c in log.communicators):
         return not any(log.communicators for log in evidence.nccl)
     if not bug.gpus or (not hardware and not bug.sure):
         return True
