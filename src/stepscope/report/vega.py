@@ -113,6 +113,11 @@ def layer(
     return {"data": {"values": found}, "mark": mark_, "encoding": {**(encoding or {}), **said}}
 
 
+def unsaid(values: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """``values`` for a mark that tells nothing: another one over them does."""
+    return [{key: each for key, each in value.items() if key != "said"} for value in values]
+
+
 def by_series(names: Sequence[str], colors: Sequence[str] = COLORS, *, width: int = COLUMN) -> Spec:
     """Colour by ``series``, with a legend below in as many columns as fit; none for a single entry."""
     fits = int(width / 72 * 16)

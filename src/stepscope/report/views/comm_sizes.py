@@ -216,7 +216,7 @@ def size_chart(data: SizeChart, *, label: str, scale: float) -> Spec:
     if bands:
         span = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}, "color": hue}
         layers.append(vega.layer("area", bands, span, opacity=0.18))
-    bare = [{k: v for k, v in point.items() if k != "said"} for point in points]
+    bare = vega.unsaid(points)
     layers.append(vega.layer("line", bare, {"color": hue}, strokeWidth=1.3))
     if fitted:
         of = {"detail": {"field": "of"}, "color": {"datum": FITTED, **{k: v for k, v in hue.items() if k != "field"}}}

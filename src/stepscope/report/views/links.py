@@ -29,7 +29,7 @@ from stepscope.report.table import (
     unknown,
     whole,
 )
-from stepscope.report.vega import COLORS, COLUMN, Spec, chart, layer, name_axis, sig, size_tick
+from stepscope.report.vega import COLORS, COLUMN, Spec, chart, layer, name_axis, sig, size_tick, unsaid
 from stepscope.report.views import Charts, View
 from stepscope.results.comm_facts import LinkRate, link_rates
 from stepscope.results.labels import (
@@ -276,7 +276,7 @@ def pairs_chart(data: PairsChart) -> Spec:
     if ranks <= MAX_WRITTEN:
         dark = f"datum.value / {sig(largest)} {'<' if data.quantity == 'busbw' else '>'} 0.5"
         ink = {"condition": {"test": dark, "value": "white"}, "value": "#1c2126"}
-        bare = [{k: v for k, v in cell.items() if k != "said"} for cell in cells]
+        bare = unsaid(cells)
         layers.append(layer("text", bare, {"text": {"field": "text"}, "color": ink}, fontSize=5.5))
     framed = [{"sender": called[a], "receiver": str(b)} for a, b in data.slow]
     if framed:

@@ -159,7 +159,7 @@ def calibration_chart(data: FitChart) -> Spec:
             band = [{**row, "low": vega.sig(row[field] * low), "high": vega.sig(row[field] * high)} for row in exact]
             span = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
             layers.insert(0, vega.layer("area", band, span, color=vega.COLORS[0], opacity=0.15, clip=True))
-        bare = [{k: v for k, v in row.items() if k != "said"} for row in rows]
+        bare = vega.unsaid(rows)
         layers.append(vega.layer("line", bare, {**along, "color": hue}, strokeWidth=0.9))
         layers.append(
             vega.layer("point", rows, {**along, "color": hue, "shape": shape}, filled=True, size=16, opacity=1)

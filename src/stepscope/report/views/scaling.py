@@ -323,7 +323,7 @@ def speedup_efficiency_chart(data: SpeedupChart) -> Spec:
         bars: list[dict[str, Any]], color: str, ranged: list[dict[str, Any]], marks: Sequence[Spec]
     ) -> list[Spec]:
         hue = {"condition": {"test": "datum.slower", "value": vega.COLORS[1]}, "value": color}
-        bare = [{k: v for k, v in bar.items() if k != "said"} for bar in bars]
+        bare = vega.unsaid(bars)
         at_end = words(bare, {"x": {"field": "end", "type": "quantitative"}}, align="left", dx=3)
         return [vega.layer("bar", bars, {"color": hue}), *vega.whiskers(ranged, across=True), *marks, *at_end]
 
