@@ -73,4 +73,4 @@ def test_the_budget_to_try_is_larger_than_the_one_that_was_used(own: tuple[str, 
 
 
 def test_the_default_budget_is_that_of_the_command() -> None:
-    assert parse_duration_ns(Comm.budget) == SWEEP_BUDGET_NS
+    assert parse_duration_ns(vars(Comm)["budget"].default) == SWEEP_BUDGET_NS
