@@ -33,6 +33,7 @@ from stepscope.records.trace_budget import Utilisation
 from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_path import StragglerReport
 from stepscope.records.trace_rules import GradientSync, HostLateness, SyncPlace
+from stepscope.records.trace_summary import RankPass
 from stepscope.records.training import TrainingRun
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.learning import quality
@@ -221,6 +222,16 @@ def _naive(at: float, folder: Path) -> Evidence:
     return with_ranks(job, gradient_sync=GradientSync(rank=0, steps=3, before=NONE, inside=NONE, after=after))
 
 
+def bucket(each: RankPass, step_: int | None, index: int, size: int, *, exposed_ns: int, **known: Any) -> BucketRow:
+    """A reduction of DDP's on this rank; ready and launched when it starts."""
+    start, taken, members = known.get("start_ns", 0), known.get("taken_ns", 1), known.get("members")
+    return BucketRow(
+        rank=each.facts.rank, step=step_, index=index, wrapper="ddp", op="all_reduce", dtype="Float", size_bytes=size,
+        members=members, members_source=None, members_unavailable=None, ready_ns=start, launch_ns=start, start_ns=start,
+        end_ns=start + taken, waited_ns=0, exposed_ns=exposed_ns,
+    )  # fmt: skip
+
+
 def bucketed(
     folder: Path,
     *exposed_ns: int,
@@ -234,13 +245,10 @@ def bucketed(
     summary = generated(folder, world=2, steps=steps).traces[0].summary
     ranks = []
     for each in summary.ranks:
-        rank = each.facts.rank
         rows = tuple(
-            BucketRow(
-                rank=rank, step=s.step, index=i, wrapper="ddp", op="all_reduce", dtype="Float",
-                size_bytes=size if i == len(exposed_ns) - 1 else MIB, members=members, members_source=None,
-                members_unavailable=None, ready_ns=apart_ns * i, launch_ns=apart_ns * i, start_ns=apart_ns * i,
-                end_ns=apart_ns * i + max(ns, 1000), waited_ns=0, exposed_ns=ns + 200_000 * rank,
+            bucket(
+                each, s.step, i, size if i == len(exposed_ns) - 1 else MIB, exposed_ns=ns + 200_000 * each.facts.rank,
+                members=members, start_ns=apart_ns * i, taken_ns=max(ns, 1000),
             )
             for s in each.steps
             for i, ns in enumerate(exposed_ns)
@@ -263,13 +271,8 @@ def accumulated(
     summary = generated(folder, world=2, steps=3, overlap=False, transfer_ns=300_000).traces[0].summary
     ranks = []
     for each in summary.ranks:
-        rank = each.facts.rank
         rows = tuple(
-            BucketRow(
-                rank=rank, step=s.step, index=i, wrapper="ddp", op="all_reduce", dtype="Float",
-                size_bytes=(MIB, 8 * MIB)[i % 2], members=None, members_source=None, members_unavailable=None, ready_ns=0,
-                launch_ns=i, start_ns=i, end_ns=i + 1, waited_ns=0, exposed_ns=exposed_ns + waited_ns * rank,
-            )
+            bucket(each, s.step, i, (MIB, 8 * MIB)[i % 2], exposed_ns=exposed_ns + waited_ns * each.facts.rank, start_ns=i)
             for s in each.steps
             for i in range(2 * passes)
         )  # fmt: skip

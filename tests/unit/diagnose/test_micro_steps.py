@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.borders import bucket
 from tests.sharded_jobs import fsdp, traces_of
 from tests.trace_evidence import generated
 
 from stepscope.diagnose.job_facts import micro_steps
 from stepscope.records.profile import JobSetup
-from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.records.trace_work import AnnotationRow
 
@@ -23,14 +23,10 @@ def reduced(
     summary = generated(folder, world=2, steps=3).traces[0].summary
     (each, *_) = summary.ranks
     rows = tuple(
-        BucketRow(
-            rank=0, step=s.step, index=i, wrapper="ddp", op="all_reduce", dtype="Float", size_bytes=size, members=None,
-            members_source=None, members_unavailable=None, ready_ns=0, launch_ns=at * 1000, start_ns=at * 1000,
-            end_ns=at * 1000 + 1, waited_ns=0, exposed_ns=0,
-        )
+        bucket(each, s.step, i, size, exposed_ns=0, start_ns=at * 1000)
         for s in each.steps
         for i, (at, size) in enumerate(buckets)
-    )  # fmt: skip
+    )
     called = AnnotationRow(
         rank=0, name="DistributedDataParallel.forward", calls=(forward or 0) * len(each.steps), host_ns=1, device_ns=0,
         device_busy_ns=0, device_events=0, device_span_ns=None,

@@ -38,7 +38,7 @@ def test_good_news_comes_last(tmp_path: Path) -> None:
         window_ns=1_000_000,
         compute_ns=850_000,
         comm_ns=200_000,
-        exposed_comm_ns=110_000,
+        exposed_comm_ns=150_000,
     )
     assert [f.rule for f in diagnose(evidence, rules=[RULE, EXPOSED]).findings] == [
         "exposed-communication",

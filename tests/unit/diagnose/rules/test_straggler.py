@@ -60,13 +60,13 @@ def test_ranks_that_arrive_together_are_quiet(tmp_path: Path) -> None:
 
 def test_too_few_waits_to_name_a_rank_are_no_finding_and_no_praise(tmp_path: Path) -> None:
     assert "cannot reach p < 0.05" in skipped(RULE, waited(tmp_path / "a", 0.06, steps=2, world=2))
-    assert "3 steps of 4 ranks" in skipped(RULE, waited(tmp_path / "d", 0.0999, steps=3))
+    assert "3 steps of 4 ranks" in skipped(RULE, waited(tmp_path / "d", 0.06, steps=3))
     assert quiet(RULE, waited(tmp_path / "b", 0.04, steps=2, world=2))
     assert "2 steps of 2 ranks" in found(RULE, waited(tmp_path / "c", 0.2, steps=2, world=2)).evidence[-1]
 
 
 def test_ranks_that_take_turns_in_traces_are_said_to(tmp_path: Path) -> None:
-    assert "each time for a different rank" in found(RULE, waited(tmp_path, 0.1, steps=20)).title
+    assert "each time for a different rank" in found(RULE, waited(tmp_path, 0.2, steps=20)).title
 
 
 def test_a_late_rank_that_costs_nothing_is_no_finding(tmp_path: Path) -> None:
