@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from itertools import pairwise
-from typing import get_args, get_type_hints
 
 import pytest
 from tests.documents import ROOT
 
+from stepscope.cli.command import Said
 from stepscope.cli.commands import REGISTRY
 from stepscope.diagnose.rules import REGISTRY as RULES
 from stepscope.matrix.load import preset_names
@@ -63,14 +63,6 @@ def test_tests_that_are_named_exist() -> None:
 
 
 def _options(command: str) -> set[str]:
-    kind = REGISTRY.load(command).options
-    names = {"--help"}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        said = get_args(hint)[1] if get_args(hint) else None
-        spelled = getattr(said, "names", None) or (
-            getattr(said, "default", None),
-            *(getattr(said, "param_decls", None) or ()),
-        )
-        shown = [part for each in spelled if isinstance(each, str) for part in each.split("/") if part.startswith("-")]
-        names |= set(shown) or {f"--{name.rstrip('_').replace('_', '-')}"}
-    return names
+    classes = REGISTRY.load(command).options.__mro__
+    said = [each for kind in classes for each in vars(kind).values() if isinstance(each, Said)]
+    return {"--help", *(part for each in said for name in each.names for part in name.split("/"))}
