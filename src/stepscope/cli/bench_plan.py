@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.comm_run import run as run_comm
 from stepscope.cli.commands.comm import Comm
-from stepscope.cli.console import err, out, print_document, say
+from stepscope.cli.console import log, print_document, say
 from stepscope.cli.findings import print_block, print_figures, print_findings, show_table
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import ExitCode, Interrupted, UsageError
@@ -64,7 +64,7 @@ def print_presets(*, json: bool) -> int:
     width = max(len(p.name) for p in presets)
     for preset in presets:
         say(f"{preset.name:<{width}}  {preset.description}")
-    out().print("\nrun one:  stepscope bench --preset NAME      see it:  stepscope bench --preset NAME --show")
+    say("\nrun one:  stepscope bench --preset NAME      see it:  stepscope bench --preset NAME --show")
     return 0
 
 
@@ -140,7 +140,7 @@ def _print_cells(plan: ReadyMatrix, options: Bench, ahead: Outlook, *, profiled:
             format_duration(durations[cell_id]) if cell_id in durations else "-",
             _remark(cell, ahead),
         )
-    print_block(out(), table)
+    print_block(table)
     for cell, label in zip(plan.cells, labels, strict=True):
         if cell.memory_plan and len({(op.phase, op.op) for op in cell.comm_plan}) > 1:
             say(f"\n{label.text}\n  {_sent(cell)}\n  {_kinds(cell.memory_plan)}")
@@ -234,7 +234,7 @@ def sweep(plan: ReadyMatrix, layout: RunLayout, *, force: bool) -> int:
     """
     assert plan.comm is not None
     own, launch = plan.comm, plan.matrix.launch
-    err().print("collectives" if own.ops != "none" else "matrix products", style="bold")
+    log("collectives" if own.ops != "none" else "matrix products", "bold")
     least = 1 if own.matmul else 2  # one rank reduces nothing
     alike = [c.spec for c in (*plan.cells, *plan.others) if c.runnable and c.spec.world_size >= least]
     networks, threads = {spec.network for spec in alike}, {spec.threads_per_rank for spec in alike}
@@ -270,16 +270,15 @@ def show_sections(layout: RunLayout, *, json: bool) -> None:
     if json:
         print_document(document)
         return
-    console = out()
     print_figures(evidence, diagnosis)
     for section, tables in suite_tables(run, evidence):
         say(section, "bold underline")
         for table in tables:
-            console.print()
+            say()
             show_table(table, titled=len(tables) > 1)
         if not tables:
             say("nothing was measured", "yellow")
-        console.print()
+        say()
     _recommend(layout, diagnosis)
 
 

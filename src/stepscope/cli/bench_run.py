@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli import bench_plan
 from stepscope.cli.command import listed, require_only, whole_numbers
-from stepscope.cli.console import OutputError, ReaderGone, out, print_document, say, typed
+from stepscope.cli.console import OutputError, ReaderGone, print_document, say, typed
 from stepscope.cli.findings import print_figures, print_headlines, show_table
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import DataError, ExitCode, Interrupted, UsageError
@@ -252,7 +252,6 @@ def _print(
     if json:
         print_document(bench_document(read_run(layout.root), runs, experiment=findings.document(checks_of(evidence))))
         return
-    console = out()
     print_figures(evidence, diagnosis)
     gained = overlap_conclusions(gains(evidence.cells, evidence.traces)) if evidence.traces else ()
     for said in (*conclusions(pipelines(evidence.cells)), *gained):
@@ -270,12 +269,12 @@ def _print(
     further.append(buckets_table(evidence.cells))
     for table in further:
         if table.rows:
-            console.print()
+            say()
             show_table(table)
     for line in () if different else in_words(holding):
         say(line)
     for table in experiment_tables(evidence):
-        console.print()
+        say()
         show_table(table, titled=True)
     print_headlines(layout.root, diagnosis)
     say(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}")

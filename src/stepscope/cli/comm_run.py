@@ -18,7 +18,7 @@ from stepscope.cli.command import (
     whole_numbers,
     whole_or_auto,
 )
-from stepscope.cli.console import out, print_document, print_json, say, typed
+from stepscope.cli.console import print_document, print_json, say, typed
 from stepscope.cli.findings import print_block, show_table
 from stepscope.cli.progress import run_and_show
 from stepscope.collectives import REGISTRY as COLLECTIVES
@@ -262,17 +262,16 @@ def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
     from stepscope.report.contents import comm_tables
     from stepscope.results.open import load_evidence
 
-    console = out()
     evidence = load_evidence([layout.root])
     diagnosis = diagnose(evidence)
     print_figures(evidence, diagnosis)
     tables = comm_tables(rows)
     for table in tables:
         show_table(table, titled=len(tables) > 1)
-        console.print()
+        say()
     for table in _nccl_tables(layout):
         show_table(table, titled=True)
-        console.print()
+        say()
     print_headlines(layout.root, diagnosis)
     say(f"results  {layout.results_jsonl}")
 
@@ -317,7 +316,7 @@ def _print_plan(planned: CommPlan, measure: CommMeasure) -> int:
         sizes = cell.spec.sizes_bytes
         shown = f"{len(sizes)}: {format_size(sizes[0])} to {format_size(sizes[-1])}" if any(sizes) else "-"
         table.add_row(label, shown, cell.unsupported or "")
-    print_block(out(), table)
+    print_block(table)
     say(f"\nevery sweep: {_shared([cell.spec for cell in planned.cells])}", "dim")
     calls = "until the median is known to " + format_percent(measure.ci_fraction, digits=1)
     if measure.iterations is not None:

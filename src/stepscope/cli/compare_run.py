@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import listed, parse_ranges, require_only
-from stepscope.cli.console import err, log, out, print_document, say
+from stepscope.cli.console import log, print_document, say
 from stepscope.cli.findings import say_not_checked, show_table
 from stepscope.core.errors import DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
@@ -135,7 +135,7 @@ def _measured(options: Compare) -> tuple[list[Side], int]:
     for number in range(1, rounds + 1):
         for side in (0, 1) if number % 2 else (1, 0):
             place = _round_folder(folder, side, number)
-            err().print(f"round {number} of {rounds}: {'AB'[side]} ({place})", style="bold")
+            log(f"round {number} of {rounds}: {'AB'[side]} ({place})", "bold")
             code = run_plan(plans[side], Bench(output=place), printed=False)
             codes.append(code)
             if code == ExitCode.ALL_CELLS_FAILED:
@@ -154,7 +154,7 @@ def _measured(options: Compare) -> tuple[list[Side], int]:
         )
         for side, name in enumerate(names)
     ]
-    err().print(f"{counted(rounds, 'round')} in {folder}", style="dim")
+    log(f"{counted(rounds, 'round')} in {folder}")
     return sides, max(codes, default=0)
 
 
@@ -174,7 +174,6 @@ def _show(comparison: Comparison, *, every: bool) -> None:
     """What differs, then the figures: one by one, or summed up where they are many and not every one was asked for."""
     from stepscope.report.views import comparison as tables
 
-    console = out()
     summed = not every and len(comparison.figures) > tables.MOST_ROWS
     if comparison.figures or comparison.scaling:
         _show_verdict(comparison)
@@ -182,7 +181,7 @@ def _show(comparison: Comparison, *, every: bool) -> None:
     few = summed or (not every and not comparison.figures)
     shown = tables.most_telling(comparison.differences) if few else comparison.differences
     print_conditions(comparison, shown, comparison.sides)
-    console.print()
+    say()
     table = tables.build_summed(comparison) if summed else tables.comparison_table(comparison)
     if table.rows:
         show_table(table, titled=True, folded=True)
@@ -190,7 +189,7 @@ def _show(comparison: Comparison, *, every: bool) -> None:
     for text in alone:
         say(f"! {text}", "yellow")
     if more := len(comparison.unmatched) - len(alone):
-        console.print(f"! and {more} more without a partner", style="yellow")
+        say(f"! and {more} more without a partner", "yellow")
     hidden = len(comparison.differences) - len(shown)
     if hidden and not summed:
         say(f"{counted(hidden, 'more difference')}: the same command with --all", "dim")
@@ -225,7 +224,7 @@ def _show_verdict(comparison: Comparison) -> None:
             largest = f"{metric_name(most)} {signed_percent(most.change)}"
             text = f"{counts} of {counted(len(tested), 'tested figure')}; largest: {largest}"
         say(f"{side} against {comparison.sides[0]}: {text}", "bold")
-    out().print()
+    say()
 
 
 def _show_scaling(comparison: Comparison) -> None:
@@ -233,7 +232,6 @@ def _show_scaling(comparison: Comparison) -> None:
     from stepscope.report.views import scaling
     from stepscope.results.scaling_budget import loss, verdict
 
-    console = out()
     for budget in comparison.scaling:
         for line in verdict(budget):
             say(line, "bold")
@@ -243,7 +241,7 @@ def _show_scaling(comparison: Comparison) -> None:
     if table.rows:
         show_table(table, folded=True)
     if comparison.scaling:
-        console.print()
+        say()
 
 
 def print_conditions(
@@ -252,12 +250,11 @@ def print_conditions(
     """What differs between the sides as a table, what is the same and what is not known as lines."""
     from stepscope.report.views import comparison as tables
 
-    console = out()
     table = tables.differences_table(differences, sides)
     if table.rows:
         show_table(table, titled=True, folded=True)
     else:
-        console.print("no known difference in machine, software or settings", style="dim")
+        say("no known difference in machine, software or settings", "dim")
     for line in tables.said_of_conditions(conditions):
         say(line, "dim")
 
@@ -394,20 +391,19 @@ def paired(
 
 def _show_of_trace_diff(diffs: Sequence[TraceDiff], notes: Sequence[str]) -> None:
     """Every rank's verdict, and the rank whose step changed most in full."""
-    console = out()
-    console.print()
+    say()
     for note in notes:
         say(f"! {note}", "yellow")
     for diff in diffs:
         _print_verdict(diff)
     chosen = max(diffs, key=lambda d: abs((d.ratio or 1.0) - 1.0))
     if len(diffs) > 1:
-        console.print(f"\n{_rank(chosen)}, whose step changed most (--rank chooses another):")
+        say(f"\n{_rank(chosen)}, whose step changed most (--rank chooses another):")
     for table in comparison_views.diff_table(chosen):
-        console.print()
+        say()
         show_table(table, titled=True, folded=True)
     if chosen.left_out_rows:
-        console.print(f"{counted(chosen.left_out_rows, 'row')} not shown: --limit 0 shows all", style="dim")
+        say(f"{counted(chosen.left_out_rows, 'row')} not shown: --limit 0 shows all", "dim")
 
 
 def _rank(diff: TraceDiff) -> str:

@@ -60,7 +60,7 @@ def _console() -> type[Console]:
     return Visible
 
 
-def say(text: str | Text, style: str = "") -> None:
+def say(text: str | Text = "", style: str = "") -> None:
     """A line of results on stdout, which is left to the terminal to break."""
     out().print(text, style=style, soft_wrap=True)
 

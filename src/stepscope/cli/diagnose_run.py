@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import listed, require_only
-from stepscope.cli.console import out, print_document, say
+from stepscope.cli.console import print_document, say
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import (
     limited,
@@ -80,7 +80,7 @@ def run(options: Diagnose) -> int:
     else:
         if judged is not None:
             show_verdict(judged.verdict)
-            out().print()
+            say()
         _show(evidence, diagnosis, everything=options.everything or options.rules is not None)
     values = diagnose_figures(evidence, diagnosis)
     say_unchecked(conditions, values, diagnosis)
@@ -137,25 +137,24 @@ def _explain(rules: Sequence[Rule]) -> None:
         say(f"{between}{rule.name}: {rule.symptom}\n", "bold")
         say(page_of(rule))
         if rule.thresholds:
-            out().print("\nThresholds\n----------")
+            say("\nThresholds\n----------")
         for name, threshold in rule.thresholds.items():
             say(f"{name} = {threshold.value:g} {threshold.unit}: {threshold.source}")
 
 
 def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None:
-    console = out()
     print_verdict(evidence, diagnosis, looked_at(evidence))
     if diagnosis.findings:
-        console.print()
+        say()
         print_findings(diagnosis.findings, confidence=True)
     if everything or not (evidence.runs or evidence.traces or evidence.comm):
         _show_nccl(evidence, everything=everything)
     print_read(evidence, most=None if everything else NOTES)
     looked, skipped = len(diagnosis.quiet), len(diagnosis.skipped)
-    console.print()
+    say()
     if not everything:
         more = "; --all lists them" if looked or skipped else ""
-        console.print(f"{counted(looked, 'rule')} found nothing, {skipped} look at other data{more}", style="dim")
+        say(f"{counted(looked, 'rule')} found nothing, {skipped} look at other data{more}", "dim")
         return
     praise = _good_news()
     for quiet in diagnosis.quiet:
@@ -171,7 +170,7 @@ def _show_nccl(evidence: Evidence, *, everything: bool) -> None:
     from stepscope.report.views import nccl_debug
 
     for table in (table for debug in evidence.nccl for table in nccl_debug.build_all(debug)):
-        out().print()
+        say()
         show_table(limited(table, 0 if everything else ROWS, "--all shows them"), titled=True)
 
 
@@ -184,10 +183,9 @@ def _good_news() -> frozenset[str]:
 def _show_protocol(evidence: Evidence, diagnosis: Diagnosis) -> None:
     from stepscope.diagnose.engine import investigate
 
-    console = out()
     say(looked_at(evidence), "bold")
     for state in investigate(evidence, diagnosis):
-        console.print()
+        say()
         say(f"{state.step.number}. {state.step.question}", "bold")
         say(f"   evidence: {', '.join(state.have) or 'none yet'}")
         if state.fired:

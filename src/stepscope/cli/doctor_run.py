@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from stepscope.cli.console import err, log, out, print_document, say
+from stepscope.cli.console import err, log, print_document, say
 from stepscope.cli.findings import print_block, show_facts, show_table
 from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 from stepscope.core.forks import stop_signals_raise
@@ -52,7 +51,7 @@ def run(options: Doctor) -> int:
     if options.json:
         print_document(doctor_document(record, verdicts))
     else:
-        _show(out(), record, verdicts)
+        _show(record, verdicts)
     broken = [verdict.title for verdict in verdicts if verdict.outcome.status == "fail"]
     if options.strict and broken:
         raise CheckFailed(
@@ -61,10 +60,10 @@ def run(options: Doctor) -> int:
     return 0
 
 
-def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> None:
-    _show_verdict(console, verdicts)
+def _show(record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> None:
+    _show_verdict(verdicts)
     for section in overview(record):
-        console.print(Text(section.title, style="bold"))
+        say(section.title, "bold")
         lines = ((each.label, each.text, each.known) for each in section.lines)
         show_facts((label, text if known else Text(f"unknown: {text}", style="dim")) for label, text, known in lines)
         if section.title == "links":
@@ -73,21 +72,21 @@ def _show(console: Console, record: EnvironmentRecord, verdicts: tuple[CheckVerd
                 from stepscope.report.views import links as matrix
 
                 show_table(matrix.topology_table(topology), folded=True)
-        console.print()
-    console.print(Text("checks", style="bold"))
-    show_verdicts(console, verdicts)
+        say()
+    say("checks", "bold")
+    show_verdicts(verdicts)
 
 
-def _show_verdict(console: Console, verdicts: tuple[CheckVerdict, ...]) -> None:
+def _show_verdict(verdicts: tuple[CheckVerdict, ...]) -> None:
     counts = tally(verdicts)
     warnings = plural(counts["warn"], "warning")
     words = (("pass", "passed"), ("warn", warnings), ("fail", "failed"), ("skip", "skipped"))
     parts = [Text(f"{counts[key]} {word}", style=_STYLES[key] if counts[key] else "dim") for key, word in words]
-    console.print(Text(", ").join(parts))
-    console.print()
+    say(Text(", ").join(parts))
+    say()
 
 
-def show_verdicts(console: Console, verdicts: Sequence[CheckVerdict]) -> None:
+def show_verdicts(verdicts: Sequence[CheckVerdict]) -> None:
     """A line each, and its fix below; what was skipped last, once for each reason."""
     grid = Grid.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
@@ -107,7 +106,7 @@ def show_verdicts(console: Console, verdicts: Sequence[CheckVerdict]) -> None:
         title = titles[0] if alone else f"{len(titles)} checks"
         text = reason if alone else f"{reason} ({', '.join(titles)})"
         grid.add_row(_mark("skip"), Text(title, style="dim"), Text(text, style="dim"))
-    print_block(console, grid)
+    print_block(grid)
 
 
 def _mark(status: str) -> Text:
@@ -162,15 +161,15 @@ def document(found: QuickCheck) -> dict[str, Any]:
 
 
 def _print(found: QuickCheck) -> None:
-    console, spec = out(), found.cell.spec
+    spec = found.cell.spec
     say(
         f"{found.cell.run.model}, {counted(spec.world_size, 'rank')} on {spec.device}/{spec.backend}, "
         f"{format_duration(found.wall_ns)} in all\n"
     )
     if found.times is not None:
         show_table(_table(found))
-        console.print()
-    show_verdicts(console, found.verdicts)
+        say()
+    show_verdicts(found.verdicts)
     say(f"\n{summary(found)}")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from stepscope.cli.command import Options, argument, given, option, spelled
-from stepscope.cli.console import err
+from stepscope.cli.console import err, log
 from stepscope.core.errors import DataError, UsageError
 from stepscope.core.words import counted, named, unknown
 
@@ -157,7 +157,7 @@ def _targets(text: str | None) -> tuple[float, ...]:
 def _said(path: Path) -> None:
     if path.stat().st_size < WORTH_SAYING:
         return
-    err().print(f"read {path.name}", style="dim")
+    log(f"read {path.name}")
 
 
 PROGRESS_AFTER_S = 2.0
@@ -215,9 +215,7 @@ def _window(layout: ProfileLayout, number: str | None) -> Path:
         raise DataError(f"{layout.root}: no window left a trace", fix="profile the job again")
     if number is None:
         if len(windows) > 1:
-            err().print(
-                f"{counted(len(windows), 'window')}: the last one is shown; --cell N shows another", style="dim"
-            )
+            log(f"{counted(len(windows), 'window')}: the last one is shown; --cell N shows another")
         return list(windows.values())[-1]
     if number not in windows:
         raise UsageError(f"--cell {number!r} names no window", fix=f"windows with traces: {', '.join(windows)}")
@@ -261,14 +259,14 @@ class Watch:
             from stepscope.core.units import format_bytes
 
             what = f"reading {counted(len(self._sizes), 'trace')}, {format_bytes(whole)}"
-            err().print(f"{what}: about {left:.0f} s more", style="dim")
+            log(f"{what}: about {left:.0f} s more")
 
     def done(self, path: Path) -> None:
         self._done += 1
         self.advanced(path, self._sizes[path])
         if time.monotonic() - self._start > PROGRESS_AFTER_S and self._done < len(self._sizes):
-            err().print(f"{self._done} of {len(self._sizes)} ranks read ({path.name})", style="dim")
+            log(f"{self._done} of {len(self._sizes)} ranks read ({path.name})")
 
     def end(self) -> None:
         if time.monotonic() - self._start > TOLD_FROM_S:
-            err().print(f"read in {time.monotonic() - self._start:.1f} s", style="dim")
+            log(f"read in {time.monotonic() - self._start:.1f} s")

@@ -16,7 +16,6 @@ from stepscope.diagnose.narrator import all_clear, counts, headline, remainder, 
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -53,7 +52,7 @@ def print_figures(evidence: Evidence, diagnosis: Diagnosis) -> None:
     for figure in key_figures(evidence, diagnosis)[:SHOWN_FIGURES]:
         note = f" ({figure.note})" if figure.note else ""
         say(f"{figure.label}: {figure.value}{note}")
-    out().print()
+    say()
 
 
 def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> None:
@@ -65,7 +64,7 @@ def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> 
 
     files = files_found(evidence)
     if files or evidence.said:
-        out().print()
+        say()
     for state, text in files[:most]:
         _hanging(f"{state:<9} ", text, "dim" if state == "read" else "yellow")
     for mark, said, style in (("!", evidence.notes, "yellow"), ("·", evidence.remarks, "dim")):
@@ -141,10 +140,10 @@ def show_table(table: Table, *, titled: bool = False, width: int | None = None, 
     from stepscope.report.render import terminal
 
     if titled:
-        out().print(table.title, style="bold")
+        say(table.title, "bold")
     text = terminal.render(table, width=width or out().width)
     if folded:
-        print_block(out(), text)
+        print_block(text)
     else:
         say(text)
 
@@ -179,11 +178,12 @@ def show_facts(facts: Iterable[tuple[str, str | Text]]) -> None:
     grid.add_column(overflow="fold")
     for label, text in facts:
         grid.add_row(Text(f"  {label}"), text if isinstance(text, Text) else Text(text))
-    print_block(out(), grid)
+    print_block(grid)
 
 
-def print_block(console: Console, block: Any) -> None:
+def print_block(block: Any) -> None:
     """Print a rich table or grid; into a pipe without the blanks that fill up its last column."""
+    console = out()
     if console.is_terminal:
         console.print(block)
         return
@@ -213,7 +213,7 @@ def show_verdict(verdict: JobVerdict, *, running: bool = False) -> None:
             say(f"         $ {first.command}", "cyan")
     for line in narrator.also(verdict):
         _wrapped(line, "", first="  also   ", then="         ")
-    out().print()
+    say()
     _tree(verdict)
     for line in (*verdict.evidence, *verdict.notes):
         _wrapped(line, "dim", first="  ", then="    ")

@@ -172,9 +172,9 @@ def show(prediction: ScalePrediction) -> None:
     say(_verdict(prediction), "bold")
     say(_replay(prediction), "" if abs(prediction.replay_error) <= OFF else "yellow")
     say(f"collectives: {prediction.prices}")
-    console.print()
+    say()
     show_table(predicted_step.scaled_steps_table(prediction), width=min(console.width, 140))
-    console.print()
+    say()
     for text in prediction.assumptions:
         say(f"- {text}", "dim")
     for text in prediction.notes:

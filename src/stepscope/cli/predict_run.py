@@ -180,12 +180,11 @@ def _show_one(predicted: Predicted, title: str) -> None:
             ("why", predicted.why),
         ]
     )
-    console = out()
     if predicted.alternatives:
-        console.print()
+        say()
         show_table(build_alternatives(predicted))
     if predicted.notes:
-        console.print()
+        say()
     for note in predicted.notes:
         say(f"! {note}", "yellow")
 
@@ -224,13 +223,12 @@ def predict_buckets(folder: Path, *, calibration: Calibration, cell_id: str | No
         plain = {"choice": codec.plain(choice), "measured": steps, "advice": codec.plain(advice)}
         print_document({**codec.headed("buckets/1"), **plain})
         return 0
-    console = out()
-    width = min(console.width, 120)
+    width = min(out().width, 120)
     for number, line in enumerate(bucket_views.verdict(choice, advice)):
         say(line, "bold" if number == 0 else "")
     show_table(bucket_views.bucket_choice_table(choice, measured, advice), width=width)
-    console.print(f"\n{choice.strategy} with {choice.bucket_cap_mb:g} MiB, as predicted")
-    console.print("\n".join(bucket_views.timeline_picture(choice.chosen.timeline, width=width)))
+    say(f"\n{choice.strategy} with {choice.bucket_cap_mb:g} MiB, as predicted")
+    say("\n".join(bucket_views.timeline_picture(choice.chosen.timeline, width=width)))
     return 0
 
 

@@ -134,10 +134,8 @@ def _show(
     ways: dict[int, tuple[Remedy, ...]],
 ) -> None:
     def table(built: Any) -> None:
-        say("")
-        if built.title:
-            say(built.title, "bold")
-        show_table(built)
+        say()
+        show_table(built, titled=bool(built.title))
 
     last = predictions[-1]
     say(predicted_step.verdict(last), "bold")
@@ -147,7 +145,7 @@ def _show(
         bent = f"knee at {bend} GPUs: beyond it speed per GPU falls below 80%" if bend else "no knee found"
         say(f"efficiency {share} of {base.layout.gpus} GPUs; {bent}")
         table(predicted_step.build_scaling(predictions))
-        say("")
+        say()
     for line in predicted_step.bound(last):
         say(line)
     table(predicted_step.build_budget(last))
@@ -159,12 +157,12 @@ def _show(
         else:
             say(f"\non {counted(gpus, 'GPU')} no change looked at makes it fit: more GPUs, or GPUs with more memory")
     if other:
-        say("")
+        say()
         for before, after in zip(predictions, other, strict=True):
             faster = f"{speedup(after, before):.2f}x the speed"
             say(f"with {' '.join(options.what_if)}: {predicted_step.verdict(after)}; {faster}", "bold")
         table(predicted_step.build_scaling(other))
-    say("")
+    say()
     for reason in last.extrapolated:
         say(f"! extrapolated: {reason}", "yellow")
     for warned in warnings_of(last):
@@ -366,12 +364,12 @@ def _show_of_plan_run(what: str, found: LayoutSearch, notes: list[str]) -> None:
     say(predicted_step.verdict(best))
     for line in predicted_step.bound(best):
         say(line)
-    say("")
+    say()
     show_table(predicted_step.build_plan(found))
     if found.alternatives:
         say("\nWhy not the obvious ones", "bold")
         show_table(predicted_step.build_alternatives(found))
-    say("")
+    say()
     for warned in warnings_of(best):
         say(f"! {warned}", "yellow")
     for note in (*notes, *best.notes, f"constants: {best.calibration}", looked):

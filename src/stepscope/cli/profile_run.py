@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import parse_ranges, require_only, whole_or_auto
-from stepscope.cli.console import ReaderGone, err, log, out, say, typed
+from stepscope.cli.console import ReaderGone, log, out, say, typed
 from stepscope.cli.profile_words import checked_place, missing, no_such_rank, notes, results_at, show_profiled
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
@@ -295,7 +295,7 @@ def _attach(options: Profile, request: WindowRequest) -> int:
         raise DataError(f"{options.attach}: this job has ended", fix="start it again with `stepscope run`")
     number = hooked_job.wake(layout, request)
     if not layout.ranks():
-        err().print("no rank has made a step yet: waiting", style="dim")
+        log("no rank has made a step yet: waiting")
     state = wait_for_window(layout, number, request)
     if not _left_traces(layout, number, state, options):
         reason, fix = missing(layout, state, read_record(layout.record, ProfileRecord).command, None)
@@ -382,7 +382,7 @@ def _show(
     if options.tensorboard is not None:
         _copy_for_tensorboard(state.written, options.tensorboard)
     console = out()
-    console.print()
+    say()
     console.rule(f"stepscope: window {number}: why, from {counted(state.steps, 'profiled step')}")
     from stepscope.cli.commands.trace import Trace
     from stepscope.cli.trace_run import run as run_trace
@@ -409,7 +409,7 @@ def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
     failed = tuple(sorted(layout.memory.glob("oom-rank-*.pickle")))
     if not failed:
         if options.memory and not layout.memory.exists():
-            err().print("no history of GPU memory: no process of the job used CUDA", style="dim")
+            log("no history of GPU memory: no process of the job used CUDA")
         return
     from stepscope.cli.commands.report import Report
     from stepscope.cli.evidence import read_evidence
@@ -419,14 +419,14 @@ def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
     from stepscope.report.views import memory
 
     console = out()
-    console.print()
+    say()
     console.rule("stepscope: out of memory")
     try:
         evidence = read_evidence(Report(paths=failed))
         print_findings(diagnose(evidence).findings)
-        console.print()
+        say()
         table = memory.memory_kinds_table(evidence.memory[:1])
-        console.print(terminal.render(table, width=console.width, footnotes=False), soft_wrap=True)
+        say(terminal.render(table, width=console.width, footnotes=False))
     except ReaderGone:
         raise
     except StepscopeError as error:

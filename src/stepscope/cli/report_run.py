@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import listed
-from stepscope.cli.console import log, out, print_document, say, typed
+from stepscope.cli.console import log, print_document, say, typed
 from stepscope.cli.evidence import read_evidence
 from stepscope.cli.findings import print_findings, print_read, print_verdict, show_verdict
 from stepscope.core.errors import Interrupted, StepscopeError, UsageError
@@ -216,21 +216,20 @@ def _say(
 ) -> None:
     from stepscope.report.page.overview import findings_title
 
-    console = out()
     if verdict is not None:
         show_verdict(verdict)
     else:
         print_verdict(evidence, diagnosis, looked_at(evidence))
     if diagnosis.findings:
-        console.print()
+        say()
         if verdict is not None:
             say(findings_title(verdict), "bold")
         print_findings(diagnosis.findings[:SHOWN])
     more = len(diagnosis.findings) - SHOWN
     if more > 0:
-        console.print(f"and {counted(more, 'finding')} more", style="dim")
+        say(f"and {counted(more, 'finding')} more", "dim")
     print_read(evidence, most=SHOWN_FILES, rest="the report lists them")
-    console.print()
+    say()
     for kind, paths in grouped(files, lambda path: path.suffix.lstrip(".")).items():
         what = str(paths[0]) if len(paths) == 1 else f"{folder} ({counted(len(paths), 'file')})"
         say(f"{kind:>5}  {what}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import given, parse_ranges, spelled
-from stepscope.cli.console import err, out, print_document, say
+from stepscope.cli.console import err, log, out, print_document, say
 from stepscope.cli.evidence import Watch, traces_of
 from stepscope.core.errors import DataError, NoTraceError, UsageError
 from stepscope.core.forks import stop_signals_raise
@@ -260,7 +260,7 @@ def _merge(summary: TraceSummary, output: Path) -> None:
         "open it in ui.perfetto.dev or chrome://tracing"
     )
     for note in merged.notes:
-        err().print(f"! {note}", style="yellow")
+        log(f"! {note}", "yellow")
 
 
 def _wanted(sections: Sequence[str], options: Trace) -> frozenset[str]:
@@ -324,7 +324,7 @@ def _show_early(summary: TraceSummary, *, limit: int) -> None:
     """Budget and overlap of the device events, while the rest is still to be read."""
     console = out()
     say(_headline(summary), "bold")
-    console.print()
+    say()
     communicates = any(p.budget is not None and p.budget.parts.comm_ns for p in summary.ranks)
     _show_sections(summary, ("budget", "overlap") if communicates else ("budget",), limit=limit)
     console.file.flush()
@@ -372,10 +372,9 @@ def _write_csv(summary: TraceSummary, folder: Path, sections: Iterable[str]) -> 
 
 
 def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], *, limit: int, head: str) -> None:
-    console = out()
     say(_headline(summary) + head, "bold")
     _show_findings(summary, diagnosis)
-    console.print()
+    say()
     _show_sections(summary, sections, limit=limit)
     for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: limit or None]:
         if note.kind != "skipped":
@@ -386,13 +385,12 @@ def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], 
 def _show_sections(summary: TraceSummary, sections: Sequence[str], *, limit: int) -> None:
     from stepscope.cli.findings import limited, show_table
 
-    console = out()
     for section in sections:
         table = limited(trace_sections.table(summary, section), limit, "--limit 0 shows all, --rank and --steps choose")
         if not (table.rows or table.footnotes or table.notes):
             continue
         show_table(table, titled=True, folded=True)
-        console.print()
+        say()
 
 
 def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
@@ -400,11 +398,10 @@ def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
     from stepscope.cli.findings import print_findings
     from stepscope.diagnose.narrator import all_clear
 
-    console = out()
     grave = [f for f in diagnosis.findings if f.severity != "info"]
     print_findings(diagnosis.findings[:FINDINGS_SHOWN])
     if any(p.partial for p in summary.ranks):
-        console.print("only device events were read; leave out --show to read all", style="dim")
+        say("only device events were read; leave out --show to read all", "dim")
     elif len(grave) > FINDINGS_SHOWN:
         more = ", ".join(dict.fromkeys(f.rule for f in grave[FINDINGS_SHOWN:]))
         say(f"more: {more}; `stepscope diagnose` explains all of them", "dim")

@@ -21,7 +21,7 @@ def run(options: Demo) -> int:
     from stepscope.cli.bench_run import run_plan
     from stepscope.cli.commands.bench import Bench
     from stepscope.cli.commands.report import Report
-    from stepscope.cli.console import out
+    from stepscope.cli.console import say
     from stepscope.cli.report_run import run as run_report
     from stepscope.launch.torchrun import require_torch
     from stepscope.matrix.run_folder import default_run_dir
@@ -35,7 +35,7 @@ def run(options: Demo) -> int:
     if trained == ExitCode.ALL_CELLS_FAILED:
         return trained
     if not json:
-        out().print()
+        say()
     reported = run_report(Report(paths=(folder,), output=folder / "report", title="stepscope demo", json=json))
     return trained or reported
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import Command, Options, argument, option
-from stepscope.cli.console import out, say
+from stepscope.cli.console import say
 from stepscope.core.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -46,17 +46,15 @@ def run(options: Example) -> None:
         raise UsageError(
             f"cannot write to {directory}: {error.strerror}", fix="name a folder that is writable"
         ) from error
-    console = out()
-    console.print(f"{len(examples)} example jobs in {directory}, generated, each with one known problem")
+    say(f"{len(examples)} example jobs in {directory}, generated, each with one known problem")
     for name, example in examples.items():
         where = shlex.quote(str(directory / name))
         say(f"\n{name}: {example.planted}")
         for command in example.commands:
             say(f"  $ stepscope {command.replace('{}', where)}")
     where = shlex.quote(str(directory / "straggler"))
-    console.print(
-        f"\nA page to look at in a browser:\n  $ stepscope report {where} -o {shlex.quote(str(directory / 'page'))}"
-    )
+    page = shlex.quote(str(directory / "page"))
+    say(f"\nA page to look at in a browser:\n  $ stepscope report {where} -o {page}")
 
 
 def _planted(faults: tuple[str, ...]) -> dict[str, Job]:

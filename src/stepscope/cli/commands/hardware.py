@@ -96,7 +96,7 @@ def _rate(value: float | None) -> str:
 
 
 def _show_tables() -> None:
-    from stepscope.cli.console import out
+    from stepscope.cli.console import say
     from stepscope.cli.findings import plain_table, print_block
     from stepscope.core.units import format_bandwidth
     from stepscope.machine.peaks import ACCELERATORS
@@ -108,32 +108,32 @@ def _show_tables() -> None:
         link = "–" if entry.link is None else f"{entry.link.bytes_per_s / 1e9:.4g}{'*' if entry.link.optional else ''}"
         memory = f"{entry.memory_bytes / 1e9:.0f}", f"{entry.memory_bytes_per_s / 1e9:.0f}"
         table.add_row(entry.key, *memory, *(_rate(entry.peak_flops_per_s.get(dtype)) for dtype in _DTYPES), link)
-    print_block(out(), table)
-    out().print(
+    print_block(table)
+    say(
         "dense rates; fp32 on the vector units, the others on the matrix units with FP32 accumulation\n"
         "link: all links of one device, one direction; * a bridge that a card may be without; – has none\n"
         "stepscope hardware KEY shows the source and what a device is commonly confused with\n",
-        style="dim",
+        "dim",
     )
     table = plain_table("link", right=("one direction",))
     table.add_column("", overflow="fold")
     for link_peak in LINKS:
         table.add_row(link_peak.key, format_bandwidth(link_peak.bytes_per_s), link_peak.name)
-    print_block(out(), table)
-    out().print(f"sources: {'; '.join(dict.fromkeys(link_peak.source for link_peak in LINKS))}", style="dim")
+    print_block(table)
+    say(f"sources: {'; '.join(dict.fromkeys(link_peak.source for link_peak in LINKS))}", "dim")
 
 
 def _show_one(entry: Accelerator) -> None:
     from rich.text import Text
 
-    from stepscope.cli.console import out
+    from stepscope.cli.console import say
     from stepscope.cli.findings import show_facts
     from stepscope.core.units import format_bandwidth, format_bytes
     from stepscope.core.words import counted
     from stepscope.machine.peaks.rates import pcie_bytes_per_s
 
     title = Text(f"{entry.vendor} {entry.name}", style="bold")
-    out().print(title + Text(f"  ({entry.key}, {entry.form})", style="dim"))
+    say(title + Text(f"  ({entry.key}, {entry.form})", style="dim"))
     facts: list[tuple[str, str | Text]] = []
     for dtype in _DTYPES:
         rate, units = entry.peak_flops_per_s.get(dtype), "vector units" if dtype == "fp32" else "dense"

@@ -109,7 +109,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
 
 def run(options: Schema) -> int:
     """All schemas, one of them, or their names. Raises UsageError for an unknown one."""
-    from stepscope.cli.console import out, print_json
+    from stepscope.cli.console import print_json, say
     from stepscope.records.codec import encode_document
     from stepscope.records.schemas import DIALECT, document_schema, record_schemas
 
@@ -118,7 +118,7 @@ def run(options: Schema) -> int:
     if options.names:
         require_only(options, "--list", ("names",))
         for key in sorted(schemas):
-            out().print(key)
+            say(key)
         return 0
     if name is None:
         print_json(encode_document({"$schema": DIALECT, "schemas": schemas}))
