@@ -17,7 +17,7 @@ SOURCE = Path(stepscope.__file__).parent
 
 MOST = {
     "": (100, 2),
-    "cli": (6700, 39),
+    "cli": (6600, 39),
     "collectives": (400, 2),
     "core": (1100, 11),
     "datasets": (1200, 9),
@@ -31,7 +31,7 @@ MOST = {
     "presets": (100, 1),
     "rank": (7200, 50),
     "records": (5400, 29),
-    "report": (13600, 52),
+    "report": (13600, 51),
     "results": (9600, 38),
     "stats": (1300, 6),
     "store": (10600, 41),
