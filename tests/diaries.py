@@ -5,16 +5,19 @@ random; the record of the job; windows of built traces.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from tests.trace_builder import build, write_job
 
-from stepscope.records.profile import COLUMNS, FIRST, NO_DELAY, PROFILED, RECORD
+from stepscope.records.profile import COLUMNS, FIRST, NO_DELAY, PROFILED
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
+from stepscope.results.slow_ranks import OwnTimes, median_of_others
+from stepscope.store.diary import DTYPE
 from stepscope.store.layout import ProfileLayout
 
 MS = 1e6
@@ -49,30 +52,50 @@ def write_diary(
     given = {f"{name}_ns": np.asarray(values, float) * 1e6 for name, values in columns.items()}
     if "whole_ns" not in given:
         given["whole_ns"] = np.nansum([v for k, v in given.items() if k != "cpu_ns"], axis=0)
-    marks = [flags] * steps if isinstance(flags, int) else list(flags)
-    shares = [delay] * steps if delay is None or isinstance(delay, int | float) else list(delay)
-    parts = [NO_DELAY if each is None else round(each * (NO_DELAY - 1)) for each in shares]
-    body = b"".join(
-        struct.pack(
-            RECORD,
-            *(given.get(name, np.full(steps, np.nan))[at] for name in COLUMNS),
-            parts[at],
-            micro_steps,
-            marks[at],
-        )
-        for at in range(steps)
-    )
+    shares = np.array([np.nan if each is None else each for each in np.broadcast_to(np.array(delay), steps)], float)
+    rows = np.empty(steps, dtype=DTYPE)
+    for column in COLUMNS:
+        rows[column] = given.get(column, np.nan)
+    rows["delay"] = np.where(np.isnan(shares), NO_DELAY, np.round(np.nan_to_num(shares) * (NO_DELAY - 1)))
+    rows["micro_steps"], rows["flags"] = micro_steps, flags
     same = {"rank": rank, "world_size": world_size, "host": "node0", "pid": 100 + rank, "restart": 0}
     head = {**same, "start_unix_ns": START_UNIX_NS, **header}
     name = f"{rank:05d}-{attempt}"
     path = folder / f"diary-{name}.bin"
-    path.write_bytes(json.dumps({"schema": "stepscope.diary/1", **head}).encode() + b"\n" + body)
+    path.write_bytes(json.dumps({"schema": "stepscope.diary/1", **head}).encode() + b"\n" + rows.tobytes())
     if events:
         (folder / f"events-{name}.jsonl").write_text("".join(json.dumps(dict(e)) + "\n" for e in events))
     if end is not None:
         document = {**same, "kind": "exit", "steps": steps, "at_unix_ns": START_UNIX_NS, **end}
         (folder / f"end-{name}.json").write_text(json.dumps(document))
     return path
+
+
+def noise_of(
+    rng: np.random.Generator, shape: tuple[int, ...], *, spread: float, dependence: float
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """``shape``, steps last: normal with this standard deviation and lag-1 autocorrelation over steps."""
+    found = rng.normal(0.0, spread, shape)
+    for at in range(1, shape[-1]):
+        found[..., at] = dependence * found[..., at - 1] + np.sqrt(1 - dependence**2) * found[..., at]
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """What is slow: factors of the computation of single ranks, of hosts and of rails (local index), by number."""
+
+    ranks: Mapping[int, float] = field(default_factory=dict)
+    hosts: Mapping[int, float] = field(default_factory=dict)
+    rails: Mapping[int, float] = field(default_factory=dict)
+
+    def factors(self, count: int, per_host: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """[ranks]."""
+        found = np.ones(count)
+        for rank in range(count):
+            found[rank] *= self.ranks.get(rank, 1.0) * self.hosts.get(rank // per_host, 1.0)
+            found[rank] *= self.rails.get(rank % per_host, 1.0)
+        return found
 
 
 def simulate(
@@ -88,39 +111,55 @@ def simulate(
     transfer_ms: float = 0.5,
     noise: float = 0.03,
     dependence: float = 0.6,
-    slow: Mapping[int, float] | None = None,
+    slow: Mapping[int, float] | Planted = MappingProxyType({}),
     delay: float = 0.01,
+    per_host: int | None = None,
 ) -> None:
     """slow: rank -> factor of its forward and backward. noise: standard deviation / mean of every part, autocorrelated.
+    per_host: ranks of a host; None: all are on one.
 
     Without noise a step is data + forward + backward + transfer (of several ranks) + optimizer.
     """
     rng = np.random.default_rng(seed)
+    means = np.array([data_ms, forward_ms, backward_ms, optimizer_ms])[:, None, None]
+    parts = np.maximum(means * (1 + noise_of(rng, (4, ranks, steps), spread=noise, dependence=dependence)), 0.0)
+    planted_here = slow if isinstance(slow, Planted) else Planted(ranks=slow)
+    parts[1:3] *= planted_here.factors(ranks, per_host or ranks)[:, None]
+    entered = parts.sum(axis=0)
+    transfer = transfer_ms * (1 + noise_of(rng, (steps,), spread=noise, dependence=dependence)) * (ranks > 1)
+    comm = entered.max(axis=0) - entered + transfer
+    for rank in range(ranks):
+        named = dict(zip(("data", "forward", "backward", "optimizer"), parts[:, rank], strict=True))
+        columns = {**named, "comm": comm[rank], "cpu": entered[rank] - named["data"]}
+        host = f"node{rank // (per_host or ranks)}"
+        write_diary(root, columns, rank=rank, world_size=ranks, delay=delay, host=host)
 
-    def series(mean_ms: float) -> np.ndarray:
-        draws = rng.normal(0.0, np.sqrt(1 - dependence**2), steps)
-        found = np.empty(steps)
-        last = rng.normal()
-        for at, draw in enumerate(draws):
-            last = dependence * last + draw
-            found[at] = last
-        return np.maximum(mean_ms * (1 + noise * found), 0.0)
 
-    factor = [(slow or {}).get(rank, 1.0) for rank in range(ranks)]
-    parts = [
-        {
-            "data": series(data_ms),
-            "forward": series(forward_ms) * factor[rank],
-            "backward": series(backward_ms) * factor[rank],
-            "optimizer": series(optimizer_ms),
-        }
-        for rank in range(ranks)
-    ]
-    entered = np.stack([each["data"] + each["forward"] + each["backward"] + each["optimizer"] for each in parts])
-    transfer = series(transfer_ms) if ranks > 1 else np.zeros(steps)
-    for rank, each in enumerate(parts):
-        columns = {**each, "comm": entered.max(axis=0) - entered[rank] + transfer, "cpu": entered[rank] - each["data"]}
-        write_diary(root, columns, rank=rank, world_size=ranks, delay=delay)
+def own_times(
+    rng: np.random.Generator, *, ranks: int, per_host: int, steps: int, slow: Planted, spread: float = 0.05
+) -> OwnTimes:
+    """Own times of 12 ms, lognormal with this spread and autocorrelation 0.3; 3 tenths forward, 6 backward, 1 optimizer."""
+    noise = np.exp(noise_of(rng, (ranks, steps), spread=spread, dependence=0.3))
+    own = 12 * MS * noise * slow.factors(ranks, per_host)[:, None]
+    return OwnTimes(
+        hosts=tuple(f"n{rank // per_host}" for rank in range(ranks)),
+        own_ns=own,
+        exposed_ns=np.zeros_like(own),
+        excess_ns=own - median_of_others(own),
+        parts_ns=np.stack([part * own for part in (0.0, 0.3, 0.6, 0.1, 0.0)]),
+        step_ns=own.max(axis=0),
+        samples=np.ones(ranks),
+    )
+
+
+def drawn_slow(
+    rng: np.random.Generator, kind: str, *, ranks: int, per_host: int, factor: float
+) -> tuple[Planted, set[tuple[str, str | int | None]]]:
+    """One slow thing at random, ``clean`` none, and what is to be said of it (``Slow.about``)."""
+    if kind == "clean":
+        return Planted(), set()
+    at = int(rng.integers({"rank": ranks, "host": ranks // per_host, "rail": per_host}[kind]))
+    return Planted(**{f"{kind}s": {at: factor}}), {(kind, f"n{at}" if kind == "host" else at)}
 
 
 def write_record(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_bytes, format_duration, format_percent
-from stepscope.core.words import counted
+from stepscope.core.words import counted, grouped, listed, ranges
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, TimeCost, VerdictKind, VerdictPart
 
 if TYPE_CHECKING:
@@ -358,22 +358,47 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
 
 
 def _straggler(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
-    names = ", ".join(map(str, cost.ranks))
     slow = next((each for each in late if each.kind == "chronic"), None)
     part = f" {PART_WORDS[slow.part]}" if slow is not None and slow.part is not None else ""
     excess = "" if cost.excess_ns is None else f" {format_duration(cost.excess_ns)} longer{part}"
     others = f"rank {1 - cost.ranks[0]} waits" if steps.world_size == 2 and len(cost.ranks) == 1 else "the others wait"
-    return f"Straggler: rank {names} takes{excess} in every step; {others}: {percent(cost.share)} of the step"
+    told = [each for each in late if each.rank is not None and steps.diaries[each.rank].rank in cost.ranks]
+    names = " and ".join(said for said, _ in slow_things(steps, told)) or f"rank {listed(cost.ranks)}"
+    return f"Straggler: {names} takes{excess} in every step; {others}: {percent(cost.share)} of the step"
+
+
+def slow_things(steps: JobSteps, late: Sequence[Slow], *, most: int = 4) -> list[tuple[str, list[Slow]]]:
+    """``rank 3``, ``host n17 (ranks 136-143)``, ``rail 2 (that GPU of all 512 hosts)``: what the others wait for, the
+    costliest first, with its ranks. Single ranks together; at most so many hosts or rails."""
+    found = grouped((each for each in late if each.kind == "chronic"), lambda each: each.about)
+    alone = [each for about, slow in found.items() if about[0] == "rank" for each in slow]
+
+    def numbers(slow: Sequence[Slow]) -> list[int]:
+        return [steps.diaries[each.rank].rank for each in slow if each.rank is not None]
+
+    said = []
+    for (of, which), slow in found.items():
+        if of == "host":
+            said.append((f"host {which} (ranks {ranges(numbers(slow))})", slow))
+        elif of == "rail":
+            hosts = len(set(steps.hosts))
+            said.append(
+                (f"rail {which} (local rank {which} of {'both' if hosts == 2 else f'all {hosts}'} hosts)", slow)
+            )
+    if alone:
+        said.append((f"rank {listed(numbers(alone), at_most=MOST_RANKS)}", alone))
+    return said[:most]
 
 
 def _evidence(steps: JobSteps, late: tuple[Slow, ...]) -> list[str]:
     said = []
-    for slow in late:
-        if slow.kind == "chronic" and slow.rank is not None:
-            own, others = slow.others_ns + slow.excess_ns, slow.others_ns
+    for name, slow in slow_things(steps, late):
+        for each in slow[:MOST_RANKS] if slow[0].of == "rank" else slow[:1]:
+            own, others = each.others_ns + each.excess_ns, each.others_ns
+            who = name if each.of != "rank" or each.rank is None else f"rank {steps.diaries[each.rank].rank}"
             said.append(
-                f"rank {steps.diaries[slow.rank].rank}: own time {format_duration(own)} a step, the others' "
-                f"{format_duration(others)}; late in {format_percent(slow.late_steps / slow.steps)} of "
+                f"{who}: own time {format_duration(own)} a step, the others' "
+                f"{format_duration(others)}; late in {format_percent(each.late_steps / each.steps)} of "
                 f"{steps.steps:,} steps ({steps.own_clock})"
             )
     return said

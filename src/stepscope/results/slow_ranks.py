@@ -8,9 +8,11 @@ collective, the rank that came last timed it without waiting.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import comb
 from operator import attrgetter
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.records.plan import CommOp
+from stepscope.results.slow_groups import UNKNOWN_HOST, SlowGroup, rails_of, slow_groups
 from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS, Excess, chronic_excess, lower_bound
 from stepscope.stats.measured import common_steps
 from stepscope.stats.order import mad, mean_interval
@@ -50,7 +53,10 @@ of 12, two lie above 1.25 and none above 1.5 (2026-11)."""
 MIN_ONE_OFF = 0.05
 """Share of all step time that such accidents cost together, from which they are worth a word."""
 
-UNKNOWN_HOST = "?"
+MANY, FALSE = 16, 0.001
+"""Ranks from which on a slow one has to stand out of how much ranks differ anyway, and the probability that one of all that
+are alike does: of thousands of ranks the last is late by chance."""
+
 PARTS = ("data_wait", "forward", "backward_compute", "optimizer", "other")
 WORDS = {
     "data_wait": "waiting for data",
@@ -84,6 +90,11 @@ class OwnTimes:
     @property
     def steps(self) -> int:
         return int(self.own_ns.shape[1])
+
+    @property
+    def rails(self) -> tuple[int | None, ...]:
+        """Of each rank, its place on its host."""
+        return rails_of(self.hosts)
 
     @property
     def typical_ns(self) -> float:
@@ -134,7 +145,8 @@ class Slow:
     excess_ns: median over steps of its own time beyond the others' median (one-off: of the steps in question; rotating:
     of whoever is last); low_ns: lower end of the block bootstrap's 95% interval (below 20 steps the least of a step), None
     for one-offs. others_ns: the others' own time. late_steps: in how many of ``steps`` it is beyond the ratio. part: where
-    most of the excess is spent, with how much (ns); None: no part stands out. stake_fraction: of all step time.
+    most of the excess is spent, with how much (ns); None: no part stands out. stake_fraction: of all step time. of: what is
+    slow as one, of which this is a rank. rail: its place on its host; None: not known.
     """
 
     kind: Kind
@@ -149,6 +161,14 @@ class Slow:
     part_ns: float | None
     samples_ratio: float | None
     stake_fraction: float
+    of: Literal["rank", "host", "rail"] = "rank"
+    rail: int | None = None
+
+    @property
+    def about(self) -> tuple[str, str | int | None]:
+        """The same for all ranks of a host, or of a rail, that is slow as one."""
+        shared: dict[str, str | int | None] = {"rank": self.rank, "host": self.host, "rail": self.rail}
+        return self.of if self.kind == "chronic" else self.kind, shared[self.of]
 
 
 def own_times(cell: CellResult) -> OwnTimes | None:
@@ -180,11 +200,12 @@ def slow_ranks(times: OwnTimes) -> tuple[Slow, ...]:
     """Ranks that the others wait for, costliest first: chronic ones; where there is none, rotating ones, then accidents.
 
     A rank is slow when the median of its excess over at least 20 steps is more than 5% of the others' own time, and the
-    block bootstrap's lower bound of that median lies above 0. All ranks of a host are when the fastest of them is, against
-    the slowest rank of other hosts; below 20 steps these alone, from 3 steps on, where they come last in every step.
+    block bootstrap's lower bound of that median lies above 0; of many ranks it also stands out of how much they differ.
+    All ranks of a host, or of a rail, are when they are slow as one (``slow_groups``); below 20 steps those of a host
+    alone, from 3 steps on, where they come last in every step.
     """
-    found = {rank: slow for rank in range(times.ranks) if (slow := _chronic(times, rank)) is not None}
-    chronic = list((_of_slow_hosts(times) | found).values())
+    groups = _of_slow_groups(times)
+    chronic = list((groups | _chronic(times, groups)).values())
     if chronic or times.steps < LEAST_STEPS:
         return tuple(sorted(chronic, key=lambda slow: -slow.stake_fraction))
     rotating = _rotating(times)
@@ -210,36 +231,63 @@ def _table(steps: list[tuple[StepSample, ...]], part: str) -> Floats:
     return np.array([[of_step(s) for s in ranks] for ranks in steps], dtype=np.float64).T
 
 
-def _chronic(times: OwnTimes, rank: int) -> Slow | None:
-    excess = times.excess_ns[rank]
-    others = times.own_ns[rank] - excess
-    slow = chronic_excess(excess, others)
-    return None if slow is None else _slow(times, rank, slow, excess, others)
+def _chronic(times: OwnTimes, known: Mapping[int, Slow]) -> dict[int, Slow]:
+    """Ranks that are slow by themselves, beside those of groups (``known``)."""
+    levels = np.median(times.excess_ns, axis=1)
+    likely = levels > MIN_EXCESS * np.median(times.own_ns - times.excess_ns, axis=1)
+    if times.ranks >= MANY:
+        alone = np.delete(levels, list(known))
+        likely &= levels > np.median(alone) + mad(alone) * NormalDist().inv_cdf(1 - FALSE / times.ranks)
+    found = {}
+    middles = _middles(times)
+    for rank in (set(np.flatnonzero(likely).tolist()) - known.keys()) if times.steps >= LEAST_STEPS else ():
+        excess = times.excess_ns[rank]
+        others = times.own_ns[rank] - excess
+        slow = chronic_excess(excess, others)
+        if slow is not None:
+            found[rank] = _slow(times, rank, slow, excess, others, parts=_beyond(times, rank, middles=middles))
+    return found
+
+
+def _of_slow_groups(times: OwnTimes) -> dict[int, Slow]:
+    """Every rank of a host, or of a rail, that is slow as one; of one that is of both, as of its host."""
+    if times.steps < LEAST_STEPS:
+        return _of_slow_hosts(times) if times.steps >= HOST_STEPS else {}
+    found: dict[int, Slow] = {}
+    for group in slow_groups(times.own_ns, times.hosts):
+        found = _of_slow_group(times, group) | found
+    return found
+
+
+def _of_slow_group(times: OwnTimes, group: SlowGroup) -> dict[int, Slow]:
+    middles = np.median(np.delete(times.parts_ns, group.members, axis=1), axis=1)
+    found = {}
+    for rank in group.members:
+        excess = times.own_ns[rank] - group.middle_ns
+        slow = replace(group.excess, excess_ns=float(np.median(excess)))
+        parts = _beyond(times, rank, middles=middles)
+        found[rank] = _slow(times, rank, slow, excess, group.middle_ns, parts=parts, of=group.kind)
+    return found
 
 
 def _of_slow_hosts(times: OwnTimes) -> dict[int, Slow]:
-    """Every rank of a host whose fastest rank comes after the slowest of all other hosts' ranks."""
+    """Of few steps: every rank of a host whose fastest rank comes after the slowest of all other hosts' ranks."""
     found = {}
     for host in sorted(set(times.hosts) - {UNKNOWN_HOST}):
         mine = np.array([name == host for name in times.hosts])
         if mine.all():
             continue
         rest = times.own_ns[~mine]
-        fastest = times.own_ns[mine].min(axis=0)
-        middle = np.median(rest, axis=0)
-        few = HOST_STEPS <= times.steps < LEAST_STEPS
-        last = (
-            _always_last(fastest, rest, int(mine.sum())) if few else chronic_excess(fastest - rest.max(axis=0), middle)
-        )
-        if last:
+        if _always_last(times.own_ns[mine].min(axis=0), rest, int(mine.sum())):
+            middle = np.median(rest, axis=0)
             for rank in np.flatnonzero(mine).tolist():
                 excess = times.own_ns[rank] - middle
                 slow = Excess(
                     excess_ns=float(np.median(excess)),
-                    low_ns=float(excess.min()) if few else lower_bound(excess) or 0.0,
+                    low_ns=float(excess.min()),
                     others_ns=float(np.median(middle)),
                 )
-                found[rank] = _slow(times, rank, slow, excess, middle)
+                found[rank] = _slow(times, rank, slow, excess, middle, parts=_beyond(times, rank), of="host")
     return found
 
 
@@ -255,8 +303,18 @@ def _always_last(mine: Floats, rest: Floats, ranks: int) -> bool:
     return bool(clear) or count / ranks / comb(count, ranks) ** steps < HOST_P
 
 
-def _slow(times: OwnTimes, rank: int, slow: Excess, excess: Floats, others: Floats) -> Slow:
-    part, part_ns = _part(times, rank, np.ones(times.steps, dtype=np.bool_), slow.excess_ns)
+def _slow(
+    times: OwnTimes,
+    rank: int,
+    slow: Excess,
+    excess: Floats,
+    others: Floats,
+    *,
+    parts: Floats,
+    of: Literal["rank", "host", "rail"] = "rank",
+) -> Slow:
+    """parts: what each of ``PARTS`` takes beyond the others'."""
+    part, part_ns = _part(parts, slow.excess_ns)
     rest = float(np.median(np.delete(times.samples, rank)))
     return Slow(
         kind="chronic",
@@ -271,6 +329,8 @@ def _slow(times: OwnTimes, rank: int, slow: Excess, excess: Floats, others: Floa
         part_ns=part_ns,
         samples_ratio=float(times.samples[rank]) / rest if rest > 0 else None,
         stake_fraction=min(1.0, slow.excess_ns / float(np.median(times.step_ns))),
+        of=of,
+        rail=times.rails[rank],
     )
 
 
@@ -300,28 +360,29 @@ def _rotating(times: OwnTimes) -> Slow | None:
 
 def _accidents(times: OwnTimes) -> tuple[Slow, ...]:
     """Single steps in which one rank was far beyond its usual, by rank; empty unless they cost enough together."""
-    odd = np.zeros_like(times.excess_ns, dtype=np.bool_)
-    for rank in range(times.ranks):
-        excess = times.excess_ns[rank]
-        usual = float(np.median(excess)) + OUTLIER_MADS * mad(excess)
-        odd[rank] = (excess > usual) & (excess > 0.5 * (times.own_ns[rank] - excess))
+    middle = np.median(times.excess_ns, axis=1, keepdims=True)
+    spread = 1.4826 * np.median(np.abs(times.excess_ns - middle), axis=1, keepdims=True)
+    odd = (times.excess_ns > middle + OUTLIER_MADS * spread) & (
+        times.excess_ns > 0.5 * (times.own_ns - times.excess_ns)
+    )
     last = odd & (times.excess_ns == times.excess_ns.max(axis=0))
     total = float(times.step_ns.sum())
     if float(times.excess_ns[last].sum()) <= MIN_ONE_OFF * total:
         return ()
     counts = Counter({rank: int(last[rank].sum()) for rank in range(times.ranks) if last[rank].any()})
     found = []
+    middles = _middles(times)
     for rank, count in counts.items():
         which = last[rank]
         excess = times.excess_ns[rank][which]
-        middle = float(np.median(excess))
-        part, part_ns = _part(times, rank, which, middle)
+        usual = float(np.median(excess))
+        part, part_ns = _part(_beyond(times, rank, which, middles=middles), usual)
         found.append(
             Slow(
                 kind="one-off",
                 rank=rank,
                 host=times.hosts[rank],
-                excess_ns=middle,
+                excess_ns=usual,
                 low_ns=None,
                 others_ns=float(np.median((times.own_ns - times.excess_ns)[rank])),
                 late_steps=count,
@@ -335,11 +396,24 @@ def _accidents(times: OwnTimes) -> tuple[Slow, ...]:
     return tuple(sorted(found, key=lambda slow: -slow.stake_fraction))
 
 
-def _part(times: OwnTimes, rank: int, which: NDArray[np.bool_], excess_ns: float) -> tuple[str | None, float | None]:
+def _middles(times: OwnTimes) -> Floats | None:
+    """[parts, steps]: median of all ranks, where they are so many that none of them moves it; else None."""
+    return np.asarray(np.median(times.parts_ns, axis=1)) if times.ranks >= MANY else None
+
+
+def _beyond(
+    times: OwnTimes, rank: int, which: NDArray[np.bool_] | slice = slice(None), *, middles: Floats | None = None
+) -> Floats:
+    """[parts]: what a rank takes beyond ``middles``, None: beyond the other ranks' medians, in the median of these steps."""
+    if middles is None:
+        middles = np.median(np.delete(times.parts_ns, rank, axis=1), axis=1)
+    return np.asarray(np.median((times.parts_ns[:, rank] - middles)[:, which], axis=1))
+
+
+def _part(beyond_ns: Floats, excess_ns: float) -> tuple[str | None, float | None]:
     """The part of the step that holds at least half of the excess."""
-    found = [float(np.median((each - median_of_others(each))[rank][which])) for each in times.parts_ns]
-    at = int(np.argmax(found))
-    return (PARTS[at], found[at]) if found[at] >= 0.5 * excess_ns else (None, None)
+    at = int(np.argmax(beyond_ns))
+    return (PARTS[at], float(beyond_ns[at])) if beyond_ns[at] >= 0.5 * excess_ns else (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

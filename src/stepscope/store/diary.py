@@ -19,8 +19,8 @@ from stepscope.store.layout import ProfileLayout
 
 Numbers = NDArray[np.float64]
 
-_DTYPE = np.dtype([*((name, "<f4") for name in COLUMNS), ("delay", "<u2"), ("micro_steps", "u1"), ("flags", "u1")])
-assert _DTYPE.itemsize == struct.calcsize(RECORD)
+DTYPE = np.dtype([*((name, "<f4") for name in COLUMNS), ("delay", "<u2"), ("micro_steps", "u1"), ("flags", "u1")])
+assert DTYPE.itemsize == struct.calcsize(RECORD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def read_diary(path: Path) -> RankDiary | None:
     header = _decoded(path, head, DiaryHeader)
     if header.record != RECORD or header.columns != COLUMNS:
         raise DataError(f"{path}: a diary of another format", why=f"its records are {header.record!r}")
-    rows = np.frombuffer(body, dtype=_DTYPE, count=len(body) // _DTYPE.itemsize)
+    rows = np.frombuffer(body, dtype=DTYPE, count=len(body) // DTYPE.itemsize)
     delay = np.where(rows["delay"] == NO_DELAY, np.nan, rows["delay"] / (NO_DELAY - 1.0))
     return RankDiary(
         header=header,

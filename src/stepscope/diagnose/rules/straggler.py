@@ -4,9 +4,11 @@ What
 ----
 Steps of `bench`: the own time of a rank is its step without exposed communication; d is a rank's own time minus the
 median of the others', step by step. A rank is a straggler (chronic) if over at least 20 timed steps the median of d
-exceeds 5% of the others' own time and the lower end of the block bootstrap's 95% interval is above 0. So are all ranks of a
-host if the fastest of them is, against the slowest rank of the other hosts; over 3 to 19 steps these are named if they come
-last in every step, beyond chance (p < 0.001) or a third longer (95%). If no rank is,
+exceeds 5% of the others' own time and the lower end of the block bootstrap's 95% interval is above 0; of 16 ranks or
+more it also exceeds how much ranks differ (p < 0.001 for all of them together). So are all ranks of a host, or of a rail
+(the same place on every host), if its median rank is, against the others', nine of ten of its ranks have half of that
+excess, and nine of ten of the others are faster; over 3 to 19 steps a host's are named if they come last in every step,
+beyond chance (p < 0.001) or a third longer (95%). If no rank is,
 the rule tests the lead of the last rank of each step against 10% (rotating) and sums the steps in which a rank exceeds
 its usual by more than 6 MAD over steps (one-off).
 Traces: for each collective that all ranks leave together, after clock alignment, which rank came last. A rank is named
@@ -140,23 +142,11 @@ def check(evidence: Evidence) -> Statement:
         rest = others(ranked, lambda cell: _in_short(slow[id(cell)][0]))
         found += [
             _of_cell(evidence, worst, alike, times[id(worst)], rest if at == 0 else ())
-            for at, alike in enumerate(_by_host(slow[id(worst)], times[id(worst)]))
+            for at, alike in enumerate(grouped(slow[id(worst)], lambda each: each.about).values())
         ]
     if found:
         return tuple(found)
     return _quiet(enough, [times[id(cell)] for cell in enough])
-
-
-def _by_host(slow: Sequence[Slow], times: OwnTimes) -> list[list[Slow]]:
-    """What one finding is about: all ranks of a host where each of them is slow, and others are not; else one rank."""
-    ranks = {each.rank for each in slow if each.kind == "chronic"}
-    whole = {
-        host
-        for host in set(times.hosts)
-        if (mine := {rank for rank, name in enumerate(times.hosts) if name == host}) <= ranks
-        and len(mine) < times.ranks
-    }
-    return list(grouped(slow, lambda each: each.host if each.host in whole else (each.kind, each.rank)).values())
 
 
 def _in_short(slow: Slow) -> str:
@@ -206,7 +196,7 @@ def _title(slow: Slow, ranks: int) -> str:
             f"{where} was {format_duration(slow.excess_ns)} late in {counted(slow.late_steps, 'step')} of {slow.steps}"
         )
     if ranks > 1:
-        where = f"each of the {ranks} ranks on {slow.host}"
+        where = f"each of the {ranks} ranks on {slow.host if slow.of == 'host' else f'rail {slow.rail}'}"
         return (
             f"straggler: {where} is slower, up to {1 + slow.excess_ns / slow.others_ns:.2f}x the others' time, who wait"
         )
