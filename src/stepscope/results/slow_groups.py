@@ -78,9 +78,13 @@ def slow_groups(own_ns: Floats, hosts: tuple[str, ...]) -> tuple[SlowGroup, ...]
         middle = np.median(own_ns[others], axis=0)
         excess_of = chronic_excess(np.median(own_ns[mine], axis=0) - middle, middle)
         if excess_of is not None:
-            members = np.flatnonzero(mine)
             found.append(
-                SlowGroup(kind=kind, members=tuple(members.tolist()), excess=excess_of, middle_ns=np.asarray(middle))
+                SlowGroup(
+                    kind=kind,
+                    members=tuple(np.flatnonzero(mine).tolist()),
+                    excess=excess_of,
+                    middle_ns=np.asarray(middle),
+                )
             )
     return tuple(found)
 
