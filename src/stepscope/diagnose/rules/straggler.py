@@ -7,7 +7,7 @@ median of the others', step by step. A rank is a straggler (chronic) if over at 
 exceeds 5% of the others' own time and the lower end of the block bootstrap's 95% interval is above 0; of 16 ranks or
 more it also exceeds how much ranks differ (p < 0.001 for all of them together). So are all ranks of a host, or of a rail
 (the same place on every host), if its median rank is, against the others', nine of ten of its ranks have half of that
-excess, and nine of ten of the others are faster; over 3 to 19 steps a host's are named if they come last in every step,
+excess, and nine of ten of the others are faster; those of one host are named over 3 to 19 steps if they come last in each,
 beyond chance (p < 0.001) or a third longer (95%). If no rank is,
 the rule tests the lead of the last rank of each step against 10% (rotating) and sums the steps in which a rank exceeds
 its usual by more than 6 MAD over steps (one-off).
