@@ -274,7 +274,13 @@ def worded(
         headline=_first_line(verdict, steps, late, job.end),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=tuple(_evidence(steps, late)) if told else (),
-        notes=(*_restarted(job.end), *_between(verdict, steps), *_drift(steps), *_profiler(verdict)),
+        notes=(
+            *_last_alone(steps),
+            *_restarted(job.end),
+            *_between(verdict, steps),
+            *_drift(steps),
+            *_profiler(verdict),
+        ),
         advice=advice_for(verdict, job=job, diagnosis=diagnosis, late=late),
     )
 
@@ -426,6 +432,14 @@ def _drift(steps: JobSteps) -> list[str]:
     change = found.after / found.before - 1
     way = "slower" if change > 0 else "faster"
     return [f"steps became {format_percent(abs(change))} {way} from step {steps.numbers[found.at]:,} on"]
+
+
+def _last_alone(steps: JobSteps) -> list[str]:
+    if not steps.first:
+        return []
+    return [
+        f"of {counted(len(steps.processes), 'process')} the last steps are read: {steps.first + 1:,} to {steps.all_steps:,}"
+    ]
 
 
 def _restarted(end: JobEnd | None) -> list[str]:

@@ -88,6 +88,7 @@ class JobSteps:
     own_clock: str
     warm_up: int
     all_steps: int
+    first: int = 0
 
     @property
     def ranks(self) -> int:
@@ -113,7 +114,7 @@ class JobSteps:
     @property
     def inside_ns(self) -> Numbers:
         """[ranks, steps]: garbage collections and compilations inside of the timed steps."""
-        return np.asarray(_inside_ns(self.diaries, self.all_steps)[:, self.numbers - 1])
+        return np.asarray(_inside_ns(self.diaries, self.first, self.all_steps)[:, self.numbers - 1 - self.first])
 
     @property
     def transfer_ns(self) -> Numbers:
@@ -134,15 +135,19 @@ def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
     by_rank = grouped(stepped, lambda each: each.rank)
     independent = any(_overlap(each) for each in by_rank.values())
     chosen = tuple(max(each, key=lambda d: (d.header.restart, d.header.start_unix_ns)) for each in by_rank.values())
-    count = min(each.steps for each in chosen)
+    end = min(each.first + each.steps for each in chosen)
+    first = max(0, *(each.first for each in chosen))
+    if first:
+        chosen = tuple(each.between(first, each.first + each.steps) for each in chosen)
+    count = end - first
     flags = np.stack([each.flags[:count] for each in chosen])
     outside = np.stack([_column(each, "outside", count) for each in chosen])
     net = np.stack([each.net_ns[:count] for each in chosen])
     kept = np.asarray(((flags & NO_TIMED_STEP) == 0).all(axis=0))
-    eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0)) | _interrupted(chosen, net)
+    eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0)) | _interrupted(chosen, first, net)
     if eventful[kept].mean() < FEW_EVENT_STEPS if kept.any() else False:
         kept &= ~eventful
-    warm_up = _warm_up(net.max(axis=0), kept)
+    warm_up = 0 if first else _warm_up(net.max(axis=0), kept)
     kept[:warm_up] = False
     if not kept.any():  # a job of very few steps: the first, or profiled ones, are all there is
         kept = np.ones(count, dtype=bool)
@@ -157,38 +162,44 @@ def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
         diaries=chosen,
         processes=tuple(diaries),
         independent=independent,
-        numbers=np.flatnonzero(kept).astype(np.int64) + 1,
+        numbers=np.flatnonzero(kept).astype(np.int64) + first + 1,
         whole_ns=whole,
         parts_ns=parts,
         delay_ns=delay,
         comm_ns=comm,
         own_ns=own,
         own_clock=clock,
-        warm_up=warm_up,
-        all_steps=count,
+        warm_up=first + warm_up,
+        all_steps=end,
+        first=first,
     )
 
 
-def _interrupted(diaries: Sequence[RankDiary], net_ns: Numbers) -> NDArray[np.bool_]:
+def _interrupted(diaries: Sequence[RankDiary], first: int, net_ns: Numbers) -> NDArray[np.bool_]:
     """[steps]: whether something known happened inside that took a good part of a usual step, on any rank."""
-    taken = _inside_ns(diaries, net_ns.shape[1]).sum(axis=0)
+    taken = _inside_ns(diaries, first, first + net_ns.shape[1]).sum(axis=0)
     return np.asarray(taken > INTERRUPTION * float(np.median(net_ns)))
 
 
-def _inside_ns(diaries: Sequence[RankDiary], count: int) -> Numbers:
+def _inside_ns(diaries: Sequence[RankDiary], first: int, end: int) -> Numbers:
     """[ranks, steps]: what known events inside of each step took."""
-    taken = np.zeros((len(diaries), count))
+    taken = np.zeros((len(diaries), end - first))
     for mine, diary in zip(taken, diaries, strict=True):
         for event in diary.events:
-            if event.inside and event.step <= count:
-                mine[event.step - 1] += event.ns
+            if event.inside and first < event.step <= end:
+                mine[event.step - 1 - first] += event.ns
     return taken
 
 
 def _overlap(same_rank: Sequence[RankDiary]) -> bool:
     """Whether two processes of one rank trained at the same time."""
-    spans = sorted((d.header.start_unix_ns, d.header.start_unix_ns + float(np.nansum(d.whole_ns))) for d in same_rank)
+    spans = sorted((d.header.start_unix_ns, d.header.start_unix_ns + _lasted_ns(d)) for d in same_rank)
     return any(later[0] < earlier[1] for earlier, later in pairwise(spans))
+
+
+def _lasted_ns(diary: RankDiary) -> float:
+    """From the first step to the last one; of a diary of which the last steps alone were read, what is sure of it."""
+    return float(np.nansum(diary.whole_ns)) * (diary.made / max(diary.steps, 1) / 2 if diary.first else 1.0)
 
 
 def _column(diary: RankDiary, name: str, count: int) -> Numbers:
@@ -339,7 +350,7 @@ def between_steps(steps: JobSteps) -> tuple[Between, ...]:
         rank = max(costs, key=lambda each: costs[each])
         events = by_rank[rank]
         diary = next(each for each in steps.diaries if each.rank == rank)
-        wall = diary.whole_ns[steps.warm_up : steps.all_steps]
+        wall = diary.whole_ns[steps.warm_up - steps.first : steps.all_steps - steps.first]
         taken = np.zeros_like(wall)
         for step, ns, _, _ in events:
             taken[step - steps.warm_up - 1] += ns

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from stepscope.core.errors import DataError
 from stepscope.records.profile import COLUMNS, NO_DELAY, NO_TIMED_STEP, RECORD, DiaryEvent, DiaryHeader, RankEnd
 from stepscope.store.layout import ProfileLayout
+from stepscope.store.reader import HEADER_AT_MOST
 
 Numbers = NDArray[np.float64]
 
@@ -23,11 +25,18 @@ DTYPE = np.dtype([*((name, "<f4") for name in COLUMNS), ("delay", "<u2"), ("micr
 assert DTYPE.itemsize == struct.calcsize(RECORD)
 
 
+HEADER_USUALLY = 2 << 10
+
+EVENTS_AT_MOST = 1 << 14
+"""Bytes of the last events of a process whose last steps alone are read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankDiary:
     """One process. columns: name -> [steps] ns, NaN where not seen. delay: share of the whole, NaN where not known.
 
-    end: None where the process left none: it runs, was killed, or called os._exit.
+    end: None where the process left none: it runs, was killed, or called os._exit. first: earlier steps, which were not
+    read, nor were their events. made: steps of the process, with those.
     """
 
     header: DiaryHeader
@@ -37,6 +46,8 @@ class RankDiary:
     flags: NDArray[np.uint8]
     events: tuple[DiaryEvent, ...]
     end: RankEnd | None
+    first: int
+    made: int
 
     @property
     def rank(self) -> int:
@@ -44,7 +55,20 @@ class RankDiary:
 
     @property
     def steps(self) -> int:
+        """Those that were read."""
         return int(self.flags.size)
+
+    def between(self, first: int, end: int) -> RankDiary:
+        """Without steps up to ``first`` and beyond ``end``; all events are there."""
+        kept = slice(first - self.first, end - self.first)
+        return replace(
+            self,
+            columns={name: values[kept] for name, values in self.columns.items()},
+            delay=self.delay[kept],
+            micro_steps=self.micro_steps[kept],
+            flags=self.flags[kept],
+            first=first,
+        )
 
     @property
     def whole_ns(self) -> Numbers:
@@ -61,37 +85,88 @@ class RankDiary:
         return np.asarray((self.flags & NO_TIMED_STEP) == 0)
 
 
-def read_diaries(layout: ProfileLayout) -> tuple[RankDiary, ...]:
-    """Every diary of the job, by rank, then in order of time. Raises DataError for one of another format."""
-    found = [read_diary(path) for path in layout.diaries()]
-    return tuple(sorted((each for each in found if each is not None), key=lambda d: (d.rank, d.header.start_unix_ns)))
+def read_diaries(layout: ProfileLayout, *, last: int | None = None) -> tuple[RankDiary, ...]:
+    """Every diary of the job, by rank, then in order of time. Raises DataError for one of another format.
+
+    last: of each process no more than so many steps, up to the last that all processes have which are a rank's last, and
+    what some have beyond it.
+    """
+    found = [each for path in layout.diaries() if (each := _Begun.of(path)) is not None]
+    found.sort(key=lambda each: (each.header.rank, each.header.start_unix_ns))
+    if last is None:
+        return tuple(each.read(0, each.made) for each in found)
+    newest = {each.header.rank: each for each in found if each.made}
+    common = min((each.made for each in newest.values()), default=0)
+    here = frozenset(path.name for path in layout.control.iterdir())
+    read = []
+    for each in found:
+        end = min(each.made, common + last) if newest.get(each.header.rank) is each else each.made
+        read.append(each.read(max(0, min(end, common) - last), end, here=here))
+    return tuple(read)
 
 
 def read_diary(path: Path) -> RankDiary | None:
     """One diary with its events and end; None where not even its header was written. A record cut short is left out."""
-    data = path.read_bytes()
-    head, newline, body = data.partition(b"\n")
-    if not newline:
-        return None
-    header = _decoded(path, head, DiaryHeader)
-    if header.record != RECORD or header.columns != COLUMNS:
-        raise DataError(f"{path}: a diary of another format", why=f"its records are {header.record!r}")
-    rows = np.frombuffer(body, dtype=DTYPE, count=len(body) // DTYPE.itemsize)
-    delay = np.where(rows["delay"] == NO_DELAY, np.nan, rows["delay"] / (NO_DELAY - 1.0))
-    return RankDiary(
-        header=header,
-        columns={name: rows[name].astype(np.float64) for name in COLUMNS},
-        delay=delay,
-        micro_steps=rows["micro_steps"],
-        flags=rows["flags"],
-        events=_events(ProfileLayout.events_of(path)),
-        end=_end(ProfileLayout.end_of(path)),
-    )
+    begun = _Begun.of(path)
+    return None if begun is None else begun.read(0, begun.made)
 
 
-def _events(path: Path) -> tuple[DiaryEvent, ...]:
-    lines: Sequence[bytes] = path.read_bytes().split(b"\n")[:-1] if path.is_file() else ()
-    return tuple(_decoded(path, line, DiaryEvent) for line in lines)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A diary of which the header was read. offset: of the first record. made: whole records."""
+
+    path: Path
+    header: DiaryHeader
+    offset: int
+    made: int
+
+    @classmethod
+    def of(cls, path: Path) -> _Begun | None:
+        with path.open("rb", buffering=0) as file:
+            head, newline, _ = file.read(HEADER_USUALLY).partition(b"\n")
+            if not newline:
+                file.seek(0)
+                head, newline, _ = file.read(HEADER_AT_MOST).partition(b"\n")
+            size = os.fstat(file.fileno()).st_size
+        if not newline:
+            return None
+        header = _decoded(path, head, DiaryHeader)
+        if header.record != RECORD or header.columns != COLUMNS:
+            raise DataError(f"{path}: a diary of another format", why=f"its records are {header.record!r}")
+        offset = len(head) + 1
+        return cls(path=path, header=header, offset=offset, made=max(0, size - offset) // DTYPE.itemsize)
+
+    def read(self, first: int, end: int, *, here: frozenset[str] | None = None) -> RankDiary:
+        """Steps from ``first`` on. here: names of the files of the folder, where they are known."""
+        with self.path.open("rb", buffering=0) as file:
+            body = os.pread(file.fileno(), (end - first) * DTYPE.itemsize, self.offset + first * DTYPE.itemsize)
+        rows = np.frombuffer(body, dtype=DTYPE, count=len(body) // DTYPE.itemsize)
+        delay = np.where(rows["delay"] == NO_DELAY, np.nan, rows["delay"] / (NO_DELAY - 1.0))
+        events, ended = ProfileLayout.events_of(self.path), ProfileLayout.end_of(self.path)
+        return RankDiary(
+            header=self.header,
+            columns={name: rows[name].astype(np.float64) for name in COLUMNS},
+            delay=delay,
+            micro_steps=rows["micro_steps"],
+            flags=rows["flags"],
+            events=_events(events, first) if here is None or events.name in here else (),
+            end=_end(ended) if here is None or ended.name in here else None,
+            first=first,
+            made=self.made,
+        )
+
+
+def _events(path: Path, first: int) -> tuple[DiaryEvent, ...]:
+    """Those of steps beyond ``first``: of a long file, where that is not its beginning, the last ones."""
+    if not path.is_file():
+        return ()
+    with path.open("rb", buffering=0) as file:
+        skipped = max(0, os.fstat(file.fileno()).st_size - EVENTS_AT_MOST) if first else 0
+        lines: Sequence[bytes] = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, skipped).split(b"\n")[
+            bool(skipped) : -1
+        ]
+    found = (_decoded(path, line, DiaryEvent) for line in lines)
+    return tuple(each for each in found if each.step > first)
 
 
 def _end(path: Path) -> RankEnd | None:

@@ -198,3 +198,33 @@ def test_garbage_collections_are_events_and_their_steps_no_usual_ones(tmp_path: 
     assert (found.kind, found.period, found.inside) == ("garbage_collection", 15, True)
     assert found.share.value == pytest.approx(500 / 650, rel=0.05)
     assert pauses(steps) is None
+
+
+def test_the_last_steps_alone_are_those_of_the_whole_diary(tmp_path: Path) -> None:
+    """Ranks of a running job are not equally far; one has begun anew, one diary is cut in a record."""
+    rng = np.random.default_rng(0)
+    for rank, steps in enumerate((300, 306, 311)):
+        drawn = {"forward": rng.normal(5.0, 0.2, steps), "comm": rng.normal(1.0, 0.1, steps)}
+        events = [
+            {"kind": "garbage_collection", "step": n, "at_ns": 0, "ns": 3_000_000, "inside": True}
+            for n in range(20, steps, 40)
+        ]
+        write_diary(tmp_path, drawn, rank=rank, world_size=3, events=events)
+    (old,) = (path for path in ProfileLayout(tmp_path).diaries() if "00002" in path.name)
+    write_diary(
+        tmp_path, {"forward": [9.0] * 20}, rank=2, world_size=3, attempt=1, start_unix_ns=START_UNIX_NS - 10**12
+    )
+    with old.open("ab") as file:
+        file.write(b"torn")
+    layout = ProfileLayout(tmp_path)
+    whole, tail = job_steps(read_diaries(layout)), job_steps(read_diaries(layout, last=100))
+    assert whole is not None
+    assert tail is not None
+    assert [(each.first, each.made) for each in tail.diaries] == [(200, 300), (200, 306), (200, 311)]
+    assert (tail.first, tail.all_steps, tail.independent) == (200, 300, False)
+    kept = whole.numbers > 200
+    assert tail.numbers.tolist() == whole.numbers[kept].tolist()
+    np.testing.assert_array_equal(tail.own_ns, whole.own_ns[:, kept])
+    np.testing.assert_array_equal(tail.inside_ns, whole.inside_ns[:, kept])
+    (collected,) = between_steps(tail)
+    assert (collected.count, collected.period) == (3, 40)

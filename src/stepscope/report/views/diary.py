@@ -84,10 +84,11 @@ class Shade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diary:
-    """One job. steps: of the rank that made most; timed: what figures rest on."""
+    """One job. first: steps that were not read; steps: of the rank that made most; timed: what figures rest on."""
 
     key: str
     title: str
+    first: int
     steps: int
     timed: int
     ranks: int
@@ -108,6 +109,7 @@ def _diary(job: ProfiledJob, steps: JobSteps) -> Diary:
     return Diary(
         key=file_part(job.name),
         title=job.name,
+        first=steps.first,
         steps=drawn_steps(steps),
         timed=steps.steps,
         ranks=steps.ranks,
@@ -122,44 +124,45 @@ def _diary(job: ProfiledJob, steps: JobSteps) -> Diary:
 def _lines(steps: JobSteps) -> tuple[StepLine, ...]:
     if steps.ranks > MOST_LINES:
         return _band(steps)
-    return tuple(_line(f"rank {each.rank}", each.net_ns, POINTS // steps.ranks) for each in steps.diaries)
+    return tuple(_line(f"rank {each.rank}", each.net_ns, steps.first, POINTS // steps.ranks) for each in steps.diaries)
 
 
-def _line(name: str, net: Numbers, most: int) -> StepLine:
-    """At most so many points."""
+def _line(name: str, net: Numbers, first: int, most: int) -> StepLine:
+    """At most so many points. first: steps before those of ``net``."""
     buckets = most // 3
     kept = extremes(net, buckets)
     few = kept.size == np.isfinite(net).sum()
     return StepLine(
         name=name,
-        points=tuple((int(at) + 1, float(net[at])) for at in kept),
+        points=tuple((first + int(at) + 1, float(net[at])) for at in kept),
         median_ns=float(np.nanmedian(net)),
-        highest=_highest(net),
-        middles=() if few else tuple(zip(*middles(net, buckets), strict=True)),
+        highest=_highest(net, first),
+        middles=() if few else tuple((first + at, ns) for at, ns in zip(*middles(net, buckets), strict=True)),
     )
 
 
 def _band(steps: JobSteps) -> tuple[StepLine, ...]:
     """From the fastest to the slowest rank, and the median rank."""
-    count = steps.all_steps
+    first = steps.first
+    count = steps.all_steps - first
     net = np.stack([each.net_ns[:count] for each in steps.diaries])
     low, high = net.min(axis=0), net.max(axis=0)
     kept = np.unique(np.concatenate([extremes(low, POINTS // 8), extremes(high, POINTS // 8)]))
     return (
         StepLine(
             name="fastest to slowest rank",
-            points=tuple((int(at) + 1, float(low[at]), float(high[at])) for at in kept),
+            points=tuple((first + int(at) + 1, float(low[at]), float(high[at])) for at in kept),
             median_ns=float(np.median(high)),
-            highest=_highest(high),
+            highest=_highest(high, first),
             band=True,
         ),
-        _line("median rank", np.median(net, axis=0), POINTS // 2),
+        _line("median rank", np.median(net, axis=0), first, POINTS // 2),
     )
 
 
-def _highest(net: Numbers) -> tuple[int, float]:
+def _highest(net: Numbers, first: int) -> tuple[int, float]:
     at = int(np.nanargmax(net))
-    return at + 1, float(net[at])
+    return first + at + 1, float(net[at])
 
 
 def _lanes(steps: JobSteps, between: Sequence[Between]) -> tuple[EventLane, ...]:
@@ -196,7 +199,7 @@ def _marks(events: Iterable[DiaryEvent], steps: int) -> tuple[tuple[int, int, in
 
 
 def _shades(steps: JobSteps) -> tuple[Shade, ...]:
-    total = drawn_steps(steps)
+    total = drawn_steps(steps) - steps.first
 
     def flagged(mask: int) -> NDArray[np.bool_]:
         found = np.zeros(total, dtype=bool)
@@ -205,9 +208,9 @@ def _shades(steps: JobSteps) -> tuple[Shade, ...]:
         return found
 
     warm_up = max(steps.warm_up, *(int((each.flags[:1] & FIRST).any()) for each in steps.diaries))
-    warm = [Shade(name="warm-up", first=1, last=warm_up)] if warm_up else []
+    warm = [Shade(name="warm-up", first=1, last=warm_up)] if warm_up > steps.first else []
     marked = [
-        Shade(name=name, first=first, last=last)
+        Shade(name=name, first=steps.first + first, last=steps.first + last)
         for name, mask in (("profiled", PROFILED | WINDOW), ("the job's own profiler", OWN_PROFILER))
         for first, last in _runs(flagged(mask))
     ]
@@ -245,7 +248,7 @@ def step_chart(data: Diary) -> Spec:
         *(_lane(lane, hue, y=4 + LANE * (len(data.lanes) - 1 - at)) for at, lane in enumerate(data.lanes)),
         width=PAGE,
         height=height,
-        x=whole_axis("x", "step", [1, data.steps]),
+        x=whole_axis("x", "step", [data.first + 1, data.steps]),
         y=_log(axis, lowest * scale, highest * scale, height) if far else _linear(axis, highest * scale, height),
     )
 
@@ -336,8 +339,9 @@ def caption(data: Diary) -> str:
     """What is seen, in sentences."""
     first = data.lines[0]
     ranks = "" if data.ranks == 1 else f" on {counted(data.ranks, 'rank')}"
+    steps = f"steps {data.first + 1:,} to {data.steps:,}" if data.first else f"all {data.steps:,} steps"
     said = [
-        f"The time of all {data.steps:,} steps{ranks}, without what happens between steps; {data.timed:,} of them are timed."
+        f"The time of {steps}{ranks}, without what happens between steps; {data.timed:,} of them are timed."
         f" {_line_said(first).capitalize()}."
     ]
     shades = [_shade_said(shade) for shade in data.shades]

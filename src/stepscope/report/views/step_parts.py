@@ -65,6 +65,7 @@ class StepParts:
 
     key: str
     title: str
+    first: int
     steps: int
     timed: int
     ranks: int
@@ -85,6 +86,7 @@ def _parts(job: ProfiledJob, steps: JobSteps) -> StepParts:
     return StepParts(
         key=file_part(job.name),
         title=job.name,
+        first=steps.first,
         steps=drawn_steps(steps),
         timed=steps.steps,
         ranks=steps.ranks,
@@ -127,7 +129,7 @@ def area_chart(data: StepParts) -> Spec:
         *[vega.layer("area", points, span) for points in areas],
         width=vega.PAGE,
         height=110,
-        x=vega.whole_axis("x", "step", [1, data.steps]),
+        x=vega.whole_axis("x", "step", [data.first + 1, data.steps]),
         y=vega.number_axis("from", f"step time ({unit})", low=0.0, top=1.02 * max(sums) * scale),
     )
 
