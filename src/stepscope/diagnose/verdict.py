@@ -17,7 +17,7 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.narrator import KIND_OF_EVENT, worded
 from stepscope.diagnose.rules import kind_of, names_cause
-from stepscope.diagnose.trace_facts import exposed_transfer
+from stepscope.diagnose.trace_facts import WORTH, exposed_transfer
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Quiet, TimeCost, VerdictKind, VerdictPart
 from stepscope.records.nouns import Estimate
 from stepscope.results.diary import (
@@ -108,9 +108,6 @@ def tree_of(steps: JobSteps, *, cause: VerdictKind, every_rank: bool = False) ->
     tree.append(part("other", ends["other"]))
     return tuple(each for each in tree if each.share > ROUNDING)
 
-
-WORTH = 0.1
-"""Share of the step from which on a part of it is worth a verdict: removing it gives a speed-up of 1.11 at most."""
 
 WORTH_TRANSFER = 0.25
 """For communication of which no rule names a cause: DDP always leaves its last bucket exposed."""
