@@ -17,7 +17,7 @@ from tests.comm_rows import KIB, MIB, SIZES, collective, pairs, row, sweep
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.narrator import headline
 from stepscope.records.comm import CommRow
-from stepscope.report.comm_document import document_001, rows_csv
+from stepscope.report.comm_document import comm_suite_document, rows_csv
 from stepscope.report.contents import comm_tables
 from stepscope.report.render import files, terminal
 from stepscope.results.evidence import Evidence
@@ -98,8 +98,8 @@ def test_the_csv_reads_as_agreed() -> None:
     _check("results.csv", rows_csv(rows()))
 
 
-def test_document_001_reads_as_agreed() -> None:
-    document = document_001(rows(), "runs/comm-1", timestamp="2026-11-21T06:00:00Z", device="Example CPU")
+def test_comm_suite_document_reads_as_agreed() -> None:
+    document = comm_suite_document(rows(), "runs/comm-1", timestamp="2026-11-21T06:00:00Z", device="Example CPU")
     _check("document-001.json", json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 

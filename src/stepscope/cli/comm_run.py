@@ -244,14 +244,14 @@ def _draw(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
 
 
 def _print(layout: RunLayout, options: Comm, rows: tuple[CommRow, ...]) -> None:
-    from stepscope.report.comm_document import document_001, rows_csv
+    from stepscope.report.comm_document import comm_suite_document, rows_csv
 
     if options.json:
         print_document(comm_document(str(layout.root), rows))
     elif options.format_ == "csv":
         sys.stdout.write(rows_csv(rows))
     elif options.format_ == "document-001":
-        print_json(codec.encode_document(document_001(rows, str(layout.root))))
+        print_json(codec.encode_document(comm_suite_document(rows, str(layout.root))))
     else:
         _print_tables(layout, rows)
 

@@ -28,7 +28,7 @@ WORTH_SOURCE = (
     "stepscope's choice, 2026-11: removing 10% of the time gives a speed-up of at most 1/(1-0.1) = 1.11; two runs of "
     "one job differ by as much on shared machines"
 )
-GRAVE_SOURCE = "stepscope's choice, 2026-11: a gain of up to 1.25; METRICS rates a run good above 0.8"
+GRAVE_SOURCE = "stepscope's choice, 2026-11: a gain of up to 1.25; a scaling efficiency above 0.8 is called good"
 
 SHARES = {
     "warning": Limit(value=WORTH, unit="share of the window", source=WORTH_SOURCE),

@@ -24,7 +24,7 @@ _SWEEP = (
 )  # fmt: skip
 
 
-def document_001(
+def comm_suite_document(
     rows: Sequence[CommRow], run: str, *, timestamp: str | None = None, device: str | None = None
 ) -> dict[str, Any]:
     """``comm --format document-001``: name, world_size, timestamp, config, results.communication.<op>.

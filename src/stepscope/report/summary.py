@@ -19,7 +19,7 @@ from stepscope.records.environment import EnvironmentRecord
 from stepscope.records.finding import Diagnosis, Finding
 from stepscope.records.samples import RankSummary
 from stepscope.records.training import TrainingRun
-from stepscope.report.comm_document import document_001
+from stepscope.report.comm_document import comm_suite_document
 from stepscope.report.render import files
 from stepscope.report.table import Table
 from stepscope.report.views import comm, links, memory, runs, scaling
@@ -149,7 +149,7 @@ def suite_document(run: RunRecord, evidence: Evidence, diagnosis: Diagnosis) -> 
     created = next((source.created for source in evidence.sources if source.created), None)
     ran = [each for each in evidence.runs if each.status == "ok"]
     hardware = dict.fromkeys(each.hardware for each in ran if each.hardware)
-    shared = document_001(evidence.comm, run.name, timestamp=created, device=", ".join(hardware) or None)
+    shared = comm_suite_document(evidence.comm, run.name, timestamp=created, device=", ".join(hardware) or None)
     ranks = [row.world_size for row in evidence.comm if row.status == "ok"] + [each.world_size or 1 for each in ran]
     topology = topology_of(evidence)
     return {

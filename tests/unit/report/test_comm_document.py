@@ -12,18 +12,18 @@ from tests.comm_rows import collective, pairs, row, sweep
 from stepscope.core.errors import StepscopeError
 from stepscope.records import codec
 from stepscope.records.comm import CommRow
-from stepscope.report.comm_document import document_001, rows_csv
+from stepscope.report.comm_document import comm_suite_document, rows_csv
 
 
 def test_what_sweeps_do_not_share_is_null_at_the_top() -> None:
-    document = document_001([collective(1024, 9.0), collective(2048, 9.0, iterations=7)], "x")
+    document = comm_suite_document([collective(1024, 9.0), collective(2048, 9.0, iterations=7)], "x")
     assert document["config"]["benchmark_iters"] is None
     assert document["config"]["warmup_iters"] == 5
-    assert document_001([], "x")["world_size"] is None
+    assert comm_suite_document([], "x")["world_size"] is None
 
 
 def test_the_document_is_json() -> None:
-    document = document_001([*sweep(), *pairs(3)], "x")
+    document = comm_suite_document([*sweep(), *pairs(3)], "x")
     assert json.loads(codec.encode_document(document)) == json.loads(json.dumps(document))
 
 

@@ -14,7 +14,7 @@ from tests.evidence import evidence
 
 from stepscope.core.errors import DataError
 from stepscope.records.comm import CommRow
-from stepscope.report.comm_document import document_001
+from stepscope.report.comm_document import comm_suite_document
 from stepscope.results.scaling import baseline_of
 from stepscope.store.importers import detect, read_foreign
 
@@ -122,7 +122,7 @@ def same(found: Sequence[CommRow], given: Sequence[CommRow]) -> None:
 
 def test_our_own_document_comes_back(tmp_path: Path) -> None:
     rows = [*sweep(), *sweep(world_size=4), *sweep("all_gather", world_size=4, env={"NCCL_ALGO": "Ring"})]
-    path = write(tmp_path, document_001(rows, "runs/comm-1"))
+    path = write(tmp_path, comm_suite_document(rows, "runs/comm-1"))
     imported = read_foreign(path)
     assert imported.format == "suite_results"
     same(imported.comm_rows, rows)
@@ -136,11 +136,11 @@ def test_pairs_overlap_matrix_products_and_failures_come_back(tmp_path: Path) ->
         *pairs(3),
         collective(MIB, 9.0, kind="overlap", slowdown=1.5),
     ]
-    found = read_foreign(write(tmp_path, document_001(rows, "x"))).comm_rows
+    found = read_foreign(write(tmp_path, comm_suite_document(rows, "x"))).comm_rows
     same(found, rows)
     assert found[1].error == "skipped: too large"
     product = collective(MIB, 9.0, kind="matmul", op="all_reduce", flops_per_s=1e9)
-    (found_product,) = read_foreign(write(tmp_path, document_001([product], "x"))).comm_rows
+    (found_product,) = read_foreign(write(tmp_path, comm_suite_document([product], "x"))).comm_rows
     assert (found_product.kind, found_product.flops_per_s) == ("matmul", 1e9)
     assert found_product.time_ns_median == product.time_ns_median
 
