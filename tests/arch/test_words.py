@@ -126,6 +126,11 @@ def test_plain_text_passes(text: str) -> None:
     assert not complaints("here", iter([(1, text)]))
 
 
+def test_papers_that_users_do_not_have_are_not_cited() -> None:
+    cited = re.compile(r"\bMETRICS[,:. ]|\bFORMATS, [A-Z]|\b[Dd]ocument 00\d")
+    assert [name for name, path in FILES.items() if cited.search(path.read_text())] == []
+
+
 def test_exposed_communication_has_its_name_in_one_place() -> None:
     """Titles, legends and sentences take it from records/nouns.py: another name is one edit."""
     said = [

@@ -40,7 +40,7 @@ class Collective:
 
     parts: the number of equal parts that S is cut into, ``world`` or 1: S is divisible
     by parts x bytes of an element. together: all ranks leave it together.
-    costs: by algorithm (``ring``, ``tree``, ``gloo``, ...); the first is the one of the ideal time. 1 rank: 0 steps, 0 bytes.
+    costs: by algorithm (``ring``, ``tree``, ``gloo``, ...); the first is that of the ideal time. 1 rank: 0 steps, 0 bytes.
     """
 
     key: str

@@ -20,7 +20,7 @@ from stepscope.records.nouns import Scaling
 from stepscope.records.prediction import MeasuredPoint, ScaledStep, ScalePrediction
 
 KNEE = 0.80
-"""Efficiency below which more ranks no longer scale well (METRICS: good)."""
+"""Efficiency below which more ranks no longer scale well."""
 
 LEAST_REACH = 0.02
 """No prediction is better than this share of the step (80%): measured steps of the same job differ by as much."""

@@ -220,7 +220,7 @@ def _timed(row: CommRow, times: NDArray[np.float64], *, warmup: int, stop_reason
 
 
 def _with_bandwidth(row: CommRow, cell: CommSpec, peak: float | None) -> CommRow:
-    """algbw and busbw (METRICS, Collectives): rates derived last, from the median."""
+    """algbw and busbw (docs/reference/metrics.md, Collectives): rates derived last, from the median."""
     collective = COLLECTIVES.load(cell.op)
     if not collective.has_payload or not row.size_bytes or not row.time_ns_median:
         return row

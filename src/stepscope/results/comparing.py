@@ -1,5 +1,5 @@
 """A/B: the same cells, jobs or diaries of two or more sides, figure by figure: ratio, interval, test, verdict
-(METRICS: Comparing two runs).
+(docs/reference/metrics.md, Comparisons).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What one run took and learned, each number defined once: time of an epoch, best accuracy, training loss.
 
-MFU of a training run: model FLOP per step / (step time x ranks x dense peak of the precision) (METRICS: Utilisation).
+MFU of a training run: model FLOP per step / (step time x ranks x dense peak of the precision).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Speed-up and efficiency of runs against their baselines, whoever measured them, and their rating (METRICS: Scaling)."""
+"""Speed-up and efficiency of runs against their baselines, whoever measured them, and their rating."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """1 rank against n, from traces or from runs: speed-up, efficiency, and the parts of the step that took the difference.
 
-METRICS, Scaling: speedup = throughput over the baseline's, efficiency = speedup / (ranks / baseline's ranks). The loss is
+speedup = throughput over the baseline's, efficiency = speedup / (ranks / baseline's ranks). The loss is
 time * (1 - efficiency): what the run takes above its ideal time, part by part against the baseline's parts scaled alike.
 """
 

@@ -1,4 +1,4 @@
-"""Amdahl's law and the universal scalability law, fitted to measured speed-ups (METRICS: Scaling).
+"""Amdahl's law and the universal scalability law, fitted to measured speed-ups.
 
 Throughput of n ranks in both: X(n) = L n / (1 + s (n - 1) + k n (n - 1)). s is the serial fraction of Amdahl (1967),
 Gunther's contention; k, 0 in Amdahl's law, the cost of every rank talking to every other (Gunther, A General Theory of

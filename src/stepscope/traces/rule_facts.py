@@ -2,7 +2,7 @@
 
 Whether a traced step communicated as its strategy declared: the same collectives, and overlapped or not.
 
-The spec is the ``comm_plan`` that ``bench --profile`` leaves in the trace. What document 003 asks people to see
+The spec is the ``comm_plan`` that ``bench --profile`` leaves in the trace. What people are told to see
 by eye, naive synchronisation after the backward pass against overlapped synchronisation inside it, is decided here.
 """
 

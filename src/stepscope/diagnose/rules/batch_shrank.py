@@ -17,7 +17,7 @@ accumulation differ: those are the user's choice. Who only wants the fastest ste
 
 References
 ----------
-METRICS, Scaling. McCandlish et al., An Empirical Model of Large-Batch Training, 2018.
+docs/reference/metrics.md, Scaling. McCandlish et al., An Empirical Model of Large-Batch Training, 2018.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ memory may be meant for, change the answer. The allocator's fragments grow with 
 
 References
 ----------
-METRICS, Memory; Utilisation. Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016. Korthikanti et al., Reducing
+metrics.md, Headline figures. Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016. Korthikanti et al., Reducing
 Activation Recomputation in Large Transformer Models, MLSys 2023.
 """
 

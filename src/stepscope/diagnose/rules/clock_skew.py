@@ -18,7 +18,7 @@ do not determine a clock. A file with another time base is not a clock error and
 
 References
 ----------
-METRICS, Stragglers (clock alignment on end times). Quartz is off by at most some 100 ppm (crystals' data sheets); NTP
+metrics.md, Traces (clock alignment on end times). Quartz is off by at most some 100 ppm (crystals' data sheets); NTP
 keeps hosts of one site within about 1 ms, PTP within 1 us (IEEE 1588-2019).
 """
 

@@ -25,8 +25,8 @@ smaller scales well beside it.
 
 References
 ----------
-METRICS: A step, Scaling (good: efficiency > 0.80), Alpha-beta. Li et al., PyTorch Distributed, VLDB 13(12), 2020,
-section 3.2.4 (no_sync). Document 002 of the sources (text classifiers, 1 against 4 GPUs).
+docs/reference/metrics.md, One step, Scaling. Li et al., PyTorch Distributed, VLDB 13(12), 2020,
+section 3.2.4 (no_sync). A published case (text classifiers, 1 against 4 GPUs).
 """
 
 from __future__ import annotations
@@ -54,19 +54,25 @@ from stepscope.results.scaling import shards
 if TYPE_CHECKING:
     from stepscope.results.comm_costs import CommCosts
 
-MAX_EXPOSED = Limit(value=0.20, unit="share of the step", source="METRICS, Scaling: efficiency is good above 0.80")
+MAX_EXPOSED = Limit(value=0.20, unit="share of the step", source="efficiency is rated good above 0.80")
 MAX_EFFICIENCY = Limit(
     value=0.50,
     unit="efficiency of a run whose communication was not timed",
-    source="METRICS, Scaling: poor scaling below; above, other losses may dominate",
+    source="rated poor below; above, other losses may dominate",
 )
-SMALL_BATCH = Limit(value=32, unit="samples per rank and micro-step", source="document 002: 32 to 128 per GPU")
+SMALL_BATCH = Limit(
+    value=32,
+    unit="samples per rank and micro-step",
+    source="published cases of jobs that did not scale: 32 to 128 per GPU",
+)
 MANY_TOKENS = Limit(
     value=32 * 512,
     unit="tokens per rank and micro-step",
     source="the limits of batch and sequence: as much work as both",
 )
-SHORT_SEQUENCE = Limit(value=512, unit="tokens", source="document 002: 128 tokens did not scale; 512 were assumed to")
+SHORT_SEQUENCE = Limit(
+    value=512, unit="tokens", source="a published case: 128 tokens did not scale; 512 were assumed to"
+)
 SMALL_GRADIENTS = Limit(
     value=2**20,
     unit="bytes of gradients",

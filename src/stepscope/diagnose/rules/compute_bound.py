@@ -21,7 +21,7 @@ its computation grew with the ranks.
 
 References
 ----------
-METRICS, A step (one-line verdict: "compute-bound is good news and says so"), Utilisation; document 004, Reading the
+docs/reference/metrics.md, One step; published advice on reading the
 analysis ("Good! System is well-utilized").
 """
 
@@ -47,7 +47,7 @@ MAX_OTHER = Limit(
 MOSTLY = Limit(
     value=0.8,
     unit="share of the window",
-    source="the rest could give a speed-up of at most 1.25; METRICS rates 0.8 good",
+    source="the rest could give a speed-up of at most 1.25; an efficiency of 0.8 is rated good",
 )
 
 

@@ -21,7 +21,7 @@ differ in them are not judged. Intended bagging (each rank resamples) looks the 
 References
 ----------
 torch.utils.data.distributed.DistributedSampler. Runs exp043 and exp044 of codeharris/multi-gpu-ddp, whose authors took this
-for a communication problem (document 002 of the sources): 0.60 against 0.47 after the first epoch, 100 s against 125 s.
+for a communication problem (a published case): 0.60 against 0.47 after the first epoch, 100 s against 125 s.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What
 ----
-Measure(union of communication minus union of computation) / window, median over ranks (METRICS, A step), less what of
+Measure(union of communication minus union of computation) / window, median over ranks (metrics.md, One step), less what of
 it is waiting for late ranks, which ``straggler`` reports.
 
 Why
@@ -20,7 +20,7 @@ although both may slow each other.
 
 References
 ----------
-Li et al., PyTorch Distributed, VLDB 2020 (overlap by buckets); METRICS, A step and Stragglers.
+Li et al., PyTorch Distributed, VLDB 2020 (overlap by buckets); docs/reference/metrics.md, One step and Traces.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ the tail includes waiting for others.
 
 References
 ----------
-Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3; METRICS, Buckets. `bucket-size` names the best size.
+Li et al., PyTorch Distributed, VLDB 2020, section 3.2.3; metrics.md, Collectives. `bucket-size` names the best size.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ suggests.
 
 References
 ----------
-PyTorch, CUDA semantics, TensorFloat-32 on Ampere devices; NVIDIA A100 whitepaper, 2020; document 004's checklist.
+PyTorch, CUDA semantics, TensorFloat-32 on Ampere devices; NVIDIA A100 whitepaper, 2020; a published checklist.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ known, and `quality-lost` judges it.
 
 References
 ----------
-METRICS, Scaling: good above 0.80, excellent above 0.90.
+docs/reference/metrics.md, Scaling: good above 0.80, excellent above 0.90.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stepscope.results.learning import quality
 from stepscope.results.pairs import Pair, by_group, pairs
 from stepscope.results.scaling import GOOD
 
-MIN_EFFICIENCY = Limit(value=GOOD, unit="efficiency", source="METRICS, Scaling; document 001 of the sources")
+MIN_EFFICIENCY = Limit(value=GOOD, unit="efficiency", source="rated good from here on")
 
 _RATED = ("good", "excellent")
 

@@ -18,7 +18,7 @@ exceed the link's peak, so collectives are not judged here.
 
 References
 ----------
-METRICS, Scaling and Utilisation (MFU > 1 is an error, not a result). Document 004 of the sources holds two such figures (its
+docs/reference/metrics.md, Headline figures. A published text on profiling holds two such figures (its
 MFU table, 186%; samples/s that are steps/s).
 """
 
@@ -46,7 +46,7 @@ MAX_EFFICIENCY = Limit(
     unit="efficiency",
     source="caches alone give a few per cent; a larger gain has another cause, most often a slow baseline",
 )
-MAX_MFU = Limit(value=1.0, unit="MFU", source="METRICS, Utilisation: MFU cannot exceed 1 by definition")
+MAX_MFU = Limit(value=1.0, unit="MFU", source="MFU cannot exceed 1 by definition")
 MAX_CONTRADICTION = Limit(
     value=1.5,
     unit="stated throughput / (global batch / step), or its inverse",

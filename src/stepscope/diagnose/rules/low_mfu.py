@@ -3,7 +3,7 @@
 What
 ----
 MFU of the median step (HFU where only executed FLOP are known), median over ranks. Below 30% every point of document
-004's checklist is answered from the trace, in order of the time it takes: exposed communication, waiting for launches,
+the usual checklist is answered from the trace, in order of the time it takes: exposed communication, waiting for launches,
 Python, data, copies, work other than matrix products, small kernels, and matrix products that run below the peak
 (precision, tensor cores, size).
 
@@ -21,7 +21,7 @@ what 30% needs; where another rule has as much at stake, that rule names the cau
 
 References
 ----------
-METRICS, Utilisation; document 004, "Low MFU Despite Powerful Hardware" and "typically 30-50% for large models";
+docs/reference/metrics.md, Headline figures; published advice (30 to 50% is typical of large models);
 Chowdhery et al., PaLM, 2022 (46.2% MFU; the definition); Narayanan et al., SC 2021 (52% on 3,072 A100).
 """
 
@@ -53,7 +53,7 @@ from stepscope.traces.kernel_names import MATRIX, MATRIX_TENSOR, MATRIX_UNKNOWN
 _LOW = Limit(
     value=0.3,
     unit="MFU",
-    source="document 004: large models reach 30 to 50%; PaLM 46%, Megatron 52%",
+    source="published: large models reach 30 to 50%; PaLM 46%, Megatron 52%",
 )
 _WORTH = Limit(value=0.02, unit="share of the step", source="stepscope's choice, 2026-11: less is left out of the list")
 

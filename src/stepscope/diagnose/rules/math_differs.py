@@ -21,7 +21,7 @@ Shuffling on another number of ranks reorders the same samples. Settings that a 
 
 References
 ----------
-METRICS, A step: exact strategies agree norm-wise to 1e-5 in fp32. Slips 2 and 3 there.
+Exact strategies agree norm-wise to 1e-5 in fp32.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ References
 ----------
 Ivanov et al., Data Movement Is All You Need, MLSys 2021, table 1 (BERT in PyTorch: 39% of the time and 0.2% of the
 FLOP are outside products; fused, an encoder layer runs 1.30 and all of BERT 1.19 times as fast). Williams et al.,
-Roofline, 2009. Document 004, "Memory bandwidth limited?".
+Roofline, 2009. A published checklist asks it, too.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ A speed-up whose interval contains 1 is not a gain either; the finding calls it 
 
 References
 ----------
-METRICS, Scaling: speed-up < 1 is negative scaling.
+docs/reference/metrics.md, Scaling: speed-up < 1 is negative scaling.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stepscope.results.epochs import exposed_fraction
 from stepscope.results.evidence import Evidence, cell_of
 from stepscope.results.pairs import Pair, by_group, pairs
 
-MIN_SPEEDUP = Limit(value=1.0, unit="speed-up", source="METRICS, Scaling")
+MIN_SPEEDUP = Limit(value=1.0, unit="speed-up", source="below it more ranks are slower")
 
 
 def check(evidence: Evidence) -> Statement:

@@ -18,7 +18,7 @@ Kernels are classified by name only; the rule is quiet if more than half of the 
 References
 ----------
 NVIDIA, Matrix Multiplication Background (dimensions in multiples of 8 for FP16); V100 datasheet; PyTorch, Automatic
-Mixed Precision; document 004's checklist, "Tensor Cores used?" and "Mixed precision enabled?".
+Mixed Precision; a published checklist, "Tensor Cores used?" and "Mixed precision enabled?".
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ nature.
 
 References
 ----------
-METRICS, Comparing two runs: the interval of a median needs 6 samples. FORMATS: a measurement of bench aims at 2%.
+docs/reference/metrics.md, Comparisons: the interval of a median needs 6 samples; a measurement of bench aims at 2%.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ with weight gradients and are not judged. A ramped batch has no single number of
 
 References
 ----------
-METRICS, Pipeline. Narayanan et al., Efficient large-scale language model training on GPU clusters using Megatron-LM, SC
+metrics.md, One pipeline. Narayanan et al., Efficient large-scale language model training on GPU clusters, SC
 2021, sections 2.2.1 and 2.2.2 (which give the bubble over the ideal time, (p - 1) / m).
 """
 

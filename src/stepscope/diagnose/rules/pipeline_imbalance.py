@@ -20,7 +20,7 @@ their groups are named. Of a slow stage, more layers and a slower device look al
 References
 ----------
 Narayanan et al., Efficient large-scale language model training on GPU clusters using Megatron-LM, SC 2021, section 2.2;
-METRICS, Pipeline.
+docs/reference/metrics.md, One pipeline.
 """
 
 from __future__ import annotations

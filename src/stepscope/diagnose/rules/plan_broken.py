@@ -17,7 +17,7 @@ pieces, and gathers called ahead, are named as such: batching and prefetch do th
 
 References
 ----------
-docs/reference/trace.md (``--show conformance``); FORMATS, Strategy protocol.
+docs/reference/trace.md (``--show conformance``); docs/howto/add-a-strategy.md.
 """
 
 from __future__ import annotations

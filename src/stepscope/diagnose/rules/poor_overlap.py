@@ -21,7 +21,7 @@ whatever the timeline predicts. Without a bound the stake is the maximum that ov
 References
 ----------
 Li et al., PyTorch Distributed, VLDB 13(12), 2020, section 3.2.3 (overlap) and 5.3 (bucket sizes).
-METRICS, A step: exposed communication, hidden fraction, the bound of a timeline.
+docs/reference/metrics.md, One step: exposed communication, hidden fraction, the bound of a timeline.
 """
 
 from __future__ import annotations

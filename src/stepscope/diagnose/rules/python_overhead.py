@@ -19,7 +19,7 @@ another process uses looks the same. The profiler with stacks slows Python itsel
 
 References
 ----------
-PyTorch performance tuning guide; torch.compiler documentation; py-spy. Document 004's checklist asks it as "Python
+PyTorch performance tuning guide; torch.compiler documentation; py-spy. A published checklist asks it as "Python
 overhead?".
 """
 

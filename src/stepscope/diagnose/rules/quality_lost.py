@@ -20,7 +20,7 @@ rising at the end shows progress, not the final level. Runs on synthetic data co
 References
 ----------
 Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, 2017 (linear scaling of the learning rate, warm-up). Shallue
-et al., Measuring the Effects of Data Parallelism, JMLR 20, 2019. METRICS, Scaling: speed-up to a target accuracy.
+et al., Measuring the Effects of Data Parallelism, JMLR 20, 2019. metrics.md, Scaling: speed-up to a target accuracy.
 """
 
 from __future__ import annotations

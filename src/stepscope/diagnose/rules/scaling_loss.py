@@ -19,7 +19,7 @@ and as waiting on the others.
 
 References
 ----------
-METRICS: Scaling, A step.
+docs/reference/metrics.md, Scaling, One step.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.scaling import FAIR, GOOD
 from stepscope.results.scaling_budget import PARTS, loss, ranked, verdict
 
-GOOD_FROM = Limit(value=GOOD, unit="efficiency", source="METRICS, Scaling: good above 0.80")
-POOR_BELOW = Limit(value=FAIR, unit="efficiency", source="METRICS, Scaling: fair above 0.50, else poor")
+GOOD_FROM = Limit(value=GOOD, unit="efficiency", source="rated good above 0.80")
+POOR_BELOW = Limit(value=FAIR, unit="efficiency", source="rated fair above 0.50, else poor")
 
 _LOOK = {
     "compute": ("the work per rank grew: compare the kernels of both jobs", "--show kernels,operators"),
@@ -130,7 +130,7 @@ def _advice(evidence: Evidence, budget: ScalingBudget) -> tuple[Advice, ...]:
     return tuple(advise(_LOOK[part.key][0], trace_command(job, _LOOK[part.key][1])) for part in worst)
 
 
-MIN_LOSS = Limit(value=0.05, unit="loss / time", source="METRICS, Scaling: excellent above 0.90; half of that")
+MIN_LOSS = Limit(value=0.05, unit="loss / time", source="rated excellent above 0.90; half of that")
 WORTH = Limit(value=0.2, unit="share of the loss", source="a smaller part is not the first to change")
 
 RULE = Rule(

@@ -18,7 +18,7 @@ any batch.
 
 References
 ----------
-METRICS, Scaling: always say which. Gustafson, Reevaluating Amdahl's law, CACM 31(5), 1988.
+docs/reference/metrics.md, Scaling: always say which. Gustafson, Reevaluating Amdahl's law, CACM 31(5), 1988.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ serial part behind added work and is not fitted. Any law fits fewer than 4 sizes
 
 References
 ----------
-Amdahl, AFIPS 1967. Gunther, Guerrilla Capacity Planning, 2007. METRICS, Scaling.
+Amdahl, AFIPS 1967. Gunther, Guerrilla Capacity Planning, 2007. docs/reference/metrics.md, Scaling.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ from stepscope.results.pairs import Pair, pairs
 from stepscope.results.scaling import GOOD
 from stepscope.results.scaling_laws import MIN_SIZES, ScalingLaw, SizePoint, fit_amdahl, fit_usl
 
-MAX_LOST = Limit(
-    value=GOOD, unit="fitted efficiency on the largest number of ranks", source="METRICS, Scaling: good above 0.80"
-)
+MAX_LOST = Limit(value=GOOD, unit="fitted efficiency on the largest number of ranks", source="rated good above 0.80")
 
 _COMMAND = "stepscope bench --preset strong-scaling"
 
@@ -180,8 +178,6 @@ RULE = Rule(
     protocol=4,
     thresholds={
         "efficiency": MAX_LOST,
-        "sizes": Limit(
-            value=MIN_SIZES, unit="different numbers of ranks", source="METRICS, Scaling: any law fits fewer sizes"
-        ),
+        "sizes": Limit(value=MIN_SIZES, unit="different numbers of ranks", source="any law fits fewer sizes"),
     },
 )

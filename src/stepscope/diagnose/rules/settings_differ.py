@@ -18,7 +18,7 @@ reader judges others.
 
 References
 ----------
-METRICS, Scaling: the same model, precision, accumulation and batch rule.
+docs/reference/metrics.md, Scaling: the same model, precision, accumulation and batch rule.
 """
 
 from __future__ import annotations

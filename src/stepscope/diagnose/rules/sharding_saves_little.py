@@ -18,7 +18,7 @@ larger model changes the answer. Tensor and pipeline parallelism divide activati
 
 References
 ----------
-METRICS, Memory. Rajbhandari et al., ZeRO, SC20 (section 5: bytes by stage). docs/howto/which-sharding.md.
+metrics.md, Headline figures. Rajbhandari et al., ZeRO, SC20 (section 5: bytes by stage). docs/howto/which-sharding.md.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ current time, which fusing does not remove completely.
 References
 ----------
 A. Gray, Getting Started with CUDA Graphs, NVIDIA developer blog, 2019; PyTorch performance tuning guide, Fuse
-operations; document 004's checklist, "Batch size sufficient?".
+operations; a published checklist, "Batch size sufficient?".
 """
 
 from __future__ import annotations

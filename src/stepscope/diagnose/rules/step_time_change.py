@@ -20,7 +20,7 @@ their step for that reason; where a log states the batch, they are not judged. A
 
 References
 ----------
-Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28, 1979. METRICS, Comparing two runs.
+Pettitt, A non-parametric approach to the change-point problem, Applied Statistics 28, 1979. metrics.md, Comparisons.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ rank's data arrived late (pipelines) is named itself.
 
 References
 ----------
-METRICS, Stragglers; FORMATS, Trace JSON. D / (T + D) = 50 / (15 + 50): loss of throughput by a delay D on a step T.
+docs/reference/metrics.md, Traces. D / (T + D) = 50 / (15 + 50): loss of throughput by a delay D on a step T.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from stepscope.results.slow_ranks import (
 from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS
 from stepscope.traces.waits import exposed_waiting, waits_of
 
-STEPS = Limit(value=LEAST_STEPS, unit="common timed steps", source="METRICS, Stragglers")
+STEPS = Limit(value=LEAST_STEPS, unit="common timed steps", source="docs/reference/metrics.md, Traces")
 EXCESS = Limit(
     value=MIN_EXCESS,
     unit="median excess / others' own time",
@@ -478,8 +478,8 @@ RULE = Rule(
         "rotating": ROTATING,
         "one_off": ONE_OFF,
         "outlier": OUTLIER,
-        "share of skew": Limit(value=0.20, unit="share of all skew", source="FORMATS, Trace JSON"),
-        "p": Limit(value=0.05, unit="probability, Bonferroni over ranks", source="FORMATS, Trace JSON"),
+        "share of skew": Limit(value=0.20, unit="share of all skew", source="docs/reference/trace.md"),
+        "p": Limit(value=0.05, unit="probability, Bonferroni over ranks", source="docs/reference/trace.md"),
         "same work": SAME_WORK,
         "waiting of few steps": SURE_WAITING,
         "waiting": Limit(value=WORTH, unit="share of the window", source=WORTH_SOURCE),

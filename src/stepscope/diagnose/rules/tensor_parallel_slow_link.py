@@ -20,7 +20,7 @@ hold a group, so the advice is another strategy. All ranks of a group must be tr
 References
 ----------
 Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters, SC 2021, section 3.2 and takeaway 1 (tensor
-parallelism up to the GPUs of a server); METRICS, Collectives.
+parallelism up to the GPUs of a server); docs/reference/metrics.md, Collectives.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def _ring_rate(place: Place, protocol: int) -> float:
 
 
 def ring_latency_us(op: str, place: Place, protocol: int) -> float:
-    """Steps of METRICS: 2(n-1) of an all-reduce, n-1 of the others; each lap crosses every node boundary but one."""
+    """Steps: 2(n-1) of an all-reduce, n-1 of the others; each lap crosses every node boundary but one."""
     lat = latencies(place, tree=False)
     steps = collective(op).steps(world_size=place.ranks, algorithm="chain" if op in _CHAINS else "ring")
     hops = (place.domains - 1) * (2 if op == "all_reduce" else 1)

@@ -15,7 +15,7 @@ from stepscope.predict.step.step import StepPrediction, predict_step
 from stepscope.predict.what_if import UNITS, WhatIf
 
 KNEE = 0.8
-"""Efficiency against the smallest number of GPUs below which adding GPUs is no longer good (METRICS, Scaling)."""
+"""Efficiency against the smallest number of GPUs below which adding GPUs is no longer good."""
 
 MOST_DOUBLINGS = 6
 
