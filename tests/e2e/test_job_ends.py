@@ -122,4 +122,4 @@ def test_a_sleeping_job_that_fails_is_told_as_well(profile: Profiled) -> None:
     done = profile("raises", command="run", code=1)
     end = end_of(profile.out)
     assert (end.kind, end.step) == ("crash", 12)
-    assert "Crash: rank 0 raised RuntimeError: the job's own failure in step 12" in done.err
+    assert "Crash: rank 0 raised RuntimeError: the job's own failure in step 12" in done.out

@@ -277,7 +277,7 @@ def test_a_job_out_of_memory_leaves_snapshots_and_their_verdict(profile: Profile
 def test_no_history_is_kept_unless_asked_and_possible(
     profile: Profiled, options: tuple[str, ...], gpu: str, said: str | None
 ) -> None:
-    done = profile("out of memory", options=options, command="run", FAKE_GPU=gpu, STEPS="5")
+    done = profile("out of memory", options=(*options, "--verdict", "verdict"), command="run", FAKE_GPU=gpu, STEPS="5")
     assert done.out == "trained 5 steps\n"
     assert len(done.err.splitlines()) == 1 + (said is not None)
     assert said is None or said in done.err

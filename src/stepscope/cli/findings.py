@@ -39,7 +39,10 @@ def print_verdict(evidence: Evidence, diagnosis: Diagnosis, looked_at: str) -> N
     clear = all_clear(diagnosis, complete=evidence.complete)
     sound = clear is not None and bool(diagnosis.quiet) and evidence.complete
     worst = "info" if sound else diagnosis.findings[0].severity if clear is None else "warning"
-    say(clear or counts(diagnosis.findings), _STYLES[worst])
+    if diagnosis.quiet or diagnosis.findings or not evidence.profiled:
+        say(clear or counts(diagnosis.findings), _STYLES[worst])
+    else:
+        say("no rule has anything to look at without a window of profiled steps: stepscope profile", "dim")
     say(looked_at, "dim")
 
 

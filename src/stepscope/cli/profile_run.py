@@ -1,48 +1,41 @@
-"""What ``stepscope profile`` and ``stepscope run`` do: start the command under the hook, wait for windows, show them."""
+"""What ``stepscope profile`` does: start the command under the hook, wait for windows, show them."""
 
 from __future__ import annotations
 
-import math
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import parse_ranges, require_only, whole_or_auto
-from stepscope.cli.console import ReaderGone, log, out, say, typed
+from stepscope.cli.console import ReaderGone, log, out, say
+from stepscope.cli.hooked import ended, hang_seconds, job_outlasts, show_out_of_memory, start_job, tell_hang
 from stepscope.cli.profile_words import checked_place, missing, no_such_rank, notes, results_at, show_profiled
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.words import counted
 from stepscope.launch import hooked_job
 from stepscope.launch.hang_watch import HangWatch
-from stepscope.launch.job_end import EndFacts, diary_facts, judge_end, readable_records
 from stepscope.launch.job_window import POLL_S, WindowReading, WindowState, WindowWait, is_gone, wait_for_window
 from stepscope.launch.rank_watch import RankWatch
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.records.profile import (
-    FailedProcess,
-    Hang,
-    HookedProcess,
     JobEnd,
     ProfileRecord,
     WindowOfRank,
     WindowRequest,
 )
-from stepscope.results.profiled_job import end_sentence, hang_words
+from stepscope.results.profiled_job import end_sentence
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
-from stepscope.store.writer import make_dir, write_record, writing
+from stepscope.store.writer import make_dir, writing
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.profile import Profile, Window
-    from stepscope.cli.commands.run import Run
     from stepscope.records.finding import Diagnosis
     from stepscope.records.trace_summary import TraceSummary
 
@@ -73,7 +66,7 @@ def run(options: Profile) -> int:
         )
     require_only(options, *_mode(options))
     request = _request(options, running=options.attach is not None)
-    _seconds(options.hang_after)
+    hang_seconds(options.hang_after)
     checked_place(options.verdict)
     if options.attach is not None:
         return _attach(options, request)
@@ -81,23 +74,23 @@ def run(options: Profile) -> int:
     layout = ProfileLayout(options.output or default_run_dir(f"profile-{name_of_command(command)}"))
     if options.nsys:
         command = _around_ranks(command, layout)
-    child = _start(layout, command, request, options)
+    child = start_job(layout, command, request, options)
     with RankWatch(layout, child.pid) as watch, hooked_job.signals_passed_on(child) as signals:
         followed = _Followed(layout, request, options)
         followed.until_the_end(child, watch)
         code = hooked_job.exit_code(child.wait())
-        end = _ended(layout, code, child, watch, signals, followed.hang.hang)
+        end = ended(layout, code, child, watch, signals, followed.hang.hang)
     state = followed.window.state
     shown = _left_traces(layout, 1, state, options)
-    with _job_outlasts():
+    with job_outlasts():
         _verdict(layout, end, state=state if shown else None, reading=followed.reading, options=options)
-    with _job_outlasts():
-        _show_out_of_memory(layout, options)
+    with job_outlasts():
+        show_out_of_memory(layout, options)
     if not shown:
         reason, fix = missing(layout, state, options.command or [], end, timed=options.duration is not None)
         if end.kind in WENT_WELL:  # else the folder says how it failed
             hooked_job.make_room(layout)
-        with _job_outlasts():
+        with job_outlasts():
             log(f"no trace: {reason}\n  fix: {fix}", "yellow")
     return code
 
@@ -107,7 +100,7 @@ class _Followed:
 
     def __init__(self, layout: ProfileLayout, request: WindowRequest, options: Profile) -> None:
         self.window = WindowWait(layout, 1, request)
-        self.hang = HangWatch(layout, _seconds(options.hang_after))
+        self.hang = HangWatch(layout, hang_seconds(options.hang_after))
         self.reading: WindowReading | None = None
         self._layout = layout
         self._options = options
@@ -116,9 +109,9 @@ class _Followed:
     def until_the_end(self, child: subprocess.Popen[bytes], watch: RankWatch) -> None:
         while child.poll() is None:
             watch.wait(AFTER_POLL_S if self.window.over else POLL_S)
-            with _job_outlasts():
+            with job_outlasts():
                 self._look()
-        with _job_outlasts():
+        with job_outlasts():
             self.window.look()
 
     def _look(self) -> None:
@@ -127,7 +120,7 @@ class _Followed:
         if self._show_at is not None and time.monotonic() > self._show_at and self.hang.hang is None:
             self._show_at = None
             _verdict(self._layout, None, state=self.window.state, reading=self.reading, options=self._options)
-        _tell(self.hang.look())
+        tell_hang(self.hang.look())
 
     def _window_is_over(self) -> None:
         state = self.window.state
@@ -159,77 +152,6 @@ def _get_ready() -> None:
     findings.trace_rules()
 
 
-def _tell(hang: Hang | None) -> None:
-    """On stderr, while the job stands still."""
-    if hang is not None:
-        place = None if hang.place is None else hang.place.removeprefix(f"{Path.cwd()}/")
-        words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, place)
-        log(f"! the job hangs: {words}; Ctrl-C ends it with this verdict", "yellow")
-
-
-def _ended(
-    layout: ProfileLayout,
-    code: int,
-    child: subprocess.Popen[bytes],
-    watch: RankWatch,
-    signals: Sequence[tuple[int, int]],
-    hang: Hang | None,
-) -> JobEnd:
-    """The judgement of the end, which is also written into the folder."""
-    end = judge_end(
-        EndFacts(
-            code=code,
-            ended_ns=time.time_ns(),
-            host=socket.gethostname(),
-            folder=str(Path.cwd()),
-            child=child.pid,
-            signals=signals,
-            diaries=diary_facts(layout),
-            processes=readable_records(layout.processes(), HookedProcess),
-            failures=readable_records(layout.failures(), FailedProcess),
-            windows=readable_records(layout.window_ranks(1), WindowOfRank),
-            gone_ns=watch.gone_ns,
-            oom_kills=watch.oom_kills,
-            memory_low=watch.memory_low,
-            hang=hang,
-        )
-    )
-    if layout.control.is_dir():  # the job may have removed its folder
-        with _job_outlasts():
-            write_record(layout.end, end)
-    return end
-
-
-def _seconds(given: str) -> float | None:
-    """Of --hang-after; None: auto. Raises UsageError."""
-    if given == "auto":
-        return None
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < math.inf:
-        raise UsageError(
-            f"--hang-after {given!r}: expected auto or seconds above 0", fix="for example --hang-after 120"
-        )
-    return seconds
-
-
-@contextmanager
-def _job_outlasts() -> Iterator[None]:
-    """Within the block a lost stdout or stderr (``| head -1``), or a full disk, ends what is shown of a job.
-
-    The job is still waited for, and its exit code is the command's.
-    """
-    with suppress(ReaderGone):
-        try:
-            yield
-        except ReaderGone:
-            raise
-        except StepscopeError as error:
-            log(f"error: {error}", "red")
-
-
 def _mode(options: Profile) -> tuple[str, Collection[str]]:
     """What is profiled, and the options that say how."""
     every = vars(options).keys()
@@ -241,41 +163,6 @@ def _mode(options: Profile) -> tuple[str, Collection[str]]:
     if options.duration is not None:
         return "--duration", every - {"steps", "wait", "step_optimizer"}
     return "profile without --duration", every - {"after"}
-
-
-def run_asleep(options: Run) -> int:
-    """Run the command with the hook asleep; the job's own exit code."""
-    after_s = _seconds(options.hang_after)
-    layout = ProfileLayout(options.output or default_run_dir(f"run-{name_of_command(options.command)}"))
-    child = _start(layout, options.command, None, options)
-    with RankWatch(layout, child.pid) as watch, hooked_job.signals_passed_on(child) as signals:
-        with _job_outlasts():
-            log(f"to profile it: stepscope profile --attach {layout.root}")
-        hang = HangWatch(layout, after_s)
-        while child.poll() is None:
-            watch.wait(AFTER_POLL_S)
-            with _job_outlasts():
-                _tell(hang.look())
-        code = hooked_job.exit_code(child.wait())
-        end = _ended(layout, code, child, watch, signals, hang.hang)
-    if end.kind not in ("ok", "short", "no-steps"):
-        with _job_outlasts():
-            log(end_sentence(end), "yellow")
-    with _job_outlasts():
-        _show_out_of_memory(layout, options)
-    return code
-
-
-def _start(
-    layout: ProfileLayout, command: Sequence[str], first: WindowRequest | None, options: Profile | Run
-) -> subprocess.Popen[bytes]:
-    record = ProfileRecord(
-        command=tuple(command), folder=str(Path.cwd()), host=socket.gethostname(), first=first, argv=typed()
-    )
-    environment = hooked_job.prepare(
-        layout, record, nccl_debug=options.nccl_debug, step_optimizer=options.step_optimizer, memory=options.memory
-    )
-    return hooked_job.start(command, environment)
 
 
 def _around_ranks(command: Sequence[str], layout: ProfileLayout) -> list[str]:
@@ -402,39 +289,6 @@ def _show(
     for line in notes(layout, state):
         say(line)
     console.rule()
-
-
-def _show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
-    """What the snapshots of out-of-memory errors say; with --memory why no history was kept."""
-    failed = tuple(sorted(layout.memory.glob("oom-rank-*.pickle")))
-    if not failed:
-        if options.memory and not layout.memory.exists():
-            log("no history of GPU memory: no process of the job used CUDA")
-        return
-    from stepscope.cli.commands.report import Report
-    from stepscope.cli.evidence import read_evidence
-    from stepscope.cli.findings import print_findings
-    from stepscope.diagnose.engine import diagnose
-    from stepscope.report.render import terminal
-    from stepscope.report.views import memory
-
-    console = out()
-    say()
-    console.rule("stepscope: out of memory")
-    try:
-        evidence = read_evidence(Report(paths=failed))
-        print_findings(diagnose(evidence).findings)
-        say()
-        table = memory.memory_kinds_table(evidence.memory[:1])
-        say(terminal.render(table, width=console.width, footnotes=False))
-    except ReaderGone:
-        raise
-    except StepscopeError as error:
-        log(f"error: {error}", "red")
-    named = shlex.quote(str(failed[0] if len(failed) == 1 else layout.memory))
-    say(f"next: stepscope report {named}")
-    console.rule()
-    sys.stdout.flush()
 
 
 def _copy_for_tensorboard(reports: Sequence[WindowOfRank], folder: Path) -> None:

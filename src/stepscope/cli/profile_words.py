@@ -17,8 +17,6 @@ from stepscope.core.words import counted
 from stepscope.launch.hooked_job import why_no_rank
 from stepscope.launch.job_window import WindowState
 from stepscope.records.profile import JobEnd
-from stepscope.results.evidence import Evidence, Source, TraceEvidence
-from stepscope.results.profiled_job import read_profiled_job
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.writer import write_record, writing
 
@@ -147,18 +145,9 @@ def show_profiled(
 
     captures: what was read of the window's traces. running: the verdict is one so far. Raises DataError for damaged files.
     """
-    from stepscope.diagnose.engine import diagnose, trace_rules
-    from stepscope.diagnose.verdict import judge
+    from stepscope.diagnose.jobs import judge_job
 
-    job = read_profiled_job(layout.root)
-    if job is None:
-        return None
-    evidence = Evidence(
-        sources=(Source(path=layout.root, kind="profile"),),
-        traces=tuple(TraceEvidence(name=job.name, summary=each, job=layout.root) for each in captures.values()),
-        profiled=(job,),
-    )
-    judged = judge(evidence, diagnose(evidence, rules=trace_rules()))
+    judged = judge_job(layout.root, tuple(captures.values()))
     if judged is None:
         return None
     with suppress(StepscopeError):  # it is derived: a full disk is no reason to say nothing

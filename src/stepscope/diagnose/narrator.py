@@ -81,6 +81,12 @@ def looked_at(evidence: Evidence) -> str:
         ranks = sum(len({each.facts.rank for one in job for each in one.summary.ranks}) for job in jobs)
         captures = f" in {len(evidence.traces)} captures" if len(evidence.traces) > len(jobs) else ""
         parts.append(f"{counted(len(jobs), 'job')} traced on {counted(ranks, 'rank')}{captures}")
+    timed = [
+        job for job in evidence.profiled if job.steps and not any(each.job == job.folder for each in evidence.traces)
+    ]
+    parts += [
+        f"{counted(job.steps.steps, 'step')} of {counted(job.steps.ranks, 'rank')} timed" for job in timed if job.steps
+    ]
     if evidence.comm:
         parts.append(counted(len(evidence.comm), "measured collective"))
     for name, kind in (("nccl", "NCCL log"), ("memory", "memory snapshot")):
@@ -279,6 +285,7 @@ def worded(
             *_restarted(job.end),
             *_between(verdict, steps),
             *_drift(steps),
+            *_longest(steps),
             *_profiler(verdict),
         ),
         advice=advice_for(verdict, job=job, diagnosis=diagnosis, late=late),
@@ -432,6 +439,17 @@ def _drift(steps: JobSteps) -> list[str]:
     change = found.after / found.before - 1
     way = "slower" if change > 0 else "faster"
     return [f"steps became {format_percent(abs(change))} {way} from step {steps.numbers[found.at]:,} on"]
+
+
+def _longest(steps: JobSteps) -> list[str]:
+    from stepscope.results.diary import longest_step
+
+    found = longest_step(steps)
+    if found is None:
+        return []
+    what = "" if found.event is None else f" ({found.event.replace('_', ' ')})"
+    rank = f" on rank {found.rank}" if steps.ranks > 1 else ""
+    return [f"longest step: {found.number:,}, {format_duration(found.ns)}{rank}{what}"]
 
 
 def _last_alone(steps: JobSteps) -> list[str]:

@@ -38,11 +38,18 @@ def _how_to_start(command: Sequence[str]) -> str:
 
 
 def prepare(
-    layout: ProfileLayout, record: ProfileRecord, *, nccl_debug: bool, step_optimizer: int, memory: bool
+    layout: ProfileLayout,
+    record: ProfileRecord,
+    *,
+    nccl_debug: bool,
+    step_optimizer: int,
+    memory: bool,
+    diary: bool = True,
 ) -> dict[str, str]:
     """Make the output folder and return the environment of the command. Raises StepscopeError.
 
-    memory: keep the allocator's history from the first use of CUDA on.
+    memory: keep the allocator's history from the first use of CUDA on. diary: time every step; without, the hook only waits
+    for requests.
     The folder must be new or empty: windows of two jobs in one folder could not be told apart. That of a job which failed
     before its first step is emptied: the same line is typed again once its fault is corrected.
     """
@@ -64,6 +71,7 @@ def prepare(
         "tool_version": __version__,
         "step_optimizer": step_optimizer,
         "memory": memory,
+        "diary": diary,
         "first": codec.to_builtins(record.first),
     }
     environment = dict(os.environ)

@@ -58,6 +58,9 @@ SHORT = 10
 PAUSE_MADS, PAUSE_FACTOR = 8.0, 2.0
 """A step further above the median than so many MAD, and longer than so many medians, holds a pause."""
 
+LONG = 1.5
+"""Medians, from which on the longest step is worth a line."""
+
 MOST_PAUSES = 0.25
 """Of the steps: more of them are no pauses but how the job runs, such as two kinds of batches."""
 
@@ -447,6 +450,32 @@ def pauses(steps: JobSteps) -> Pauses | None:
         period=beyond_chance(steps.numbers[own], steps.steps) if of_one_kind else None,
         rank=rank,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Longest:
+    """A step without what lies between steps. rank: whose it was; event: what took most of what it has beyond the median."""
+
+    number: int
+    ns: float
+    rank: int
+    event: EventKind | None
+
+
+def longest_step(steps: JobSteps) -> Longest | None:
+    """That of all after the warm-up which were not profiled; None where it is no longer than LONG medians."""
+    count = steps.all_steps - steps.first
+    net = np.stack([each.net_ns[:count] for each in steps.diaries])
+    left_out: NDArray[np.bool_] = np.any([~each.timed[:count] for each in steps.diaries], axis=0)
+    left_out[: max(0, steps.warm_up - steps.first)] = True
+    net[:, left_out] = 0.0
+    rank, at = np.unravel_index(int(np.argmax(net)), net.shape)
+    beyond = float(net[rank, at]) - float(np.median(steps.step_ns))
+    if net[rank, at] < LONG * float(np.median(steps.step_ns)):
+        return None
+    diary, number = steps.diaries[rank], int(at) + steps.first + 1
+    known = [each for each in diary.events if each.inside and each.step == number and each.ns > beyond / 2]
+    return Longest(number=number, ns=float(net[rank, at]), rank=diary.rank, event=known[0].kind if known else None)
 
 
 def drift(steps: JobSteps) -> LevelChange | None:

@@ -15,6 +15,7 @@ from tests.comm_rows import SIZES, calibration, fit, sweep
 from tests.commands import Ran
 from tests.trace_builder import build, write_job
 
+from stepscope.cli import monitor_run
 from stepscope.cli.command import _fields, spelled
 from stepscope.cli.commands import REGISTRY
 from stepscope.cli.commands.profile import Profile
@@ -119,6 +120,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
     "run": {
         "output": ["--output", "OUT/r"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
         "memory": ["--memory"], "hang_after": ["--hang-after", "9"],
+        "monitor": ["--monitor"], "verdict": ["--verdict", "stderr"],
     },
 }  # fmt: skip
 """A value of every option that is not its default."""
@@ -305,13 +307,18 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
         ("is_gone", lambda _: False),
         ("RankWatch", lambda *_: nullcontext()),
         ("HangWatch", hang_watch),
-        ("_ended", lambda *_: end),
+        ("ended", lambda *_: end),
         ("_left_traces", lambda *_: True),
         ("_verdict", verdict),
         ("_around_ranks", lambda command, _: ["nsys", *command]),
         ("default_run_dir", Path),
     ):
         monkeypatch.setattr(f"stepscope.cli.profile_run.{name}", stand_in)
+        if hasattr(monitor_run, name):
+            monkeypatch.setattr(monitor_run, name, stand_in)
+    for name in ("results_at", "_show"):
+        monkeypatch.setattr(monitor_run, name, lambda *given, **how: seen.append((given, how)) or nullcontext())
+    monkeypatch.setattr("os.nice", lambda _: None)
     with pytest.raises(SystemExit) as ended:
         main(words)
     return ("refused",) if ended.value.code == 2 else tuple(seen)
@@ -331,8 +338,9 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
             {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration", "attach"},
         ),
         (["run"], set()),
+        (["run", "--no-monitor"], {"hang_after", "verdict"}),
     ],
-    ids=["profile", "profile --duration", "profile --attach", "profile --nsys", "run"],
+    ids=["profile", "profile --duration", "profile --attach", "profile --nsys", "run", "run --no-monitor"],
 )
 def test_options_of_a_hooked_job_are_obeyed_or_refused(
     mode: list[str], refused: set[str], monkeypatch: pytest.MonkeyPatch
@@ -342,9 +350,9 @@ def test_options_of_a_hooked_job_are_obeyed_or_refused(
     assert plain[0] != "refused"
     found = set()
     for option, words in SAMPLES[mode[0]].items():
-        if words[0] in mode:
+        typed = [f"--no-{option}"] if option in ("shapes", "monitor") else words
+        if typed[0] in mode:
             continue
-        typed = ["--no-shapes"] if option == "shapes" else words
         answer = profiled([*mode, *typed, *job], monkeypatch)
         assert answer != plain, f"{mode} ignores {option}"
         found |= {option} if answer == ("refused",) else set()

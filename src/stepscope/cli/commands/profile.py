@@ -15,6 +15,9 @@ HANG_AFTER = option(
     default="auto",
 )
 NCCL_DEBUG = switch("Keep NCCL's own log (NCCL_DEBUG=INFO).")
+VERDICT = option(
+    "Where to print the verdict: stdout, stderr or a file; default: the terminal, else stdout.", "stdout|stderr|FILE"
+)
 
 
 class Window(Options):
@@ -44,10 +47,7 @@ class Window(Options):
     memory: bool = switch("Record every allocation: gives memory by phase, and snapshots on a GPU.")
     flops: bool = switch("Record the profiler's own count of FLOP, too.")
     modules: bool = switch("Mark the model's modules (adds time to each call).")
-    verdict: str | None = option(
-        "Where to print the verdict: stdout, stderr or a file; default: the terminal, else stdout.",
-        "stdout|stderr|FILE",
-    )
+    verdict: str | None = VERDICT
 
 
 class Profile(Window):

@@ -1,27 +1,31 @@
-"""``stepscope run``: any training command with the hook asleep, to be profiled while it runs."""
+"""``stepscope run``: any training command, watched from its first step to its last."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from stepscope.cli.command import Command, Options, argument, option, switch
-from stepscope.cli.commands.profile import HANG_AFTER, NCCL_DEBUG, STEP_OPTIMIZER
+from stepscope.cli.commands.profile import HANG_AFTER, NCCL_DEBUG, STEP_OPTIMIZER, VERDICT
 
 
 class Run(Options):
-    """Run a training command so that `stepscope profile --attach` can profile it at any time.
+    """Run a training command, watch every step of every rank, and say what takes the time as soon as it is known.
 
-    stepscope run -o RUN -- torchrun --nproc-per-node 8 train.py
+    stepscope run -- torchrun --nproc-per-node 8 train.py
     """
 
     command: list[str] = argument("The training command, as you would run it.", "-- COMMAND...")
     output: Path | None = option(
         "Folder of the job, for --attach; default: ./stepscope-runs/run-NAME-TIME.", "DIR", "-o"
     )
+    monitor: bool = option(
+        "Time every step; without, only wait for `profile --attach`.", None, "--monitor/--no-monitor", default=True
+    )
     step_optimizer: int = STEP_OPTIMIZER
     hang_after: str = HANG_AFTER
     memory: bool = switch("Keep the GPU allocator's history, and a snapshot at an out-of-memory error.")
     nccl_debug: bool = NCCL_DEBUG
+    verdict: str | None = VERDICT
 
 
-COMMAND = Command(options=Run, where="stepscope.cli.profile_run:run_asleep", panel="Start here", runs_a_command=True)
+COMMAND = Command(options=Run, where="stepscope.cli.monitor_run", panel="Start here", runs_a_command=True)

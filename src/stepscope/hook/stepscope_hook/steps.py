@@ -43,7 +43,10 @@ def watch(control):
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         register_optimizer_step_post_hook(steps)
-    steps.keep_diary()
+    if control.options.get("diary", True):
+        steps.keep_diary()
+    else:
+        steps.diary.on = False
     tell_uncaught()
     atexit.register(steps.at_exit)
     if hasattr(os, "register_at_fork"):
@@ -148,6 +151,8 @@ class Steps:
         name = "rank-{:05d}.json".format(self.rank)
         other = self.control.read(name)
         same = other is not None and (other.get("restart"), other.get("host")) == (self.restart, self.control.host)
+        if not self.diary.on:
+            self.pages.watch()  # its thread looks for requests
         self.plans.on = not (same and other.get("pid") != os.getpid() and _alive(other.get("pid")))
         self.find_model(optimizer)
         if not self.plans.on:
@@ -170,7 +175,7 @@ class Steps:
         try:
             objects = Objects()
             self.facts = model_facts(objects, optimizer)
-            if optimizer is None:
+            if optimizer is None or not self.diary.on:
                 return
             self.roots.find(objects.of["module"], optimizer)
             devices = {each.device.type for each in parameters_of(optimizer)}

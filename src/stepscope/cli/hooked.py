@@ -1,0 +1,157 @@
+"""A job under the hook, whatever command started it: its start, its end, what is told of it on the way."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.console import ReaderGone, log, out, say, typed
+from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.launch import hooked_job
+from stepscope.launch.job_end import EndFacts, diary_facts, judge_end, readable_records
+from stepscope.launch.rank_watch import RankWatch
+from stepscope.records.profile import (
+    FailedProcess,
+    Hang,
+    HookedProcess,
+    JobEnd,
+    ProfileRecord,
+    WindowOfRank,
+    WindowRequest,
+)
+from stepscope.results.profiled_job import hang_words
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.writer import write_record
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.profile import Profile
+    from stepscope.cli.commands.run import Run
+
+
+def start_job(
+    layout: ProfileLayout, command: Sequence[str], first: WindowRequest | None, options: Profile | Run
+) -> subprocess.Popen[bytes]:
+    record = ProfileRecord(
+        command=tuple(command), folder=str(Path.cwd()), host=socket.gethostname(), first=first, argv=typed()
+    )
+    environment = hooked_job.prepare(
+        layout,
+        record,
+        nccl_debug=options.nccl_debug,
+        step_optimizer=options.step_optimizer,
+        memory=options.memory,
+        diary=getattr(options, "monitor", True),
+    )
+    return hooked_job.start(command, environment)
+
+
+def tell_hang(hang: Hang | None) -> None:
+    """On stderr, while the job stands still."""
+    if hang is not None:
+        place = None if hang.place is None else hang.place.removeprefix(f"{Path.cwd()}/")
+        words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, place)
+        log(f"! the job hangs: {words}; Ctrl-C ends it with this verdict", "yellow")
+
+
+def ended(
+    layout: ProfileLayout,
+    code: int,
+    child: subprocess.Popen[bytes],
+    watch: RankWatch,
+    signals: Sequence[tuple[int, int]],
+    hang: Hang | None,
+) -> JobEnd:
+    """The judgement of the end, which is also written into the folder."""
+    end = judge_end(
+        EndFacts(
+            code=code,
+            ended_ns=time.time_ns(),
+            host=socket.gethostname(),
+            folder=str(Path.cwd()),
+            child=child.pid,
+            signals=signals,
+            diaries=diary_facts(layout),
+            processes=readable_records(layout.processes(), HookedProcess),
+            failures=readable_records(layout.failures(), FailedProcess),
+            windows=readable_records(layout.window_ranks(1), WindowOfRank),
+            gone_ns=watch.gone_ns,
+            oom_kills=watch.oom_kills,
+            memory_low=watch.memory_low,
+            hang=hang,
+        )
+    )
+    if layout.control.is_dir():  # the job may have removed its folder
+        with job_outlasts():
+            write_record(layout.end, end)
+    return end
+
+
+def hang_seconds(given: str) -> float | None:
+    """Of --hang-after; None: auto. Raises UsageError."""
+    if given == "auto":
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < math.inf:
+        raise UsageError(
+            f"--hang-after {given!r}: expected auto or seconds above 0", fix="for example --hang-after 120"
+        )
+    return seconds
+
+
+@contextmanager
+def job_outlasts() -> Iterator[None]:
+    """Within the block a lost stdout or stderr (``| head -1``), or a full disk, ends what is shown of a job.
+
+    The job is still waited for, and its exit code is the command's.
+    """
+    with suppress(ReaderGone):
+        try:
+            yield
+        except ReaderGone:
+            raise
+        except StepscopeError as error:
+            log(f"error: {error}", "red")
+
+
+def show_out_of_memory(layout: ProfileLayout, options: Profile | Run) -> None:
+    """What the snapshots of out-of-memory errors say; with --memory why no history was kept."""
+    failed = tuple(sorted(layout.memory.glob("oom-rank-*.pickle")))
+    if not failed:
+        if options.memory and not layout.memory.exists():
+            log("no history of GPU memory: no process of the job used CUDA")
+        return
+    from stepscope.cli.commands.report import Report
+    from stepscope.cli.evidence import read_evidence
+    from stepscope.cli.findings import print_findings
+    from stepscope.diagnose.engine import diagnose
+    from stepscope.report.render import terminal
+    from stepscope.report.views import memory
+
+    console = out()
+    say()
+    console.rule("stepscope: out of memory")
+    try:
+        evidence = read_evidence(Report(paths=failed))
+        print_findings(diagnose(evidence).findings)
+        say()
+        table = memory.memory_kinds_table(evidence.memory[:1])
+        say(terminal.render(table, width=console.width, footnotes=False))
+    except ReaderGone:
+        raise
+    except StepscopeError as error:
+        log(f"error: {error}", "red")
+    named = shlex.quote(str(failed[0] if len(failed) == 1 else layout.memory))
+    say(f"next: stepscope report {named}")
+    console.rule()
+    sys.stdout.flush()

@@ -1,0 +1,90 @@
+"""What ``stepscope run`` does: start the command under the hook, say the verdict as soon as there is one, and at the end."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from stepscope.cli.command import require_only
+from stepscope.cli.console import log, say
+from stepscope.cli.hooked import ended, hang_seconds, job_outlasts, show_out_of_memory, start_job, tell_hang
+from stepscope.cli.profile_words import checked_place, results_at, show_profiled
+from stepscope.core.words import counted
+from stepscope.launch import hooked_job
+from stepscope.launch.hang_watch import HangWatch
+from stepscope.launch.rank_watch import RankWatch
+from stepscope.matrix.run_folder import default_run_dir, name_of_command
+from stepscope.records.profile import JobEnd
+from stepscope.results.profiled_job import end_sentence
+from stepscope.store.layout import ProfileLayout
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.run import Run
+    from stepscope.diagnose.jobs import LiveVerdict
+    from stepscope.records.finding import JobVerdict
+
+POLL_S = 0.5
+"""Between looks at a job; its end is seen at once."""
+NICE = 10
+"""Of this process while the job runs: its ranks are timed."""
+SILENT = ("ok", "short", "no-steps")
+"""Ends of which nothing is said where no step was timed."""
+
+
+def run(options: Run) -> int:
+    """Run the command and watch it; the job's own exit code."""
+    if not options.monitor:
+        require_only(options, "--no-monitor", vars(options).keys() - {"hang_after", "verdict"})
+    after_s = hang_seconds(options.hang_after)
+    place = checked_place(options.verdict)
+    layout = ProfileLayout(options.output or default_run_dir(f"run-{name_of_command(options.command)}"))
+    child = start_job(layout, options.command, None, options)
+    with suppress(OSError):
+        os.nice(NICE)
+    with RankWatch(layout, child.pid) as watch, hooked_job.signals_passed_on(child) as signals:
+        with job_outlasts():
+            log(f"to profile it: stepscope profile --attach {shlex.quote(str(layout.root))}")
+        hang = HangWatch(layout, after_s)
+        live = _live(layout) if options.monitor else None
+        while child.poll() is None:
+            watch.wait(POLL_S)
+            if live is None:
+                continue
+            with job_outlasts():
+                tell_hang(hang.look())
+                if hang.hang is None and (judged := live.look()) is not None:
+                    log(_so_far(judged.verdict))
+        code = hooked_job.exit_code(child.wait())
+        end = ended(layout, code, child, watch, signals, hang.hang)
+    with job_outlasts(), results_at(place):
+        _show(layout, end, monitored=options.monitor)
+    with job_outlasts():
+        show_out_of_memory(layout, options)
+    return code
+
+
+def _live(layout: ProfileLayout) -> LiveVerdict:
+    """Loads what judges, a third of a second, while the job itself starts."""
+    from stepscope.cli.trace_run import import_numpy_alone
+
+    import_numpy_alone()
+    from stepscope.diagnose.jobs import LiveVerdict
+
+    return LiveVerdict(layout)
+
+
+def _so_far(verdict: JobVerdict) -> str:
+    """One line."""
+    after = f"after {counted(verdict.steps_timed, 'timed step')}" if verdict.steps_timed else "so far"
+    return f"{after}: {verdict.headline}"
+
+
+def _show(layout: ProfileLayout, end: JobEnd, *, monitored: bool) -> None:
+    judged = show_profiled(layout, {}) if monitored else None
+    if judged is None and end.kind not in SILENT:
+        say(end_sentence(end), "bold red")
+    if judged is not None:
+        root = shlex.quote(str(layout.root))
+        say(f"  next: stepscope diagnose {root}; stepscope report {root}")

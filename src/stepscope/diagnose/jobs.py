@@ -1,0 +1,87 @@
+"""The verdict on the folder of a job, ended or running, and which verdicts on a running job are news."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from stepscope.core.errors import StepscopeError
+from stepscope.diagnose.engine import diagnose, trace_rules
+from stepscope.diagnose.verdict import Judged, judge
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.results.evidence import Evidence, Source, TraceEvidence
+from stepscope.results.profiled_job import read_profiled_job
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.reader import steps_in
+
+FIRST_AT = 21
+"""Steps of every rank that are there before the first verdict: a late rank is told from 20 on."""
+
+EVERY_S, COST_SHARE = 5.0, 50
+"""Between verdicts, at least; and so many times what one took: it is made beside ranks that are timed."""
+
+TWICE = 2
+"""Verdicts in a row that say the same, before a change is one: parts of nearly equal size take turns as the largest."""
+
+
+def judge_job(folder: Path, captures: Sequence[TraceSummary] = ()) -> Judged | None:
+    """The verdict on the job in ``folder`` as it is now; None where it tells nothing. Raises DataError for damaged files.
+
+    captures: what was read of a window's traces.
+    """
+    job = read_profiled_job(folder)
+    if job is None:
+        return None
+    evidence = Evidence(
+        sources=(Source(path=folder, kind="profile"),),
+        traces=tuple(TraceEvidence(name=job.name, summary=each, job=folder) for each in captures),
+        profiled=(job,),
+    )
+    return judge(evidence, diagnose(evidence, rules=trace_rules() if captures else ()))
+
+
+class LiveVerdict:
+    """Verdicts on a job that runs. clock: seconds that only grow."""
+
+    def __init__(self, layout: ProfileLayout, clock: Callable[[], float] = time.monotonic) -> None:
+        self._layout = layout
+        self._clock = clock
+        self._due = 0.0
+        self._told: object = None
+        self._newer: object = None
+        self._times = 0
+
+    def look(self) -> Judged | None:
+        """A verdict that is news: the first, and each that says something else than the one before; else None.
+
+        A folder that cannot be read just now, on a file system that is away, is looked at again later.
+        """
+        began = self._clock()
+        if began < self._due:
+            return None
+        found = None
+        with suppress(OSError, StepscopeError):
+            if self._told is not None or self._stepped():
+                found = judge_job(self._layout.root)
+        took = self._clock() - began
+        self._due = began + took + max(EVERY_S if found else 0.0, COST_SHARE * took)
+        return found if found is not None and self._is_news(found) else None
+
+    def _stepped(self) -> bool:
+        """Whether every rank that has a diary has made enough steps."""
+        made = [steps_in(path) for path in self._layout.diaries()]
+        return bool(made) and min(made) >= FIRST_AT
+
+    def _is_news(self, judged: Judged) -> bool:
+        says = (judged.verdict.kind, judged.verdict.ranks)
+        if says == self._told:
+            self._newer = None
+            return False
+        self._times = self._times + 1 if says == self._newer else 1
+        self._newer = says
+        if self._told is not None and self._times < TWICE:
+            return False
+        self._told, self._newer = says, None
+        return True

@@ -1,0 +1,67 @@
+"""Which verdicts on a running job are news."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.diaries import planted, simulate, write_record
+
+from stepscope.diagnose.jobs import EVERY_S, FIRST_AT, LiveVerdict, judge_job
+from stepscope.store.layout import ProfileLayout
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def live(folder: Path) -> tuple[LiveVerdict, Clock]:
+    clock = Clock()
+    return LiveVerdict(ProfileLayout(folder), clock), clock
+
+
+def test_the_first_verdict_comes_once_every_rank_has_made_enough_steps(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    watch, clock = live(folder)
+    assert watch.look() is None, "no folder yet"
+    planted(folder, steps=FIRST_AT - 1)
+    clock.now += 1
+    assert watch.look() is None
+    shutil.rmtree(folder)
+    planted(folder, steps=60)
+    clock.now += 1
+    found = watch.look()
+    assert found is not None
+    assert (found.verdict.kind, found.verdict.ranks) == ("straggler", (1,))
+    clock.now += 2 * EVERY_S
+    assert watch.look() is None, "the same again is no news"
+
+
+def test_a_change_is_told_once_it_stays(tmp_path: Path) -> None:
+    folder = planted(tmp_path / "job", steps=60)
+    watch, clock = live(folder)
+    assert watch.look() is not None
+    shutil.rmtree(folder)
+    simulate(write_record(folder), ranks=2, steps=60, seed=1, data_ms=12.0)
+    for told in (None, "input-bound", None):
+        clock.now += EVERY_S / 2
+        assert watch.look() is None, "it is not judged so often"
+        clock.now += EVERY_S
+        found = watch.look()
+        assert (None if found is None else found.verdict.kind) == told
+
+
+def test_a_job_that_cannot_be_read_now_is_read_later(tmp_path: Path) -> None:
+    folder = planted(tmp_path / "job", steps=60)
+    diary = next(iter(ProfileLayout(folder).diaries()))
+    whole = diary.read_bytes()
+    diary.write_bytes(b"{}\n" + whole)
+    watch, clock = live(folder)
+    assert watch.look() is None
+    diary.write_bytes(whole)
+    clock.now += 1
+    assert watch.look() is not None
+    assert judge_job(tmp_path) is None, "no job"
