@@ -14,7 +14,7 @@ from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, Source, TraceEvidence
 from stepscope.results.profiled_job import read_profiled_job
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.reader import steps_in
+from stepscope.store.reader import rank_of, steps_in
 
 FIRST_AT = 21
 """Steps of every rank that are there before the first verdict: a late rank is told from 20 on."""
@@ -63,16 +63,18 @@ class LiveVerdict:
             return None
         found = None
         with suppress(OSError, StepscopeError):
-            if self._told is not None or self._stepped():
+            if self._stepped():
                 found = judge_job(self._layout.root)
         took = self._clock() - began
         self._due = began + took + max(EVERY_S if found else 0.0, COST_SHARE * took)
         return found if found is not None and self._is_news(found) else None
 
     def _stepped(self) -> bool:
-        """Whether every rank that has a diary has made enough steps."""
-        made = [steps_in(path) for path in self._layout.diaries()]
-        return bool(made) and min(made) >= FIRST_AT
+        """Whether the last process of every rank has made enough steps: after a restart they count again."""
+        last = {
+            rank_of(path): path for path in sorted(self._layout.diaries(), key=lambda path: (len(path.name), path.name))
+        }
+        return bool(last) and min(map(steps_in, last.values())) >= FIRST_AT
 
     def _is_news(self, judged: Judged) -> bool:
         says = (judged.verdict.kind, judged.verdict.ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.diaries import planted, simulate, write_record
+from tests.diaries import planted, simulate, write_diary, write_record
 
 from stepscope.diagnose.jobs import EVERY_S, FIRST_AT, LiveVerdict, judge_job
 from stepscope.store.layout import ProfileLayout
@@ -38,6 +38,16 @@ def test_the_first_verdict_comes_once_every_rank_has_made_enough_steps(tmp_path:
     assert (found.verdict.kind, found.verdict.ranks) == ("straggler", (1,))
     clock.now += 2 * EVERY_S
     assert watch.look() is None, "the same again is no news"
+
+
+def test_after_a_restart_steps_count_again(tmp_path: Path) -> None:
+    folder = planted(tmp_path / "job", steps=60)
+    write_diary(folder, {"whole": [20.0] * (FIRST_AT - 1)}, rank=1, world_size=2, attempt=10)
+    watch, clock = live(folder)
+    assert watch.look() is None
+    write_diary(folder, {"whole": [20.0] * FIRST_AT}, rank=1, world_size=2, attempt=10)
+    clock.now += 1
+    assert watch.look() is not None
 
 
 def test_a_change_is_told_once_it_stays(tmp_path: Path) -> None:
