@@ -355,6 +355,10 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
         said = f"ranks are ready to run and wait for a processor {much} of the step"
         if full is not None:
             said += f"; {counted(full.ranks, 'rank')} with {full.threads} threads share {full.cores} cores"
+    elif cost.kind == "input-bound" and cost.period is not None and cost.event_ns is not None:
+        who = "" if not cost.ranks or len(cost.ranks) == steps.ranks else f" on rank {listed(cost.ranks)}"
+        length = format_duration(cost.event_ns)
+        said = f"every {cost.period} steps one waits {length} for data{who} and takes {much} of the time"
     elif cost.kind == "input-bound" and cost.rules == ("before",):
         said = f"the loop takes {much} of every step before its forward pass, outside any DataLoader"
     elif cost.kind in _TAKES:

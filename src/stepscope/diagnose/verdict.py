@@ -303,7 +303,8 @@ def _input(steps: JobSteps, *, ahead: bool) -> Iterable[TimeCost]:
     """Waiting for data where every rank waits: that of the rank which comes last, step by step. What one rank alone waits
     makes it late, and counts there; pauses and garbage collections before a forward pass prepare no batch."""
     usual = ~paused_steps(steps)
-    for name in ("data", "before"):
+    now_and_then = _waits_now_and_then(steps)
+    for name in ("before",) if now_and_then else ("data", "before"):
         every = np.nan_to_num(steps.parts_ns[name])
         if name == "before":
             every = np.maximum(every - steps.inside_ns, 0.0)
@@ -315,6 +316,16 @@ def _input(steps: JobSteps, *, ahead: bool) -> Iterable[TimeCost]:
         if part is not None and part.value >= (WORTH if name == "data" else WORTH_BEFORE):
             yield TimeCost(kind="input-bound", share=part, stake_fraction=part.value, rules=(name,))
             return
+
+
+def _waits_now_and_then(steps: JobSteps) -> bool:
+    """Whether data are waited for in steps that come regularly, and hardly between them: that is a pause (``_between``)."""
+    found = pauses(steps)
+    if found is None or found.period is None or found.part != "data":
+        return False
+    usual = ~paused_steps(steps)
+    between = share(steps.parts_ns["data"][:, usual], steps.whole_ns[:, usual])
+    return between is None or between.value < WORTH
 
 
 def _every_rank_waits(steps: JobSteps, name: str, *, ahead: bool) -> bool:
@@ -442,8 +453,12 @@ def _between(steps: JobSteps) -> Iterable[TimeCost]:
             )
     found = pauses(steps)
     if found is not None and found.share.value >= WORTH_WALL and found.period is not None:
+        in_data = _waits_now_and_then(steps)
+        if found.part == "data" and not in_data and _every_rank_waits(steps, "data", ahead=False):
+            return  # part of what every step waits for data
         yield TimeCost(
-            kind="periodic-pause",
+            kind="input-bound" if in_data else "periodic-pause",
+            rules=() if found.part is None else (found.part,),
             share=found.share,
             stake_fraction=found.share.value,
             ranks=() if found.rank is None else (found.rank,),

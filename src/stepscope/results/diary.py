@@ -409,12 +409,14 @@ def beyond_chance(numbers: NDArray[np.int64], among: int) -> int | None:
 class Pauses:
     """Steps that take far longer than the others and hold no event that the hook knows. rank: whose own time they are.
     period: None where they do not come regularly beyond chance, last differently long, or lacked a processor.
+    part: of ``PARTS``, the one that is longer then; None: no part holds ``MOSTLY`` of it.
     """
 
     share: Estimate
     mean_ns: float
     period: int | None
     rank: int | None
+    part: str | None
 
 
 @lru_cache(maxsize=2)
@@ -449,7 +451,19 @@ def pauses(steps: JobSteps) -> Pauses | None:
         mean_ns=float(beyond[odd].mean()),
         period=beyond_chance(steps.numbers[own], steps.steps) if of_one_kind else None,
         rank=rank,
+        part=_part_of(steps, odd, beyond),
     )
+
+
+def _part_of(steps: JobSteps, odd: NDArray[np.bool_], beyond: Numbers) -> str | None:
+    """The part that is longer than usual in the steps ``odd``, by ``beyond`` [steps] ns, on the rank that comes last."""
+    last = np.nan_to_num(steps.own_ns[:, odd]).argmax(axis=0)
+    longer = {}
+    for name in PARTS:
+        part = np.nan_to_num(steps.parts_ns[name])
+        longer[name] = float((part[:, odd] - np.median(part, axis=1, keepdims=True))[last, np.arange(last.size)].sum())
+    most = max(longer, key=longer.__getitem__)
+    return most if longer[most] >= MOSTLY * float(beyond.sum()) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

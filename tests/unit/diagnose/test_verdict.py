@@ -205,6 +205,24 @@ def test_a_pause_before_some_forward_passes_prepares_no_batch(tmp_path: Path) ->
     assert cost.share.value == pytest.approx(250 / (250 + 20 * 27.3), rel=0.1)
 
 
+@pytest.mark.parametrize("usual", [0.3, 8.0])
+def test_data_that_some_steps_wait_for_are_told_with_their_period_unless_every_step_waits(
+    usual: float, tmp_path: Path
+) -> None:
+    data = [300.0 if step % 20 == 19 else usual for step in range(200)]
+    for rank in range(2):
+        columns = {"data": data, "forward": [30.0] * 200, "comm": [1.0] * 200}
+        write_diary(tmp_path, columns, rank=rank, world_size=2, delay=0.0)
+    fed = [cost for cost in verdict_of(tmp_path).costs if cost.kind == "input-bound"]
+    if usual == 0.3:
+        assert [(cost.period, cost.rules) for cost in verdict_of(tmp_path).costs] == [(20, ("data",))]
+        assert fed[0].event_ns == pytest.approx(300e6, rel=0.05)
+        assert fed[0].share.value == pytest.approx(300 / (300 + 20 * 31.3), rel=0.1)
+    else:
+        assert fed == list(verdict_of(tmp_path).costs) and fed[0].period is None
+        assert fed[0].share.value == pytest.approx((300 + 19 * 8) / (300 + 19 * 8 + 20 * 31), rel=0.1)
+
+
 def test_garbage_collected_before_the_forward_pass_is_told_once(tmp_path: Path) -> None:
     found = [
         {"kind": "garbage_collection", "step": n, "at_ns": 0, "ns": 18_000_000, "inside": True} for n in range(1, 61)
