@@ -8,7 +8,16 @@ import sys
 
 import benchmarks
 
-LONG = ("clean_runs", "hidden_share", "launchers", "learning", "own_jobs", "predictor_left_out", "trace_vs_peers")
+LONG = (
+    "clean_runs",
+    "hidden_share",
+    "launchers",
+    "learning",
+    "monitor_vs_traceml",
+    "own_jobs",
+    "predictor_left_out",
+    "trace_vs_peers",
+)
 """Minutes to an hour: only by name."""
 
 
