@@ -285,9 +285,15 @@ def _is_ours(args: Any) -> bool:
     return words[1] == "-u" and rest[0].endswith(".py") and "STEPSCOPE_HOOK" in os.environ
 
 
+def _is_a_rank(argv: Sequence[str]) -> bool:
+    """Ranks of ``stepscope`` and of the pools start nothing that forks are for, and need no server of their own."""
+    return "stepscope.rank" in argv[1:4] or argv[1].endswith("dist/_pool.py")
+
+
 def _run(request: _Request, descriptors: Sequence[int]) -> NoReturn:
     """Run the command line of ``request`` as ``python`` does, and end."""
-    _serve_own_children(descriptors)
+    if not _is_a_rank(request.argv):
+        _serve_own_children(descriptors)
     _become(request, descriptors)
     real = os.execve
 

@@ -31,6 +31,9 @@ BEGIN = 1_000_000
 """When the first kernel of ``kernels`` starts, ns."""
 
 
+_GENERATED: dict[str, tuple[Evidence, dict[str, Any]]] = {}
+
+
 def traced(*summaries: TraceSummary, names: tuple[str, ...] = ()) -> Evidence:
     """Evidence of nothing but traces, one job a summary."""
     called = names or tuple(f"job{i}" for i in range(len(summaries)))
@@ -39,7 +42,18 @@ def traced(*summaries: TraceSummary, names: tuple[str, ...] = ()) -> Evidence:
 
 
 def generated(folder: Path, **plan: Any) -> Evidence:
-    """A job of tests/trace_builder.py, written and read back."""
+    """A job of tests/trace_builder.py, written and read back: each of a process's tests once."""
+    key = repr(sorted(plan.items()))
+    if key not in _GENERATED:
+        _GENERATED[key] = (
+            written(folder, **plan),
+            plan,
+        )  # the plan stays, lest another's function gets the address in its name
+    return _GENERATED[key][0]
+
+
+def written(folder: Path, **plan: Any) -> Evidence:
+    """As ``generated``, for tests that look at the files, too."""
     return traced(analyse_job(write_job(build(**plan), folder / "job"), wanted=Wanted()))
 
 

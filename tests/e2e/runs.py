@@ -82,6 +82,10 @@ class Place:
 class Here(Place):
     """``stepscope`` in this process, for commands that start no ranks and draw nothing: what they print and end with."""
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        shutil.copytree(torch_facts(), folder / "cache", dirs_exist_ok=True)
+
     def __call__(self, *arguments: str, **environ: str) -> Done:
         out, err, code = io.StringIO(), io.StringIO(), 0
         with (

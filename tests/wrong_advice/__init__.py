@@ -1,6 +1,6 @@
 """For every rule: evidence on which its advice is right, and the same with one fact that makes it wrong.
 
-``case("rule_key")`` registers a function of a folder that returns a Case; test_wrong_advice.py asks for one of each rule.
+``case("rule_key")`` registers a function of a folder that returns a Case; test_advice_by_job.py asks for one of each rule.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from stepscope.records.finding import Finding, Quiet, Skipped
 from stepscope.results.evidence import Evidence
@@ -38,6 +40,13 @@ def case(rule: str) -> Callable[[Maker], Maker]:
         return make
 
     return registered
+
+
+@cache
+def made(make: Maker) -> Case:
+    """The case, made once."""
+    with TemporaryDirectory() as folder:
+        return make(Path(folder))
 
 
 def words(outcome: Outcome) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,9 @@ from stepscope.launch.job_window import WindowState
 from stepscope.machine.collect import collect
 from stepscope.records import codec
 from stepscope.records.profile import JobEnd, ProfileRecord
+from stepscope.records.trace_summary import RankPass
 from stepscope.store.layout import ProfileLayout
+from stepscope.traces.rank_pass import pass_file
 
 pytestmark = pytest.mark.usefixtures("fresh_consoles")
 
@@ -222,9 +225,24 @@ def environment() -> Any:
     return replace(collect(with_torch=False), unavailable={"torch": "not asked for"})
 
 
+@pytest.fixture(scope="module")
+def passes() -> Callable[..., RankPass]:
+    """``pass_file`` that reads each of the traces once for each way to read it."""
+    read: dict[str, RankPass] = {}
+
+    def once(path: Path, **how: Any) -> RankPass:
+        key = f"{path.absolute()} {sorted((name, value) for name, value in how.items() if name != 'advanced')}"
+        if key not in read:
+            read[key] = pass_file(path, **how)
+        return read[key]
+
+    return once
+
+
 @pytest.fixture(autouse=True)
-def _here(data: Path, environment: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(data: Path, environment: Any, passes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data)
+    monkeypatch.setattr("stepscope.traces.job.pass_file", passes)
     monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for module in ("session", "comm_plan"):

@@ -1,4 +1,6 @@
-"""No rule advises what the kind of job makes pointless: every rule's firing evidence, as each kind of job.
+"""No rule advises what the evidence at hand makes wrong, nor what the kind of job makes pointless.
+
+One fact of every rule's firing evidence changes, and the advice with it; then the evidence is that of each kind of job.
 
 A row of ``KINDS`` turns evidence into that of another kind of job by its recorded facts (strategy, mesh, frameworks,
 compiled code, phases), and says which words no advice may then have.
@@ -9,11 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.wrong_advice import CASES, cells, collectives, runs, traces
+from tests.wrong_advice import CASES, Maker, cells, collectives, made, runs, traces, words
 
 from stepscope.diagnose.engine import check
 from stepscope.diagnose.rules import REGISTRY
@@ -144,13 +145,29 @@ def advised(key: str, evidence: Evidence) -> list[str]:
     return [f"{each.text} {each.command or ''}" for finding in found for each in finding.advice]
 
 
+ALL = [pytest.param(key, make, id=f"{key}-{make.__name__}") for key, makers in sorted(CASES.items()) for make in makers]
+
+
+@pytest.mark.parametrize(("key", "make"), ALL)
+def test_advice_follows_the_fact_that_makes_it_right(key: str, make: Maker) -> None:
+    found = made(make)
+    rule = REGISTRY.load(key)
+    right, wrong = check(rule, found.right), check(rule, found.wrong)
+    assert isinstance(right, tuple), f"the rule has to fire where its advice is right: {right}"
+    assert found.advice in words(right)
+    assert found.advice not in words(wrong)
+    assert found.instead in words(wrong)
+
+
+def test_every_rule_has_such_a_case() -> None:
+    assert set(CASES) == set(REGISTRY.names())
+
+
 @pytest.mark.parametrize("key", sorted(CASES))
-def test_no_advice_that_the_kind_of_job_makes_pointless(key: str, tmp_path: Path) -> None:
+def test_no_advice_that_the_kind_of_job_makes_pointless(key: str) -> None:
     wrong = []
-    for number, make in enumerate(CASES[key]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        found = make(folder)
+    for make in CASES[key]:
+        found = made(make)
         for name, kind in KINDS.items():
             if (name, key) in _MEANT or not concerns(kind, found.right):
                 continue
@@ -167,5 +184,5 @@ def test_the_kinds_change_what_rules_see() -> None:
     for key in ("launch_bound", "memory_bandwidth_bound", "optimizer_heavy", "near_oom"):
         for make in CASES[key]:
             for name, kind in KINDS.items():
-                said[name] += len(advised(key, of_kind(make(Path()).right, kind)))
+                said[name] += len(advised(key, of_kind(made(make).right, kind)))
     assert min(said.values()) >= 10

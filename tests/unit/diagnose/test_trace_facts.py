@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.trace_evidence import by_hand, generated, kernels, traced
+from tests.trace_evidence import by_hand, kernels, traced, written
 
 from stepscope.diagnose.rule import Outcome, Rule, each_job, named, together
 from stepscope.diagnose.trace_facts import Part, cut, reads_traces, trace_command
@@ -69,16 +69,16 @@ def test_quiet_wins_over_skipped_and_findings_over_quiet() -> None:
 
 
 def test_the_command_names_the_folder_or_the_only_file(tmp_path: Path) -> None:
-    job = generated(tmp_path, world=2).traces[0]
+    job = written(tmp_path, world=2).traces[0]
     assert trace_command(job, "--show idle") == f"stepscope trace {tmp_path / 'job'} --show idle"
-    alone = generated(tmp_path / "one of them", world=1).traces[0]
+    alone = written(tmp_path / "one of them", world=1).traces[0]
     assert trace_command(alone, "--show idle") == (
         f"stepscope trace '{tmp_path / 'one of them' / 'job' / 'rank-0.json'}' --show idle"
     )
 
 
 def test_the_command_names_traces_in_folders_of_their_ranks(tmp_path: Path) -> None:
-    job = generated(tmp_path, world=2).traces[0]
+    job = written(tmp_path, world=2).traces[0]
     files = []
     for each in job.summary.ranks:
         folder = tmp_path / f"rank{each.facts.rank}"

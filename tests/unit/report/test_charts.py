@@ -44,6 +44,7 @@ UNIT = re.compile(
 )
 
 
+@cache
 def records() -> dict[str, object]:
     two, four = sweep(world_size=2, link_peak_bytes_per_s=5e9), sweep(world_size=4, alpha_us=900)
     fits = [comm_rows.fit(two, alpha_us=20, rate=3e9, wiggle=0.05), comm_rows.fit(four, alpha_us=900, rate=2e9)]
@@ -168,7 +169,7 @@ def test_the_palette_is_the_pages_light_one() -> None:
 @pytest.mark.parametrize("key", CHARTS)
 def test_the_same_data_give_the_same_file(key: str) -> None:
     _, data = prepared(key)
-    assert rendered(key, data[0], "png", "svg") == drawn(key)
+    assert rendered(key, data[0]) == drawn(key)[:1]
     assert drawn(key)[1].startswith(b"\x89PNG")
     assert b"<title>a title</title><desc>a caption</desc>" in drawn(key)[2]
 
@@ -176,6 +177,7 @@ def test_the_same_data_give_the_same_file(key: str) -> None:
 def test_pngs_hold_who_they_are_of() -> None:
     _, (datum, *_) = prepared("comm_time")
     png = rendered("comm_time", datum, "png")[1]
+    assert png == drawn("comm_time")[1]
     chunks, at = {}, 8
     while at < len(png):
         length, kind = struct.unpack_from(">I4s", png, at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.bench_evidence import bench, made
-from tests.trace_evidence import found, generated, skipped, traced, with_parts
+from tests.trace_evidence import found, generated, skipped, traced, with_parts, written
 
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules.compute_bound import RULE
@@ -47,7 +47,7 @@ def test_good_news_comes_last(tmp_path: Path) -> None:
 
 
 def test_device_events_alone_are_not_enough(tmp_path: Path) -> None:
-    generated(tmp_path, world=2)
+    written(tmp_path, world=2)
     partly = analyse_job(tmp_path / "job", wanted=Wanted(sections=frozenset({"budget"})))
     assert "--show budget" in skipped(RULE, traced(partly))
 

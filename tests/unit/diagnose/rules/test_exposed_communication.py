@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.sharded_jobs import pipeline, traces_of
-from tests.trace_evidence import found, generated, quiet, traced, with_parts
+from tests.trace_evidence import found, generated, quiet, traced, with_parts, written
 
 from stepscope.diagnose.rules.exposed_communication import RULE
 from stepscope.traces.job import analyse_job, combine
@@ -42,7 +42,7 @@ def test_waiting_for_a_late_rank_is_taken_off_the_stake(tmp_path: Path) -> None:
 
 
 def test_from_device_events_alone_the_waiting_is_unknown_and_said_so(tmp_path: Path) -> None:
-    generated(tmp_path, world=2, steps=4, overlap=False, transfer_ns=300_000)
+    written(tmp_path, world=2, steps=4, overlap=False, transfer_ns=300_000)
     partly = analyse_job(tmp_path / "job", wanted=Wanted(sections=frozenset({"budget"})))
     finding = found(RULE, traced(partly))
     assert "includes waiting" in finding.confidence
