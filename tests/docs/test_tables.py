@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from itertools import chain
 from typing import Any, Literal, get_args, get_origin
 
@@ -20,7 +21,9 @@ from stepscope.cli.command import EXIT_CODES
 from stepscope.core.errors import ExitCode
 from stepscope.matrix.keys import RIVALS, CellSettings, CommSection, LaunchSettings, MeasureOptions
 from stepscope.records.options import OptionsModel
+from stepscope.records.training import TrainingRun
 from stepscope.results.figures import FIGURES, Figure
+from stepscope.results.run_figures import BENCH
 
 Row = tuple[str, ...]
 
@@ -31,6 +34,7 @@ TABLES: Mapping[str, tuple[str, Row, Callable[[], Iterable[Row]]]] = {
         ("figure", "of", "title", "unit", "range", "better", "what it is"),
         lambda: ((f"`{f.key}`", f.of, f.title, f.unit, _range(f), f.better, f.help) for f in FIGURES),
     ),
+    "columns of cells": ("docs/reference/formats.md", ("columns, in order",), lambda: [(f"`{', '.join(BENCH)}`",)]),
 }
 """Name of a table -> (its document, its titles, its rows)."""
 
@@ -60,6 +64,12 @@ def test_a_table_says_what_the_code_declares(name: str) -> None:
         (ROOT / document).write_text(text.replace(found[1], declared, 1))
     else:
         assert found[1] == declared
+
+
+def test_every_field_of_a_run_is_documented() -> None:
+    text = (ROOT / "docs/reference/formats.md").read_text()
+    part = text.partition("stepscope schema training_run")[2].partition("Files of schema 1")[0]
+    assert {field.name for field in fields(TrainingRun)} - set(re.findall(r"[a-z_]+", part)) == set()
 
 
 def test_every_exit_code_is_explained() -> None:

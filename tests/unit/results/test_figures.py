@@ -36,6 +36,14 @@ def test_no_key_and_no_column_is_declared_twice() -> None:
     assert [name for names in lists for name, count in Counter(names).items() if count > 1] == []
 
 
+def test_no_two_figures_of_a_kind_have_one_name_and_no_table_shows_a_column_twice() -> None:
+    """A title alone says in a table which number it is; help is its row in the documents."""
+    names = [(each.of, name) for each in FIGURES for name in {each.title, each.short or each.title}]
+    shown = [(key, column) for key in ("CELLS", "PAPER", "PAGE") for column in getattr(table, key)]
+    assert [name for name, count in Counter([*names, *shown]).items() if count > 1] == []
+    assert [each.key for each in FIGURES if not each.title.strip() or not each.help.strip()] == []
+
+
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda each: f"{each.of}-{each.key}")
 def test_a_figure_is_everywhere_under_its_unit(figure: Figure) -> None:
     assert {unit for ending, unit in UNIT_OF_KEY.items() if figure.key.endswith(ending)} == {figure.unit}

@@ -52,6 +52,21 @@ def test_every_threshold_has_a_unit_and_a_source(rule: Rule) -> None:
         assert len(threshold.source) > 5, name
 
 
+PARTS = frozenset({"step", *(f"step/{part}" for part in ("communication", "computation", "copies", "idle", "waiting"))})
+"""Parts of a step that rules divide further."""
+
+
+def test_a_rule_on_a_share_of_the_window_claims_a_part_of_the_step(rule: Rule) -> None:
+    """Without it, a finding on a part and one on the whole that holds it win the same time twice."""
+    assert [part for part in rule.claims if "/".join(part.split("/")[:2]) not in PARTS] == []
+    assert rule.claims or not any(limit.unit == "share of the window" for limit in rule.thresholds.values())
+
+
+def test_a_problem_is_larger_than_a_warning(rule: Rule) -> None:
+    limits = rule.thresholds
+    assert not {"warning", "problem"} <= limits.keys() or limits["warning"].value < limits["problem"].value
+
+
 def test_it_asks_for_evidence_that_exists_and_that_someone_can_get(rule: Rule) -> None:
     for name in (*rule.needs, *rule.any_of):
         assert name in FIELDS
