@@ -226,7 +226,7 @@ def _tree(verdict: JobVerdict) -> None:
     """The parts of a step, each under the one it is a part of."""
     if not verdict.tree:
         return
-    rows = [("  " * (depth + 1) + each.key, each) for depth, each in narrator.tree_rows(verdict.tree)]
+    rows = [("  " * (depth + 1) + narrator.part_name(each), each) for depth, each in narrator.tree_rows(verdict.tree)]
     whole = sum(each.ns for each in verdict.tree)
     width = max(len(name) for name, _ in rows) + 2
     say(
@@ -234,9 +234,11 @@ def _tree(verdict: JobVerdict) -> None:
     )
     for name, each in rows:
         mark = "   <- " + verdict.kind if each.cause else ""
-        ranks = "" if not each.by_rank else "   " + narrator.by_rank(each, most=MOST_RANKS)
-        line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{mark}{ranks}"
-        say(line[:WIDEST], "bold" if each.cause else "")
+        line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{mark}"
+        told = (
+            line + ("   " + said if (said := narrator.by_rank(each, most=most)) else "") for most in (MOST_RANKS, 1)
+        )
+        say(next((full for full in told if len(full) <= WIDEST), line), "bold" if each.cause else "")
 
 
 def _wrapped(text: str, style: str, *, first: str = "", then: str = "") -> None:

@@ -77,7 +77,7 @@ def _live(layout: ProfileLayout) -> LiveVerdict:
 
 def _so_far(verdict: JobVerdict) -> str:
     """One line."""
-    after = f"after {counted(verdict.steps_timed, 'timed step')}" if verdict.steps_timed else "so far"
+    after = f"after {counted(verdict.steps_made, 'step')}" if verdict.steps_made else "so far"
     return f"{after}: {verdict.headline}"
 
 

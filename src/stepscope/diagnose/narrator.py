@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_bytes, format_duration, format_percent
 from stepscope.core.words import counted, grouped, listed, ranges
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, TimeCost, VerdictKind, VerdictPart
+from stepscope.records.nouns import EXPOSED_COMM
 
 if TYPE_CHECKING:
     from stepscope.records.nouns import Estimate
@@ -135,6 +136,20 @@ def files_found(evidence: Evidence) -> tuple[tuple[str, str], ...]:
 MOST_RANKS = 8
 """Ranks of a part that are named one by one."""
 
+PART_NAMES = {
+    "data": "waiting for data",
+    "computation": "computation",
+    "before": "before the forward pass",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "communication": EXPOSED_COMM,
+    "transfer": "exposed transfer",
+    "waiting": "waiting for other ranks",
+    "other": "other",
+}
+"""Key of a part of the step: its name, on terminal and page."""
+
 
 def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
     """(what, how much) of the second line: stake, steps, ranks; nothing of a job that made no step."""
@@ -144,7 +159,8 @@ def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
     if verdict.stake_fraction:
         parts.append(("stake", f"up to {1 / max(1 - verdict.stake_fraction, 0.01):.2g}x faster"))
     profiled = f", {verdict.steps_profiled} profiled" if verdict.steps_profiled else ""
-    parts.append(("steps", f"{verdict.steps_timed:,} timed{profiled}"))
+    made = "" if verdict.steps_made is None else f" of {verdict.steps_made:,}"
+    parts.append(("steps", f"{verdict.steps_timed:,}{made} timed{profiled}"))
     world = verdict.world_size or verdict.ranks_seen
     hosts = f" on {counted(verdict.hosts, 'host')}" if verdict.hosts > 1 else ""
     parts.append(("ranks", f"{verdict.ranks_seen} of {world}{hosts}"))
@@ -166,6 +182,10 @@ def tree_rows(parts: Sequence[VerdictPart], depth: int = 0) -> Iterator[tuple[in
     for each in parts:
         yield depth, each
         yield from tree_rows(each.parts, depth + 1)
+
+
+def part_name(part: VerdictPart) -> str:
+    return PART_NAMES.get(part.key, part.key)
 
 
 def by_rank(part: VerdictPart, *, most: int = MOST_RANKS) -> str:

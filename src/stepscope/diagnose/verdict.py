@@ -197,6 +197,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         step_high_ns=timed.high,
         profiled_step_ns=job.profiled_step_ns,
         steps_timed=steps.steps,
+        steps_made=steps.all_steps,
         steps_profiled=job.steps_profiled,
         ranks_seen=steps.ranks,
         world_size=steps.world_size,

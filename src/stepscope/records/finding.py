@@ -156,6 +156,7 @@ class JobVerdict:
 
     costs: all that is worth a line, the first named first. stake_fraction: of the step that goes if the first cost goes;
     the costs' stakes sum to at most 1. steps_timed: without warm-up and window, on every rank; 0: the window alone speaks.
+    steps_made: by all ranks, those before too; None: written by an older stepscope.
     step_ns: median of the timed steps, of the slowest rank. profiled_step_ns: of the window. confidence as of a finding.
     notes: what else is known of the steps: events too small for a cost, drift, what the profiler costs.
     """
@@ -177,6 +178,7 @@ class JobVerdict:
     step_high_ns: float | None = None
     profiled_step_ns: float | None = None
     steps_timed: int = 0
+    steps_made: int | None = None
     steps_profiled: int = 0
     ranks_seen: int = 0
     world_size: int | None = None

@@ -67,6 +67,9 @@ MOST_PAUSES = 0.25
 MOST_RESAMPLED = 10_000
 """Steps whose medians are resampled; of more every n-th. A median over them is known to a thousandth of the spread."""
 
+RESAMPLED = 2_000
+"""The same for the interval of the step, which is wider for it: with 10,000 it was nearly all that a verdict costs."""
+
 _SEED = 20_261_123
 
 
@@ -255,13 +258,13 @@ def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> E
 
 def step_interval(steps: JobSteps) -> Measured:
     """Median ns of the slowest rank's step, with a block bootstrap's interval."""
-    ends = bootstrap_median_interval(steps.step_ns[:: _stride(steps)], rng=np.random.default_rng(_SEED))
+    ends = bootstrap_median_interval(steps.step_ns[:: _stride(steps, RESAMPLED)], rng=np.random.default_rng(_SEED))
     return Measured.between(float(np.median(steps.step_ns)), ends, n=steps.steps)
 
 
-def _stride(steps: JobSteps) -> int:
-    """Every how many steps one is drawn from, where medians are resampled."""
-    return max(1, steps.steps // MOST_RESAMPLED)
+def _stride(steps: JobSteps, most: int = MOST_RESAMPLED) -> int:
+    """Every how many steps one is looked at, where so many are enough."""
+    return max(1, steps.steps // most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

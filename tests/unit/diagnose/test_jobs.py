@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.diaries import planted, simulate, write_diary, write_record
 
-from stepscope.diagnose.jobs import EVERY_S, FIRST_AT, LiveVerdict, judge_job
+from stepscope.diagnose.jobs import EVERY_S, FIRST_AT, LATEST, LiveVerdict, judge_job
 from stepscope.store.layout import ProfileLayout
 
 
@@ -75,3 +75,13 @@ def test_a_job_that_cannot_be_read_now_is_read_later(tmp_path: Path) -> None:
     clock.now += 1
     assert watch.look() is not None
     assert judge_job(tmp_path) is None, "no job"
+
+
+def test_a_long_job_is_judged_while_it_runs_by_its_last_steps(tmp_path: Path) -> None:
+    folder = planted(tmp_path / "job", steps=LATEST + 1000)
+    judged = live(folder)[0].look()
+    whole = judge_job(folder)
+    assert judged is not None
+    assert whole is not None
+    assert judged.verdict.steps_timed <= LATEST < whole.verdict.steps_timed
+    assert judged.verdict.steps_made == whole.verdict.steps_made == LATEST + 1000

@@ -13,7 +13,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, format_percent, format_size
 from stepscope.core.words import counted, grouped, plural
 from stepscope.diagnose.engine import believable
-from stepscope.diagnose.narrator import all_clear, also, by_rank, coverage, tree_rows
+from stepscope.diagnose.narrator import all_clear, also, by_rank, coverage, part_name, tree_rows
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped, VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.report.page.timeline import TimelinePlace, place
@@ -227,10 +227,6 @@ def _accuracy(evidence: Evidence) -> KeyFigure | None:
     return KeyFigure(label="best validation accuracy", value=format_percent(value, digits=2), note=in_line(run))
 
 
-_GROUPS = {"computation": "computation", "communication": EXPOSED_COMM}
-"""Parts that consist of others, which the bar shows."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRow:
     """A line of the tree. color: of its stretch in the bar; None: of those below it. cause: what the verdict calls it."""
@@ -296,7 +292,7 @@ def findings_title(verdict: JobVerdict | None) -> str:
 
 def _row(depth: int, part: VerdictPart, verdict: JobVerdict) -> TreeRow:
     return TreeRow(
-        name=_name(part),
+        name=part_name(part),
         depth=depth,
         time=format_duration(part.ns),
         share=format_percent(part.share),
@@ -304,10 +300,6 @@ def _row(depth: int, part: VerdictPart, verdict: JobVerdict) -> TreeRow:
         color=None if part.parts else _color(part),
         cause=verdict.kind if part.cause else None,
     )
-
-
-def _name(part: VerdictPart) -> str:
-    return _GROUPS.get(part.key) or PARTS.get(part.key, (part.key, ""))[0]
 
 
 def _color(part: VerdictPart) -> str:
@@ -327,7 +319,7 @@ def _bar(verdict: JobVerdict) -> tuple[BarPart, ...]:
                 start=f"{at:.2f}%",
                 width=f"{width:.2f}%",
                 color=_color(part),
-                said=f"{_name(part)}: {format_duration(part.ns)}, {format_percent(part.share)}",
+                said=f"{part_name(part)}: {format_duration(part.ns)}, {format_percent(part.share)}",
                 cause=part.key in marked,
             )
         )

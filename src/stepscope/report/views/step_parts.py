@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.narrator import MOST_RANKS, tree_rows
+from stepscope.diagnose.narrator import MOST_RANKS, PART_NAMES, tree_rows
 from stepscope.diagnose.verdict import LEAVES, ROUNDING, parts_of, tree_of
 from stepscope.records.finding import VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
@@ -43,14 +43,17 @@ MOMENTS = 200
 INDENT = "\u00a0\u00a0"
 
 PARTS: dict[str, tuple[str, str]] = {
-    "data": ("waiting for data", vega.color("k-wait")),
-    "before": ("before the forward pass", vega.color("c4")),
-    "forward": ("forward", vega.color("k-forward")),
-    "backward": ("backward", vega.color("k-compute")),
-    "optimizer": ("optimizer", vega.color("k-copies")),
-    "transfer": ("exposed transfer", vega.color("k-exposed")),
-    "waiting": ("waiting for other ranks", vega.color("k-late")),
-    "other": ("other", vega.color("k-other")),
+    key: (PART_NAMES[key], vega.color(color))
+    for key, color in (
+        ("data", "k-wait"),
+        ("before", "c4"),
+        ("forward", "k-forward"),
+        ("backward", "k-compute"),
+        ("optimizer", "k-copies"),
+        ("transfer", "k-exposed"),
+        ("waiting", "k-late"),
+        ("other", "k-other"),
+    )
 }
 """Key of a part in the tree: name and colour."""
 

@@ -1,0 +1,31 @@
+"""The tree of a verdict on a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.diaries import simulate, write_record
+
+from stepscope.cli.findings import WIDEST, show_verdict
+from stepscope.diagnose.jobs import judge_job
+from stepscope.diagnose.narrator import PART_NAMES
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_no_line_is_too_wide_nor_cut_inside_a_number(
+    ranks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the ranks of a part have no room, the least and the most are named, else none."""
+    simulate(write_record(tmp_path / "job"), ranks=ranks, steps=100, seed=3, transfer_ms=6.0, slow={1: 1.5})
+    judged = judge_job(tmp_path / "job")
+    assert judged is not None
+    show_verdict(judged.verdict)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= WIDEST
+    whole = next(at for at, line in enumerate(lines) if line.startswith("  a step"))
+    names = tuple(PART_NAMES.values())
+    tree = [line for line in lines[whole + 1 :] if line.strip().startswith(names)]
+    assert len(tree) >= 8
+    assert [line for line in tree if not line.endswith((" ms", " us", " ns", " s", "%", judged.verdict.kind))] == []
+    assert any("rank 1 " in line for line in tree)
