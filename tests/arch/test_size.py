@@ -21,7 +21,7 @@ MOST = {
     "collectives": (400, 2),
     "core": (1100, 11),
     "datasets": (1200, 9),
-    "diagnose": (14700, 84),
+    "diagnose": (14750, 84),
     "examples": (1100, 4),
     "hook": (3200, 16),
     "launch": (3400, 18),

@@ -68,8 +68,10 @@ def ended(
     watch: RankWatch,
     signals: Sequence[tuple[int, int]],
     hang: Hang | None,
+    *,
+    timed: bool = True,
 ) -> JobEnd:
-    """The judgement of the end, which is also written into the folder."""
+    """The judgement of the end, which is also written into the folder. timed: whether diaries were kept."""
     end = judge_end(
         EndFacts(
             code=code,
@@ -86,6 +88,7 @@ def ended(
             oom_kills=watch.oom_kills,
             memory_low=watch.memory_low,
             hang=hang,
+            timed=timed,
         )
     )
     if layout.control.is_dir():  # the job may have removed its folder

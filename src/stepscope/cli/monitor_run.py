@@ -57,7 +57,7 @@ def run(options: Run) -> int:
                 if hang.hang is None and (judged := live.look()) is not None:
                     log(_so_far(judged.verdict))
         code = hooked_job.exit_code(child.wait())
-        end = ended(layout, code, child, watch, signals, hang.hang)
+        end = ended(layout, code, child, watch, signals, hang.hang, timed=options.monitor)
     with job_outlasts(), results_at(place):
         _show(layout, end, monitored=options.monitor)
     with job_outlasts():

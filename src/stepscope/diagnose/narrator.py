@@ -301,6 +301,7 @@ def worded(
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=tuple(_evidence(steps, late)) if told else (),
         notes=(
+            *_interrupted(job.end),
             *_last_alone(steps),
             *_restarted(job.end),
             *_between(verdict, steps),
@@ -474,6 +475,12 @@ def _longest(steps: JobSteps) -> list[str]:
     what = "" if found.event is None else f" ({found.event.replace('_', ' ')})"
     rank = f" on rank {found.rank}" if steps.ranks > 1 else ""
     return [f"longest step: {found.number:,}, {format_duration(found.ns)}{rank}{what}"]
+
+
+def _interrupted(end: JobEnd | None) -> list[str]:
+    from stepscope.results.profiled_job import end_sentence
+
+    return [] if end is None or end.kind != "interrupted" else [end_sentence(end)]
 
 
 def _last_alone(steps: JobSteps) -> list[str]:

@@ -72,6 +72,7 @@ class EndFacts:
     signals: that were sent to stepscope: number, and when. gone_ns: when each process of this host was seen to be gone, on
     the wall clock. oom_kills: processes that the kernel killed for memory on this host while the job ran. memory_low: this
     host had next to no memory left. hang: what was seen of a job that stood still to its end.
+    timed: whether diaries were kept.
     """
 
     code: int | None
@@ -88,6 +89,7 @@ class EndFacts:
     oom_kills: int = 0
     memory_low: bool = False
     hang: Hang | None = None
+    timed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +372,8 @@ def _steps(facts: EndFacts) -> tuple[int | None, int]:
     """(timed, profiled) steps of the rank with the most; timed None: no process told of itself."""
     profiled = max((len(report.profiled_ns) for report in facts.windows if report.status == "written"), default=0)
     if not facts.diaries:
-        return 0 if (facts.processes or facts.failures) and not facts.windows else None, profiled
+        told = facts.timed and (facts.processes or facts.failures) and not facts.windows
+        return 0 if told else None, profiled
     diaries = _last_of_each(facts.diaries)
     return max(d.steps - d.profiled for d in diaries), max(profiled, *(d.profiled for d in diaries))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepscope.launch.job_end import DiaryFacts, EndFacts, independent, judge_end
-from stepscope.records.profile import FailedProcess, Hang, JobEnd, LaunchedRank, RankEnd, WindowOfRank
+from stepscope.records.profile import FailedProcess, Hang, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
 from stepscope.results.profiled_job import end_sentence
 
 S = 1_000_000_000
@@ -211,3 +211,11 @@ def test_processes_without_a_group_are_counted_and_a_job_that_executes_itself_ag
 def test_why_there_is_no_window_is_kept() -> None:
     assert end(code=0, windows=[window("stepped_back", "its own profiler")]).no_window == "its own profiler"
     assert end(code=0, windows=[window("missed", "late"), window()]).no_window is None
+
+
+def test_a_job_that_nobody_timed_has_no_count_of_steps() -> None:
+    processes = [HookedProcess(pid=100, host="n0", argv=("train",), rank="0", world_size="2", python="3.11")]
+    assert end(processes=processes).steps_timed == 0
+    untimed = end(processes=processes, timed=False)
+    assert untimed.steps_timed is None
+    assert "before the first step" not in end_sentence(untimed)
