@@ -24,6 +24,7 @@ from stepscope.records.profile import (
     HookedProcess,
     JobEnd,
     ProfileRecord,
+    RankEnd,
     WindowOfRank,
     WindowRequest,
 )
@@ -83,6 +84,7 @@ def ended(
             diaries=diary_facts(layout),
             processes=readable_records(layout.processes(), HookedProcess),
             failures=readable_records(layout.failures(), FailedProcess),
+            unrecorded=readable_records(layout.unrecorded(), RankEnd),
             windows=readable_records(layout.window_ranks(1), WindowOfRank),
             gone_ns=watch.gone_ns,
             oom_kills=watch.oom_kills,

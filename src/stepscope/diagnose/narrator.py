@@ -303,6 +303,7 @@ def worded(
         notes=(
             *_interrupted(job.end),
             *_last_alone(steps),
+            *_not_recorded(steps),
             *_restarted(job.end),
             *_between(verdict, steps),
             *_drift(steps),
@@ -489,6 +490,21 @@ def _last_alone(steps: JobSteps) -> list[str]:
     return [
         f"of {counted(len(steps.processes), 'process')} the last steps are read: {steps.first + 1:,} to {steps.all_steps:,}"
     ]
+
+
+def _not_recorded(steps: JobSteps) -> list[str]:
+    """Ranks without a step among those that have some, and diaries that ended before their job."""
+    said = []
+    known = {each.rank for each in steps.processes if each.steps}
+    absent = [] if steps.independent else sorted(set(range(steps.world_size)) - known)
+    if absent:
+        said.append(f"no step of rank {ranges(absent)} is recorded: it called no optimizer's step(), or left no diary")
+    for diary in steps.diaries:
+        for event in diary.events:
+            if event.kind == "off":
+                said.append(f"rank {diary.rank}: not all is recorded from step {event.step:,} on: {event.what}")
+                break
+    return said[:3]
 
 
 def _restarted(end: JobEnd | None) -> list[str]:

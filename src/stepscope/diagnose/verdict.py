@@ -115,6 +115,9 @@ WORTH_TRANSFER = 0.25
 WORTH_BEFORE = 0.2
 """For time before the forward pass that no loader explains: metrics of the step before lie there, too."""
 
+SURELY_FED = 0.5
+"""Of either: an interval of the wait that begins below is that of a few single steps, and every step is said to wait."""
+
 WORTH_LATE = 0.05
 """For a rank that the others wait for: it costs this on every other rank."""
 
@@ -314,7 +317,8 @@ def _input(steps: JobSteps, *, ahead: bool) -> Iterable[TimeCost]:
         last = np.nan_to_num(steps.own_ns).argmax(axis=0)
         kept = np.ones_like(usual) if name == "data" else usual
         part = share(every[last, np.arange(steps.steps)][kept], steps.step_ns[kept])
-        if part is not None and part.value >= (WORTH if name == "data" else WORTH_BEFORE):
+        limit = WORTH if name == "data" else WORTH_BEFORE
+        if part is not None and part.value >= limit and (part.low is None or part.low >= SURELY_FED * limit):
             yield TimeCost(kind="input-bound", share=part, stake_fraction=part.value, rules=(name,))
             return
 

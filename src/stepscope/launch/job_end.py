@@ -73,6 +73,7 @@ class EndFacts:
     the wall clock. oom_kills: processes that the kernel killed for memory on this host while the job ran. memory_low: this
     host had next to no memory left. hang: what was seen of a job that stood still to its end.
     timed: whether diaries were kept.
+    unrecorded: ends of processes of which no step is recorded.
     """
 
     code: int | None
@@ -85,6 +86,7 @@ class EndFacts:
     processes: Sequence[HookedProcess] = ()
     failures: Sequence[FailedProcess] = ()
     windows: Sequence[WindowOfRank] = ()
+    unrecorded: Sequence[RankEnd] = ()
     gone_ns: Mapping[Process, int] = field(default_factory=dict)
     oom_kills: int = 0
     memory_low: bool = False
@@ -141,7 +143,11 @@ def judge_end(facts: EndFacts) -> JobEnd:
         victims=tuple(sorted(victims - set(blamed))) if kind not in ("ok", "short", "no-steps", "interrupted") else (),
         host=hang.host if hang is not None else first.process[0] or None if first is not None else None,
         exception=None if first is None else first.exception,
-        message=None if first is None else first.message,
+        message=_unrecorded(facts)
+        if first is None and kind == "no-steps"
+        else None
+        if first is None
+        else first.message,
         place=_below(hang.place if hang is not None else None if first is None else first.place, facts.folder),
         step=hang.step if hang is not None else _step(first, facts),
         phase=None if first is None else first.phase,
@@ -229,6 +235,11 @@ def _kind_of_success(facts: EndFacts) -> EndKind:
     if not timed and not profiled and not facts.windows:
         return "no-steps"
     return "ok" if facts.windows else "short"
+
+
+def _unrecorded(facts: EndFacts) -> str | None:
+    """Why a job that ended well left no step, as the first rank that knows says."""
+    return next((each.message for each in facts.unrecorded if each.message), None)
 
 
 def _fates(facts: EndFacts) -> tuple[_Fate, ...]:

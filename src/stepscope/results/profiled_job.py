@@ -62,7 +62,7 @@ def _what(end: JobEnd) -> str:
         case "short":
             return "The job ended before the window"
         case "no-steps":
-            return "No optimizer step was recorded"
+            return "No optimizer step was recorded" + (f": {end.message}" if end.message else "")
         case "interrupted":
             return f"Interrupted by {end.signal or 'a signal'}"
         case "hang":

@@ -205,6 +205,10 @@ class ProfileLayout:
         """How the process of one of ``diaries`` ended, as Python saw it."""
         return _beside(diary, "end", ".json")
 
+    def unrecorded(self) -> tuple[Path, ...]:
+        """Ends of processes of which no step is recorded."""
+        return tuple(sorted(self.control.glob("end-*-p*.json")))
+
     def failures(self) -> tuple[Path, ...]:
         """Exceptions that nobody caught, one a process (records/profile.py)."""
         return tuple(sorted(self.control.glob("failure-*.json")))

@@ -224,6 +224,21 @@ def test_data_that_some_steps_wait_for_are_told_with_their_period_unless_every_s
         assert fed[0].share.value == pytest.approx((300 + 19 * 8) / (300 + 19 * 8 + 20 * 31), rel=0.1)
 
 
+def test_one_step_that_waited_long_is_no_wait_of_every_step(tmp_path: Path) -> None:
+    before = [700.0 if step == 20 else 0.3 for step in range(60)]
+    write_diary(tmp_path, {"before": before, "forward": [16.0] * 60, "cpu": [16.0] * 60}, delay=0.0)
+    assert verdict_of(tmp_path).costs == ()
+
+
+def test_ranks_without_a_step_and_a_diary_that_ended_early_are_noted(tmp_path: Path) -> None:
+    off = [{"kind": "off", "step": 31, "at_ns": 0, "ns": 0, "what": "OSError in write: no space"}]
+    columns = {"forward": [10.0] * 60, "comm": [0.5] * 60}
+    write_diary(tmp_path, columns, rank=0, world_size=3, delay=0.0, events=off)
+    write_diary(tmp_path, columns, rank=2, world_size=3, delay=0.0)
+    notes = verdict_of(tmp_path).notes
+    assert [("rank 1 " in note, "step 31" in note) for note in notes[:2]] == [(True, False), (False, True)]
+
+
 def test_garbage_collected_before_the_forward_pass_is_told_once(tmp_path: Path) -> None:
     found = [
         {"kind": "garbage_collection", "step": n, "at_ns": 0, "ns": 18_000_000, "inside": True} for n in range(1, 61)

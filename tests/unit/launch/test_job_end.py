@@ -219,3 +219,9 @@ def test_a_job_that_nobody_timed_has_no_count_of_steps() -> None:
     untimed = end(processes=processes, timed=False)
     assert untimed.steps_timed is None
     assert "before the first step" not in end_sentence(untimed)
+
+
+def test_why_no_step_is_recorded_is_told_where_the_hook_knows() -> None:
+    found = end(code=0, unrecorded=[left(0, steps=0), left(1, steps=0, message="no step diary: OSError in open: full")])
+    assert (found.kind, found.message) == ("no-steps", "no step diary: OSError in open: full")
+    assert end(code=0).message is None

@@ -53,6 +53,7 @@ class Diary(Outside):
         self.control = control
         self.pages = pages
         self.on = True
+        self.why_off = None
         self.begin_again()
 
     def begin_again(self):
@@ -449,6 +450,7 @@ class Diary(Outside):
         if not self.on:
             return
         self.on = False
+        self.why_off = "no step diary: " + reason[:300]
         if self.pages.name is None:
             say("no step diary: " + reason)
         else:

@@ -34,19 +34,21 @@ def write_end(control, pages, diary):
     """end-RRRRR-A.json, or end-RRRRR-pPID.json of a process that made no step."""
     error = getattr(sys, "last_value", None)
     if pages.name is None:
-        write_early_end(control)
+        write_early_end(control, diary.why_off)
         return
     document = head(control, diary.rank, diary.world)
     document.update(described(error), steps=diary.number, phase=diary.phase_of(error))
     control.write("rank_end/1", "end-" + pages.name + ".json", document)
 
 
-def write_early_end(control):
-    """Of a process that made no step."""
+def write_early_end(control, why=None):
+    """Of a process of which no step is recorded. why: the reason, where it is not the job's."""
     if is_launcher():
         return
     rank, world = identity()
     document = head(control, rank, world)
+    if why is not None:
+        document["message"] = why
     document.update(described(getattr(sys, "last_value", None)))
     control.write("rank_end/1", "end-{:05d}-p{}.json".format(rank, os.getpid()), document)
 
