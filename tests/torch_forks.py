@@ -285,14 +285,19 @@ def _is_ours(args: Any) -> bool:
     return words[1] == "-u" and rest[0].endswith(".py") and "STEPSCOPE_HOOK" in os.environ
 
 
-def _is_a_rank(argv: Sequence[str]) -> bool:
-    """Ranks of ``stepscope`` and of the pools start nothing that forks are for, and need no server of their own."""
-    return "stepscope.rank" in argv[1:4] or argv[1].endswith("dist/_pool.py")
+ALONE = ("diagnose", "hardware", "plan", "predict", "report", "schema", "trace")
+"""Commands that start no ranks."""
+
+
+def _starts_nothing(argv: Sequence[str]) -> bool:
+    """Ranks of ``stepscope`` and of the pools, and commands without any, need no server of their own."""
+    alone = list(argv[1:3]) == ["-m", "stepscope.cli"] and argv[3:4] and argv[3] in ALONE
+    return bool(alone) or "stepscope.rank" in argv[1:4] or argv[1].endswith("dist/_pool.py")
 
 
 def _run(request: _Request, descriptors: Sequence[int]) -> NoReturn:
     """Run the command line of ``request`` as ``python`` does, and end."""
-    if not _is_a_rank(request.argv):
+    if not _starts_nothing(request.argv):
         _serve_own_children(descriptors)
     _become(request, descriptors)
     real = os.execve

@@ -117,6 +117,7 @@ def test_the_package_shows_its_public_names_only() -> None:
 MATRIX = "version: 1\nbase: {workload: mlp, dataset: synthetic, steps: 2, global_batch: 8}\naxes: {world_size: [1]}\n"
 
 
+@pytest.mark.usefixtures("fresh_consoles")
 @pytest.mark.parametrize(
     "words",
     [
@@ -126,20 +127,19 @@ MATRIX = "version: 1\nbase: {workload: mlp, dataset: synthetic, steps: 2, global
     ids=" ".join,
 )  # fmt: skip
 def test_without_torch_a_command_that_needs_it_says_so_once_before_anything_starts(
-    words: tuple[str, ...], tmp_path: Path
+    words: tuple[str, ...], tmp_path: Path, ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text(MATRIX)
     before = set(tmp_path.iterdir())
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.modules['torch'] = None; {SCRIPT}", *words],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.count("torch is not installed") == 1
-    assert "pip install 'stepscope[torch]'" in done.stderr
-    assert len(done.stderr.splitlines()) == 3
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, out, err = ran(*words)
+    assert (code, out) == (3, "")
+    assert err.count("torch is not installed") == 1
+    assert "pip install 'stepscope[torch]'" in err
+    assert len(err.splitlines()) == 3
     assert set(tmp_path.iterdir()) == before
 
 

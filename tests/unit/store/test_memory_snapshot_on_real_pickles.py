@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class NoClasses(pickle.Unpickler):
         raise AssertionError(f"{module}.{name}")
 
 
+@cache
 def both(name: str) -> tuple[MemorySnapshot, dict[str, Any]]:
     (found,) = read_snapshot(DATA / name)
     return found, NoClasses(io.BytesIO((DATA / name).read_bytes())).load()
