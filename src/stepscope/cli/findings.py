@@ -202,10 +202,14 @@ MOST_RANKS = 3
 _GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
 
 
+def style_of(verdict: JobVerdict) -> str:
+    """Of its headline."""
+    return "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
+
+
 def show_verdict(verdict: JobVerdict, *, running: bool = False) -> None:
     """Three lines, the tree, the other costs, what the figures rest on. running: the job goes on, and says so."""
-    style = "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
-    _wrapped(f"{verdict.headline}.", style)
+    _wrapped(f"{verdict.headline}.", style_of(verdict))
     rests_on = narrator.coverage_line(verdict)
     if said := "; ".join(filter(None, ("so far: the job still runs" if running else "", rests_on))):
         say(f"  {said}")

@@ -12,7 +12,7 @@ from stepscope.diagnose.engine import diagnose, trace_rules
 from stepscope.diagnose.verdict import Judged, judge
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, Source, TraceEvidence
-from stepscope.results.profiled_job import read_profiled_job
+from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import rank_of, steps_in
 
@@ -38,12 +38,17 @@ def judge_job(folder: Path, captures: Sequence[TraceSummary] = (), *, last: int 
     job = read_profiled_job(folder, last=last)
     if job is None:
         return None
-    evidence = Evidence(
-        sources=(Source(path=folder, kind="profile"),),
-        traces=tuple(TraceEvidence(name=job.name, summary=each, job=folder) for each in captures),
+    evidence = evidence_of(job, captures)
+    return judge(evidence, diagnose(evidence, rules=trace_rules() if captures else ()))
+
+
+def evidence_of(job: ProfiledJob, captures: Sequence[TraceSummary] = ()) -> Evidence:
+    """The job alone, with what was read of a window's traces."""
+    return Evidence(
+        sources=(Source(path=job.folder, kind="profile"),),
+        traces=tuple(TraceEvidence(name=job.name, summary=each, job=job.folder) for each in captures),
         profiled=(job,),
     )
-    return judge(evidence, diagnose(evidence, rules=trace_rules() if captures else ()))
 
 
 class LiveVerdict:

@@ -24,6 +24,7 @@ from stepscope.report.views import (
     memory,
     nccl_debug,
     pipeline,
+    ranks,
     runs,
     scaling,
     step_budget,
@@ -58,8 +59,8 @@ def run_tables(evidence: Evidence, *, drop_epochs: int = 1) -> tuple[Table, ...]
 
 
 def step_tables(evidence: Evidence) -> tuple[Table, ...]:
-    """Of profiled jobs: the parts of all their steps, and what happened between them."""
-    made = (step_parts.build(evidence.profiled), diary.build(evidence.profiled))
+    """Of profiled jobs: the parts of all their steps, ranks x phases, and what happened between steps."""
+    made = tuple(view.build(evidence.profiled) for view in (step_parts, ranks, diary))
     return tuple(table for table in made if table.rows)
 
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import isfinite
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.diagnose.engine import page_of
 from stepscope.diagnose.rule import Rule
+from stepscope.diagnose.verdict import parts_of
 from stepscope.records.codec import headed, plain
 from stepscope.records.comparison import Comparison
 from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import DiffRow, RankPass, TraceDiff, TraceSummary
 from stepscope.report.conditions import Changed, Condition
+from stepscope.results.diary import late_ranks
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import figures_of
 from stepscope.stats.compare import SIGNIFICANT
 
 if TYPE_CHECKING:
     from stepscope.results.differences import Conditions
+    from stepscope.results.watched import Watched
 
 
 def trace_figures(summary: TraceSummary) -> dict[str, float | None]:
@@ -105,6 +109,49 @@ def diagnose_document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerd
         "quiet": plain(diagnosis.quiet),
         "scaling": plain(evidence.scaling),
         "notes": list(evidence.said),
+    }
+
+
+def watch_document(seen: Watched, verdict: JobVerdict | None) -> dict[str, Any]:
+    """A job at one moment; every rank of it, ms nowhere: times are ns a step, means of the steps looked at."""
+    job, steps = seen.job, seen.job.steps
+    parts = {} if steps is None else {key: values.mean(axis=1) for key, values in parts_of(steps).items()}
+    late = set() if steps is None else {each.rank for each in late_ranks(steps) if each.kind == "chronic"}
+    ranks = [
+        {
+            "rank": diary.rank,
+            "host": diary.header.host,
+            "step": diary.made,
+            "step_ns": float(steps.whole_ns[at].mean()),
+            "own_ns": float(own) if isfinite(own := steps.own_ns[at].mean()) else None,
+            "parts_ns": {key: float(values[at]) for key, values in parts.items()},
+            "late": at in late,
+        }
+        for at, diary in enumerate(steps.diaries if steps is not None else ())
+        if steps is not None
+    ]
+    return {
+        **headed("watch/1"),
+        "run": str(job.folder),
+        "state": seen.state,
+        "said": seen.said,
+        "silent_s": seen.silent_s,
+        "step": seen.step,
+        "steps_looked_at": 0 if steps is None else steps.steps,
+        "ranks_seen": seen.ranks_seen,
+        "world_size": seen.world_size,
+        "hosts": seen.hosts,
+        "verdict": plain(verdict),
+        "throughput": None
+        if job.pace is None
+        else {
+            "begin_unix_ns": int(job.pace.begin_unix_ns),
+            "end_unix_ns": int(job.pace.end_unix_ns),
+            "steps_per_s": job.pace.steps_per_s.tolist(),
+            "now": job.pace.now,
+        },
+        "ranks": ranks,
+        "events": plain(seen.happened),
     }
 
 

@@ -14,7 +14,8 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
 from stepscope.records.profile import HookedRank, JobEnd, ProfileRecord, WindowOfRank
 from stepscope.results.diary import JobSteps, job_steps
-from stepscope.store.diary import RankDiary, read_diaries
+from stepscope.results.pace import StepRate, pace
+from stepscope.store.diary import RankDiary, read_diaries, whole_steps
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_if_there, read_record
 from stepscope.traces.flight_calls import ranks_text
@@ -124,7 +125,7 @@ def _who(end: JobEnd) -> str:
 class ProfiledJob:
     """name: the folder's. steps: None where no rank made a step. facts: of the model and its wrappers, as rank 0's hook
     found them, {} where it did not. profiled_ns: of each rank, the steps of the latest window that left traces.
-    end: None while the job runs.
+    end: None while the job runs. pace: of the lowest rank.
     """
 
     name: str
@@ -135,6 +136,7 @@ class ProfiledJob:
     facts: Mapping[str, Any]
     profiled_ns: tuple[tuple[int, ...], ...] = ()
     end: JobEnd | None = None
+    pace: StepRate | None = None
 
     @property
     def steps_profiled(self) -> int:
@@ -195,5 +197,6 @@ def read_profiled_job(folder: Path, *, last: int | None = None) -> ProfiledJob |
         steps=job_steps(diaries),
         facts=next((facts for rank in ranks if (facts := getattr(rank, "facts", None))), {}),
         end=read_job_end(layout),
+        pace=pace(whole_steps(layout, diaries[0].rank)) if diaries else None,
         profiled_ns=tuple(report.profiled_ns for report in reports if report.status == "written"),
     )

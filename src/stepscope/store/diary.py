@@ -97,12 +97,22 @@ def read_diaries(layout: ProfileLayout, *, last: int | None = None) -> tuple[Ran
         return tuple(each.read(0, each.made) for each in found)
     newest = {each.header.rank: each for each in found if each.made}
     common = min((each.made for each in newest.values()), default=0)
-    here = frozenset(path.name for path in layout.control.iterdir())
+    here = frozenset(path.name for path in layout.control.glob("*"))
     read = []
     for each in found:
         end = min(each.made, common + last) if newest.get(each.header.rank) is each else each.made
         read.append(each.read(max(0, min(end, common) - last), end, here=here))
     return tuple(read)
+
+
+def whole_steps(layout: ProfileLayout, rank: int) -> tuple[tuple[int, Numbers], ...]:
+    """Of each process of a rank, in order of time, the begin of its first step on the wall clock, and ns of all steps."""
+    found = [each for path in layout.diaries(rank) if (each := _Begun.of(path)) is not None and each.made]
+    found.sort(key=lambda each: each.header.start_unix_ns)
+    return tuple(
+        (each.header.start_unix_ns, np.memmap(each.path, DTYPE, "r", each.offset, each.made)["whole_ns"].astype(float))
+        for each in found
+    )
 
 
 def read_diary(path: Path) -> RankDiary | None:

@@ -191,9 +191,9 @@ class ProfileLayout:
     def window_ranks(self, window: int) -> tuple[Path, ...]:
         return tuple(sorted(self.control.glob(f"window-{window}-rank-*.json")))
 
-    def diaries(self) -> tuple[Path, ...]:
-        """Step diaries, one a process that stepped (records/profile.py)."""
-        return tuple(sorted(self.control.glob("diary-*.bin")))
+    def diaries(self, rank: int | None = None) -> tuple[Path, ...]:
+        """Step diaries, one a process that stepped (records/profile.py). rank: those of one; None: all."""
+        return tuple(sorted(self.control.glob(f"diary-{'*' if rank is None else f'{rank:05d}-*'}.bin")))
 
     @staticmethod
     def events_of(diary: Path) -> Path:

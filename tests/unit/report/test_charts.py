@@ -38,7 +38,8 @@ from stepscope.results.history import history
 from stepscope.results.profiled_job import ProfiledJob
 
 UNIT = re.compile(
-    r"\((µs|ms|s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%( of [^)]*)?|(1000 )?samples/s|tokens/s( per GPU)?|epochs/h)\)$"
+    r"\((µs|ms|s|min|h|steps/s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%( of [^)]*)?|(1000 )?samples/s|tokens/s( per GPU)?"
+    r"|epochs/h)\)$"
     r"|^(ranks?|GPUs|micro-batches of a step|run, oldest first|epoch|step|step after warm-up)$"  # pure numbers
     r"|^(efficiency|training loss of a sample)$"
 )

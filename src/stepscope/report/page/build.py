@@ -85,7 +85,7 @@ _PACKAGE = "stepscope.report"
 _FOLDER = "templates"
 _SCALING = ("scaling", "speedup_efficiency")
 """Views whose charts stand beside the table of scaling."""
-_STEPS = ("diary", "step_parts", "overlap_gain")
+_STEPS = ("throughput_over_time", "diary", "step_parts", "overlap_gain")
 """Views whose charts stand above the timeline: all steps, of which it shows a few; the same step made in two ways."""
 _FIRST = (
     "history",
@@ -119,11 +119,13 @@ def page_text(
     drawing: Drawing | None = None,
     merged: Mapping[str, Path] | None = None,
     verdict: JobVerdict | None = None,
+    live: tuple[float, str] | None = None,
 ) -> str:
     """The whole page. Every string from outside is escaped; scripts and style are allowed by their hashes alone.
 
     made_by: the command line. drop_epochs: as in ``evidence.scaling``. drawing: its charts, where they are being drawn
-    already. merged: files beside the page, as of ``merged_files``. verdict: of a profiled job, which leads.
+    already. merged: files beside the page, as of ``merged_files``. verdict: of a profiled job, which leads. live: of a job
+    that runs, every how many seconds a browser reads the page again, and how far the job is.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -147,6 +149,7 @@ def page_text(
         version=__version__,
         made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         made_by=shlex.join(made_by),
+        live=live,
         jobs=data["jobs"],
         timeline_data=embedded(drawn(data)),
         findings=shown_findings(diagnosis, data),

@@ -17,8 +17,8 @@ from stepscope.diagnose.narrator import all_clear, also, by_rank, coverage, part
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped, VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.report.page.timeline import TimelinePlace, place
+from stepscope.report.shared.parts import PARTS
 from stepscope.report.table import rate
-from stepscope.report.views.step_parts import PARTS
 from stepscope.results.comm_facts import best_size
 from stepscope.results.epochs import best_accuracy, exposed_fraction
 from stepscope.results.evidence import NEEDS, Evidence, in_line

@@ -13,14 +13,15 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.narrator import MOST_RANKS, PART_NAMES, tree_rows
-from stepscope.diagnose.verdict import LEAVES, ROUNDING, parts_of, tree_of
+from stepscope.diagnose.narrator import MOST_RANKS, tree_rows
+from stepscope.diagnose.verdict import ROUNDING, parts_of, tree_of
 from stepscope.records.finding import VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_summary import RankPass
 from stepscope.report import vega
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.curves import Numbers, bucketed, drawn_steps
+from stepscope.report.shared.parts import PARTS
 from stepscope.report.shared.runs import exposed_value, measured, time_unit
 from stepscope.report.shared.stacks import AREA, stacked_areas
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole
@@ -41,23 +42,6 @@ MOMENTS = 200
 """Runs of steps whose means are drawn."""
 
 INDENT = "\u00a0\u00a0"
-
-PARTS: dict[str, tuple[str, str]] = {
-    key: (PART_NAMES[key], vega.color(color))
-    for key, color in (
-        ("data", "k-wait"),
-        ("before", "c4"),
-        ("forward", "k-forward"),
-        ("backward", "k-compute"),
-        ("optimizer", "k-copies"),
-        ("transfer", "k-exposed"),
-        ("waiting", "k-late"),
-        ("other", "k-other"),
-    )
-}
-"""Key of a part in the tree: name and colour."""
-
-assert tuple(PARTS) == LEAVES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,268 @@
+"""What ``stepscope watch`` does: look at a job's folder, show it, look again until the job has ended."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from contextlib import nullcontext, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import require_only
+from stepscope.cli.console import log, out, print_document, typed
+from stepscope.core.errors import DataError, UsageError
+from stepscope.core.units import format_decimal, format_duration
+from stepscope.core.words import counted, nearest_path, ranges
+from stepscope.store.layout import ProfileLayout, RunLayout
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.table import Table
+
+    from stepscope.cli.commands.watch import Watch
+    from stepscope.diagnose.rank_rows import RankRow
+    from stepscope.diagnose.verdict import Judged
+    from stepscope.results.pace import StepRate
+    from stepscope.results.watched import Happened, Watched
+
+LAST = 1_000
+"""Steps of each process that a look at a running job takes in: the verdict is that of now. An ended job is read whole."""
+
+COST_SHARE, POLL_S = 5, 0.5
+"""Between looks so many times what one took, at least: it is made beside ranks that are timed. The end is seen sooner."""
+
+SHOWN_EVENTS = 6
+BARS = "▁▂▃▄▅▆▇█"
+WIDEST = 120
+SHORT = {"before": "before", "forward": "forw.", "backward": "backw.", "optimizer": "optim.", "transfer": "transf."}
+
+
+def run(options: Watch) -> int:
+    """Look, and show; 0. Raises StepscopeError."""
+    from stepscope.cli.trace_run import import_numpy_alone
+
+    import_numpy_alone()
+    for mode in ("json", "once"):
+        if getattr(options, mode):
+            require_only(options, f"--{mode}", {"run", "html", mode})
+    layout = ProfileLayout(options.run)
+    _require_job(layout)
+    if options.html is not None and options.html.is_dir():
+        raise UsageError(f"--html {options.html} is a folder", fix="name a file")
+    looks = _Looks(layout, options)
+    if options.json:
+        from stepscope.report.documents import watch_document
+
+        seen, judged = looks.look()
+        print_document(watch_document(seen, None if judged is None else judged.verdict))
+        return 0
+    live = out().is_terminal and not options.once
+    try:
+        return _follow(looks, options, live=live)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _follow(looks: _Looks, options: Watch, *, live: bool) -> int:
+    """Look until the job has ended; once where there is neither a terminal nor a page to renew."""
+    again = not options.once and (live or options.html is not None)
+    if again and not live:
+        log(f"{options.html}: renewed every {options.every:g} s until the job ends")
+    with _live() if live else nullcontext() as shown:
+        while True:
+            began = time.monotonic()
+            try:
+                seen, judged = looks.look()
+            except (OSError, DataError):
+                _require_there(looks.layout)
+                if not again:
+                    raise
+                time.sleep(options.every)  # a file system that is away for a moment, a file that is written just now
+                continue
+            ended = seen.state == "ended"
+            if shown is not None:
+                shown.update(screen(seen, judged, out().width, every=None if ended else options.every), refresh=True)
+            if ended or not again:
+                if shown is None:
+                    out().print(screen(seen, judged, min(out().width, WIDEST)))
+                return 0
+            looks.wait(max(options.every, COST_SHARE * (time.monotonic() - began)))
+
+
+def _live() -> Live:
+    from rich.live import Live
+
+    return Live(console=out(), auto_refresh=False, vertical_overflow="crop")
+
+
+def _require_job(layout: ProfileLayout) -> None:
+    """Raises DataError for what is no folder of `run` or `profile`."""
+    root = layout.root
+    if layout.record.is_file():
+        return
+    if not root.exists():
+        raise DataError(f"{root} does not exist", fix=nearest_path(root))
+    if RunLayout(root).run.is_file():
+        raise DataError(
+            f"{root} is a run folder of `bench` or `comm`",
+            why="watch reads the diary of steps that `run` and `profile` keep; the cells of a matrix keep none",
+            fix=f"the command itself shows how far it is; what is there: stepscope report {shlex.quote(str(root))}",
+        )
+    raise DataError(
+        f"{root} is not a folder of a job of `run` or `profile`",
+        why="it has no profile.json",
+        fix="pass the folder they print",
+    )
+
+
+def _require_there(layout: ProfileLayout) -> None:
+    if not layout.record.is_file():
+        raise DataError(f"{layout.root} has been removed", fix="nothing more can be seen of this job here")
+
+
+class _Looks:
+    """Looks at one job, each written to the page where one is wanted."""
+
+    def __init__(self, layout: ProfileLayout, options: Watch) -> None:
+        self.layout = layout
+        self._options = options
+
+    def look(self) -> tuple[Watched, Judged | None]:
+        """The job as it is now, and the verdict on its last steps. Raises DataError."""
+        from stepscope.diagnose.engine import diagnose
+        from stepscope.diagnose.jobs import evidence_of
+        from stepscope.diagnose.verdict import judge
+        from stepscope.results.profiled_job import read_profiled_job
+        from stepscope.results.watched import watched
+
+        ended = self.layout.end.is_file()
+        job = read_profiled_job(self.layout.root, last=None if ended else LAST)
+        if job is None:
+            _require_there(self.layout)
+            raise DataError(f"{self.layout.record}: not readable")
+        seen = watched(job, written_unix_ns=self._written(), now_unix_ns=time.time_ns())
+        evidence = evidence_of(job)
+        diagnosis = diagnose(evidence, rules=())
+        judged = judge(evidence, diagnosis)
+        if self._options.html is not None:
+            from stepscope.report.page import write_page
+
+            every = self._options.every
+            again = seen.state != "ended" and not self._options.once and not self._options.json
+            write_page(
+                self._options.html,
+                title=job.name,
+                evidence=evidence,
+                diagnosis=diagnosis if judged is None else judged.diagnosis,
+                made_by=typed(),
+                verdict=None if judged is None else judged.verdict,
+                live=(every if again else 0, state_line(seen)),
+            )
+        return seen, judged
+
+    def wait(self, seconds: float) -> None:
+        """Until the next look; the end of the job is one."""
+        until = time.monotonic() + seconds
+        before = self.layout.end.is_file()
+        while (left := until - time.monotonic()) > 0 and self.layout.end.is_file() == before:
+            time.sleep(min(left, POLL_S))
+
+    def _written(self) -> int | None:
+        times = []
+        for path in self.layout.diaries():
+            with suppress(OSError):
+                times.append(path.stat().st_mtime_ns)
+        return max(times, default=None)
+
+
+def state_line(seen: Watched) -> str:
+    """``running; step 1,234; 8 of 8 ranks on 2 hosts; 18.6 steps/s``."""
+    said = [seen.said if seen.state == "ended" and seen.said else seen.state]
+    if seen.state == "waiting":
+        said = ["no rank has made a step yet"]
+    if seen.state == "silent" and seen.said:
+        said = [seen.said]
+    if seen.step:
+        said.append(f"step {seen.step:,}")
+    if seen.ranks_seen:
+        world = f" of {seen.world_size:,}" if seen.world_size else ""
+        hosts = f" on {counted(seen.hosts, 'host')}" if seen.hosts > 1 else ""
+        said.append(f"{seen.ranks_seen:,}{world} ranks{hosts}")
+    if seen.state == "running" and seen.job.pace is not None:
+        said.append(f"{format_decimal(seen.job.pace.now)} steps/s")
+    return "; ".join(said)
+
+
+def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | None = None) -> Group:
+    """The whole picture, ``width`` characters wide. every: seconds to the next look; None: there is none."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from stepscope.cli.findings import style_of
+    from stepscope.diagnose.rank_rows import rank_rows
+
+    steps = seen.job.steps
+    parts: list[Any] = []
+    if judged is not None:
+        parts.append(Text(f"{judged.verdict.headline}.", style_of(judged.verdict)))
+        parts += [Text(f"next   {each.text}") for each in judged.verdict.advice[:1]]
+    style = "yellow" if seen.state == "silent" else "dim"
+    parts.append(Text(f"{seen.job.name}: {state_line(seen)}", style))
+    if steps is not None:
+        parts += [Text(), _table(rank_rows(steps), f"steps {int(steps.numbers[0]):,} to {int(steps.numbers[-1]):,}")]
+    if seen.job.pace is not None:
+        parts += [Text(), _paced(seen.job.pace, width)]
+    if seen.happened:
+        parts.append(Text())
+        parts += [_event(each, seen.ranks_seen) for each in reversed(seen.happened[-SHOWN_EVENTS:])]
+    if every is not None:
+        parts += [Text(), Text(f"every {every:g} s; Ctrl-C leaves, the job continues", "dim")]
+    return Group(*parts)
+
+
+def _table(rows: tuple[RankRow, ...], over: str) -> Table:
+    """Times of one unit, which stands once; parts that no rank has are left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from stepscope.diagnose.verdict import LEAVES
+    from stepscope.report.shared.runs import time_unit
+
+    scale, unit = time_unit(max(row.step_ns for row in rows))
+    keys = [key for key in LEAVES if any(row.parts[key] * scale >= 0.05 for row in rows)]
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=f"{unit} a step, {over}", title_justify="left")
+    table.add_column("", no_wrap=True, overflow="ellipsis")
+    for title in ("step", *(SHORT.get(key, key) for key in keys), "own"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in rows:
+        times = [row.step_ns, *(row.parts[key] for key in keys), row.own_ns]
+        many = f" ({row.ranks:,})" if row.ranks > 1 else ""
+        table.add_row(
+            f"{row.name}{many}",
+            *("-" if ns is None else f"{ns * scale:.1f}" for ns in times),
+            Text("late" if row.late else ""),
+            style="red" if row.late else "",
+        )
+    return table
+
+
+def _paced(pace: StepRate, width: int) -> Any:
+    from rich.text import Text
+
+    highest = float(pace.steps_per_s.max())
+    bars = "".join(BARS[min(7, int(8 * each / highest))] if each else " " for each in pace.steps_per_s)
+    said = f" {format_decimal(pace.now)} steps/s now, {format_decimal(pace.mean)} mean"
+    took = format_duration(pace.end_unix_ns - pace.begin_unix_ns)
+    return Text(f"{bars[-max(10, width - len(said) - len(took) - 9) :]}{said} of {took}")
+
+
+def _event(each: Happened, ranks: int) -> Any:
+    from rich.text import Text
+
+    at = datetime.fromtimestamp(each.at_unix_ns / 1e9).strftime("%H:%M:%S")
+    step = "" if each.step is None else f"  step {each.step:,}:"
+    took = "" if each.ns is None else f", {format_duration(each.ns)}"
+    where = "" if len(each.ranks) == ranks else f" on rank {ranges(each.ranks)}"
+    return Text(f"{at}{step} {each.what}{took}{where}", overflow="ellipsis", no_wrap=True)

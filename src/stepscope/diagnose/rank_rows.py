@@ -1,0 +1,73 @@
+"""Ranks x phases: who takes how long for what, of a few ranks each, of thousands those that matter, by host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.words import grouped
+from stepscope.diagnose.narrator import slow_things
+from stepscope.diagnose.verdict import parts_of
+from stepscope.results.diary import JobSteps, late_ranks
+from stepscope.results.slow_ranks import Slow
+
+EVERY_RANK = 16
+"""Ranks with a row each; of more there are rows of what is late, of some hosts or ranks beside it, and of the median."""
+
+BESIDE = 3
+"""Hosts, or ranks of one host, that come last, beside those that are late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    """Means of the timed steps, ns, of a rank or of several. parts: by key of LEAVES. own_ns: None: not known. late: the
+    others wait for it.
+    """
+
+    name: str
+    ranks: int
+    host: str | None
+    step_ns: float
+    parts: dict[str, float]
+    own_ns: float | None
+    late: bool
+
+
+def rank_rows(steps: JobSteps, late: Sequence[Slow] | None = None) -> tuple[RankRow, ...]:
+    """Each rank; of more than EVERY_RANK what is late first. late: as of ``late_ranks``, where that is known already."""
+    parts = parts_of(steps)
+    chronic = [each for each in (late_ranks(steps) if late is None else late) if each.kind == "chronic"]
+    waited_for = {each.rank for each in chronic}
+    own = steps.own_ns.mean(axis=1)
+
+    def row(name: str, rows: Sequence[int]) -> RankRow:
+        hosts = {steps.hosts[at] for at in rows}
+        return RankRow(
+            name=name,
+            ranks=len(rows),
+            host=hosts.pop() if len(hosts) == 1 else None,
+            step_ns=float(steps.whole_ns[rows].mean()),
+            parts={key: float(values[rows].mean()) for key, values in parts.items()},
+            own_ns=float(own[rows].mean()) if np.isfinite(own[rows]).all() else None,
+            late=waited_for.issuperset(rows),
+        )
+
+    def rank(at: int) -> RankRow:
+        return row(f"rank {steps.diaries[at].rank}", [at])
+
+    if steps.ranks <= EVERY_RANK:
+        return tuple(rank(at) for at in range(steps.ranks))
+    found = []
+    for of, alike in slow_things(steps, chronic):
+        rows = [each.rank for each in alike if each.rank is not None]
+        found += [rank(at) for at in rows[:EVERY_RANK]] if alike[0].of == "rank" else [row(of.partition(" (")[0], rows)]
+    others = [at for at in range(steps.ranks) if at not in waited_for]
+    by_host = list(grouped(others, lambda at: steps.hosts[at]).values())
+    groups = by_host if len(by_host) > 1 else [[at] for at in others]
+    groups.sort(key=lambda rows: -float(np.nan_to_num(own[rows]).mean()))
+    for rows in groups[:BESIDE]:
+        found.append(rank(rows[0]) if len(by_host) < 2 else row(f"host {steps.hosts[rows[0]]}", rows))
+    found.append(row("all the others", others) if chronic else row("all ranks", others))
+    return tuple(found)

@@ -1,0 +1,127 @@
+"""A job at one moment, from its folder alone: whether it runs, how far it is, what has happened lately."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_duration
+from stepscope.core.words import counted, grouped, ranges
+from stepscope.records.profile import EventKind
+from stepscope.results.profiled_job import ProfiledJob, end_sentence
+
+State = Literal["waiting", "running", "silent", "ended"]
+
+SILENT_S, SILENT_STEPS = 10.0, 20
+"""Without a step for this long, and for as many usual steps, a job that runs is called silent."""
+
+LATEST = 50
+"""Events that are kept."""
+
+WORDS: dict[EventKind, str] = {
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoint",
+    "garbage_collection": "garbage collection",
+    "compilation": "compilation",
+    "trace_written": "trace written",
+    "own_profiler": "the job's own profiler",
+    "dropped": "not recorded",
+    "off": "recorder off",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happened:
+    """step: in which, None for what is of no step. ns: of the rank that it cost most; None: it has no length."""
+
+    at_unix_ns: int
+    what: str
+    step: int | None = None
+    ranks: tuple[int, ...] = ()
+    ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """state: waiting for a first step, running, without a step for longer than usual, ended. step: that all ranks ended.
+
+    silent_s: since the last step that any rank wrote down; None: there is none. said: how it ended, or what is known of a
+    silence. happened: the latest last.
+    """
+
+    job: ProfiledJob
+    state: State
+    step: int
+    ranks_seen: int
+    world_size: int | None
+    hosts: int
+    silent_s: float | None
+    said: str | None
+    happened: tuple[Happened, ...]
+
+
+def watched(job: ProfiledJob, *, written_unix_ns: int | None, now_unix_ns: int) -> Watched:
+    """written_unix_ns: when a diary was last written to; None: there is none yet."""
+    newest = tuple({each.rank: each for each in job.diaries}.values())
+    silent_s = None if written_unix_ns is None else max(0.0, (now_unix_ns - written_unix_ns) / 1e9)
+    steps = job.steps
+    state: State = "waiting" if steps is None else "running"
+    said = None
+    if job.end is not None:
+        asked = job.record.first is not None  # for a window, without which it ended well all the same
+        state, said = "ended", "Ended well" if job.end.kind == "short" and not asked else end_sentence(job.end)
+    elif newest and all(each.end is not None for each in newest):
+        state, said = (
+            "ended",
+            f"{counted(len(newest), 'rank')} ended, each by itself; how the command ended is not recorded",
+        )
+    elif steps is not None and silent_s is not None and silent_s > _limit_s(float(np.median(steps.step_ns))):
+        made = {each.rank: each.made for each in newest}
+        behind = [rank for rank, count in made.items() if count < max(made.values())]
+        state, said = "silent", f"no rank has ended a step for {format_duration(silent_s * 1e9)}"
+        if behind and len(behind) < len(made):
+            said += f"; rank {ranges(behind)} is behind: {min(made.values()):,} of {max(made.values()):,} steps"
+    return Watched(
+        job=job,
+        state=state,
+        step=0 if steps is None else steps.all_steps,
+        ranks_seen=len(newest),
+        world_size=max((each.header.world_size for each in newest), default=None),
+        hosts=len({each.header.host for each in newest}),
+        silent_s=silent_s,
+        said=said,
+        happened=tuple(sorted((*_events(job), *_restarts(job)), key=lambda each: each.at_unix_ns))[-LATEST:],
+    )
+
+
+def _limit_s(step_ns: float) -> float:
+    return max(SILENT_S, SILENT_STEPS * step_ns / 1e9)
+
+
+def _events(job: ProfiledJob) -> Iterable[Happened]:
+    """What ranks have noted of the same step is one."""
+    every = ((diary, event) for diary in job.diaries for event in diary.events)
+    for (_, kind, step, what), same in grouped(
+        every, lambda each: (each[0].header.restart, each[1].kind, each[1].step, each[1].what)
+    ).items():
+        yield Happened(
+            at_unix_ns=min(diary.header.start_unix_ns + event.at_ns for diary, event in same),
+            what=WORDS[kind] + (f" ({what})" if what else ""),
+            step=step,
+            ranks=tuple(sorted({diary.rank for diary, _ in same})),
+            ns=max(event.ns for _, event in same) or None,
+        )
+
+
+def _restarts(job: ProfiledJob) -> Iterable[Happened]:
+    """Each time that the launcher started ranks again."""
+    for restart, again in grouped(job.diaries, lambda each: each.header.restart).items():
+        if restart:
+            yield Happened(
+                at_unix_ns=min(each.header.start_unix_ns for each in again),
+                what=f"restart {restart} by the launcher",
+                ranks=tuple(sorted({each.rank for each in again})),
+            )
