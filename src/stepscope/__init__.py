@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "analyse_job": ("stepscope.traces.job", "analyse_job"),
+    "StepMonitor": ("stepscope.monitor", "StepMonitor"),
     "annotate": ("stepscope.rank.annotate", "annotate"),
     "diagnose_traces": ("stepscope.diagnose.engine", "diagnose_traces"),
     "load_traces": ("stepscope.traces.load", "load_traces"),

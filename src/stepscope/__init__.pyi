@@ -1,10 +1,11 @@
 """The public functions, for type checkers: at run time ``__init__.py`` imports each on first use."""
 
 from stepscope.diagnose.engine import diagnose_traces as diagnose_traces
+from stepscope.monitor import StepMonitor as StepMonitor
 from stepscope.rank.annotate import annotate as annotate
 from stepscope.report.trace_sections import table as trace_table
 from stepscope.traces.job import analyse_job as analyse_job
 from stepscope.traces.load import load_traces as load_traces
 
 __version__: str
-__all__ = ["__version__", "analyse_job", "annotate", "diagnose_traces", "load_traces", "trace_table"]
+__all__ = ["StepMonitor", "__version__", "analyse_job", "annotate", "diagnose_traces", "load_traces", "trace_table"]

@@ -15,11 +15,12 @@ from stepscope.datasets import REGISTRY as DATASETS
 from stepscope.rank.collectives import REGISTRY as COLLECTIVE_IMPLEMENTATIONS
 from stepscope.rank.strategies import REGISTRY as STRATEGY_IMPLEMENTATIONS
 from stepscope.rank.workloads import REGISTRY as WORKLOAD_IMPLEMENTATIONS
+from stepscope.report.exports import REGISTRY as EXPORTS
 from stepscope.strategies import REGISTRY as STRATEGIES
 from stepscope.workloads import REGISTRY as WORKLOADS
 
 SPECS = [STRATEGIES, WORKLOADS, DATASETS, COLLECTIVES]
-ALL = [*SPECS, COMMANDS, STRATEGY_IMPLEMENTATIONS, WORKLOAD_IMPLEMENTATIONS, COLLECTIVE_IMPLEMENTATIONS]
+ALL = [*SPECS, COMMANDS, EXPORTS, STRATEGY_IMPLEMENTATIONS, WORKLOAD_IMPLEMENTATIONS, COLLECTIVE_IMPLEMENTATIONS]
 
 
 @pytest.mark.parametrize("registry", ALL, ids=lambda r: r.package)

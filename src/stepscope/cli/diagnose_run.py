@@ -61,7 +61,8 @@ def run(options: Diagnose) -> int:
         )
     chosen = None if options.rules is None else _chosen(options.rules)
     names = sorted(rule_names())
-    conditions = [parse_condition(c, figures=figures_of("diagnosis"), rules=names) for c in options.fail_if]
+    known = figures_of("diagnosis", "steps", "shares")
+    conditions = [parse_condition(c, figures=known, rules=names) for c in options.fail_if]
     if chosen is not None:
         _require_asked(conditions, chosen)
     evidence = read_evidence(options)
@@ -82,7 +83,7 @@ def run(options: Diagnose) -> int:
             show_verdict(judged.verdict)
             say()
         _show(evidence, diagnosis, everything=options.everything or options.rules is not None)
-    values = diagnose_figures(evidence, diagnosis)
+    values: dict[str, float | None] = dict.fromkeys(known) | diagnose_figures(evidence, diagnosis)
     say_unchecked(conditions, values, diagnosis)
     refuse_failed(conditions, values, diagnosis)
     return 0

@@ -21,11 +21,13 @@ from stepscope.diagnose.trace_facts import WORTH, exposed_transfer
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Quiet, TimeCost, VerdictKind, VerdictPart
 from stepscope.records.nouns import Estimate
 from stepscope.results.diary import (
+    LEAVES,
     JobSteps,
     Numbers,
     between_steps,
     crowd,
     late_ranks,
+    parts_of,
     paused_steps,
     pauses,
     saved_share,
@@ -53,25 +55,6 @@ _CAUSES: Mapping[VerdictKind, str] = {
     "host-bound": "computation",
     "memory-bound": "computation",
 }
-
-
-LEAVES = ("data", "before", "forward", "backward", "optimizer", "transfer", "waiting", "other")
-"""Keys of the tree's ends, in the order of a step: before to optimizer are computation, the next two communication."""
-
-
-def parts_of(steps: JobSteps) -> dict[str, Numbers]:
-    """Key of ``LEAVES`` -> [ranks, steps] ns; together they are the step. What was not seen is 0: its time is other's."""
-    whole = steps.whole_ns
-    named = {name: np.nan_to_num(steps.parts_ns[name]) for name in LEAVES[:5]}
-    comm = np.nan_to_num(steps.comm_ns)
-    if steps.own_clock.startswith("CPU"):  # waits that Python did not see lie inside forward and backward
-        seen = np.minimum(comm, named["forward"] + named["backward"])
-        both = np.maximum(named["forward"] + named["backward"], 1.0)
-        for name in ("forward", "backward"):
-            named[name] = named[name] - seen * named[name] / both
-    transfer = np.broadcast_to(np.nan_to_num(steps.transfer_ns), whole.shape)
-    other = np.maximum(whole - sum(named.values(), comm), 0.0)
-    return {**named, "transfer": transfer, "waiting": comm - transfer, "other": other}
 
 
 def tree_of(steps: JobSteps, *, cause: VerdictKind, every_rank: bool = False) -> tuple[VerdictPart, ...]:

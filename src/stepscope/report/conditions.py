@@ -41,12 +41,13 @@ class Condition:
         return value is not None and _OPERATORS[self.op](value, self.number)
 
 
-def refuse_failed(conditions: Iterable[Condition], metrics: Mapping[str, float | None], diagnosis: Diagnosis) -> None:
+def refuse_failed(conditions: Sequence[Condition], metrics: Mapping[str, float | None], diagnosis: Diagnosis) -> None:
     """Raises CheckFailed where a condition holds, with the numbers that it is about."""
     fired = {finding.rule for finding in diagnosis.findings}
     failed = [c.text for c in conditions if c.holds(metrics, fired)]
     if failed:
-        known = [f"{k} = {v:.4g}" for k, v in metrics.items() if v is not None and any(k in t for t in failed)]
+        asked = {c.key for c in conditions if c.text in failed}
+        known = [f"{k} = {v:.4g}" for k, v in metrics.items() if v is not None and k in asked]
         raise CheckFailed(f"failed: {'; '.join(failed)}", why=", ".join(known) or "the rule fires")
 
 
@@ -86,7 +87,7 @@ def parse_condition(
 ) -> Condition:
     """Read one condition. Raises UsageError for what is neither ``KEY OP NUMBER`` nor a rule's name.
 
-    percent: whether ``NUMBER%`` means something here.
+    ``input > 20 %`` is ``input_fraction > 0.2``. percent: ``NUMBER%`` is a change against a first run.
     """
     if text.strip() in rules:
         return Condition(text=text, key=text.strip())
@@ -104,15 +105,18 @@ def parse_condition(
             fix=f"for example --fail-if '{next(iter(figures), 'exposed_comm_fraction')} > 0'",
         )
     key, op, number, sign = found.groups()
+    key = key if key in figures else f"{key}_fraction" if f"{key}_fraction" in figures else key
     if key not in figures:
         raise UsageError(unknown("number", key, sorted(figures)))
-    if sign and not percent:
+    share = bool(sign) and not percent and figures[key].unit == "fraction"
+    if sign and not percent and not share:
         raise UsageError(
             f"--fail-if {text!r}: % is a change against a first run, and there is one run here",
             fix="give the number itself (a fraction for shares: 0.2), or use `stepscope compare`",
         )
     try:
-        condition = Condition(text=text, key=key, op=op, number=float(number), percent=bool(sign))
+        value = float(number) / 100 if share else float(number)
+        condition = Condition(text=text, key=key, op=op, number=value, percent=bool(sign) and percent)
     except ValueError as error:
         raise UsageError(f"--fail-if {text!r}: {number!r} is not a number") from error
     _require_open(condition, figures[key], percent_known=percent)

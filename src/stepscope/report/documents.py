@@ -89,9 +89,15 @@ def _step(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def diagnose_figures(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, float | None]:
-    """Counts of findings, the largest stake, and the worst scaling; None where there is none."""
+    """Counts of findings, the largest stake, the worst scaling, None where there is none; of jobs with a diary its
+    figures too, of several the worst of each."""
     facts = SimpleNamespace(evidence=evidence, diagnosis=diagnosis)
-    return {key: figure.read(facts) for key, figure in figures_of("diagnosis").items()}
+    found = {key: figure.read(facts) for key, figure in figures_of("diagnosis").items()}
+    if not evidence.profiled:
+        return found
+    from stepscope.results.job_figures import job_figures, worst
+
+    return found | worst([job_figures(job.steps) for job in evidence.profiled if job.steps is not None])
 
 
 def diagnose_document(evidence: Evidence, diagnosis: Diagnosis, verdict: JobVerdict | None = None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Comparison, ComparisonVerdict, Replicates, ScalingBudget
 from stepscope.records.nouns import Estimate, Measured, Scaling
 from stepscope.records.training import TrainingRun
-from stepscope.results.diary import job_steps
+from stepscope.results.diary import JobSteps, job_steps
 from stepscope.results.differences import SweepPair, conditions_of, sweep_pairs
 from stepscope.results.epochs import steady_times
 from stepscope.results.evidence import CellEvidence, Evidence, NoScaling, TraceEvidence, in_line
@@ -93,9 +93,12 @@ class TimedSteps:
 def timed_steps(diaries: Sequence[RankDiary]) -> TimedSteps | Unavailable:
     """Those of :func:`stepscope.results.diary.job_steps`."""
     found = job_steps(diaries)
-    if found is None:
-        return Unavailable("no step diary")
-    timed = np.logical_and.reduce([diary.timed[found.numbers - 1] for diary in found.diaries])
+    return Unavailable("no step diary") if found is None else timed_steps_of(found)
+
+
+def timed_steps_of(found: JobSteps) -> TimedSteps | Unavailable:
+    """Those of one job that were not profiled."""
+    timed = np.logical_and.reduce([diary.timed[found.numbers - 1 - found.first] for diary in found.diaries])
     if not timed.all():
         return Unavailable(f"none of {counted(found.all_steps, 'step')} is timed on every rank")
     parts = {

@@ -267,6 +267,25 @@ def _stride(steps: JobSteps, most: int = MOST_RESAMPLED) -> int:
     return max(1, steps.steps // most)
 
 
+LEAVES = ("data", "before", "forward", "backward", "optimizer", "transfer", "waiting", "other")
+"""Keys of the tree's ends, in the order of a step: before to optimizer are computation, the next two communication."""
+
+
+def parts_of(steps: JobSteps) -> dict[str, Numbers]:
+    """Key of ``LEAVES`` -> [ranks, steps] ns; together they are the step. What was not seen is 0: its time is other's."""
+    whole = steps.whole_ns
+    named = {name: np.nan_to_num(steps.parts_ns[name]) for name in LEAVES[:5]}
+    comm = np.nan_to_num(steps.comm_ns)
+    if steps.own_clock.startswith("CPU"):  # waits that Python did not see lie inside forward and backward
+        seen = np.minimum(comm, named["forward"] + named["backward"])
+        both = np.maximum(named["forward"] + named["backward"], 1.0)
+        for name in ("forward", "backward"):
+            named[name] = named[name] - seen * named[name] / both
+    transfer = np.broadcast_to(np.nan_to_num(steps.transfer_ns), whole.shape)
+    other = np.maximum(whole - sum(named.values(), comm), 0.0)
+    return {**named, "transfer": transfer, "waiting": comm - transfer, "other": other}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
     """Ranks of a host with more threads than it has cores."""

@@ -18,10 +18,10 @@ from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.epochs import PER_EPOCH, best_accuracy, dropped_epochs, epoch_time, train_loss
 
 Unit = Literal["ns", "bytes", "per s", "fraction", "ratio", "count", "loss"]
-Of = Literal["run", "epoch", "collective", "step", "steps", "rank", "job", "diagnosis"]
+Of = Literal["run", "epoch", "collective", "step", "steps", "shares", "rank", "job", "diagnosis"]
 """``run``, ``epoch``: :func:`run_facts`; ``collective``: a CommRow; ``step``: the budget of a traced step, of its slowest
-rank; ``steps``: all timed steps of a profiled job; ``rank``: a part of a rank's step; ``job``: a TraceSummary;
-``diagnosis``: evidence and its findings."""
+rank; ``steps``: all timed steps of a profiled job; ``shares``: parts of them (results/job_figures.py); ``rank``: a part of a
+rank's step; ``job``: a TraceSummary; ``diagnosis``: evidence and its findings."""
 
 RANGES: Mapping[Unit, tuple[float, float]] = {"fraction": (0.0, 1.0), "loss": (-math.inf, math.inf)}
 """Lowest and highest value that a figure of the unit can have; of the others 0 and no limit."""
@@ -32,7 +32,8 @@ class Figure:
     """One headline number.
 
     key: in JSON, CSV and conditions, one of ``of``. title: in sentences. short: over a narrow column. better: which way.
-    value: an attribute's path, or a function, of what it is ``of``; of ``steps`` and ``rank`` the name of the part.
+    value: an attribute's path, or a function, of what it is ``of``; of ``steps`` and ``rank`` the name of the part, of
+    ``shares`` the names of parts that lie in it.
     compared: whether ``compare`` shows it; not what follows from other figures. tested: whether repeats of it are tested.
     """
 
@@ -197,6 +198,17 @@ FIGURES: tuple[Figure, ...] = (
     _figure("diary_optimizer_ns", "steps", "ns", "optimizer", "optimizer", "mean over steps and ranks"),
     _figure("diary_comm_ns", "steps", "ns", "communication", "comm", "mean over steps and ranks"),
     _figure("diary_outside_ns", "steps", "ns", "outside the steps", "outside", "mean over all steps after the first"),
+    _figure("input_fraction", "shares", "fraction", "waiting for data", "data",
+            "of all timed steps of a job's diary, all ranks", compared=False),
+    _figure("computation_fraction", "shares", "fraction", "computation", "before forward backward optimizer",
+            "of the same: before the forward pass, forward, backward, optimizer", better="high", compared=False),
+    _figure("optimizer_fraction", "shares", "fraction", "optimizer", "optimizer", "of the same", compared=False),
+    _figure("communication_fraction", "shares", "fraction", "communication", "transfer waiting",
+            "of the same: exposed transfer, and waiting for other ranks", compared=False),
+    _figure("waiting_fraction", "shares", "fraction", "waiting for ranks", "waiting",
+            "of the same: communication beyond that of the last rank", compared=False),
+    _figure("outside_fraction", "shares", "fraction", "outside the steps", "outside",
+            "of the wall time after the first step: evaluation, checkpoints", compared=False),
     _figure("step_ns", "rank", "ns", "step", "window", "median over the traced steps of a rank, as its parts"),
     _figure("compute_ns", "rank", "ns", "compute", "compute", "covered by computation"),
     _figure("exposed_comm_ns", "rank", "ns", EXPOSED_COMM, "exposed_comm",

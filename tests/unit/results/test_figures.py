@@ -48,7 +48,7 @@ def test_no_two_figures_of_a_kind_have_one_name_and_no_table_shows_a_column_twic
 def test_a_figure_is_everywhere_under_its_unit(figure: Figure) -> None:
     assert {unit for ending, unit in UNIT_OF_KEY.items() if figure.key.endswith(ending)} == {figure.unit}
     low, _ = figure.range
-    if figure.of in ("job", "diagnosis", "rank"):
+    if figure.of in ("job", "diagnosis", "rank", "shares"):
         known = figures_of(figure.of)
         assert parse_condition(f"{figure.key} > {max(low, 0.0)}", figures=known, rules=()).key == figure.key
     else:

@@ -22,7 +22,7 @@ class Diagnose(EvidenceOptions):
         "Also list the checks that found nothing, those that were skipped, and what NCCL logged.", "--all"
     )
     fail_if: tuple[str, ...] = option(
-        "Exit 6 when this holds: a rule's name, or 'problem_count > 0'.", "CONDITION", default=()
+        "Exit 6 when this holds: a rule's name, 'problem_count > 0' or 'input > 20 %'.", "CONDITION", default=()
     )
     json: bool = switch("Print one JSON document.")
 

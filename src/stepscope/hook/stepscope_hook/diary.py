@@ -102,6 +102,8 @@ class Diary(Outside):
         """Of the first step, without data."""
         self.profiled = False
         self.held = None
+        self.own_ns = 0
+        """Of finished steps: without waiting for other ranks, as far as the host sees it."""
         self.on_device = False
         """Whether the model is on a GPU, whose waiting the host does not see."""
         self.tail = None
@@ -361,6 +363,10 @@ class Diary(Outside):
         if self.queue.file is not None and start[2] is not None and whole > 0:
             late = (look[2] - start[2] - self.not_ours[1]) / whole
             part = round(min(max(late, 0.0), 1.0) * (NO_DELAY - 1))
+        if self.ever_waited and not self.on_device:
+            self.own_ns += whole - acc[OUTSIDE] - acc[COMM]
+        elif cpu == cpu:
+            self.own_ns += max(cpu, 0) + acc[DATA]
         backward = acc[BACKWARD] if self.ever_backward else NAN
         fields = [
             whole,

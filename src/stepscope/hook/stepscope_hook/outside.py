@@ -3,7 +3,7 @@
 import functools
 from time import perf_counter_ns
 
-from stepscope_hook.record import DATA, OUTSIDE, WINDOW
+from stepscope_hook.record import BACKWARD, BEFORE, COMM, DATA, FORWARD, OTHER, OUTSIDE, WINDOW
 
 
 def guarded(method):
@@ -93,7 +93,7 @@ class Outside:
         return look
 
     @guarded
-    def save_ends(self, look):
+    def save_ends(self, look, kind="checkpoint"):
         if look is None:
             return
         self.saving = 0
@@ -106,7 +106,38 @@ class Outside:
         else:
             now = perf_counter_ns()
             self.evaluation.inner_ns += now - look[0]
-        self.event("checkpoint", look[0], now - look[0], what=self.saved)
+        self.event(kind, look[0], now - look[0], what=self.saved)
+
+    @guarded
+    def part_begins(self, part):
+        """The job's own code says which part of the step begins. (what it was in, the part, a look); None: it is counted
+        already."""
+        if self.phase is None:
+            self.begin()
+        if self.saving or self.backwards or self.phase in (part, DATA, COMM):
+            return None
+        if self.evaluation is not None:
+            self.end_evaluation()
+        token = (self.phase, part, self.look())
+        self.turn(part)
+        self.ever_data = self.ever_data or part == DATA
+        self.ever_waited = self.ever_waited or part == COMM
+        if part in (FORWARD, BACKWARD):
+            self.fetched = None
+            self.seen_forward = part == FORWARD
+            self.passes = self.ever_forward = True
+            self.ever_backward = self.ever_backward or part == BACKWARD
+        return token
+
+    @guarded
+    def part_ends(self, token):
+        """token: of ``part_begins``."""
+        before, part, look = token
+        if self.saving or self.backwards or self.evaluation is not None:
+            return
+        if part == DATA:
+            self.leave(look)
+        self.turn(before if part in (DATA, COMM) else OTHER if self.passes else BEFORE)
 
     @guarded
     def pause(self, began, what):

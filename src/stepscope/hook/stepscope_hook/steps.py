@@ -14,6 +14,7 @@ from stepscope_hook.facts import Objects, model_facts, parameters_of
 from stepscope_hook.gradients import LastGradient, LastGradientOnDevice
 from stepscope_hook.looks import Looks
 from stepscope_hook.modules import Forwards, Roots
+from stepscope_hook.own_loop import Mark
 from stepscope_hook.pages import Pages
 from stepscope_hook.plans import Plans
 from stepscope_hook.record import PROFILED, WINDOW
@@ -22,8 +23,13 @@ PAUSE_NS = 1000000
 """A window's work between two steps from which on it is an event of its own."""
 
 
+current = None
+"""The Steps of this process, once they are watched."""
+
+
 def watch(control):
     """Register with torch. control: files and options of this process."""
+    global current
     rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
     control.write(
         "profile_process/1",
@@ -31,7 +37,7 @@ def watch(control):
         {"pid": control.pid, "host": control.host, "argv": list(getattr(sys, "orig_argv", sys.argv)),
          "rank": rank, "world_size": world, "python": sys.version.split()[0]},
     )  # fmt: skip
-    steps = Steps(control)
+    current = steps = Steps(control)
     if control.options.get("memory"):
         from stepscope_hook.memory import Recording
 
@@ -67,6 +73,8 @@ class Steps:
         self.memory = None
         """The allocator's history, where it was asked for."""
         self.facts = {}
+        self.own = False
+        """Whether steps end where the job's own code says so (stepscope/monitor), not with the optimizer's."""
         self.is_fork = self.ended = False
         self.pages = Pages(control)
         self.diary = Diary(control, self.pages)
@@ -98,10 +106,40 @@ class Steps:
         diary = self.diary
         if diary.mine():
             diary.optimizer_ends(optimizer)
+        if self.own:
+            if not self.seen:
+                self.seen.append(weakref.ref(optimizer))
+            return
         if id(optimizer) != self.optimizer:
             if self.optimizer == 0 or not self.adopt(optimizer):
                 return
         self.boundary(optimizer)
+
+    def own_step(self):
+        """The job's own code says that a step ends; of no meaning where an optimizer's steps are counted."""
+        if self.ended or not (self.own or self.optimizer is None):
+            return
+        if self.optimizer is None:
+            self.own = True
+            optimizer = self.seen[0]() if self.seen else None
+            self.optimizer = id(optimizer) if optimizer is not None else -1
+            try:
+                self.register(optimizer)
+            except Exception as error:  # the job goes on whatever happens here
+                self.optimizer = 0
+                self.diary.off("{}: {}".format(type(error).__name__, error))
+        if self.optimizer != 0:
+            self.boundary(None)
+
+    def mark(self, name):
+        """A part of a step, or an event, to be entered and left."""
+        return Mark(self.diary, name)
+
+    def stop(self):
+        """The job's own code ends the record."""
+        self.at_exit()
+        self.optimizer = 0
+        self.plans.on = self.diary.on = False
 
     def boundary(self, optimizer):
         """The end of a step."""

@@ -27,7 +27,7 @@ from stepscope.report.shared.stacks import AREA, stacked_areas
 from stepscope.report.table import Column, Table, Value, duration, percent, said, tabled, times, whole
 from stepscope.report.vega import Spec
 from stepscope.report.views import distinct, drawn
-from stepscope.results.diary import JobSteps
+from stepscope.results.diary import JobSteps, parts_of
 from stepscope.results.evidence import CellEvidence, TraceEvidence
 from stepscope.results.profiled_job import ProfiledJob
 from stepscope.results.sweeps import Hidden, OverlapGain, gains, hidden_of, overlap_conclusions, step_said, traces_of

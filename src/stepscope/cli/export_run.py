@@ -1,0 +1,23 @@
+"""What ``stepscope export`` does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.cli.console import say
+from stepscope.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.export import Export
+
+
+def run(options: Export) -> int:
+    """Write to every target; the exit code. Raises StepscopeError."""
+    from stepscope.report.export_job import export, parse_target
+
+    if not options.to:
+        raise UsageError("export needs a target", fix="for example --to prometheus:metrics")
+    kinds = [parse_target(each)[0] for each in options.to]
+    for kind, place in zip(dict.fromkeys(kinds), export(options.path, options.to), strict=False):
+        say(f"{kind}: {place}")
+    return 0

@@ -1,0 +1,185 @@
+"""Watch a training loop from inside of it: the step diary of ``stepscope run``, begun by two lines of the job itself.
+
+    with StepMonitor("runs/today") as monitor:
+        for batch in loader:
+            with monitor.phase("forward"):
+                loss = model(batch)
+            ...
+            monitor.step()
+
+The recorder is the hook's (``hook/stepscope_hook``). Nothing here synchronises a device, and nothing that fails here ends
+the job: what is missing is said once on stderr, or in the record.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, get_args
+
+import stepscope
+from stepscope import __version__
+from stepscope.core.errors import StepscopeError
+from stepscope.records.profile import ProfileRecord
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.writer import make_dir, write_record
+
+Phase = Literal["data", "before", "forward", "backward", "optimizer", "comm", "other", "evaluation", "checkpoint"]
+"""Parts of a step; the last two are no part of it. What is marked by none, and not seen by the hook, is other."""
+
+PACKAGE = "stepscope_hook"
+
+
+class StepMonitor(AbstractContextManager["StepMonitor"]):
+    """Times every step of this process into ``folder``, which all ranks name alike and ``diagnose``, ``report``,
+    ``compare`` and ``export`` read.
+
+    by_optimizer: a step ends where the job's first optimizer ends its own, as under ``stepscope run``; else at :meth:`step`.
+    Under ``stepscope run`` and ``profile`` the diary of that command goes on, ``folder`` is not used, and steps are those of
+    the optimizer, of :meth:`step` where there is none.
+    """
+
+    def __init__(self, folder: str | Path, *, by_optimizer: bool = False) -> None:
+        self.folder = Path(folder)
+        self._by_optimizer = by_optimizer
+        self._steps: Any = None
+        self._ours = False
+
+    def start(self) -> StepMonitor:
+        """Begin to record; a second call does nothing."""
+        if self._steps is None:
+            try:
+                self._steps = _running() or self._begin()
+                self.folder = Path(self._steps.control.output)
+            except Exception as error:  # noqa: BLE001 - the job goes on whatever happens here
+                _say(f"no step diary: {type(error).__name__}: {error}")
+        return self
+
+    def stop(self) -> None:
+        """Write what is left; the diary of ``stepscope run`` goes on."""
+        steps, self._steps = self._steps, None
+        if steps is not None and self._ours:
+            steps.stop()
+
+    def __enter__(self) -> StepMonitor:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:  # else the end of the process is told as Python sees it
+            self.stop()
+
+    @property
+    def on(self) -> bool:
+        """Whether steps are recorded."""
+        return self._steps is not None and bool(self._steps.diary.on)
+
+    @property
+    def own_ns(self) -> float:
+        """Of all steps so far: without waiting for other ranks and what lies between steps; where the host does not see its
+        waits, CPU time of the training thread and waiting for data. 0: nothing is recorded."""
+        return 0.0 if self._steps is None else float(self._steps.diary.own_ns)
+
+    def step(self) -> None:
+        """A step has ended."""
+        if self._steps is not None:
+            self._steps.own_step()
+
+    @contextmanager
+    def phase(self, name: Phase) -> Iterator[None]:
+        """The block is this part of the step. A name that is none of them is said once, and counts as other."""
+        if self._steps is None:
+            yield
+            return
+        if name not in get_args(Phase):
+            _say(f"phase {name!r} counts as other: it is none of {', '.join(get_args(Phase))}")
+        mark = self._steps.mark(name)
+        mark.enter()
+        try:
+            yield
+        finally:
+            mark.leave()
+
+    def summary(self, *, last: int | None = None) -> dict[str, float]:
+        """Figures of all ranks whose diaries are in the folder, by the keys of docs/reference/metrics.md, ns and fractions;
+        ``rank_N/KEY`` of each rank; ``steps``. What is not known is left out; nothing is there before the second step.
+
+        last: of so many steps alone. What was recorded in the last second may be missing while the job runs.
+        """
+        from stepscope.results.job_figures import flat_figures, job_figures, rank_figures
+        from stepscope.results.profiled_job import read_profiled_job
+
+        try:
+            job = read_profiled_job(self.folder, last=last)
+        except (OSError, StepscopeError) as error:
+            _say(f"no summary: {error}")
+            return {}
+        if job is None or job.steps is None:
+            return {}
+        found = flat_figures(job_figures(job.steps), rank_figures(job.steps))
+        return {"steps": float(job.steps.all_steps), **found}
+
+    def _begin(self) -> Any:
+        layout = ProfileLayout(self.folder)
+        make_dir(layout.control)
+        if not layout.record.exists():
+            record = ProfileRecord(
+                command=tuple(sys.orig_argv),
+                folder=str(Path.cwd()),
+                host=socket.gethostname(),
+                first=None,
+                argv=tuple(sys.argv),
+            )
+            write_record(layout.record, record)
+        import torch  # noqa: F401 - the hook looks at what is there
+
+        package = sys.modules.get(PACKAGE) or _load()
+        options = {
+            "output": str(self.folder.resolve()), "tool_version": __version__, "step_optimizer": 1, "memory": False,
+            "diary": True, "first": None,
+        }  # fmt: skip
+        package.install(json.dumps(options))
+        steps = _running()
+        if steps is None:
+            raise RuntimeError("the hook did not begin")
+        steps.own = not self._by_optimizer
+        self._ours = True
+        return steps
+
+
+def _load() -> Any:
+    """The hook's package, found by its path as ``hook/sitecustomize.py`` does."""
+    hook = Path(stepscope.__file__).parent / "hook"
+    spec = importlib.machinery.PathFinder.find_spec(PACKAGE, [str(hook)])
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[PACKAGE] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _running() -> Any:
+    """The recorder of this process; None: there is none, or it has ended."""
+    module = sys.modules.get(f"{PACKAGE}.steps")
+    steps = None if module is None else module.current
+    return None if steps is None or steps.ended else steps
+
+
+_said: set[str] = set()
+
+
+def _say(text: str) -> None:
+    """Once a text: a step of every job comes by here."""
+    if text not in _said and len(_said) < 20:
+        _said.add(text)
+        with suppress(OSError, ValueError, AttributeError):  # stderr is closed
+            sys.stderr.write(f"stepscope: {text}\n")

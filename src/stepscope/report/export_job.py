@@ -1,0 +1,137 @@
+"""Figures of a job's diary into other tools: of a finished folder at once, of one that runs every few seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from stepscope.core.errors import DataError, StepscopeError, UsageError
+from stepscope.core.words import unknown
+from stepscope.report.exports import REGISTRY, Sink, Snapshot
+from stepscope.results.diary import JobSteps
+from stepscope.results.job_figures import job_figures, rank_figures
+from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
+
+EVERY_S = 15.0
+"""Between two looks at a job that runs: Prometheus scrapes about as often."""
+
+STRETCHES, LEAST_STEPS = 100, 10
+"""Points of a curve at most in one write; steps of each."""
+
+MOST_RANKS = 64
+"""Of more ranks curves are of the job alone."""
+
+
+def export(folder: Path, targets: Sequence[str]) -> tuple[str, ...]:
+    """Write the job of ``folder`` to each ``KIND:PLACE``; where it lies. Raises StepscopeError."""
+    job = read_profiled_job(folder)
+    if job is None or job.steps is None:
+        raise DataError(
+            f"{folder} holds no step diary",
+            why="it is not a folder of `stepscope run`" if job is None else "no rank has made a step",
+            fix="name the folder that `stepscope run -o RUN` or `stepscope profile -o RUN` wrote",
+        )
+    exports = Exports(folder, targets)
+    exports.write(job)
+    return exports.close()
+
+
+class Exports:
+    """The open targets of one job. clock: seconds that only grow. Raises StepscopeError where one cannot be opened."""
+
+    def __init__(self, folder: Path, targets: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._due = clock()
+        self._written = 0
+        parsed = [parse_target(target) for target in dict.fromkeys(targets)]
+        self._sinks: list[Sink] = [REGISTRY.load(key)(place, folder.resolve().name) for key, place in parsed]
+
+    def look(self, *, last: bool = False) -> None:
+        """Write what the folder holds now, where it is time to; ``last``: in any case. Raises StepscopeError, OSError."""
+        if not last and self._clock() < self._due:
+            return
+        self._due = self._clock() + EVERY_S
+        job = read_profiled_job(self._folder)
+        if job is not None and job.steps is not None:
+            self.write(job)
+
+    def write(self, job: ProfiledJob) -> None:
+        """To every target; the first failure is raised once all were asked."""
+        assert job.steps is not None
+        failed: StepscopeError | OSError | None = None
+        now = _snapshot(job, job.steps, whole=True)
+        stretches = tuple(_stretches(job, job.steps, after=self._written))
+        for sink in self._sinks:
+            try:
+                sink.write(now, stretches)
+            except (StepscopeError, OSError) as error:
+                failed = failed or error
+        if stretches:
+            self._written = stretches[-1].step
+        if failed is not None:
+            raise failed
+
+    def close(self) -> tuple[str, ...]:
+        """Where each lies."""
+        return tuple(sink.close() for sink in self._sinks)
+
+
+def parse_target(text: str) -> tuple[str, str]:
+    """(kind, place) of ``KIND:PLACE``. Raises UsageError."""
+    key, colon, place = text.partition(":")
+    if key not in REGISTRY.names():
+        raise UsageError(unknown("export", key, REGISTRY.names()), fix="KIND:PLACE, for example prometheus:metrics")
+    if not colon or not place:
+        raise UsageError(f"{text!r} names no place", fix=f"for example {key}:{_EXAMPLES.get(key, 'PLACE')}")
+    return key, place
+
+
+_EXAMPLES = {
+    "prometheus": "/var/lib/node_exporter/textfile", "otlp": "http://localhost:4318", "tensorboard": "runs",
+    "wandb": "my-project", "mlflow": "http://localhost:5000",
+}  # fmt: skip
+
+
+def _snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
+    """whole: of all steps; else what lies between steps is left out: it is known of the whole job."""
+    step = steps.all_steps if whole else int(steps.numbers[-1])
+    first = steps.diaries[0]
+    figures, ranks = job_figures(steps), rank_figures(steps) if whole or steps.ranks <= MOST_RANKS else {}
+    if not whole:
+        outside = ("diary_outside_ns", "outside_fraction")
+        for each in (figures, *ranks.values()):
+            for key in outside:
+                each[key] = None
+    return Snapshot(
+        job=job.name,
+        step=step,
+        at_unix_ns=first.header.start_unix_ns + float(np.nansum(first.whole_ns[: step - steps.first])),
+        figures=figures,
+        ranks=ranks,
+        hosts={diary.rank: diary.header.host for diary in steps.diaries},
+        ended=job.end is not None or all(diary.end is not None for diary in steps.diaries),
+    )
+
+
+def _stretches(job: ProfiledJob, steps: JobSteps, *, after: int) -> Iterator[Snapshot]:
+    """Consecutive timed steps beyond the number ``after``, of equal count; of few steps one."""
+    at = np.flatnonzero(steps.numbers > after)
+    count = max(1, min(STRETCHES, at.size // LEAST_STEPS))
+    for kept in np.array_split(at, count):
+        if kept.size:
+            own = slice(int(kept[0]), int(kept[-1]) + 1)
+            part = replace(
+                steps,
+                numbers=steps.numbers[own],
+                whole_ns=steps.whole_ns[:, own],
+                parts_ns={name: values[:, own] for name, values in steps.parts_ns.items()},
+                delay_ns=steps.delay_ns[:, own],
+                comm_ns=steps.comm_ns[:, own],
+                own_ns=steps.own_ns[:, own],
+            )
+            yield _snapshot(job, part, whole=False)

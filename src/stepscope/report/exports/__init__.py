@@ -1,0 +1,65 @@
+"""Where figures of a job's diary can go: one file each, ``KIND:PLACE`` on the command line.
+
+An exporter is a function that opens a place and gives a :class:`Sink`. The package that it needs is an extra, imported
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import MissingError
+from stepscope.core.registry import Registry
+from stepscope.results.job_figures import flat_figures
+
+Figures = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A job up to ``step``, or a stretch of its steps that ends there. figures: of all ranks together, keys and units of
+    results/figures.py; ranks: the same of each; hosts: of each rank. at_unix_ns: end of ``step`` on the clock of rank 0.
+    """
+
+    job: str
+    step: int
+    at_unix_ns: float
+    figures: Figures
+    ranks: Mapping[int, Figures]
+    hosts: Mapping[int, str]
+    ended: bool
+
+    @property
+    def flat(self) -> dict[str, float]:
+        """What is known, by name."""
+        return flat_figures(self.figures, self.ranks)
+
+
+class Sink(Protocol):
+    """An open place."""
+
+    def write(self, now: Snapshot, stretches: Sequence[Snapshot]) -> None:
+        """The job so far, and stretches of steps that were not written yet. Raises StepscopeError, OSError."""
+
+    def close(self) -> str:
+        """Where it lies."""
+
+
+Exporter = Callable[[str, str], Sink]
+"""Of place and name of the job. Raises StepscopeError."""
+
+REGISTRY: Registry[Exporter] = Registry("stepscope.report.exports", "EXPORTER", "export")
+
+
+@contextmanager
+def extra(package: str) -> Iterator[None]:
+    """Raises MissingError where the imports in the block need a package that is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingError(
+            f"this export needs the package {package}", why=str(error), fix=f"pip install {package}"
+        ) from error
