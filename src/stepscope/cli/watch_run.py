@@ -226,8 +226,8 @@ def _table(rows: tuple[RankRow, ...], over: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from stepscope.diagnose.verdict import LEAVES
     from stepscope.report.shared.runs import time_unit
+    from stepscope.results.diary import LEAVES
 
     scale, unit = time_unit(max(row.step_ns for row in rows))
     keys = [key for key in LEAVES if any(row.parts[key] * scale >= 0.05 for row in rows)]

@@ -9,8 +9,7 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.diagnose.narrator import slow_things
-from stepscope.diagnose.verdict import parts_of
-from stepscope.results.diary import JobSteps, late_ranks
+from stepscope.results.diary import JobSteps, late_ranks, parts_of
 from stepscope.results.slow_ranks import Slow
 
 EVERY_RANK = 16

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.diagnose.engine import page_of
 from stepscope.diagnose.rule import Rule
-from stepscope.diagnose.verdict import parts_of
 from stepscope.records.codec import headed, plain
 from stepscope.records.comparison import Comparison
 from stepscope.records.finding import Diagnosis, JobVerdict
 from stepscope.records.trace_collectives import MatchedCollective
 from stepscope.records.trace_summary import DiffRow, RankPass, TraceDiff, TraceSummary
 from stepscope.report.conditions import Changed, Condition
-from stepscope.results.diary import late_ranks
+from stepscope.results.diary import late_ranks, parts_of
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import figures_of
 from stepscope.stats.compare import SIGNIFICANT

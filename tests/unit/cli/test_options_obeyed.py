@@ -125,6 +125,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "memory": ["--memory"], "hang_after": ["--hang-after", "9"],
         "monitor": ["--monitor"], "verdict": ["--verdict", "stderr"],
     },
+    "export": {"to": ["--to", "prometheus:OUT/prom"]},
     "watch": {"every": ["--every", "3"], "once": ["--once"], "html": ["--html", "OUT/live.html"], "json": ["--json"]},
 }  # fmt: skip
 """A value of every option that is not its default."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stepscope.diagnose.narrator import PART_NAMES
-from stepscope.diagnose.verdict import LEAVES
 from stepscope.report import vega
+from stepscope.results.diary import LEAVES
 
 PARTS: dict[str, tuple[str, str]] = {
     key: (PART_NAMES[key], vega.color(color))

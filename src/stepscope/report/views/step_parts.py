@@ -14,7 +14,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, listed
 from stepscope.diagnose.narrator import MOST_RANKS, tree_rows
-from stepscope.diagnose.verdict import ROUNDING, parts_of, tree_of
+from stepscope.diagnose.verdict import ROUNDING, tree_of
 from stepscope.records.finding import VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_summary import RankPass
