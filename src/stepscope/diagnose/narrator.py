@@ -304,7 +304,7 @@ def worded(
             *_interrupted(job.end),
             *_last_alone(steps),
             *_not_recorded(steps),
-            *_restarted(job.end),
+            *_restarted(job),
             *_between(verdict, steps),
             *_drift(steps),
             *_longest(steps),
@@ -507,10 +507,23 @@ def _not_recorded(steps: JobSteps) -> list[str]:
     return said[:3]
 
 
-def _restarted(end: JobEnd | None) -> list[str]:
-    if end is None or not end.restarts:
+def _restarted(job: ProfiledJob) -> list[str]:
+    """Which attempt the steps are of, and what restarts cost."""
+    from stepscope.results.goodput import goodput_of
+
+    found = goodput_of([job])
+    restarts = max(0 if found is None else found.restarts, 0 if job.end is None else job.end.restarts)
+    if not restarts:
         return []
-    return [f"after {counted(end.restarts, 'restart')} by the launcher: steps are those of the last attempt"]
+    said = f"after {counted(restarts, 'restart')} by the launcher: steps are those of the last attempt"
+    if found is None or not found.restarts:
+        return [said]
+    much = {part: format_percent(found.share(part)) for part in ("productive", "restart", "repeated")}
+    lost = f", {counted(found.repeated_steps, 'step')} lost by them {much['repeated']}" if found.repeated_steps else ""
+    return [
+        said,
+        f"goodput {much['productive']} of {format_duration(found.wall_ns)}; restarts take {much['restart']}{lost}",
+    ]
 
 
 def _profiler(verdict: JobVerdict) -> list[str]:

@@ -18,6 +18,7 @@ from stepscope.report.conditions import Changed, Condition
 from stepscope.results.diary import late_ranks, parts_of
 from stepscope.results.evidence import Evidence
 from stepscope.results.figures import figures_of
+from stepscope.results.goodput import goodput_of
 from stepscope.stats.compare import SIGNIFICANT
 
 if TYPE_CHECKING:
@@ -89,13 +90,16 @@ def _step(raw: dict[str, Any]) -> dict[str, Any]:
 
 def diagnose_figures(evidence: Evidence, diagnosis: Diagnosis) -> dict[str, float | None]:
     """Counts of findings, the largest stake, the worst scaling, None where there is none; of jobs with a diary its
-    figures too, of several the worst of each."""
+    figures too, of several the worst of each, of one the parts of its wall time."""
     facts = SimpleNamespace(evidence=evidence, diagnosis=diagnosis)
     found = {key: figure.read(facts) for key, figure in figures_of("diagnosis").items()}
     if not evidence.profiled:
         return found
     from stepscope.results.job_figures import job_figures, worst
 
+    wall = goodput_of(evidence.profiled)
+    if wall is not None:
+        found |= {key: figure.read(wall) for key, figure in figures_of("wall").items()}
     return found | worst([job_figures(job.steps) for job in evidence.profiled if job.steps is not None])
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
-from stepscope.core.units import format_percent, format_size
+from stepscope.core.units import format_duration, format_percent, format_size
 from stepscope.core.words import counted, grouped
 from stepscope.records.comm import CommRow
 from stepscope.records.comparison import ComparedFigure, Comparison, ComparisonVerdict, Replicates, ScalingBudget
@@ -25,6 +25,7 @@ from stepscope.results.differences import SweepPair, conditions_of, sweep_pairs
 from stepscope.results.epochs import steady_times
 from stepscope.results.evidence import CellEvidence, Evidence, NoScaling, TraceEvidence, in_line
 from stepscope.results.figures import COMPARED, Figure, figures_of, run_facts
+from stepscope.results.goodput import goodput_of
 from stepscope.results.joining import as_given, derived
 from stepscope.results.pairs import matched
 from stepscope.stats.compare import (
@@ -326,7 +327,19 @@ def _diary_figures(first: Side, second: Side) -> list[ComparedFigure]:
     before, after = timed_steps(first.diaries), timed_steps(second.diaries)
     if isinstance(before, Unavailable) or isinstance(after, Unavailable):
         return []
-    return list(diary_figures(before, after, side=second.name))
+    return [*diary_figures(before, after, side=second.name), *_goodput_figures(first, second)]
+
+
+def _goodput_figures(first: Side, second: Side) -> Iterable[ComparedFigure]:
+    """Parts of the wall time that are there on both sides: one figure each, of one job each."""
+    before, after = (goodput_of([job for each in side.rounds for job in each.profiled]) for side in (first, second))
+    if before is None or after is None:
+        return
+    what = f"wall time: {format_duration(before.wall_ns)} against {format_duration(after.wall_ns)}"
+    for key, each in figures_of("wall").items():
+        old, new = each.measured(before), each.measured(after)
+        if old is not None and new is not None and old.value > 0 and new.value > 0:
+            yield figure(what=what, metric=key, side=second.name, first=old, second=new, replicates=None)
 
 
 def _contended(first: Side, second: Side) -> list[str]:

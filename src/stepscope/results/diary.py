@@ -139,7 +139,7 @@ def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
     if not stepped:
         return None
     by_rank = grouped(stepped, lambda each: each.rank)
-    independent = any(_overlap(each) for each in by_rank.values())
+    independent = any(overlap(each) for each in by_rank.values())
     chosen = tuple(max(each, key=lambda d: (d.header.restart, d.header.start_unix_ns)) for each in by_rank.values())
     end = min(each.first + each.steps for each in chosen)
     first = max(0, *(each.first for each in chosen))
@@ -153,7 +153,7 @@ def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
     eventful = np.asarray((np.nan_to_num(outside) > 0).any(axis=0)) | _interrupted(chosen, first, net)
     if eventful[kept].mean() < FEW_EVENT_STEPS if kept.any() else False:
         kept &= ~eventful
-    warm_up = 0 if first else _warm_up(net.max(axis=0), kept)
+    warm_up = 0 if first else warm_up_steps(net.max(axis=0), kept)
     kept[:warm_up] = False
     if not kept.any():  # a job of very few steps: the first, or profiled ones, are all there is
         kept = np.ones(count, dtype=bool)
@@ -197,7 +197,7 @@ def _inside_ns(diaries: Sequence[RankDiary], first: int, end: int) -> Numbers:
     return taken
 
 
-def _overlap(same_rank: Sequence[RankDiary]) -> bool:
+def overlap(same_rank: Sequence[RankDiary]) -> bool:
     """Whether two processes of one rank trained at the same time."""
     spans = sorted((d.header.start_unix_ns, d.header.start_unix_ns + _lasted_ns(d)) for d in same_rank)
     return any(later[0] < earlier[1] for earlier, later in pairwise(spans))
@@ -212,7 +212,7 @@ def _column(diary: RankDiary, name: str, count: int) -> Numbers:
     return np.asarray(diary.columns[f"{name}_ns"][:count])
 
 
-def _warm_up(step_ns: Numbers, kept: NDArray[np.bool_]) -> int:
+def warm_up_steps(step_ns: Numbers, kept: NDArray[np.bool_]) -> int:
     """Leading steps to leave out, counted in all steps."""
     places = np.flatnonzero(kept)
     if places.size < SHORT:

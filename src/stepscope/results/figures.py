@@ -18,10 +18,10 @@ from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.epochs import PER_EPOCH, best_accuracy, dropped_epochs, epoch_time, train_loss
 
 Unit = Literal["ns", "bytes", "per s", "fraction", "ratio", "count", "loss"]
-Of = Literal["run", "epoch", "collective", "step", "steps", "shares", "rank", "job", "diagnosis"]
+Of = Literal["run", "epoch", "collective", "step", "steps", "shares", "wall", "rank", "job", "diagnosis"]
 """``run``, ``epoch``: :func:`run_facts`; ``collective``: a CommRow; ``step``: the budget of a traced step, of its slowest
-rank; ``steps``: all timed steps of a profiled job; ``shares``: parts of them (results/job_figures.py); ``rank``: a part of a
-rank's step; ``job``: a TraceSummary; ``diagnosis``: evidence and its findings."""
+rank; ``steps``: all timed steps of a profiled job; ``shares``: parts of them (results/job_figures.py); ``wall``: a
+Goodput; ``rank``: a part of a rank's step; ``job``: a TraceSummary; ``diagnosis``: evidence and its findings."""
 
 RANGES: Mapping[Unit, tuple[float, float]] = {"fraction": (0.0, 1.0), "loss": (-math.inf, math.inf)}
 """Lowest and highest value that a figure of the unit can have; of the others 0 and no limit."""
@@ -153,6 +153,10 @@ def _lowest(name: str) -> Callable[[Any], float | None]:
     return value
 
 
+def _of_wall(part: Any) -> Callable[[Any], float]:
+    return lambda facts: float(facts.share(part))
+
+
 def _figure(key: str, of: Of, unit: Unit, title: str, value: Any, text: str, **more: Any) -> Figure:
     return Figure(key=key, of=of, unit=unit, title=title, value=value, help=text, **more)
 
@@ -209,6 +213,34 @@ FIGURES: tuple[Figure, ...] = (
             "of the same: communication beyond that of the last rank", compared=False),
     _figure("outside_fraction", "shares", "fraction", "outside the steps", "outside",
             "of the wall time after the first step: evaluation, checkpoints", compared=False),
+    _figure("goodput_fraction", "wall", "fraction", "goodput", _of_wall("productive"),
+            "of the wall time: steps that were kept, each up to what is named below", better="high"),
+    _figure("start_up_fraction", "wall", "fraction", "start-up", _of_wall("start_up"),
+            "of the wall time: from the start of the first process to its first step"),
+    _figure("warm_up_fraction", "wall", "fraction", "warm-up", _of_wall("warm_up"),
+            "of the wall time: of the first steps of each attempt, what they take beyond the usual step"),
+    _figure("compilation_fraction", "wall", "fraction", "compilation", _of_wall("compilation"),
+            "of the wall time: torch.compile, beyond the usual step"),
+    _figure("evaluation_fraction", "wall", "fraction", "evaluation", _of_wall("evaluation"),
+            "of the wall time: forward passes between steps, on the rank that does them longest"),
+    _figure("checkpoint_fraction", "wall", "fraction", "checkpoint", _of_wall("checkpoint"),
+            "of the wall time: blocking saves, on the rank that saves longest"),
+    _figure("garbage_collection_fraction", "wall", "fraction", "garbage collection", _of_wall("garbage_collection"),
+            "of the wall time: of Python, beyond the usual step"),
+    _figure("data_stall_fraction", "wall", "fraction", "data stalls", _of_wall("data_stall"),
+            "of the wall time: of steps far longer than usual, waiting for data beyond the usual wait"),
+    _figure("pause_fraction", "wall", "fraction", "other long steps", _of_wall("pause"),
+            "of the wall time: of steps far longer than usual, what nothing else here explains"),
+    _figure("profiler_fraction", "wall", "fraction", "profiler", _of_wall("profiler"),
+            "of the wall time: profiled steps beyond the usual step, and writing their traces"),
+    _figure("restart_fraction", "wall", "fraction", "restarts", _of_wall("restart"),
+            "of the wall time: from the last step of an attempt to the first of the next one"),
+    _figure("repeated_fraction", "wall", "fraction", "steps lost", _of_wall("repeated"),
+            "of the wall time: productive steps after the last checkpoint of an attempt that was restarted"),
+    _figure("hang_fraction", "wall", "fraction", "hang", _of_wall("hang"),
+            "of the wall time: from the last step on, where the job stood still"),
+    _figure("end_fraction", "wall", "fraction", "end", _of_wall("end"),
+            "of the wall time: from the last step to the end of the last process"),
     _figure("step_ns", "rank", "ns", "step", "window", "median over the traced steps of a rank, as its parts"),
     _figure("compute_ns", "rank", "ns", "compute", "compute", "covered by computation"),
     _figure("exposed_comm_ns", "rank", "ns", EXPOSED_COMM, "exposed_comm",
@@ -250,6 +282,8 @@ def figures_of(*of: Of) -> dict[str, Figure]:
 
 
 COMPARED = {
-    key: figure for key, figure in figures_of("run", "epoch", "collective", "step", "steps").items() if figure.compared
+    key: figure
+    for key, figure in figures_of("run", "epoch", "collective", "step", "steps", "wall").items()
+    if figure.compared
 }
 """What ``compare`` and its ``--fail-if`` know, by key."""

@@ -5,6 +5,7 @@ how the job ended.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from statistics import fmean, median
 from textwrap import shorten
@@ -17,7 +18,7 @@ from stepscope.results.diary import JobSteps, job_steps
 from stepscope.results.pace import StepRate, pace
 from stepscope.store.diary import RankDiary, read_diaries, whole_steps
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.reader import read_if_there, read_record
+from stepscope.store.reader import read_created, read_if_there, read_record
 from stepscope.traces.flight_calls import ranks_text
 
 MESSAGE_CHARS = 160
@@ -125,7 +126,7 @@ def _who(end: JobEnd) -> str:
 class ProfiledJob:
     """name: the folder's. steps: None where no rank made a step. facts: of the model and its wrappers, as rank 0's hook
     found them, {} where it did not. profiled_ns: of each rank, the steps of the latest window that left traces.
-    end: None while the job runs. pace: of the lowest rank.
+    end: None while the job runs; ended_unix_ns: when it was written. pace: of the lowest rank.
     """
 
     name: str
@@ -137,6 +138,7 @@ class ProfiledJob:
     profiled_ns: tuple[tuple[int, ...], ...] = ()
     end: JobEnd | None = None
     pace: StepRate | None = None
+    ended_unix_ns: int | None = None
 
     @property
     def steps_profiled(self) -> int:
@@ -198,5 +200,15 @@ def read_profiled_job(folder: Path, *, last: int | None = None) -> ProfiledJob |
         facts=next((facts for rank in ranks if (facts := getattr(rank, "facts", None))), {}),
         end=read_job_end(layout),
         pace=pace(whole_steps(layout, diaries[0].rank)) if diaries else None,
+        ended_unix_ns=_written_unix_ns(layout.end),
         profiled_ns=tuple(report.profiled_ns for report in reports if report.status == "written"),
     )
+
+
+def _written_unix_ns(path: Path) -> int | None:
+    """When a record was written; None where there is none, or it does not say."""
+    created = read_created(path) if path.exists() else None
+    try:
+        return None if created is None else int(datetime.fromisoformat(created).timestamp() * 1e9)
+    except ValueError:
+        return None

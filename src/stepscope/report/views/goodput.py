@@ -1,0 +1,56 @@
+"""Where the wall time of a profiled job went, from its first process to its end, across restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.core.errors import Unavailable
+from stepscope.core.units import format_duration, format_percent
+from stepscope.core.words import counted
+from stepscope.report.table import Column, Table, duration, percent, tabled
+from stepscope.report.views import View
+from stepscope.results.figures import Figure, figures_of
+from stepscope.results.goodput import PARTS, Goodput, goodput
+from stepscope.results.profiled_job import ProfiledJob
+
+
+def build(profiled: Sequence[ProfiledJob]) -> Table:
+    """One row a part of the wall time that is there."""
+    known = [(job, found) for job in profiled if not isinstance(found := goodput(job), Unavailable)]
+    rows = [
+        (job, found, figure, found.parts_ns[part])
+        for job, found in known
+        for part, figure in zip(PARTS, figures_of("wall").values(), strict=True)
+        if part == "productive" or found.parts_ns[part] > 0
+    ]
+    return tabled(
+        "goodput",
+        "Goodput: where the wall time went",
+        rows,
+        Column("job", "job", lambda row: row[0].name, role="group"),
+        Column("part", "part", lambda row: _title(row[2]), role="lead"),
+        Column("time", "time", lambda row: row[3], duration),
+        Column("wall_share", "of wall time", lambda row: row[2].read(row[1]), percent),
+        Column("meaning", "what it is", lambda row: row[2].help.removeprefix("of the wall time: ")),
+        footnotes=tuple(_footnote(found) for _, found in known),
+    )
+
+
+def _title(figure: Figure) -> str:
+    return "productive steps" if figure.key == "goodput_fraction" else figure.title
+
+
+def _footnote(found: Goodput) -> str:
+    """Wall time, attempts, ranks, and what a restart lost."""
+    said = f"{format_duration(found.wall_ns)} of wall time, {counted(found.steps, 'step')}"
+    if found.restarts:
+        lost = format_percent(found.share("repeated"))
+        said += f", {counted(found.restarts, 'restart')}: {counted(found.repeated_steps, 'step')} lost ({lost})"
+        if not found.saved:
+            said += "; no checkpoint was seen, so a restart loses all steps before it"
+    if len(set(found.worlds)) > 1:
+        said += f"; ranks: {', then '.join(map(str, found.worlds))}"
+    return said
+
+
+VIEWS = (View("goodput", "Goodput", needs=("profiled",), table=build),)

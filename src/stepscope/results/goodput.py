@@ -1,0 +1,224 @@
+"""Goodput: the share of a job's wall time that went into steps which it kept, and where the rest went, across restarts.
+
+The wall time runs from the start of the first rank's process to the end of the last one; of a running job to its last step.
+It is told along one rank of each attempt, the one with most steps: ranks train in lock step, so what holds up one of them
+holds up all. Every nanosecond is in exactly one part. docs/explain/goodput.md: what each part is, and what it cannot see.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import Unavailable
+from stepscope.core.words import counted, grouped
+from stepscope.records.profile import NO_TIMED_STEP, PROFILED, WINDOW, EventKind
+from stepscope.results.diary import PAUSE_FACTOR, PAUSE_MADS, overlap, warm_up_steps
+from stepscope.results.profiled_job import ProfiledJob
+from stepscope.stats.order import mad
+from stepscope.store.diary import RankDiary
+
+Numbers = NDArray[np.float64]
+
+Part = Literal[
+    "productive", "start_up", "warm_up", "compilation", "evaluation", "checkpoint", "garbage_collection", "data_stall",
+    "pause", "profiler", "restart", "repeated", "hang", "end",
+]  # fmt: skip
+
+PARTS: tuple[Part, ...] = get_args(Part)
+"""What each of them is: its figure of ``results/figures.py``."""
+
+_OUTSIDE: Mapping[EventKind, Part] = {
+    "trace_written": "profiler", "checkpoint": "checkpoint", "evaluation": "evaluation",
+}  # fmt: skip
+_INSIDE: Mapping[EventKind, Part] = {"compilation": "compilation", "garbage_collection": "garbage_collection"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """parts_ns: of ``PARTS``, with sum ``wall_ns``. begin_unix_ns: of the first process. worlds: ranks of each attempt.
+
+    steps: of all attempts; repeated_steps: of those, lost. saved: whether any checkpoint was seen: without one, a restart
+    loses all the steps before it, unless the job saves with calls that the hook does not know.
+    """
+
+    begin_unix_ns: int
+    parts_ns: Mapping[Part, float]
+    worlds: tuple[int, ...]
+    steps: int
+    repeated_steps: int
+    saved: bool
+
+    @property
+    def wall_ns(self) -> float:
+        return sum(self.parts_ns.values())
+
+    @property
+    def restarts(self) -> int:
+        return len(self.worlds) - 1
+
+    def share(self, part: Part) -> float:
+        """Of the wall time."""
+        return self.parts_ns[part] / self.wall_ns
+
+
+def goodput_of(jobs: Sequence[ProfiledJob]) -> Goodput | None:
+    """That of the only job of them; None where there are several, or it is not known."""
+    found = goodput(jobs[0]) if len(jobs) == 1 else None
+    return None if isinstance(found, Unavailable) else found
+
+
+def goodput(job: ProfiledJob) -> Goodput | Unavailable:
+    """Of one job, from all of its diaries. Unavailable: no steps, the first ones not read, or processes side by side."""
+    diaries = [each for each in job.diaries if each.steps]
+    if not diaries:
+        return Unavailable("no step was recorded")
+    if any(each.first for each in diaries):
+        return Unavailable(f"of {counted(len(diaries), 'process')} the last steps alone are read")
+    if any(overlap(same) for same in grouped(diaries, lambda each: each.rank).values()):
+        return Unavailable("several processes train side by side as the same rank")
+    attempts = _attempts(diaries)
+    begin = min(each.header.start_unix_ns - (each.header.set_up_ns or 0) for each in attempts[0])
+    parts: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
+    now, repeated = float(begin), 0
+    before: Part = "start_up"
+    typical = [_usual(_longest(attempt)) for attempt in attempts]
+    known = [each for each in typical if each is not None]
+    for at, attempt in enumerate(attempts):
+        told = _longest(attempt)
+        parts[before] += max(told.header.start_unix_ns - now, 0.0)
+        now = max(now, float(told.header.start_unix_ns))
+        usual = typical[at] or (float(np.median(known)) if known else float(np.median(told.net_ns)))
+        steps = _of_steps(attempt, told, usual)
+        for part, each in steps.items():
+            parts[part] += float(each.sum())
+        now += float(np.nansum(told.whole_ns))
+        last = at == len(attempts) - 1
+        until = _ended(job, attempt, now) if last else float(_longest(attempts[at + 1]).header.start_unix_ns)
+        for part, ns in _after(attempt, told.steps).items():
+            taken = min(ns, max(until - now, 0.0))
+            parts[part] += taken
+            now += taken
+        before = "restart"
+        if last:
+            parts["hang" if job.end is not None and job.end.kind == "hang" else "end"] += max(until - now, 0.0)
+        else:
+            kept = _saved(attempt)
+            lost = float(steps["productive"][kept:].sum())
+            parts["productive"] -= lost
+            parts["repeated"] += lost
+            repeated += max(told.steps - kept, 0)
+    return Goodput(
+        begin_unix_ns=begin,
+        parts_ns=parts,
+        worlds=tuple(max(each.header.world_size for each in attempt) for attempt in attempts),
+        steps=sum(_longest(attempt).steps for attempt in attempts),
+        repeated_steps=repeated,
+        saved=any(_saved(attempt) for attempt in attempts),
+    )
+
+
+def _attempts(diaries: Iterable[RankDiary]) -> list[list[RankDiary]]:
+    """Processes that trained together, in order of time: of one restart of the launcher, the n-th of each rank."""
+    seen: Counter[tuple[int, int]] = Counter()
+    found: dict[tuple[int, int], list[RankDiary]] = {}
+    for each in sorted(diaries, key=lambda d: d.header.start_unix_ns):
+        seen[each.header.restart, each.rank] += 1
+        found.setdefault((each.header.restart, seen[each.header.restart, each.rank]), []).append(each)
+    return sorted(found.values(), key=lambda attempt: attempt[0].header.start_unix_ns)
+
+
+def _longest(attempt: Sequence[RankDiary]) -> RankDiary:
+    return max(attempt, key=lambda each: (each.steps, -each.rank))
+
+
+def _warm_up(diary: RankDiary) -> int:
+    return max(1, warm_up_steps(diary.net_ns, diary.timed))
+
+
+def _usual(diary: RankDiary) -> float | None:
+    """Median ns of its timed steps after the warm-up; None where there are none."""
+    kept = diary.timed.copy()
+    kept[: _warm_up(diary)] = False
+    return float(np.median(diary.net_ns[kept])) if kept.any() else None
+
+
+def _of_steps(attempt: Sequence[RankDiary], told: RankDiary, usual: float) -> dict[Part, Numbers]:
+    """Part -> [steps] ns; together they are the steps of ``told``."""
+    left = np.nan_to_num(told.whole_ns).copy()
+    parts: dict[Part, Numbers] = {part: np.zeros_like(left) for part in PARTS}
+
+    def take(part: Part, most: Numbers) -> None:
+        taken = np.clip(most, 0.0, left)
+        parts[part] += taken
+        np.subtract(left, taken, out=left)
+
+    own_outside = np.nan_to_num(told.columns["outside_ns"]).copy()
+    for kind, part in _OUTSIDE.items():  # a rank that waits for another's evaluation waits in communication
+        before = left.copy()
+        take(part, np.minimum(_events_ns(attempt, kind, left.size), np.maximum(left - usual, own_outside)))
+        own_outside -= np.minimum(own_outside, before - left)
+    for kind, part in _INSIDE.items():
+        take(part, np.minimum(_events_ns(attempt, kind, left.size), left - usual))
+    number = np.arange(left.size)
+    flags = _flags(attempt, left.size)
+    take("profiler", np.where(flags & (PROFILED | WINDOW), left - usual, 0.0))
+    take("warm_up", np.where(number < _warm_up(told), left - usual, 0.0))
+    usual_spread = mad(left[(flags & NO_TIMED_STEP) == 0]) if ((flags & NO_TIMED_STEP) == 0).any() else 0.0
+    long = (left > PAUSE_FACTOR * usual) & (left > usual + PAUSE_MADS * usual_spread)
+    take("data_stall", np.where(long, np.minimum(_data_beyond(attempt, left.size), left - usual), 0.0))
+    take("pause", np.where(long, left - usual, 0.0))
+    parts["productive"] = left
+    return parts
+
+
+def _events_ns(attempt: Sequence[RankDiary], kind: EventKind, steps: int) -> Numbers:
+    """[steps]: what events of the kind took on the rank where they took longest."""
+    found = np.zeros((len(attempt), steps))
+    for mine, diary in zip(found, attempt, strict=True):
+        for event in diary.events:
+            if event.kind == kind and event.step <= steps:
+                mine[event.step - 1] += event.ns
+    return np.asarray(found.max(axis=0))
+
+
+def _flags(attempt: Sequence[RankDiary], steps: int) -> NDArray[np.uint8]:
+    found = np.zeros(steps, dtype=np.uint8)
+    for diary in attempt:
+        found[: diary.steps] |= diary.flags
+    return found
+
+
+def _data_beyond(attempt: Sequence[RankDiary], steps: int) -> Numbers:
+    """[steps]: waiting for data beyond the median wait, of the rank that waits longest."""
+    found = np.zeros(steps)
+    for diary in attempt:
+        waits = np.nan_to_num(diary.columns["data_ns"])
+        found[: diary.steps] = np.maximum(found[: diary.steps], waits - np.median(waits))
+    return found
+
+
+def _after(attempt: Sequence[RankDiary], steps: int) -> dict[Part, float]:
+    """What events after the last step took, on the rank where they took longest."""
+    return {
+        part: max(float(sum(e.ns for e in diary.events if e.kind == kind and e.step > steps)) for diary in attempt)
+        for kind, part in _OUTSIDE.items()
+    }
+
+
+def _saved(attempt: Sequence[RankDiary]) -> int:
+    """Steps that the last checkpoint of the attempt holds; 0 without one."""
+    return max((e.step - 1 for diary in attempt for e in diary.events if e.kind == "checkpoint"), default=0)
+
+
+def _ended(job: ProfiledJob, attempt: Sequence[RankDiary], now: float) -> float:
+    """When the last process of the job ended, as far as is known."""
+    ends = [float(each.end.at_unix_ns) for each in attempt if each.end is not None]
+    if job.end is not None and job.end.kind == "hang" and job.ended_unix_ns is not None:
+        ends.append(float(job.ended_unix_ns))
+    return max([now, *ends])
