@@ -238,7 +238,7 @@ FIGURES: tuple[Figure, ...] = (
     _figure("repeated_fraction", "wall", "fraction", "steps lost", _of_wall("repeated"),
             "of the wall time: productive steps after the last checkpoint of an attempt that was restarted"),
     _figure("hang_fraction", "wall", "fraction", "hang", _of_wall("hang"),
-            "of the wall time: from the last step on, where the job stood still"),
+            "of the wall time: from the last step on, in a job that makes no progress"),
     _figure("end_fraction", "wall", "fraction", "end", _of_wall("end"),
             "of the wall time: from the last step to the end of the last process"),
     _figure("step_ns", "rank", "ns", "step", "window", "median over the traced steps of a rank, as its parts"),
