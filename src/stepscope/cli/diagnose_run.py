@@ -61,7 +61,7 @@ def run(options: Diagnose) -> int:
         )
     chosen = None if options.rules is None else _chosen(options.rules)
     names = sorted(rule_names())
-    known = figures_of("diagnosis", "steps", "shares", "wall")
+    known = figures_of("diagnosis") | figures_of("steps", "shares", "wall")
     conditions = [parse_condition(c, figures=known, rules=names) for c in options.fail_if]
     if chosen is not None:
         _require_asked(conditions, chosen)
