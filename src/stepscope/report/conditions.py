@@ -41,6 +41,16 @@ class Condition:
         return value is not None and _OPERATORS[self.op](value, self.number)
 
 
+MOST_NAMED = 8
+
+
+def _some(figures: Iterable[str]) -> str:
+    """The first ones, and where the others are."""
+    named = list(figures)
+    more = ", ... (docs/reference/metrics.md)" if len(named) > MOST_NAMED else ""
+    return ", ".join(named[:MOST_NAMED]) + more
+
+
 def refuse_failed(conditions: Sequence[Condition], metrics: Mapping[str, float | None], diagnosis: Diagnosis) -> None:
     """Raises CheckFailed where a condition holds, with the numbers that it is about."""
     fired = {finding.rule for finding in diagnosis.findings}
@@ -96,7 +106,7 @@ def parse_condition(
         if rules and re.fullmatch(r"[\w-]+", text.strip()):
             raise UsageError(
                 unknown("rule", text.strip(), sorted(rules)),
-                fix=f"a rule (`stepscope diagnose --rules list`), or a condition on {', '.join(figures)}",
+                fix=f"a rule (`stepscope diagnose --rules list`), or a condition on {_some(figures)}",
             )
         raise UsageError(
             f"--fail-if {text!r}: not a condition",
