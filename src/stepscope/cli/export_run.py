@@ -17,7 +17,8 @@ def run(options: Export) -> int:
 
     if not options.to:
         raise UsageError("export needs a target", fix="for example --to prometheus:metrics")
-    kinds = [parse_target(each)[0] for each in options.to]
-    for kind, place in zip(dict.fromkeys(kinds), export(options.path, options.to), strict=False):
+    targets = tuple(dict.fromkeys(options.to))
+    kinds = [parse_target(each)[0] for each in targets]
+    for kind, place in zip(kinds, export(options.path, targets), strict=True):
         say(f"{kind}: {place}")
     return 0

@@ -468,12 +468,12 @@ def _drift(steps: JobSteps) -> list[str]:
 
 
 def _longest(steps: JobSteps) -> list[str]:
-    from stepscope.results.diary import longest_step
+    from stepscope.results.diary import EVENT_WORDS, longest_step
 
     found = longest_step(steps)
     if found is None:
         return []
-    what = "" if found.event is None else f" ({found.event.replace('_', ' ')})"
+    what = "" if found.event is None else f" ({EVENT_WORDS[found.event]})"
     rank = f" on rank {found.rank}" if steps.ranks > 1 else ""
     return [f"longest step: {found.number:,}, {format_duration(found.ns)}{rank}{what}"]
 

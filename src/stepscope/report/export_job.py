@@ -48,7 +48,7 @@ class Exports:
         self._clock = clock
         self._due = clock()
         self._written = 0
-        parsed = [parse_target(target) for target in dict.fromkeys(targets)]
+        parsed = [parse_target(target) for target in targets]
         self._sinks: list[Sink] = [REGISTRY.load(key)(place, folder.resolve().name) for key, place in parsed]
 
     def look(self, *, last: bool = False) -> None:

@@ -31,6 +31,18 @@ Numbers = NDArray[np.float64]
 PARTS = ("data", "before", "forward", "backward", "optimizer", "comm")
 """Columns that, with what is left ("other"), make up a step without its outside events."""
 
+EVENT_WORDS: dict[EventKind, str] = {
+    "evaluation": "evaluation",
+    "checkpoint": "checkpoint",
+    "garbage_collection": "garbage collection",
+    "compilation": "compilation",
+    "trace_written": "trace written",
+    "own_profiler": "the job's own profiler",
+    "dropped": "not recorded",
+    "off": "recorder off",
+}
+"""What each event of a diary is called, on terminal and page."""
+
 FEW_EVENT_STEPS = 0.5
 """Steps with an outside event are left out where they are fewer than this share of all."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, grouped, ranges
-from stepscope.records.profile import EventKind
+from stepscope.results.diary import EVENT_WORDS
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
 
 State = Literal["waiting", "running", "silent", "ended"]
@@ -20,17 +20,6 @@ SILENT_S, SILENT_STEPS = 10.0, 20
 
 LATEST = 50
 """Events that are kept."""
-
-WORDS: dict[EventKind, str] = {
-    "evaluation": "evaluation",
-    "checkpoint": "checkpoint",
-    "garbage_collection": "garbage collection",
-    "compilation": "compilation",
-    "trace_written": "trace written",
-    "own_profiler": "the job's own profiler",
-    "dropped": "not recorded",
-    "off": "recorder off",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +98,7 @@ def _events(job: ProfiledJob) -> Iterable[Happened]:
     ).items():
         yield Happened(
             at_unix_ns=min(diary.header.start_unix_ns + event.at_ns for diary, event in same),
-            what=WORDS[kind] + (f" ({what})" if what else ""),
+            what=EVENT_WORDS[kind] + (f" ({what})" if what else ""),
             step=step,
             ranks=tuple(sorted({diary.rank for diary, _ in same})),
             ns=max(event.ns for _, event in same) or None,

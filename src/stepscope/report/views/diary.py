@@ -19,7 +19,7 @@ from stepscope.report.shared.runs import time_unit
 from stepscope.report.table import Column, Table, Value, duration, number, percent, said, tabled
 from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, log_axis, number_axis, sig, whole_axis
 from stepscope.report.views import distinct, drawn
-from stepscope.results.diary import Between, JobSteps, between_steps
+from stepscope.results.diary import EVENT_WORDS, Between, JobSteps, between_steps
 from stepscope.results.profiled_job import ProfiledJob
 
 POINTS = 2_000
@@ -37,12 +37,13 @@ HIGH, LANE = 130, 9
 FAR = 5.0
 """Highest / median step from which on times are drawn on a logarithmic axis."""
 
-EVENTS: dict[EventKind, tuple[str, str]] = {
-    "evaluation": ("evaluation", color("k-late")),
-    "checkpoint": ("checkpoint", color("c4")),
-    "garbage_collection": ("garbage collection", color("k-wait")),
-    "compilation": ("compilation", color("c6")),
+_COLORS: dict[EventKind, str] = {
+    "evaluation": "k-late",
+    "checkpoint": "c4",
+    "garbage_collection": "k-wait",
+    "compilation": "c6",
 }
+EVENTS = {kind: (EVENT_WORDS[kind], color(name)) for kind, name in _COLORS.items()}
 """Kinds that take time of their own: name and colour, from the lowest row up."""
 
 _LINES = tuple(color(name) for name in ("c0", "c1", "c2", "c5"))
