@@ -255,7 +255,7 @@ def test_a_job_out_of_memory_leaves_snapshots_and_their_verdict(profile: Profile
     options = ("--memory", "--steps", "3", "--wait", "5")
     done = profile("launch", "2", "out of memory", options=options, code=1, FAKE_GPU="1")
     assert "stepscope_hook" not in done.err
-    assert "OutOfMemoryError: tried to allocate 50000 bytes" in done.err
+    assert "ranks 0, 1 raised torch.cuda.OutOfMemoryError: tried to allocate 50000 bytes" in done.out
     assert "1 request failed: 48.8 KiB wanted with 47.4 KiB left in the driver" in done.out
     for rank in (0, 1):
         files = [profile.out / "memory" / f"{name}-rank-{rank:05d}.pickle" for name in ("window-1", "oom")]
