@@ -19,7 +19,7 @@ from stepscope.records.imported import Imported
 from stepscope.records.training import TrainingRun
 from stepscope.store.importer import Candidate, Importer, read_each
 from stepscope.store.log_lines import SUFFIXES, Ending, LogLines, finite, without_prefix
-from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, label, run_of
+from stepscope.store.training_runs import LoggedStep, ReadRun, Scalars, imported_runs, label, meaning_of, run_of
 
 COUNTS = ("world_size", "global_batch", "micro_batch", "accumulation", "num_parameters", "total_steps")
 """Facts that are whole numbers. ``total_steps``: at which the job is complete."""
@@ -29,6 +29,9 @@ WORDS = ("model", "strategy", "precision", "hardware", "dataset", "device", "bac
 _NUMBER_GOES_ON = re.compile(rb"[\d.,]*[\d.]|[eE][-+\d]")
 _LATELY = 4
 """Steps that ranks without a prefix may be apart in one log."""
+_NUMBERS = re.compile(rb"\d[\d.,]*")
+_USUAL = 0.2
+"""How far from the steps before a rate may lie and be called usual, relative."""
 
 
 @dataclass(kw_only=True)
@@ -111,6 +114,25 @@ class Job:
         return int(text) if text.isdecimal() and len(text) < 16 and int(text) > 0 else None
 
 
+def _form(line: bytes) -> bytes:
+    """The line with ``#`` for each number."""
+    return _NUMBERS.sub(b"#", line)
+
+
+def _is_cut(text: bytes, before: Sequence[bytes]) -> bool:
+    """Whether the number that ends a line has fewer decimals than all ``before``, or would be one of them with more digits."""
+    whole, _, decimals = text.replace(b",", b"").partition(b".")
+    others = [each.replace(b",", b"").partition(b".") for each in before]
+    if not others or not whole.isdigit() or not all(each.isdigit() for each, _, _ in others):
+        return False
+    if len(decimals) < min(len(each) for _, _, each in others):
+        return True
+    usual = sorted(int(each) for each, _, _ in others)[len(others) // 2]
+    missing = len(str(usual)) - len(whole)
+    least, most = int(whole) * 10**missing, (int(whole) + 1) * 10**missing
+    return missing > 0 and not decimals and least < (1 + _USUAL) * usual and most > (1 - _USUAL) * usual
+
+
 def number_of(text: bytes) -> float:
     """NaN for what is no finite number."""
     return math.nan if (value := finite(text)) is None else value
@@ -169,9 +191,13 @@ def step_log(
     """An importer of a log with one line a step.
 
     step: pattern of that line, with a group ``step`` and one for each figure, named as a table's column would be
-    (``loss``, ``step_time_ms``, ``tokens_per_s``, ``peak_memory_gib``). facts: patterns of other lines; groups:
-    ``COUNTS``, ``WORDS``, or settings. begins: printed once at a job's start; done: at its end.
+    (``loss``, ``step_time_ms``, ``tokens_per_s``, ``peak_memory_gib``), or of ``COUNTS`` and ``WORDS``. facts: patterns of
+    these and other lines; groups: ``COUNTS``, ``WORDS``, or settings. begins: printed once at a job's start; done: at its
+    end. Raises ValueError for a group of ``step`` that nothing reads.
     """
+    for name in re.compile(step).groupindex:
+        if name not in ("step", *COUNTS, *WORDS) and meaning_of(name) is None:
+            raise ValueError(f"{key}: nothing reads the group {name!r} of a step's line")
     patterns = _Patterns(
         step=re.compile(step.encode()),
         facts=tuple(re.compile(each.encode()) for each in facts),
@@ -198,10 +224,12 @@ class _Patterns:
 
 @dataclass(kw_only=True)
 class _DeclaredJob(Job):
-    """goes_on: lines of steps have more behind their figures."""
+    """ends: of each group that ended a line of a step, what stood there. form: of the last one, see :func:`_form`."""
 
     patterns: _Patterns
+    ends: dict[str, list[bytes]] = field(default_factory=dict)
     goes_on: bool = False
+    form: bytes = b""
 
     def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
         rank, line = without_prefix(raw)
@@ -210,22 +238,32 @@ class _DeclaredJob(Job):
             if self._is_torn(line, found):
                 lines.leave_out(number)
                 return None
-            return self._step(number, rank, found)
+            self.form = _form(line)
+            job = self._step(number, rank, found)
+            (job or self).take_facts(found, *(pattern.search(line) for pattern in self.patterns.facts))
+            return job
+        if self.form and line and len(line) < 2 * len(self.form) and self._begins_like_a_step(line):
+            lines.leave_out(number)
+            return None
         begins, job = self.patterns.begins, self
         if begins is not None and begins.search(line) and self.points and rank == self.rank:
             job = type(self)(line=number, patterns=self.patterns)
         job.done = job.done or self._says_done(line)
-        for pattern in self.patterns.facts:
-            if fact := pattern.search(line):
-                for name, text in fact.groupdict().items():
-                    if text is not None:
-                        job.facts.setdefault(name, text.decode(errors="replace"))
-        job.total = job.count("total_steps")
+        job.take_facts(*(pattern.search(line) for pattern in self.patterns.facts))
         return None if job is self else job
 
     def finish(self, rest: bytes) -> None:
         self.ending.read(rest)
         self.done = self.done or self._says_done(rest)
+
+    def take_facts(self, *matches: re.Match[bytes] | None) -> None:
+        """Of each fact the first that is printed. Groups that are figures of a step are no facts."""
+        for found in matches:
+            own = found is not None and found.re is self.patterns.step
+            for name, text in found.groupdict().items() if found is not None else ():
+                if text is not None and (not own or name in COUNTS or name in WORDS):
+                    self.facts.setdefault(name, text.decode(errors="replace"))
+        self.total = self.count("total_steps")
 
     def _says_done(self, line: bytes) -> bool:
         return self.patterns.done is not None and self.patterns.done.search(line) is not None
@@ -237,11 +275,23 @@ class _DeclaredJob(Job):
         for group in found.re.groupindex:
             if found[group] is not None and _NUMBER_GOES_ON.match(line, found.end(group)):
                 return True
-        goes_on = max(found.end(group) for group in found.re.groupindex) < len(line.rstrip())
+        last = max(found.re.groupindex, key=found.end)
+        goes_on = found.end(last) < len(line.rstrip())
         if self.goes_on and not goes_on:  # other lines of steps have more behind it
             return True
         self.goes_on = self.goes_on or goes_on
+        if goes_on:
+            return False
+        before = self.ends.setdefault(last, [])
+        if _is_cut(found[last], before[-_LATELY:]):
+            return True
+        before.append(found[last])
         return False
+
+    def _begins_like_a_step(self, line: bytes) -> bool:
+        """Whether it is the beginning of such a line, the first number in it: torn before the next one."""
+        form = _form(line.rstrip())
+        return b"#" in form and self.form.startswith(form)
 
     def _step(self, number: int, rank: int | None, found: re.Match[bytes]) -> Self | None:
         """Put one logged step into its job: this one, or a new one where steps begin again."""
@@ -251,11 +301,11 @@ class _DeclaredJob(Job):
         if rank is None and step in [point.step for point in self.points[-_LATELY:]]:
             return None  # printed by another rank
         if step < self.last:
-            job = type(self)(line=number, patterns=self.patterns, facts=dict(self.facts), goes_on=self.goes_on)
-            job.total = self.total
+            same = {name: getattr(self, name) for name in ("patterns", "ends", "goes_on", "form", "total")}
+            job = type(self)(line=number, facts=dict(self.facts), **same)
         job.rank = rank
-        values = {n: number_of(text) for n, text in found.groupdict().items() if n != "step" and text is not None}
-        job.points.append(LoggedStep(step, values=values))
+        groups = {n: text for n, text in found.groupdict().items() if n not in ("step", *COUNTS, *WORDS)}
+        job.points.append(LoggedStep(step, values={n: number_of(t) for n, t in groups.items() if t is not None}))
         return None if job is self else job
 
     def known(self) -> dict[str, Any]:

@@ -107,3 +107,41 @@ def test_how_it_ended(tmp_path: Path, line: str, status: str, says: str, cut: in
 def test_a_log_without_a_whole_step_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no step was logged"):
         read(tmp_path, [*HEAD, "it 3 | loss 2.97 | 56 it 4 | loss 2.97 | 57"])
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+@pytest.mark.parametrize("rate", ["48,122", "48122", "48122.5"])
+def test_a_line_that_ends_in_its_number_torn_before_its_end_gives_no_false_rate(
+    tmp_path: Path, rate: str, cut: int
+) -> None:
+    whole = [f"it {n} | loss {3 - n / 100:.2f} | {rate}" for n in (1, 2, 3)]
+    torn = f"it 4 | loss 2.96 | {rate}"[:-cut]
+    imported = read(tmp_path, [*HEAD, *whole, torn, f"it 5 | loss 2.95 | {rate}"])
+    assert imported.runs[0].samples_per_s.value == float(rate.replace(",", ""))
+    assert imported.runs[0].samples_per_s.n == 3
+    assert any("line 6" in note for note in imported.notes)
+
+
+def test_a_step_that_is_slow_is_kept(tmp_path: Path) -> None:
+    rates = [48_122, 48_200, 6_300, 48_150, 48_100]
+    imported = read(tmp_path, [*HEAD, *(f"it {n} | loss 2.5 | {rate}" for n, rate in enumerate(rates))])
+    assert imported.runs[0].samples_per_s.n == 4
+    assert imported.notes == ()
+
+
+def test_a_steps_line_states_facts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stated = step_log(
+        "widget_log",
+        title="log of Widget",
+        step=r"\bit (?P<step>\d+)/(?P<total_steps>\d+) \| (?P<tokens_per_s>\d+)",
+        facts=(r"on (?P<world_size>\d+) workers",),
+        rank=20,
+    )
+    monkeypatch.setattr(f"{__name__}.WIDGET", stated)
+    (run,) = read(tmp_path, ["it 1/3 | 500 on 4 workers", "it 2/3 | 510 on 4 workers"]).runs
+    assert (run.world_size, run.status, run.samples_per_s.value) == (4, "ok", 510)
+    assert any("step 2" in note for note in run.notes)
+    (whole,) = read(tmp_path, [f"it {n}/3 | 500 on 4 workers" for n in (1, 2, 3)]).runs
+    assert whole.notes == ()
+    with pytest.raises(ValueError, match="glow"):
+        step_log("widget_log", title="", step=r"(?P<step>\d+) (?P<glow>\d+)")
