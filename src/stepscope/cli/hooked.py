@@ -71,8 +71,9 @@ def ended(
     hang: Hang | None,
     *,
     timed: bool = True,
+    asked: bool = True,
 ) -> JobEnd:
-    """The judgement of the end, which is also written into the folder. timed: whether diaries were kept."""
+    """The judgement of the end, which is also written into the folder. timed, asked: as ``EndFacts``."""
     end = judge_end(
         EndFacts(
             code=code,
@@ -91,6 +92,7 @@ def ended(
             memory_low=watch.memory_low,
             hang=hang,
             timed=timed,
+            asked=asked,
         )
     )
     if layout.control.is_dir():  # the job may have removed its folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from stepscope.cli.command import require_only
 from stepscope.cli.console import log, say
 from stepscope.cli.hooked import ended, hang_seconds, job_outlasts, show_out_of_memory, start_job, tell_hang
 from stepscope.cli.profile_words import checked_place, results_at, show_profiled
+from stepscope.core.errors import StepscopeError
 from stepscope.core.words import counted
 from stepscope.launch import hooked_job
 from stepscope.launch.hang_watch import HangWatch
@@ -24,22 +26,24 @@ if TYPE_CHECKING:
     from stepscope.cli.commands.run import Run
     from stepscope.diagnose.jobs import LiveVerdict
     from stepscope.records.finding import JobVerdict
+    from stepscope.report.export_job import Exports
 
 POLL_S = 0.5
 """Between looks at a job; its end is seen at once."""
 NICE = 10
 """Of this process while the job runs: its ranks are timed."""
-SILENT = ("ok", "short", "no-steps")
+SILENT = ("ok", "no-steps")
 """Ends of which nothing is said where no step was timed."""
 
 
 def run(options: Run) -> int:
     """Run the command and watch it; the job's own exit code."""
     if not options.monitor:
-        require_only(options, "--no-monitor", vars(options).keys() - {"hang_after", "verdict"})
+        require_only(options, "--no-monitor", vars(options).keys() - {"hang_after", "verdict", "export"})
     after_s = hang_seconds(options.hang_after)
     place = checked_place(options.verdict)
     layout = ProfileLayout(options.output or default_run_dir(f"run-{name_of_command(options.command)}"))
+    exports = _opened(layout, options.export) if options.export else None
     child = start_job(layout, options.command, None, options)
     with suppress(OSError):
         os.nice(NICE)
@@ -52,17 +56,55 @@ def run(options: Run) -> int:
             watch.wait(POLL_S)
             if live is None:
                 continue
+            if exports is not None:
+                exports.look()
             with job_outlasts():
                 tell_hang(hang.look())
                 if hang.hang is None and (judged := live.look()) is not None:
                     log(_so_far(judged.verdict))
         code = hooked_job.exit_code(child.wait())
-        end = ended(layout, code, child, watch, signals, hang.hang, timed=options.monitor)
+        end = ended(layout, code, child, watch, signals, hang.hang, timed=options.monitor, asked=False)
     with job_outlasts(), results_at(place):
         _show(layout, end, monitored=options.monitor)
     with job_outlasts():
         show_out_of_memory(layout, options)
+    if exports is not None:
+        exports.end()
     return code
+
+
+class _Kept:
+    """Exports of a job that runs: why one fails is said once, and again only when it has worked in between."""
+
+    def __init__(self, exports: Exports) -> None:
+        self._exports = exports
+        self._failed = self._wrote = False
+
+    def look(self, *, last: bool = False) -> None:
+        try:
+            if self._exports.look(last=last):
+                self._failed, self._wrote = False, True
+        except (StepscopeError, OSError) as error:
+            if not self._failed:
+                with job_outlasts():
+                    log(f"! --export: {error}", "yellow")
+            self._failed = True
+
+    def end(self) -> None:
+        self.look(last=True)
+        with job_outlasts():
+            places = self._exports.close()
+            log(f"exported: {', '.join(places)}" if self._wrote else "nothing exported: no step was recorded")
+
+
+def _opened(layout: ProfileLayout, targets: Sequence[str]) -> _Kept:
+    """Before the job starts: a target that cannot be opened is known at once. Raises StepscopeError."""
+    from stepscope.cli.trace_run import import_numpy_alone
+
+    import_numpy_alone()
+    from stepscope.report.export_job import Exports
+
+    return _Kept(Exports(layout.root, tuple(dict.fromkeys(targets))))
 
 
 def _live(layout: ProfileLayout) -> LiveVerdict:

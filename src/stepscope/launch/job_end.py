@@ -72,7 +72,7 @@ class EndFacts:
     signals: that were sent to stepscope: number, and when. gone_ns: when each process of this host was seen to be gone, on
     the wall clock. oom_kills: processes that the kernel killed for memory on this host while the job ran. memory_low: this
     host had next to no memory left. hang: what was seen of a job that stood still to its end.
-    timed: whether diaries were kept.
+    timed: whether diaries were kept. asked: whether a window was asked for at the start.
     unrecorded: ends of processes of which no step is recorded.
     """
 
@@ -92,6 +92,7 @@ class EndFacts:
     memory_low: bool = False
     hang: Hang | None = None
     timed: bool = True
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +235,7 @@ def _kind_of_success(facts: EndFacts) -> EndKind:
     timed, profiled = _steps(facts)
     if not timed and not profiled and not facts.windows:
         return "no-steps"
-    return "ok" if facts.windows else "short"
+    return "ok" if facts.windows or not facts.asked else "short"
 
 
 def _unrecorded(facts: EndFacts) -> str | None:

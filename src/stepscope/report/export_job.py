@@ -51,14 +51,19 @@ class Exports:
         parsed = [parse_target(target) for target in targets]
         self._sinks: list[Sink] = [REGISTRY.load(key)(place, folder.resolve().name) for key, place in parsed]
 
-    def look(self, *, last: bool = False) -> None:
-        """Write what the folder holds now, where it is time to; ``last``: in any case. Raises StepscopeError, OSError."""
+    def look(self, *, last: bool = False) -> bool:
+        """Write what the folder holds now, where it is time to; ``last``: in any case. Whether it was written.
+
+        Raises StepscopeError, OSError.
+        """
         if not last and self._clock() < self._due:
-            return
+            return False
         self._due = self._clock() + EVERY_S
         job = read_profiled_job(self._folder)
-        if job is not None and job.steps is not None:
-            self.write(job)
+        if job is None or job.steps is None:
+            return False
+        self.write(job)
+        return True
 
     def write(self, job: ProfiledJob) -> None:
         """To every target; the first failure is raised once all were asked."""

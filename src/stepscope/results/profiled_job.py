@@ -53,8 +53,10 @@ def end_sentence(end: JobEnd) -> str:
     text = "; ".join(parts)
     if end.steps_timed is None and not end.steps_profiled:
         return text
-    recorded = "" if end.steps_timed is None else f"{counted(end.steps_timed + end.steps_profiled, 'step')} recorded, "
-    return f"{text}. {recorded}{end.steps_profiled} profiled"
+    counts = [] if end.steps_timed is None else [f"{counted(end.steps_timed + end.steps_profiled, 'step')} recorded"]
+    if end.steps_profiled or end.kind != "ok":  # else nobody asked for a window
+        counts.append(f"{end.steps_profiled} profiled")
+    return f"{text}. {', '.join(counts)}"
 
 
 def _what(end: JobEnd) -> str:

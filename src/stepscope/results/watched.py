@@ -60,8 +60,7 @@ def watched(job: ProfiledJob, *, written_unix_ns: int | None, now_unix_ns: int) 
     state: State = "waiting" if steps is None else "running"
     said = None
     if job.end is not None:
-        asked = job.record.first is not None  # for a window, without which it ended well all the same
-        state, said = "ended", "Ended well" if job.end.kind == "short" and not asked else end_sentence(job.end)
+        state, said = "ended", end_sentence(job.end)
     elif newest and all(each.end is not None for each in newest):
         state, said = (
             "ended",

@@ -120,7 +120,7 @@ def _form(line: bytes) -> bytes:
 
 
 def _is_cut(text: bytes, before: Sequence[bytes]) -> bool:
-    """Whether the number that ends a line has fewer decimals than all ``before``, or would be one of them with more digits."""
+    """Whether the number that ends a line has fewer decimals than all ``before``, or with more digits be one of them."""
     whole, _, decimals = text.replace(b",", b"").partition(b".")
     others = [each.replace(b",", b"").partition(b".") for each in before]
     if not others or not whole.isdigit() or not all(each.isdigit() for each, _, _ in others):
@@ -242,7 +242,8 @@ class _DeclaredJob(Job):
             job = self._step(number, rank, found)
             (job or self).take_facts(found, *(pattern.search(line) for pattern in self.patterns.facts))
             return job
-        if self.form and line and len(line) < 2 * len(self.form) and self._begins_like_a_step(line):
+        begun = _form(line.rstrip()) if len(line) < 2 * len(self.form) else b""
+        if b"#" in begun and self.form.startswith(begun):  # torn before its next number
             lines.leave_out(number)
             return None
         begins, job = self.patterns.begins, self
@@ -287,11 +288,6 @@ class _DeclaredJob(Job):
             return True
         before.append(found[last])
         return False
-
-    def _begins_like_a_step(self, line: bytes) -> bool:
-        """Whether it is the beginning of such a line, the first number in it: torn before the next one."""
-        form = _form(line.rstrip())
-        return b"#" in form and self.form.startswith(form)
 
     def _step(self, number: int, rank: int | None, found: re.Match[bytes]) -> Self | None:
         """Put one logged step into its job: this one, or a new one where steps begin again."""

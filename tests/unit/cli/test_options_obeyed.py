@@ -123,7 +123,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
     "run": {
         "output": ["--output", "OUT/r"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
         "memory": ["--memory"], "hang_after": ["--hang-after", "9"],
-        "monitor": ["--monitor"], "verdict": ["--verdict", "stderr"],
+        "monitor": ["--monitor"], "verdict": ["--verdict", "stderr"], "export": ["--export", "prometheus:OUT/prom"],
     },
     "export": {"to": ["--to", "prometheus:OUT/prom"]},
     "watch": {"every": ["--every", "3"], "once": ["--once"], "html": ["--html", "OUT/live.html"], "json": ["--json"]},
@@ -339,6 +339,7 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
     for name in ("results_at", "_show"):
         monkeypatch.setattr(monitor_run, name, lambda *given, **how: seen.append((given, how)) or nullcontext())
     monkeypatch.setattr("os.nice", lambda _: None)
+    monkeypatch.setattr(monitor_run, "_opened", lambda _, targets: seen.append(targets))
     with pytest.raises(SystemExit) as ended:
         main(words)
     return ("refused",) if ended.value.code == 2 else tuple(seen)
@@ -358,7 +359,7 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
             {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration", "attach"},
         ),
         (["run"], set()),
-        (["run", "--no-monitor"], {"hang_after", "verdict"}),
+        (["run", "--no-monitor"], {"hang_after", "verdict", "export"}),
     ],
     ids=["profile", "profile --duration", "profile --attach", "profile --nsys", "run", "run --no-monitor"],
 )

@@ -119,6 +119,7 @@ CLOSED = "[pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
         (end(diary(0), diary(1), code=0, windows=[window("stepped_back", "its own")]), "ok", (), ()),
         (end(raised(0), diary(1), code=0), "crash", (0,), ()),
         (end(diary(0), code=0, failures=[failed(exception="OSError", pid=7)]), "short", (), ()),
+        (end(diary(0), code=0, asked=False), "ok", (), ()),
         # Ctrl-C
         (end(diary(0), code=130, signals=[(signal.SIGINT, T0 + 2 * S)]), "interrupted", (), ()),
         (end(raised(0, "KeyboardInterrupt", ""), code=1, signals=[(signal.SIGINT, T0 + 2 * S)]), "interrupted", (), ()),

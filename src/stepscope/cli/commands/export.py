@@ -6,6 +6,8 @@ from pathlib import Path
 
 from stepscope.cli.command import Command, Options, argument, option
 
+TO = "Where to: prometheus:DIR, otlp:URL, tensorboard:DIR, wandb:PROJECT, mlflow:URI; may be repeated."
+
 
 class Export(Options):
     """Write the figures of a job's step diary into another tool.
@@ -14,11 +16,7 @@ class Export(Options):
     """
 
     path: Path = argument("Folder of `stepscope run`, `stepscope profile` or StepMonitor.", "RUN")
-    to: tuple[str, ...] = option(
-        "Where to: prometheus:DIR, otlp:URL, tensorboard:DIR, wandb:PROJECT, mlflow:URI; may be repeated.",
-        "KIND:PLACE",
-        default=(),
-    )
+    to: tuple[str, ...] = option(TO, "KIND:PLACE", default=())
 
 
 COMMAND = Command(options=Export, where="stepscope.cli.export_run", panel="Look at a job")

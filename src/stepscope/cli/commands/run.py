@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.cli.command import Command, Options, argument, option, switch
+from stepscope.cli.commands.export import TO
 from stepscope.cli.commands.profile import HANG_AFTER, NCCL_DEBUG, STEP_OPTIMIZER, VERDICT
 
 
@@ -26,6 +27,7 @@ class Run(Options):
     memory: bool = switch("Keep the GPU allocator's history, and a snapshot at an out-of-memory error.")
     nccl_debug: bool = NCCL_DEBUG
     verdict: str | None = VERDICT
+    export: tuple[str, ...] = option(TO, "KIND:PLACE", default=())
 
 
 COMMAND = Command(options=Run, where="stepscope.cli.monitor_run", panel="Start here", runs_a_command=True)
