@@ -412,7 +412,7 @@ def a_thread_in_the_background_may_wait(_: Path) -> Case:
         right=_waits("cudaStreamSynchronize"),
         wrong=_waits("cudaStreamSynchronize", thread="writer"),
         advice=".item()",
-        instead="the device idles 0% after the host waited for it",
+        instead="the device idles 0% of the window after the host waited for it",
     )
 
 
@@ -478,7 +478,7 @@ def a_host_that_waits_for_the_device_is_not_in_python(_: Path) -> Case:
         right=_waits("cudaStreamSynchronize", python_ns=2_000_000),
         wrong=_waits("cudaStreamSynchronize"),
         advice="py-spy",
-        instead="of the time, limit",
+        instead="of the window, limit",
     )
 
 
@@ -512,7 +512,7 @@ def a_host_inside_operators_is_not_in_python(_: Path) -> Case:
             launch(at, at + 5_000, i + 1), kernel("relu_kernel", at + 6_000, at + 26_000, i + 1),
             op("aten::relu", at - 1_000 if i else 0, at + 5_500),
         ]  # fmt: skip
-    return Case(right=by_hand(*rows), wrong=_late("cudaLaunchKernel"), advice="py-spy", instead="of the time, limit")
+    return Case(right=by_hand(*rows), wrong=_late("cudaLaunchKernel"), advice="py-spy", instead="of the window, limit")
 
 
 @case("long_gap")

@@ -199,13 +199,17 @@ class Limit:
         """``10% of the step``, ``256 MiB inactive split``, ``20 us``, ``4 units``."""
         unit = self.unit.removeprefix("share ")
         if unit.startswith("of ") and self.value <= 1:
-            return f"{format_percent(self.value)} {unit}"
+            return self.of(self.value)
         words = unit.split()
         if "bytes" in words and self.value >= 1024:
             return " ".join([format_bytes_binary(int(self.value)), *(word for word in words if word != "bytes")])
         if words[0] == "ns" and len(words) == 1:
             return format_duration(self.value)
         return f"{unit} = {self.value:g}" if "/" in unit else f"{self.value:g} {unit}"
+
+    def of(self, share: float) -> str:
+        """A share of the same whole: ``52% of the step``."""
+        return f"{format_percent(share)} {self.unit.removeprefix('share ')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

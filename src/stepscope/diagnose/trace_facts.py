@@ -30,8 +30,9 @@ WORTH_SOURCE = (
 )
 GRAVE_SOURCE = "stepscope's choice, 2026-11: a gain of up to 1.25; a scaling efficiency above 0.8 is called good"
 
+OF_WINDOW = Limit(value=WORTH, unit="share of the window", source=WORTH_SOURCE)
 SHARES = {
-    "warning": Limit(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
+    "warning": OF_WINDOW,
     "problem": Limit(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE),
 }
 """From which share of the window on a part of the time is worth a finding, and a grave one."""
@@ -175,21 +176,30 @@ def severity_of(share: float) -> Severity:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the window, as its share on each rank; the mean decides.
+    """A part of what ``limit`` is a share of, as its share on each rank; the mean decides.
 
-    job, ranks: whose it is. also: the other share that a rule compares with a limit, where it has two.
+    job, ranks: whose it is. also: the other share that a rule compares with a limit, where it has two. grave: from which on
+    it is a problem.
     """
 
     shares: Sequence[float]
     job: TraceEvidence | None = None
     ranks: Sequence[RankPass] = ()
     also: float = 0.0
+    limit: Limit = OF_WINDOW
+    grave: Limit = SHARES["problem"]
 
     @property
     def share(self) -> float:
         return fmean(self.shares)
 
     def __str__(self) -> str:
+        """``52% of the window``."""
+        return self.limit.of(self.share)
+
+    @property
+    def percent(self) -> str:
+        """``52%``: beside another share of the same."""
         return format_percent(self.share)
 
     @property
@@ -228,7 +238,7 @@ class Part:
     ) -> Finding:
         """A finding on this part: as grave as it is large, its spread first; stake: what of it can be won, None: all."""
         return Finding(
-            severity=severity_of(self.share),
+            severity="problem" if self.share >= self.grave.value else "warning",
             title=title,
             evidence=(*self.spread, *evidence),
             stake_fraction=self.share if stake is None else stake,
@@ -247,7 +257,8 @@ def share_rule(
     also: tuple[Callable[[Sequence[RankPass]], float], Limit] | None = None,
     said: Callable[[Part], str],
     words: Callable[[Part], Statement],
-    limit: Limit = SHARES["warning"],
+    limit: Limit = OF_WINDOW,
+    grave: Limit = SHARES["problem"],
     thresholds: Mapping[str, Limit] | None = None,
     protocol: int,
     claims: tuple[str, ...],
@@ -255,7 +266,7 @@ def share_rule(
     any_of: tuple[str, ...] = (),
     look: Callable[[Evidence], Statement] | None = None,
 ) -> Rule:
-    """A rule on a share of the window, mean over ranks, that fires from ``limit`` on.
+    """A rule on a share of the window, mean over ranks, that fires from ``limit`` on, from ``grave`` on as a problem.
 
     ranks: that can be judged; without: what the traces lack where there are none. measure: the share on each of them.
     also: another share that has to reach a limit of its own. said: the figures, as a quiet rule says them before its limits.
@@ -268,7 +279,7 @@ def share_rule(
         judged = ranks(job.summary)
         if not judged:
             return unread(job.summary, without)
-        part = Part(measure(judged), job, judged, 0.0 if also is None else also[0](judged))
+        part = Part(measure(judged), job, judged, 0.0 if also is None else also[0](judged), limit, grave)
         if part.share >= limit.value and (also is None or part.also >= also[1].value):
             return words(part)
         return (
@@ -283,7 +294,7 @@ def share_rule(
         claims=claims,
         kind=kind,
         protocol=protocol,
-        thresholds={**(thresholds or {}), "warning": limit, "problem": SHARES["problem"]},
+        thresholds={**(thresholds or {}), "warning": limit, "problem": grave},
     )
 
 

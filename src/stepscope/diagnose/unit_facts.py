@@ -107,7 +107,7 @@ def _transfers(summary: TraceSummary) -> list[tuple[int, int]]:
 
 
 WORTH = Limit(
-    value=0.05, unit="share of the steps", source="stepscope's choice, 2026-11: a setting is one argument to change"
+    value=0.05, unit="share of the step", source="stepscope's choice, 2026-11: a setting is one argument to change"
 )
 ROOM = Limit(value=0.9, unit="of the device's capacity", source="as for near-oom")
 

@@ -130,11 +130,10 @@ def _look(job: TraceEvidence) -> Statement:
         return unread(job.summary, "no rank has measurable events")
     share, used = median(_share(p) for p in ranks), _used(ranks)
     if share < MOSTLY.value:
-        return f"computation takes {format_percent(share)} of the time, limit {format_percent(MOSTLY.value)}"
+        return f"computation takes {MOSTLY.of(share)}, limit {format_percent(MOSTLY.value)}"
     return Finding(
         severity="info",
-        title=f"compute-bound: computation takes {format_percent(share)} of the time"
-        + (" (median rank)" if len(ranks) > 1 else ""),
+        title=f"compute-bound: computation takes {MOSTLY.of(share)}" + (" (median rank)" if len(ranks) > 1 else ""),
         evidence=(_rest(ranks), *used),
         confidence="measured" if on_device(job.summary) else "measured from operators on CPUs",
         advice=(_next(job, ranks, known=bool(used)),),

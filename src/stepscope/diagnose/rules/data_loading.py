@@ -121,7 +121,7 @@ def _words(part: Part) -> Finding:
     idles = "no operator runs" if on_cpu else "the device idles"
     waiting = [p.facts.rank for p in part.ranks if idle_share(p, "data") >= WORTH]
     return part.finding(
-        f"input-bound: {part} of the time waits for data",
+        f"input-bound: {part} waits for data",
         (f"{idles} while the host is in the data loader", *_recorded(facts_of(part.job.summary))),
         confidence="measured from operators" if on_cpu else "measured from launches and their kernels",
         advice=_of_loader(part.job, waiting, len(part.ranks)),
@@ -184,7 +184,7 @@ RULE = share_rule(
     ranks=read_in_full,
     without="no rank has measurable events",
     measure=lambda ranks: [idle_share(p, "data") for p in ranks],
-    said=lambda part: f"{part} of the time waits for data",
+    said=lambda part: f"{part} waits for data",
     words=_words,
     claims=("step/idle/data",),
     kind="input-bound",

@@ -68,8 +68,8 @@ def _look(job: TraceEvidence) -> Statement:
     share = for_hot / sum(windows)
     if of_all < _HALF.value or share < _WORTH.value:
         return (
-            f"{len(skewed)} of {len(known)} exchanges wait for the rank that exchanges most: {format_percent(share)} of the "
-            f"time, limit {format_percent(_WORTH.value)}"
+            f"{len(skewed)} of {len(known)} exchanges wait for the rank that exchanges most: {_WORTH.of(share)}, "
+            f"limit {format_percent(_WORTH.value)}"
         )
     last = Counter(i.last_rank for i, _ in skewed)
     rank, times = last.most_common(1)[0]
@@ -78,7 +78,7 @@ def _look(job: TraceEvidence) -> Statement:
     who = f"rank {rank} has a hot expert" if one else "experts are loaded unevenly"
     return Finding(
         severity=severity_of(share),
-        title=f"{who}: the others wait {format_percent(share)} of the time in all-to-all",
+        title=f"{who}: the others wait {_WORTH.of(share)} in all-to-all",
         evidence=(
             f"{len(skewed)} of {len(known)} exchanges wait for the rank that exchanges most, {ratio:.2f} times the mean",
             f"that is {format_percent(of_all)} of the waiting in exchanges; who comes last: "

@@ -33,6 +33,7 @@ from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import (
+    OF_WINDOW,
     SHARES,
     WORTH,
     ahead_share,
@@ -74,7 +75,7 @@ def _look(job: TraceEvidence) -> Statement:
         return "no communication"
     share = median(p.exposed_comm_fraction for p in parts)
     if share < WORTH:
-        return f"{format_percent(share)} of the time is {EXPOSED_COMM}, limit {format_percent(WORTH)}"
+        return f"{OF_WINDOW.of(share)} is {EXPOSED_COMM}, limit {format_percent(WORTH)}"
     most = max(
         (p for p in job.summary.ranks if p.budget is not None),
         key=lambda p: p.budget.parts.exposed_comm_ns if p.budget else 0,
@@ -85,7 +86,7 @@ def _look(job: TraceEvidence) -> Statement:
     if transfer < WORTH:
         named = job.summary.stragglers is not None and job.summary.stragglers.stragglers
         return (
-            f"{format_percent(share)} of the time is {EXPOSED_COMM}, most of it waiting for "
+            f"{OF_WINDOW.of(share)} is {EXPOSED_COMM}, most of it waiting for "
             f"{'a straggler' if named else 'other ranks'}: {format_percent(transfer)} is transfer, limit "
             f"{format_percent(WORTH)}"
         )
@@ -98,7 +99,7 @@ def _look(job: TraceEvidence) -> Statement:
         evidence.append(_waiting(job.summary, waiting))
     return Finding(
         severity=severity_of(transfer),
-        title=f"{EXPOSED_COMM}: {format_percent(transfer)} of the time" + (" (median rank)" if len(parts) > 1 else ""),
+        title=f"{EXPOSED_COMM}: {OF_WINDOW.of(transfer)}" + (" (median rank)" if len(parts) > 1 else ""),
         evidence=tuple(evidence),
         stake_fraction=transfer,
         ranks=(most.facts.rank,),

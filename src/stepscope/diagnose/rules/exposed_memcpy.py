@@ -52,7 +52,7 @@ def _words(part: Part) -> Finding:
     kinds = _by_kind(rows)
     most, memory = next(iter(kinds), ("other", None))
     return part.finding(
-        f"{part} of the time is exposed copies, mostly {_SAID.get(most, 'of other kinds')}"
+        f"{part} is exposed copies, mostly {_SAID.get(most, 'of other kinds')}"
         + (f" ({memory} memory)" if memory else ""),
         [_row(kind, of, r) for (kind, of), r in list(kinds.items())[:3]],
         confidence="measured",
@@ -115,7 +115,7 @@ RULE = share_rule(
     without="no device work: a CPU job has no device copies",
     measure=lambda ranks: list(map(_share, ranks)),
     limit=_WORTH,
-    said=lambda part: f"exposed copies take {part} of the time",
+    said=lambda part: f"exposed copies take {part}",
     words=_words,
     claims=("step/copies",),
     protocol=4,

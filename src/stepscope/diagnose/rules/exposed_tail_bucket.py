@@ -43,7 +43,7 @@ from stepscope.results.evidence import TraceEvidence
 
 _HALF = Limit(value=0.5, unit="share of the buckets' exposed time", source="stepscope's choice, 2026-11: the majority")
 _WORTH = Limit(
-    value=0.05, unit="share of the steps", source="stepscope's choice, 2026-11: a smaller cap takes one argument"
+    value=0.05, unit="share of the step", source="stepscope's choice, 2026-11: a smaller cap takes one argument"
 )
 
 Step = dict[int, list[BucketRow]]
@@ -128,7 +128,7 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
         ]
     return Finding(
         severity=severity_of(share),
-        title=f"the last gradient bucket is too large: {format_percent(share)} of the step waits for it",
+        title=f"the last gradient bucket is too large: {_WORTH.of(share)} waits for it",
         evidence=tuple(evidence),
         stake_fraction=share,
         confidence="likely: what a smaller bucket leaves is estimated from this job's own buckets",

@@ -48,7 +48,7 @@ def _words(part: Part) -> Statement:
     largest = max(fp32, key=lambda kind: kind.largest_ns)
     peak = f"; TF32 has {1 / ratio:.1f} times the peak" if ratio else ""
     return part.finding(
-        f"{part} of the time is FP32 matrix products without TF32",
+        f"{part} is FP32 matrix products without TF32",
         (
             f"{format_percent(sum(k.total_ns for k in fp32) / products)} of all matrix product time{peak}",
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
@@ -80,7 +80,7 @@ RULE = share_rule(
     ranks=with_kernels,
     without="no compute kernels: a CPU job has none",
     measure=lambda ranks: kinds_shares(ranks, MATRIX_FP32),
-    said=lambda part: f"FP32 products on the vector units take {part} of the time",
+    said=lambda part: f"FP32 products on the vector units take {part}",
     words=_words,
     claims=("step/computation/precision",),
     protocol=4,

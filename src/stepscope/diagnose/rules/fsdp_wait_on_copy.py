@@ -40,9 +40,11 @@ _HOST = ("parameters to the device", "gradients to the host")
 def _look(units: Units) -> Statement:
     if not any(rank.copies for rank in units.ranks):
         return Skipped(reason="the trace shows no copies of units: no ranges or operators of FSDP mark them")
-    part = Part([min(1.0, sum(row.exposed_ns for row in rank.copies) / units.step_ns) for rank in units.ranks])
+    part = Part(
+        [min(1.0, sum(row.exposed_ns for row in rank.copies) / units.step_ns) for rank in units.ranks], limit=WORTH
+    )
     if part.share < WORTH.value:
-        return f"exposed copies of units take {part} of the step, limit {format_percent(WORTH.value)}"
+        return f"exposed copies of units take {part}, limit {format_percent(WORTH.value)}"
     kinds: dict[str, list[UnitCopies]] = defaultdict(list)
     for row in (row for rank in units.ranks for row in rank.copies):
         kinds[row.kind].append(row)
@@ -53,7 +55,7 @@ def _look(units: Units) -> Statement:
     else:
         advice = units.advice("no offload" if most[0] in _HOST else "less copying")
     return part.finding(
-        f"sharded units wait for copies: {part} of the step is {most[0]}"
+        f"sharded units wait for copies: {part} is {most[0]}"
         + (" and others" if len(most) > 1 else "")
         + " that no computation hides",
         [_said(kind, kinds[kind], len(units.ranks)) for kind in most],

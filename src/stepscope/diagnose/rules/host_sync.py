@@ -44,7 +44,7 @@ def _words(part: Part) -> Finding:
     call, ranks = _most(gaps), len(part.ranks)
     count, longest = sum(i.gap_count for i in gaps), max(i.largest_ns for i in gaps)
     return part.finding(
-        f"the host waits for the device, which then idles: {part} of the time",
+        f"the host waits for the device, which then idles: {part}",
         (
             f"{count:,} gaps after such waits on {ranks} rank{'s' * (ranks > 1)}, "
             f"the longest {format_duration(longest)}" + (f"; mostly in {call}" if call else ""),

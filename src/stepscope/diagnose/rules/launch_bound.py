@@ -51,11 +51,11 @@ def _said(part: Part) -> str:
 
 
 def _words(part: Part) -> Finding:
-    split = ", ".join(f"{said} {Part([idle_share(p, c) for p in part.ranks])}" for c, said in _SAID.items())
+    split = ", ".join(f"{said} {Part([idle_share(p, c) for p in part.ranks]).percent}" for c, said in _SAID.items())
     if any(python := _python(part.ranks)):
-        split += f"; of it {Part(python)} is Python between operators (python-overhead)"
+        split += f"; of it {Part(python).percent} is Python between operators (python-overhead)"
     return part.finding(
-        f"launch-bound: the device idles {part} of the time because the host launches work too late",
+        f"launch-bound: the device idles {part} because the host launches work too late",
         (split,),
         confidence="measured from launches and their kernels; the profiler itself slows launches",
         advice=_advice(part),

@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import re
 
-from stepscope.core.units import format_duration, format_percent
+from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Rule, Statement, advise
 from stepscope.diagnose.trace_facts import (
+    OF_WINDOW,
     SHARES,
     WORTH,
     cut,
@@ -62,7 +63,7 @@ def _look(job: TraceEvidence) -> Statement:
     worst = max(ranks, key=lambda p: idle_share(p, "long_gap"))
     share = idle_share(worst, "long_gap")
     if share < WORTH:
-        return f"no single gap takes {format_percent(WORTH)} of the time"
+        return f"no single gap takes {OF_WINDOW}"
     gaps = sorted((gap for p in ranks for gap in p.long_gaps), key=lambda gap: -gap.gap_ns)
     mine = worst.long_gaps
     times = "once" if len(mine) == 1 else f"{len(mine)} times"
@@ -70,7 +71,7 @@ def _look(job: TraceEvidence) -> Statement:
     rank = f"rank {worst.facts.rank}" if len(job.summary.ranks) > 1 else "the device"
     return Finding(
         severity=severity_of(share),
-        title=f"{rank} idles {times} for {total} ({format_percent(share)} of the time), {_when(mine[0])}"
+        title=f"{rank} idles {times} for {total} ({OF_WINDOW.of(share)}), {_when(mine[0])}"
         + (" first" if len(mine) > 1 else ""),
         evidence=(
             *(f"rank {g.rank}: {format_duration(g.gap_ns)} idle {_when(g)}; {_host(g)}" for g in gaps[:SHOWN]),

@@ -55,7 +55,9 @@ _LOW = Limit(
     unit="MFU",
     source="published: large models reach 30 to 50%; PaLM 46%, Megatron 52%",
 )
-_WORTH = Limit(value=0.02, unit="share of the step", source="stepscope's choice, 2026-11: less is left out of the list")
+_WORTH = Limit(
+    value=0.02, unit="share of the window", source="stepscope's choice, 2026-11: less is left out of the list"
+)
 
 _GAPS = {
     "launch gaps": (("host_late", "launch_latency"), "use larger kernels or CUDA graphs"),
@@ -104,7 +106,7 @@ def _look(job: TraceEvidence) -> Statement:
         severity=severity_of(stake),
         title=f"{name} is {format_percent(share, digits=None if share >= 0.01 else 2)} of the {u.dtype} peak"
         + (f": most goes to {told[0].said}" if told else ""),
-        evidence=(_figures(u, name), *(f"{format_percent(point.share)} of the time: {point.said}" for point in told)),
+        evidence=(_figures(u, name), *(f"{_WORTH.of(point.share)}: {point.said}" for point in told)),
         stake_fraction=stake,
         confidence=f"measured; FLOP {_SOURCES.get(u.flop_source or '', 'as recorded')}, {u.formula}",
         advice=tuple(

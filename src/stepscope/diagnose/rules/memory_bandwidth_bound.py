@@ -38,7 +38,6 @@ from stepscope.diagnose.trace_facts import (
     kinds_ns,
     kinds_shares,
     mixes_of,
-    severity_of,
     share_rule,
     with_kernels,
 )
@@ -76,17 +75,14 @@ def _words(part: Part) -> Finding:
     mixes = mixes_of(part.ranks)
     kinds = [kind for mix in mixes for kind in mix.kinds if kind.kind == BANDWIDTH]
     largest = max(kinds, key=lambda kind: kind.largest_ns)
-    return Finding(
-        severity=severity_of(part.share),
-        title=f"memory-bandwidth-bound: {format_percent(part.also)} of the computation is kernels that only move memory",
-        evidence=(
-            f"elementwise, normalisation and the like: {part} of the window, in "
+    return part.finding(
+        f"memory-bandwidth-bound: {part} goes to kernels that only move memory",
+        (
+            f"elementwise, normalisation and the like: {_DOMINATES.of(part.also)}, in "
             f"{sum(kind.calls for kind in kinds):,} kernels; matrix products: "
-            f"{format_percent(_of_kernels(part.ranks, *MATRIX))} of the computation",
-            *part.spread,
+            f"{format_percent(_of_kernels(part.ranks, *MATRIX))} of it",
             f"the largest: {cut(largest.largest)}, {format_duration(largest.largest_ns)}",
         ),
-        stake_fraction=min(1.0, part.share),
         confidence="likely: inferred from kernel names; fusing recovers only a part",
         advice=(
             advise("fuse these kernels: fused norms and attention", part.command("--show sequences,kernels")),
@@ -106,7 +102,7 @@ RULE = share_rule(
     without="no compute kernels: a CPU job has none",
     measure=lambda ranks: kinds_shares(ranks, BANDWIDTH),
     also=(lambda ranks: _of_kernels(ranks, BANDWIDTH), _DOMINATES),
-    said=lambda part: f"{format_percent(part.also)} of the kernels' time and {part} of the window",
+    said=lambda part: f"{_DOMINATES.of(part.also)} and {part}",
     words=_words,
     claims=("step/computation/memory",),
     kind="memory-bound",

@@ -35,8 +35,8 @@ from stepscope.core.words import counted
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, each_job, together
 from stepscope.diagnose.trace_facts import (
+    OF_WINDOW,
     WORTH,
-    WORTH_SOURCE,
     read_in_full,
     severity_of,
     trace_command,
@@ -77,7 +77,7 @@ def traced_sync(job: TraceEvidence) -> Statement:
     if before > FORWARD:
         return f"{format_percent(before)} of the reductions belong to the forward pass"
     if exposed < WORTH:
-        return f"exposed reductions transfer for {format_percent(exposed)} of the time, limit {format_percent(WORTH)}"
+        return f"exposed reductions transfer for {OF_WINDOW.of(exposed)}, limit {format_percent(WORTH)}"
     if after >= MOSTLY:
         return _of_trace(job, ranks, waits, exposed, late=True)
     hidden = 1 - sum(s.inside.exposed_ns for _, s in ranks) / max(1, total["inside"])
@@ -133,11 +133,11 @@ def _of_trace(
     look = trace_command(job, "--show overlap,phases,collectives")
     return Finding(
         severity=severity_of(exposed),
-        title=f"{where}: {format_percent(exposed)} of the time is {EXPOSED_COMM}",
+        title=f"{where}: {OF_WINDOW.of(exposed)} is {EXPOSED_COMM}",
         evidence=(
             f"{calls / steps:,.0f} reductions a step, {format_duration(each)} of it exposed, in {counted(steps, 'step')} "
             f"of {counted(len(ranks), 'rank')}",
-            f"the backward pass computes for {format_percent(backward)} of the time; in buckets beside it, "
+            f"the backward pass computes for {OF_WINDOW.of(backward)}; in buckets beside it, "
             f"{format_percent(max(0.0, exposed - stake))} would stay exposed, by this job's own transfers",
         ),
         stake_fraction=stake,
@@ -211,6 +211,6 @@ RULE = Rule(
     thresholds={
         "share": MIN_SHARE,
         "gain": MIN_GAIN,
-        "in a trace": Limit(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
+        "in a trace": OF_WINDOW,
     },
 )

@@ -59,7 +59,7 @@ def _words(part: Part) -> Statement:
         return "FP32 products without TF32: see fp32-matmul"
     ratio = peak_ratio(device, "fp32", "fp16")
     return part.finding(
-        f"matrix products do not use the tensor cores: {part} of the time",
+        f"matrix products do not use the tensor cores: {part}",
         (
             f"{format_percent(1 - kinds[MATRIX_TENSOR])} of the products' time is without tensor cores, "
             f"{format_percent(kinds[MATRIX_FP32])} FP32 on the vector units"
@@ -84,7 +84,7 @@ RULE = share_rule(
     ranks=with_kernels,
     without="no compute kernels: a CPU job has none",
     measure=lambda ranks: kinds_shares(ranks, *MATRIX),
-    said=lambda part: f"matrix products take {part} of the time",
+    said=lambda part: f"matrix products take {part}",
     words=_words,
     claims=("step/computation/tensor cores",),
     protocol=4,

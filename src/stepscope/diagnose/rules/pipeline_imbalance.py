@@ -46,7 +46,7 @@ _SLOW = Limit(
     unit="times the median of the other stages",
     source="stepscope's choice, 2026-11: beyond noise of devices",
 )
-_WORTH = Limit(value=0.05, unit="share of the window", source="stepscope's choice, 2026-11: layers can be moved")
+_WORTH = Limit(value=0.05, unit="share of the step", source="stepscope's choice, 2026-11: layers can be moved")
 _SHOWN = 8
 
 
@@ -67,14 +67,14 @@ def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Statement:
     if ratio < _SLOW.value or share < _WORTH.value:
         return (
             f"{name_of(cell.run)}: stage {slowest} computes {ratio:.2f} times as long as the others; evening out returns "
-            f"{format_percent(max(share, 0.0))} of the time, limits {_SLOW.value} and {format_percent(_WORTH.value)}"
+            f"{_WORTH.of(max(share, 0.0))}, limits {_SLOW.value} and {format_percent(_WORTH.value)}"
         )
     now, better = (f"[{', '.join(map(str, each))}]" for each in (found.split, split))
     shown = " ".join(f"{i}: {format_duration(b)}" for i, b in enumerate(busy[:_SHOWN]))
     return Finding(
         severity=severity_of(share),
         title=f"pipeline stage {slowest} of {len(busy)} computes {ratio:.1f} times as long as the others: "
-        f"{format_percent(share)} of the time",
+        f"{_WORTH.of(share)}",
         evidence=(f"stage: time of its computations in a step: {shown}", f"blocks of the stages: {now}"),
         stake_fraction=share,
         ranks=(found.stages[slowest].rank,),
@@ -95,7 +95,7 @@ def _look(job: TraceEvidence) -> Statement:
     if ratio < _SLOW.value or share < _WORTH.value:
         return (
             f"stage {slowest} of {len(stages)} computes {ratio:.2f} times as long as the others; evening out returns "
-            f"{format_percent(max(share, 0.0))} of the time, limits {_SLOW.value} and {format_percent(_WORTH.value)}"
+            f"{_WORTH.of(max(share, 0.0))}, limits {_SLOW.value} and {format_percent(_WORTH.value)}"
         )
     bubbles = traced.bubbles
     shown = "; ".join(
@@ -105,7 +105,7 @@ def _look(job: TraceEvidence) -> Statement:
     return Finding(
         severity=severity_of(share),
         title=f"pipeline imbalance: stage {slowest} (rank {where}) computes {ratio:.2f}x the others' time, "
-        f"{format_percent(share)} of the step",
+        f"{_WORTH.of(share)}",
         evidence=(
             f"compute and bubble (idle, and messages under no computation) by stage: {shown}",
             *_cause(stages, slowest),

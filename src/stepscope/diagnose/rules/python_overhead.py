@@ -44,16 +44,15 @@ SURE_ON_CPU = Limit(
 def _said(part: Part) -> str:
     cpu = _on_cpu(part.ranks[0])
     said = "Python between operators takes" if cpu else "the device waits for Python between operators"
-    return f"{said} {part} of the time"
+    return f"{said} {part}"
 
 
 def _words(part: Part) -> Statement:
     of_late, on_cpu = _of_late(part.ranks), _on_cpu(part.ranks[0])
     if of_late is not None and of_late < PYTHON_OWNS.value:
         return f"{_said(part)}, {format_percent(of_late)} of the host's delay, which is mostly in operators"
-    said = "runs Python between operators" if on_cpu else "the device waits for Python between operators"
     found = part.finding(
-        f"host-bound: {part} of the time {said}",
+        f"host-bound: {_said(part)}",
         (*_split(part.ranks),),
         confidence="measured; a sampling profiler shows whether it is Python or another process on that core"
         + ("; what the profiler itself takes between operators is part of it" if on_cpu else ""),
@@ -105,7 +104,7 @@ def _split(ranks: Sequence[RankPass]) -> tuple[str, ...]:
     total = Part([h.late_ns / w for h, w in late])
     operators = Part([h.operator_ns / w for h, w in late])
     return (
-        f"the device idles {total} of the time because launches come late; for {operators} of the time the host is in "
+        f"the device idles {total} because launches come late; for {operators.percent} the host is in "
         "operators and runtime calls meanwhile, for the rest in Python",
     )
 

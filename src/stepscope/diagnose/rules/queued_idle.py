@@ -66,7 +66,7 @@ def _look(job: TraceEvidence) -> Statement:
     if total.share >= GRAVE and all(part.share < WORTH for part in causes.values()):
         return _scattered(job, total, causes)
     return (
-        f"the device idles {between} between queued kernels and {unlinked} before work without a recorded launch, "
+        f"the device idles {between} between queued kernels and {unlinked.percent} before work without a recorded launch, "
         f"limit {format_percent(WORTH)} each"
     )
 
@@ -76,7 +76,7 @@ def _between(job: TraceEvidence, ranks: list[RankPass], part: Part, causes: tupl
         return
     gaps = [i for p in ranks for i in p.idle if i.cause in causes]
     yield part.finding(
-        f"the device idles {part} of the time between queued kernels, which the host launched in time",
+        f"the device idles {part} between queued kernels, which the host launched in time",
         (f"{sum(i.gap_count for i in gaps):,} gaps, the longest {format_duration(max(i.largest_ns for i in gaps))}",),
         confidence="measured; the trace does not record what a queued kernel waits for",
         advice=(
@@ -96,7 +96,7 @@ def _unlinked(job: TraceEvidence, part: Part) -> Iterator[Finding]:
     if part.share < WORTH:
         return
     yield part.finding(
-        f"the device idles {part} of the time; the cause is unknown because the trace lacks the launches after the gaps",
+        f"the device idles {part}; the cause is unknown because the trace lacks the launches after the gaps",
         ("work launched before the capture began, or runtime calls that were not recorded",),
         confidence="measured; the cause is unknown",
         advice=(advise(_RECORD[_by_nsys(job)], trace_command(job, "--show launches,idle")),),
@@ -115,9 +115,9 @@ def _by_nsys(job: TraceEvidence) -> bool:
 
 def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Finding:
     known = sorted(causes.items(), key=lambda item: -item[1].share)
-    said = ", ".join(f"{cause.replace('_', ' ')} {part}" for cause, part in known if part.share >= 0.005)
+    said = ", ".join(f"{cause.replace('_', ' ')} {part.percent}" for cause, part in known if part.share >= 0.005)
     return total.finding(
-        f"the device idles {total} of the time for several causes, none of them {format_percent(WORTH)}",
+        f"the device idles {total} for several causes, none of them {format_percent(WORTH)}",
         (said,),
         confidence="measured",
         advice=(advise("find the cause that is cheapest to remove", trace_command(job, "--show idle,launches")),),

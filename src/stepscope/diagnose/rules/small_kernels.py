@@ -55,7 +55,7 @@ def _many(part: Part) -> str:
 
 def _words(part: Part) -> Finding:
     return part.finding(
-        f"kernels are too short: {_many(part)}, and {part} of the time goes to them and to the gaps between kernels",
+        f"kernels are too short: {_many(part)}, and {part} goes to them and to the gaps between kernels",
         (*_per_step(part.ranks),),
         confidence="measured; the gain depends on how many kernels can be fused",
         advice=(
@@ -93,7 +93,7 @@ RULE = share_rule(
     without="no compute kernels: a CPU job has none",
     measure=lambda ranks: list(map(_share, ranks)),
     also=(_short, MOSTLY_SHORT),
-    said=lambda part: f"{_many(part)} and take {part} of the time with their gaps",
+    said=lambda part: f"{_many(part)} and take {part} with their gaps",
     words=_words,
     claims=("step/idle/small kernels",),
     kind="host-bound",

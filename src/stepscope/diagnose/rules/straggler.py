@@ -45,7 +45,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import again, excluding, profiled
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import WORTH, WORTH_SOURCE, trace_command, unread
+from stepscope.diagnose.trace_facts import OF_WINDOW, WORTH, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_path import Straggler, StragglerReport
 from stepscope.records.trace_summary import TraceSummary
@@ -314,14 +314,12 @@ def _look(job: TraceEvidence) -> Statement:
         typical_ns = sum(windows) / len(windows) if windows else 0.0
         if named := [each for each in report.stragglers if each.saved_ns >= NEGLIGIBLE * typical_ns]:
             return tuple(_named(job, each, typical_ns) for each in named)
-        return (
-            f"{report.text}; the others compute meanwhile: it costs less than {format_percent(NEGLIGIBLE)} of the time"
-        )
+        return f"{report.text}; the others compute meanwhile: it costs less than {OF_WINDOW.of(NEGLIGIBLE)}"
     if waiting >= WORTH and report.pattern in ("rotating", "one-off", "undecided"):
         return _nobody(job, report, waiting)
     if waiting >= MIN_STAKE and (why := _cannot_name(job, report)):
         return Skipped(reason=why)
-    return f"{report.text}; waiting takes {format_percent(waiting)} of the time"
+    return f"{report.text}; waiting takes {OF_WINDOW.of(waiting)}"
 
 
 def _of_work(summary: TraceSummary, each: Straggler) -> tuple[str, tuple[str, ...]]:
@@ -369,7 +367,7 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
     return Finding(
         severity="warning" if stake is not None and stake < MIN_STAKE else "problem",
         title=f"straggler: {place} {_WHAT.get(cause, 'comes last')}"
-        + (f", which costs {format_percent(stake)} of the time" if stake is not None else ""),
+        + (f", which costs {OF_WINDOW.of(stake)}" if stake is not None else ""),
         evidence=(
             f"{each.kind}: {each.evidence}",
             *work,
@@ -407,7 +405,7 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
     unnamed = _cannot_name(job, report)
     return Finding(
         severity="info" if few else "warning",
-        title=f"ranks wait for each other {format_percent(waiting)} of the time{when}",
+        title=f"ranks wait for each other {OF_WINDOW.of(waiting)}{when}",
         evidence=(
             report.text,
             f"{counted(report.instances, 'collective')}; waiting of all ranks that no computation covers: "
@@ -482,6 +480,6 @@ RULE = Rule(
         "p": Limit(value=0.05, unit="probability, Bonferroni over ranks", source="docs/reference/trace.md"),
         "same work": SAME_WORK,
         "waiting of few steps": SURE_WAITING,
-        "waiting": Limit(value=WORTH, unit="share of the window", source=WORTH_SOURCE),
+        "waiting": OF_WINDOW,
     },
 )

@@ -12,7 +12,7 @@ from stepscope.diagnose.rules.expert_skew import RULE
 
 def test_the_rank_of_the_hot_expert_is_named(tmp_path: Path) -> None:
     finding = found(RULE, traces_of(experts(hot={2: 2.5}), tmp_path))
-    assert finding.title.startswith("rank 2 has a hot expert: the others wait 26% of the time")
+    assert finding.title.startswith("rank 2 has a hot expert: the others wait 26% of the window")
     assert finding.evidence[0].startswith(
         "24 of 48 exchanges wait for the rank that exchanges most, 1.82 times the mean"
     )

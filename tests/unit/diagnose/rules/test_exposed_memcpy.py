@@ -14,7 +14,7 @@ WORK = "void at::native::vectorized_elementwise_kernel<4>"
 
 def test_pageable_copies_fire_and_pinning_is_advised() -> None:
     finding = found(RULE, by_hand(*kernels(("Memcpy HtoD (Pageable -> Device)", 300), (WORK, 700))))
-    assert finding.title == "30% of the time is exposed copies, mostly host to device (pageable memory)"
+    assert finding.title == "30% of the window is exposed copies, mostly host to device (pageable memory)"
     assert finding.severity == "problem"
     assert finding.evidence == ("1 copy host to device (pageable) at 1.00 GB/s: 300 us of them exposed",)
     assert "pin_memory=True" in finding.advice[0].text

@@ -15,7 +15,7 @@ OTHER = "void at::native::vectorized_elementwise_kernel<4>"
 
 def test_fp32_products_on_an_a100_fire_with_what_the_peaks_allow() -> None:
     finding = found(RULE, by_hand(*kernels((FP32, 600), (OTHER, 400)), device=A100))
-    assert finding.title == "60% of the time is FP32 matrix products without TF32"
+    assert finding.title == "60% of the window is FP32 matrix products without TF32"
     assert finding.stake_fraction == pytest.approx(0.6 * (1 - 19.5 / 156))
     assert any("TF32 has 8.0 times the peak" in line for line in finding.evidence)
     assert "set_float32_matmul_precision('high')" in (finding.advice[0].command or "")

@@ -14,7 +14,7 @@ PRODUCT = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
 
 def test_elementwise_work_and_norms_that_dominate_fire() -> None:
     finding = found(RULE, by_hand(*kernels((ADD, 400), (NORM, 200), (PRODUCT, 400))))
-    assert "60% of the computation is kernels that only move memory" in finding.title
+    assert "60% of the window goes to kernels that only move memory" in finding.title
     assert finding.stake_fraction == pytest.approx(0.6)
     assert any("matrix products: 40%" in line for line in finding.evidence)
     assert any(ADD[:40] in line for line in finding.evidence)

@@ -17,7 +17,7 @@ OTHER = "void at::native::vectorized_elementwise_kernel<4>"
 
 def test_fp32_products_on_a_v100_fire() -> None:
     finding = found(RULE, by_hand(*kernels((FP32, 600), (OTHER, 400)), device=V100))
-    assert finding.title == "matrix products do not use the tensor cores: 60% of the time"
+    assert finding.title == "matrix products do not use the tensor cores: 60% of the window"
     assert finding.stake_fraction == pytest.approx(0.6 * (1 - 15.7 / 125), abs=0.005)
     assert any("100% FP32 on the vector units" in line for line in finding.evidence)
 

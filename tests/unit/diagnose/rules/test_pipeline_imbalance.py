@@ -50,7 +50,7 @@ def staged_cell(first: float, second: float, split: tuple[int, int]) -> Any:
 
 def test_a_measured_pipeline_names_the_split_that_evens_it_out() -> None:
     (found,) = RULE.check(staged_cell(6, 2, (6, 2)))
-    assert found.title == "pipeline stage 0 of 2 computes 3.0 times as long as the others: 25% of the time"
+    assert found.title == "pipeline stage 0 of 2 computes 3.0 times as long as the others: 25% of the step"
     assert found.ranks == (0,)
     assert found.advice[0].text == "split the blocks as [4, 4]: `strategy_options: {split: [4, 4]}`"
 
@@ -58,4 +58,4 @@ def test_a_measured_pipeline_names_the_split_that_evens_it_out() -> None:
 def test_one_block_a_stage_cannot_be_evened_out() -> None:
     outcome = RULE.check(staged_cell(6, 2, (1, 1)))
     assert isinstance(outcome, Quiet)
-    assert "evening out returns 0% of the time" in outcome.looked_at
+    assert "evening out returns 0% of the step" in outcome.looked_at
