@@ -26,12 +26,19 @@ Goodput; ``rank``: a part of a rank's step; ``job``: a TraceSummary; ``diagnosis
 RANGES: Mapping[Unit, tuple[float, float]] = {"fraction": (0.0, 1.0), "loss": (-math.inf, math.inf)}
 """Lowest and highest value that a figure of the unit can have; of the others 0 and no limit."""
 
+Better = Literal["low", "high"]
+BETTER: Mapping[Unit, Better] = {
+    "ns": "low", "bytes": "low", "loss": "low", "count": "low", "per s": "high", "ratio": "high",
+}  # fmt: skip
+"""Which way a figure of the unit is better. A fraction says it itself: of what is wanted, or of what is lost."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """One headline number.
 
-    key: in JSON, CSV and conditions, one of ``of``. title: in sentences. short: over a narrow column. better: which way.
+    key: in JSON, CSV and conditions, one of ``of``. title: in sentences. short: over a narrow column. better: which way;
+    because: why it is the other way than ``BETTER`` says of its unit.
     value: an attribute's path, or a function, of what it is ``of``; of ``steps`` and ``rank`` the name of the part, of
     ``shares`` the names of parts that lie in it.
     compared: whether ``compare`` shows it; not what follows from other figures. tested: whether repeats of it are tested.
@@ -43,8 +50,9 @@ class Figure:
     title: str
     value: str | Callable[[Any], Measured | float | None]
     help: str
+    better: Better
+    because: str | None = None
     short: str | None = None
-    better: Literal["low", "high"] = "low"
     compared: bool = True
     tested: bool = False
 
@@ -106,8 +114,8 @@ def _speedup(facts: Any) -> Measured | None:
     return facts.row and Measured(value=facts.row.speedup, low=facts.row.low, high=facts.row.high)
 
 
-def _call_time(row: Any) -> Measured:
-    return Measured(value=row.time_ns or 0.0, low=row.time_ns_low, high=row.time_ns_high)
+def _call_time(row: Any) -> Measured | None:
+    return None if row.time_ns is None else Measured(value=row.time_ns, low=row.time_ns_low, high=row.time_ns_high)
 
 
 def _total(summary: Any, name: str) -> float:
@@ -158,12 +166,13 @@ def _of_wall(part: Any) -> Callable[[Any], float]:
 
 
 def _figure(key: str, of: Of, unit: Unit, title: str, value: Any, text: str, **more: Any) -> Figure:
-    return Figure(key=key, of=of, unit=unit, title=title, value=value, help=text, **more)
+    better = {"better": BETTER[unit]} if unit in BETTER else {}
+    return Figure(key=key, of=of, unit=unit, title=title, value=value, help=text, **(better | more))
 
 
 FIGURES: tuple[Figure, ...] = (
     _figure("samples_per_s", "run", "per s", "samples/s", "run.samples_per_s",
-            "global batch / median step", better="high", tested=True),
+            "global batch / median step", tested=True),
     _figure("step_ns", "run", "ns", "step", "run.step_ns", "median over timed steps of the slowest rank", tested=True),
     _figure("epoch_ns", "epoch", "ns", "epoch", _real_epoch, "median over steady epochs; no estimate", tested=True),
     _figure("exposed_comm_ns", "run", "ns", EXPOSED_COMM, "run.exposed_comm_ns",
@@ -181,9 +190,9 @@ FIGURES: tuple[Figure, ...] = (
     _figure("comm_bytes_per_step", "run", "bytes", "bytes/step", "run.comm_bytes_per_step",
             "payload of one rank and optimizer step", compared=False),
     _figure("speedup", "run", "ratio", "speed-up", _speedup,
-            "throughput over the baseline's", short="speed", better="high", compared=False),
+            "throughput over the baseline's", short="speed", compared=False),
     _figure("efficiency", "run", "ratio", "efficiency", "row.efficiency",
-            "speed-up / (ranks / baseline's ranks)", short="eff", better="high", compared=False),
+            "speed-up / (ranks / baseline's ranks)", short="eff", compared=False),
     _figure("mfu", "run", "fraction", "MFU", "run.mfu",
             "model FLOP / (step x ranks x dense peak)", better="high", compared=False),
     _figure("hfu", "run", "fraction", "HFU", "run.hfu",
@@ -203,44 +212,45 @@ FIGURES: tuple[Figure, ...] = (
     _figure("diary_comm_ns", "steps", "ns", "communication", "comm", "mean over steps and ranks"),
     _figure("diary_outside_ns", "steps", "ns", "outside the steps", "outside", "mean over all steps after the first"),
     _figure("input_fraction", "shares", "fraction", "waiting for data", "data",
-            "of all timed steps of a job's diary, all ranks", compared=False),
+            "of all timed steps of a job's diary, all ranks", better="low", compared=False),
     _figure("computation_fraction", "shares", "fraction", "computation", "before forward backward optimizer",
             "of the same: before the forward pass, forward, backward, optimizer", better="high", compared=False),
-    _figure("optimizer_fraction", "shares", "fraction", "optimizer", "optimizer", "of the same", compared=False),
+    _figure("optimizer_fraction", "shares", "fraction", "optimizer", "optimizer",
+            "of the same", better="low", compared=False),
     _figure("communication_fraction", "shares", "fraction", "communication", "transfer waiting",
-            "of the same: exposed transfer, and waiting for other ranks", compared=False),
+            "of the same: exposed transfer, and waiting for other ranks", better="low", compared=False),
     _figure("waiting_fraction", "shares", "fraction", "waiting for ranks", "waiting",
-            "of the same: communication beyond that of the last rank", compared=False),
+            "of the same: communication beyond that of the last rank", better="low", compared=False),
     _figure("outside_fraction", "shares", "fraction", "outside the steps", "outside",
-            "of the wall time after the first step: evaluation, checkpoints", compared=False),
+            "of the wall time after the first step: evaluation, checkpoints", better="low", compared=False),
     _figure("goodput_fraction", "wall", "fraction", "goodput", _of_wall("productive"),
             "of the wall time: steps that were kept, each up to what is named below", better="high"),
     _figure("start_up_fraction", "wall", "fraction", "start-up", _of_wall("start_up"),
-            "of the wall time: from the start of the first process to its first step"),
+            "of the wall time: from the start of the first process to its first step", better="low"),
     _figure("warm_up_fraction", "wall", "fraction", "warm-up", _of_wall("warm_up"),
-            "of the wall time: of the first steps of each attempt, what they take beyond the usual step"),
+            "of the wall time: of the first steps of each attempt, what they take beyond the usual step", better="low"),
     _figure("compilation_fraction", "wall", "fraction", "compilation", _of_wall("compilation"),
-            "of the wall time: torch.compile, beyond the usual step"),
+            "of the wall time: torch.compile, beyond the usual step", better="low"),
     _figure("evaluation_fraction", "wall", "fraction", "evaluation", _of_wall("evaluation"),
-            "of the wall time: forward passes between steps, on the rank that does them longest"),
+            "of the wall time: forward passes between steps, on the rank that does them longest", better="low"),
     _figure("checkpoint_fraction", "wall", "fraction", "checkpoint", _of_wall("checkpoint"),
-            "of the wall time: blocking saves, on the rank that saves longest"),
+            "of the wall time: blocking saves, on the rank that saves longest", better="low"),
     _figure("garbage_collection_fraction", "wall", "fraction", "garbage collection", _of_wall("garbage_collection"),
-            "of the wall time: of Python, beyond the usual step"),
+            "of the wall time: of Python, beyond the usual step", better="low"),
     _figure("data_stall_fraction", "wall", "fraction", "data stalls", _of_wall("data_stall"),
-            "of the wall time: of steps far longer than usual, waiting for data beyond the usual wait"),
+            "of the wall time: of steps far longer than usual, waiting for data beyond the usual wait", better="low"),
     _figure("pause_fraction", "wall", "fraction", "other long steps", _of_wall("pause"),
-            "of the wall time: of steps far longer than usual, what nothing else here explains"),
+            "of the wall time: of steps far longer than usual, what nothing else here explains", better="low"),
     _figure("profiler_fraction", "wall", "fraction", "profiler", _of_wall("profiler"),
-            "of the wall time: profiled steps beyond the usual step, and writing their traces"),
+            "of the wall time: profiled steps beyond the usual step, and writing their traces", better="low"),
     _figure("restart_fraction", "wall", "fraction", "restarts", _of_wall("restart"),
-            "of the wall time: from the last step of an attempt to the first of the next one"),
+            "of the wall time: from the last step of an attempt to the first of the next one", better="low"),
     _figure("repeated_fraction", "wall", "fraction", "steps lost", _of_wall("repeated"),
-            "of the wall time: productive steps after the last checkpoint of an attempt that was restarted"),
+            "of the wall time: productive steps after the last checkpoint of an attempt that was restarted", better="low"),
     _figure("hang_fraction", "wall", "fraction", "hang", _of_wall("hang"),
-            "of the wall time: from the last step on, in a job that makes no progress"),
+            "of the wall time: from the last step on, in a job that makes no progress", better="low"),
     _figure("end_fraction", "wall", "fraction", "end", _of_wall("end"),
-            "of the wall time: from the last step to the end of the last process"),
+            "of the wall time: from the last step to the end of the last process", better="low"),
     _figure("step_ns", "rank", "ns", "step", "window", "median over the traced steps of a rank, as its parts"),
     _figure("compute_ns", "rank", "ns", "compute", "compute", "covered by computation"),
     _figure("exposed_comm_ns", "rank", "ns", EXPOSED_COMM, "exposed_comm",
@@ -250,15 +260,15 @@ FIGURES: tuple[Figure, ...] = (
     _figure("comm_ns", "rank", "ns", "communication", "comm", "covered by communication"),
     _figure("memory_ns", "rank", "ns", "copies", "memory", "covered by copies"),
     _figure("overlap_ns", "rank", "ns", "hidden communication", "overlap",
-            "communication under computation", better="high"),
+            "communication under computation", better="high", because="what is hidden costs the step nothing"),
     _figure("window_ns", "job", "ns", "window", _longest_window, "of the rank with the longest"),
     _figure("compute_fraction", "job", "fraction", "compute", _share("compute_ns"),
             "of the windows of all ranks", better="high"),
     _figure("exposed_comm_fraction", "job", "fraction", EXPOSED_COMM, _share("exposed_comm_ns"),
-            "of the windows of all ranks"),
+            "of the windows of all ranks", better="low"),
     _figure("exposed_memory_fraction", "job", "fraction", "exposed copies", _share("exposed_memory_ns"),
-            "of the windows of all ranks"),
-    _figure("idle_fraction", "job", "fraction", "idle", _share("idle_ns"), "of the windows of all ranks"),
+            "of the windows of all ranks", better="low"),
+    _figure("idle_fraction", "job", "fraction", "idle", _share("idle_ns"), "of the windows of all ranks", better="low"),
     _figure("hidden_fraction", "job", "fraction", "hidden communication", _share("overlap_ns", "comm_ns"),
             "of all communication", better="high"),
     _figure("comm_ns", "job", "ns", "communication", lambda summary: _total(summary, "comm_ns"), "sum over ranks"),
@@ -267,11 +277,11 @@ FIGURES: tuple[Figure, ...] = (
     _figure("warning_count", "diagnosis", "count", "warnings", _findings("warning"), "findings of that severity"),
     _figure("finding_count", "diagnosis", "count", "findings", _findings(), "of any severity"),
     _figure("largest_stake_fraction", "diagnosis", "fraction", "largest stake", _largest_stake,
-            "share of the step that a finding could win"),
+            "share of the step that a finding could win", better="low"),
     _figure("lowest_speedup", "diagnosis", "ratio", "lowest speed-up", _lowest("speedup"),
-            "of all runs with a baseline", better="high"),
+            "of all runs with a baseline"),
     _figure("lowest_efficiency", "diagnosis", "ratio", "lowest efficiency", _lowest("efficiency"),
-            "of all runs with a baseline", better="high"),
+            "of all runs with a baseline"),
 )  # fmt: skip
 """In the order in which they are shown."""
 

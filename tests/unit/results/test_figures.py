@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.training_records import study
 
 from stepscope.cli.commands.schema import documents
 from stepscope.report.conditions import parse_changes, parse_condition
 from stepscope.report.views import runs as table
 from stepscope.results.comparing import PARTS
-from stepscope.results.figures import COMPARED, FIGURES, Figure, figures_of, run_facts
+from stepscope.results.figures import COMPARED, FIGURES, Figure, figures_of
 from stepscope.results.run_figures import BENCH, COLUMNS, CSV
-from stepscope.results.scaling import speedups
 
 UNIT_OF_KEY = {
     "_ns": "ns", "_bytes": "bytes", "_bytes_per_step": "bytes", "_per_s": "per s", "_fraction": "fraction",
     "_accuracy": "fraction", "mfu": "fraction", "hfu": "fraction", "_count": "count", "_loss": "loss",
     "speedup": "ratio", "efficiency": "ratio",
 }  # fmt: skip
+
+START_OF_KEY = {"epoch_": "epoch", "trace_": "step", "diary_": "steps", "lowest_": "diagnosis", "largest_": "diagnosis"}
 
 FOLLOW = {"best_accuracy", "comm_bytes_per_step", "speedup", "efficiency", "mfu", "hfu"}
 """Not compared: they follow from figures that are, or from how the run was made."""
@@ -40,6 +40,7 @@ def test_no_two_figures_of_a_kind_have_one_name_and_no_table_shows_a_column_twic
     """A title alone says in a table which number it is; help is its row in the documents."""
     names = [(each.of, name) for each in FIGURES for name in {each.title, each.short or each.title}]
     shown = [(key, column) for key in ("CELLS", "PAPER", "PAGE") for column in getattr(table, key)]
+    shown += [("columns", column.key) for column in table._columns((), {}, 1)]
     assert [name for name, count in Counter([*names, *shown]).items() if count > 1] == []
     assert [each.key for each in FIGURES if not each.title.strip() or not each.help.strip()] == []
 
@@ -47,6 +48,8 @@ def test_no_two_figures_of_a_kind_have_one_name_and_no_table_shows_a_column_twic
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda each: f"{each.of}-{each.key}")
 def test_a_figure_is_everywhere_under_its_unit(figure: Figure) -> None:
     assert {unit for ending, unit in UNIT_OF_KEY.items() if figure.key.endswith(ending)} == {figure.unit}
+    kinds = {of for start, of in START_OF_KEY.items() if figure.key.startswith(start)}
+    assert kinds == {figure.of} or (not kinds and figure.of not in ("epoch", "step", "steps"))
     low, _ = figure.range
     if figure.of in ("job", "diagnosis", "rank", "shares"):
         known = figures_of(figure.of)
@@ -63,20 +66,3 @@ def test_a_figure_is_everywhere_under_its_unit(figure: Figure) -> None:
         assert figure.key in shown or figure.key in (*NO_COLUMN, "comm_bytes_per_step")
         (schema,) = documents()["bench/1"]["cells"].__args__
         assert set(BENCH) == set(schema.__annotations__)
-
-
-def test_figures_of_runs_are_in_their_range() -> None:
-    rows = speedups(study())
-    facts = [run_facts(run, rows.get(run.run_id)) for run in study()]
-    known = [
-        (f, m) for f in FIGURES if f.of in ("run", "epoch") for each in facts if (m := f.measured(each)) is not None
-    ]
-    assert [(f.key, m.value) for f, m in known if not f.range[0] <= m.value <= f.range[1]] == []
-    assert {f.key for f, _ in known} >= {
-        "step_ns",
-        "samples_per_s",
-        "epoch_ns",
-        "speedup",
-        "efficiency",
-        "best_accuracy",
-    }
