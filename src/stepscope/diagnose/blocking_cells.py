@@ -6,6 +6,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Statement, advise
+from stepscope.diagnose.trace_facts import severity_of
 from stepscope.predict.run_buckets import same_work
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
@@ -75,7 +76,7 @@ def _of_cells(
     most, share, said, sure = stake
     size = "gradient by gradient" if len(plan) > 1 else "in one piece"
     return Finding(
-        severity="problem" if most > 0.2 else "warning",
+        severity=severity_of(most),
         title=f"gradients are reduced after backward: {format_percent(share)} of the step is {EXPOSED_COMM}",
         evidence=(
             said,

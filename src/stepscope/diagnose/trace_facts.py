@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from statistics import fmean, median
@@ -24,18 +25,25 @@ from stepscope.results.evidence import Evidence, TraceEvidence
 WORTH = 0.1
 GRAVE = 0.2
 
-WORTH_SOURCE = (
-    "stepscope's choice, 2026-11: removing 10% of the time gives a speed-up of at most 1/(1-0.1) = 1.11; two runs of "
-    "one job differ by as much on shared machines"
+OF_WINDOW = Limit(
+    value=WORTH,
+    unit="share of the window",
+    source=f"stepscope's choice, 2026-11: removing it gives a speed-up of at most {1 / (1 - WORTH):.2f}; two runs of one "
+    "job differ by as much on shared machines",
 )
-GRAVE_SOURCE = "stepscope's choice, 2026-11: a gain of up to 1.25; a scaling efficiency above 0.8 is called good"
+OF_STEP = replace(OF_WINDOW, unit="share of the step")
+"""From which share on a part of the time is worth a finding."""
 
-OF_WINDOW = Limit(value=WORTH, unit="share of the window", source=WORTH_SOURCE)
 SHARES = {
     "warning": OF_WINDOW,
-    "problem": Limit(value=GRAVE, unit="share of the window", source=GRAVE_SOURCE),
+    "problem": Limit(
+        value=GRAVE,
+        unit="share of the window",
+        source=f"stepscope's choice, 2026-11: a gain of up to {1 / (1 - GRAVE):.2f}; the scaling efficiency of what is "
+        "left is called good",
+    ),
 }
-"""From which share of the window on a part of the time is worth a finding, and a grave one."""
+"""The same, and from which share on a finding is grave."""
 
 
 def reads_traces(rule: Declared) -> bool:

@@ -30,6 +30,7 @@ from collections.abc import Iterator, Sequence
 from stepscope.core.units import format_bytes, format_duration, format_percent, format_size
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.trace_facts import OF_STEP
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.cell_facts import TimedCell, exposed, timed_cells
@@ -37,9 +38,6 @@ from stepscope.results.evidence import CellEvidence, Evidence
 
 SAVED = Limit(
     value=0.95, unit="bytes under AMP / bytes in FP32", source="a higher ratio saves nothing; a 2-byte type gives 0.5"
-)
-MATTERS = Limit(
-    value=0.10, unit="share of the step", source="as for poor-overlap: removing less gains less than 11% of speed"
 )
 SMALL = Limit(
     value=2**20,
@@ -120,7 +118,7 @@ def _finding(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
         said.append(
             f"half of an all-reduce below {format_size(int(SMALL.value))} is latency, which fewer bytes do not cut"
         )
-    matters = share > MATTERS.value and not small
+    matters = share > OF_STEP.value and not small
     return Finding(
         severity="warning" if matters else "info",
         title=f"AMP does not make the all-reduce smaller: {sent} per step, as in FP32",
@@ -154,5 +152,5 @@ RULE = Rule(
     needs=("cells",),
     look=check,
     protocol=3,
-    thresholds={"saved": SAVED, "matters": MATTERS, "small": SMALL},
+    thresholds={"saved": SAVED, "matters": OF_STEP, "small": SMALL},
 )

@@ -42,6 +42,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.job_facts import facts_of_run
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.trace_facts import GRAVE
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.training import TrainingRun
@@ -54,7 +55,7 @@ from stepscope.results.scaling import shards
 if TYPE_CHECKING:
     from stepscope.results.comm_costs import CommCosts
 
-MAX_EXPOSED = Limit(value=0.20, unit="share of the step", source="efficiency is rated good above 0.80")
+MAX_EXPOSED = Limit(value=GRAVE, unit="share of the step", source="the efficiency of what is left is rated good")
 MAX_EFFICIENCY = Limit(
     value=0.50,
     unit="efficiency of a run whose communication was not timed",

@@ -33,21 +33,25 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import on_device, read_in_full, trace_command, unread
+from stepscope.diagnose.trace_facts import GRAVE, WORTH, on_device, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 
-MIN_COMPUTE = Limit(value=0.90, unit="share of the step", source="the complement of 10% for communication and data")
+MIN_COMPUTE = Limit(
+    value=1 - WORTH, unit="share of the step", source="the rest is worth a finding on communication or data"
+)
 MAX_OTHER = Limit(
-    value=0.05, unit="share of the step, each of communication and data", source="both together are at most 10%"
+    value=WORTH / 2,
+    unit="share of the step, each of communication and data",
+    source="both together are not worth a finding",
 )
 MOSTLY = Limit(
-    value=0.8,
+    value=1 - GRAVE,
     unit="share of the window",
-    source="the rest could give a speed-up of at most 1.25; an efficiency of 0.8 is rated good",
+    source="the rest is no grave finding; such an efficiency is rated good",
 )
 
 

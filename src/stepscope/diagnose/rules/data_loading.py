@@ -31,19 +31,16 @@ from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import JobFacts, facts_of
 from stepscope.diagnose.rule import Limit, Statement, advise, over_share
-from stepscope.diagnose.trace_facts import WORTH, Part, idle_share, read_in_full, share_rule, trace_command
+from stepscope.diagnose.trace_facts import OF_STEP, WORTH, Part, idle_share, read_in_full, share_rule, trace_command
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
 
-MIN_SHARE = Limit(
-    value=0.10, unit="share of the step", source="as for communication: removing less gains less than 11% of speed"
-)
 PROBLEM = Limit(value=0.30, unit="share of the step", source="without it the job runs 1.4 times as fast")
 
 
 def check(evidence: Evidence) -> Statement:
-    return over_share(evidence, "data_wait", MIN_SHARE.value, _of_cells, spent="of the step waits for data")
+    return over_share(evidence, "data_wait", OF_STEP.value, _of_cells, spent="of the step waits for data")
 
 
 def _of_cells(evidence: Evidence, ranked: list[TimedCell]) -> Finding:
@@ -189,5 +186,5 @@ RULE = share_rule(
     claims=("step/idle/data",),
     kind="input-bound",
     protocol=2,
-    thresholds={"step": MIN_SHARE, "problem of a step": PROBLEM},
+    thresholds={"step": OF_STEP, "problem of a step": PROBLEM},
 )

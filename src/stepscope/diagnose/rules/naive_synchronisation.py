@@ -35,6 +35,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, each_job, together
 from stepscope.diagnose.trace_facts import (
+    OF_STEP,
     OF_WINDOW,
     WORTH,
     read_in_full,
@@ -173,9 +174,6 @@ def _backward(each: RankPass) -> float:
     return sum(p.compute_ns for p in each.phases if p.phase == "backward") / window_ns(each)
 
 
-MIN_SHARE = Limit(
-    value=0.10, unit="share of the step", source="as for poor-overlap: removing less gains less than 11% of speed"
-)
 MIN_GAIN = Limit(
     value=0.03,
     unit="share of the step, if both were measured",
@@ -194,7 +192,7 @@ def check(evidence: Evidence) -> Statement:
     if evidence.cells:
         from stepscope.diagnose.blocking_cells import blocking_cells
 
-        outcomes.append(blocking_cells(evidence, least_share=MIN_SHARE.value, least_gain=MIN_GAIN.value))
+        outcomes.append(blocking_cells(evidence, least_share=OF_STEP.value, least_gain=MIN_GAIN.value))
     if traces:
         outcomes.append(each_job(traces, traced_sync))
     return together(outcomes)
@@ -209,7 +207,7 @@ RULE = Rule(
     names_cause=True,
     protocol=3,
     thresholds={
-        "share": MIN_SHARE,
+        "share": OF_STEP,
         "gain": MIN_GAIN,
         "in a trace": OF_WINDOW,
     },

@@ -26,14 +26,15 @@ from stepscope.core.units import format_count, format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, over_share
+from stepscope.diagnose.trace_facts import WORTH
 from stepscope.records.finding import Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, traced
 from stepscope.results.evidence import Evidence
 
 MIN_SHARE = Limit(
-    value=0.20,
+    value=2 * WORTH,
     unit="share of the step",
-    source="accumulation over 2 micro-steps then recovers 10%, the limit of other rules",
+    source="accumulation over 2 micro-steps halves it, and so returns what is worth a finding",
 )
 
 SENDS_INSIDE = frozenset({"zero1"})

@@ -32,22 +32,15 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import severity_of, trace_command
+from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.diagnose.trace_facts import OF_STEP, severity_of, trace_command
 from stepscope.diagnose.unit_facts import SLOW, TracedPipeline, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.mesh import PipelineLayout
-from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.evidence import CellEvidence, Evidence, TraceEvidence, name_of
 
 if TYPE_CHECKING:
     from stepscope.results.pipeline import MeasuredPipeline, Pipeline
-
-MOST = Limit(
-    value=0.10,
-    unit="share of the step",
-    source=f"as for {EXPOSED_COMM}: removing less gains at most a factor of 1.11",
-)
 
 
 SHOWN = 8
@@ -74,11 +67,11 @@ def check(evidence: Evidence) -> Statement:
             reason="no run states its pipeline stages and micro-batches, or its schedule has no simple formula for "
             "the bubble"
         )
-    found = [finding for _, bubble, finding in judged if bubble > MOST.value]
+    found = [finding for _, bubble, finding in judged if bubble > OF_STEP.value]
     if found:
         return found
     name, worst, _ = max(judged, key=lambda each: each[1])
-    return f"{name}: the pipeline idles {format_percent(worst)} of the step, limit {format_percent(MOST.value)}"
+    return f"{name}: the pipeline idles {format_percent(worst)} of the step, limit {format_percent(OF_STEP.value)}"
 
 
 def _measured(name: str, cell: CellEvidence, found: MeasuredPipeline) -> Finding:
@@ -87,7 +80,7 @@ def _measured(name: str, cell: CellEvidence, found: MeasuredPipeline) -> Finding
         f" (95% interval {format_percent(bubble.low)} to {format_percent(bubble.high)})"
     )  # fmt: skip
     messages = sum(stage.send_ns + stage.receive_ns for stage in found.stages) / (layout.ranks * found.step_ns)
-    if layout.bubble > MOST.value:
+    if layout.bubble > OF_STEP.value:
         advice = _more_micro_batches(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
     else:
         enough = f"{layout.micro_batches} micro-batches are enough by the formula"
@@ -126,8 +119,8 @@ def _stated(name: str, each: Pipeline) -> Finding:
 
 
 def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_batch: int | None) -> list[Advice]:
-    wanted = layout.micro_batches_for(MOST.value)
-    advice = [advise(f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(MOST.value)}")]
+    wanted = layout.micro_batches_for(OF_STEP.value)
+    advice = [advise(f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(OF_STEP.value)}")]
     if global_batch is not None:
         larger = -(-global_batch * wanted // layout.micro_batches)
         advice.append(advise(f"with the same micro-batch size the global batch is {larger} (now {global_batch})"))
@@ -148,8 +141,8 @@ def _look(job: TraceEvidence) -> Statement:
     bubble, m = median(bubbles), traced.micro_batches
     layout = None if m is None else _layout(traced, m)
     batches = "" if m is None else f", {counted(m, 'micro-batch')}"
-    if bubble <= MOST.value:
-        limit = format_percent(MOST.value)
+    if bubble <= OF_STEP.value:
+        limit = format_percent(OF_STEP.value)
         return f"{stages} stages{batches}: they idle {format_percent(bubble)} of the step, limit {limit}"
     slowest = traced.slowest
     evidence = [
@@ -185,10 +178,10 @@ def _layout(traced: TracedPipeline, micro_batches: int) -> PipelineLayout:
 def _of_traces(job: TraceEvidence, layout: PipelineLayout | None, *, uneven: bool) -> tuple[Advice, ...]:
     """More micro-batches only where these are few; a balance where a stage is slower; else the messages."""
     used = used_in(job.summary)
-    few = layout is None or layout.bubble > MOST.value
+    few = layout is None or layout.bubble > OF_STEP.value
     more = "use more micro-batches a step" if layout is None else (
-        f"use {layout.micro_batches_for(MOST.value)} micro-batches or more: the bubble is then at most "
-        f"{format_percent(MOST.value)} with equal stages"
+        f"use {layout.micro_batches_for(OF_STEP.value)} micro-batches or more: the bubble is then at most "
+        f"{format_percent(OF_STEP.value)} with equal stages"
     )  # fmt: skip
     advice = [advise(more), *in_words_of("micro-batches", used)] if few else []
     if few and (layout is None or layout.chunks == 1):
@@ -212,5 +205,5 @@ RULE = Rule(
     claims=("step/communication/stages",),
     kind="pipeline-bubble",
     protocol=2,
-    thresholds={"bubble": MOST},
+    thresholds={"bubble": OF_STEP},
 )

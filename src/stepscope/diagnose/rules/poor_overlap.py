@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.commands import again, profiled
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.trace_facts import OF_STEP, severity_of
 from stepscope.predict.run_buckets import naive_twin
 from stepscope.predict.specs import specs_of
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -41,11 +42,6 @@ from stepscope.results.evidence import Evidence
 from stepscope.results.scaling import shards
 from stepscope.results.sweeps import inside_backward, plan_of
 
-MIN_EXPOSED = Limit(
-    value=0.10,
-    unit="share of the step",
-    source="removing less gains less than 11% of speed; usual for tuned data-parallel jobs",
-)
 MIN_AVOIDABLE = Limit(
     value=0.05,
     unit="share of the step",
@@ -91,7 +87,7 @@ def check(evidence: Evidence) -> Statement:
         )
     costs = comm_costs(evidence)
     judged = [found for each in cells if (found := _judge(evidence, each, costs)) is not None]
-    firing = [each for each in judged if each.share > MIN_EXPOSED.value and each.avoidable > MIN_AVOIDABLE.value]
+    firing = [each for each in judged if each.share > OF_STEP.value and each.avoidable > MIN_AVOIDABLE.value]
     if firing:
         return tuple(_findings(evidence, firing))
     worst = max(judged, key=lambda each: each.share, default=None)
@@ -175,7 +171,7 @@ def _finding(evidence: Evidence, worst: _Judged, rest: tuple[str, ...]) -> Findi
             ),
         )
     return Finding(
-        severity="problem" if known and worst.avoidable > 0.2 else "warning",
+        severity=severity_of(worst.avoidable) if known else "warning",
         title=title,
         evidence=(*said, *rest),
         stake_fraction=worst.avoidable,
@@ -217,8 +213,8 @@ def _confidence(worst: _Judged) -> str:
 
 def _quiet(worst: _Judged) -> str:
     text = f"{worst.cell.name}: {format_percent(worst.share)} of the step is {EXPOSED_COMM}"
-    if worst.share <= MIN_EXPOSED.value:
-        return f"{text}, limit {format_percent(MIN_EXPOSED.value)}"
+    if worst.share <= OF_STEP.value:
+        return f"{text}, limit {format_percent(OF_STEP.value)}"
     return f"{text}, of which overlap could recover {format_percent(worst.avoidable)} ({worst.basis})"
 
 
@@ -228,5 +224,5 @@ RULE = Rule(
     look=check,
     kind="communication-bound",
     protocol=3,
-    thresholds={"exposed": MIN_EXPOSED, "avoidable": MIN_AVOIDABLE},
+    thresholds={"exposed": OF_STEP, "avoidable": MIN_AVOIDABLE},
 )

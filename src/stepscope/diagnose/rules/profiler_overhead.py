@@ -29,12 +29,13 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.trace_facts import GRAVE
 from stepscope.records.finding import Advice, Doubt, Finding, Skipped
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, TraceEvidence
 
 MOST = Limit(
-    value=0.2,
+    value=GRAVE,
     unit="of the traced step",
     source="stepscope's choice, 2026-11: as much as makes a finding on a trace a problem",
 )

@@ -33,6 +33,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.trace_facts import GRAVE
 from stepscope.records.finding import Finding, Severity, Skipped
 from stepscope.records.training import StepChange, TrainingRun
 from stepscope.results.evidence import Evidence, name_of
@@ -44,7 +45,7 @@ CHANGE = Limit(
     unit="of the step time before",
     source="medians of runs on quiet machines differ by 2%, with a margin",
 )
-GRAVE = Limit(value=0.2, unit="of the step time before", source="as for a fifth of the step elsewhere")
+PROBLEM = Limit(value=GRAVE, unit="of the step time before", source="as for shares of the step elsewhere")
 
 
 def check(evidence: Evidence) -> Statement:
@@ -76,7 +77,7 @@ def _logged(run: TrainingRun) -> bool:
 
 
 def _severity(ratio: float) -> Severity:
-    return "problem" if ratio >= 1 + GRAVE.value else "warning"
+    return "problem" if ratio >= 1 + PROBLEM.value else "warning"
 
 
 def _steps(change: StepChange) -> str:
@@ -196,7 +197,7 @@ RULE = Rule(
     protocol=1,
     thresholds={
         "change": CHANGE,
-        "grave": GRAVE,
+        "grave": PROBLEM,
         "steps": Limit(value=LEAST_SIDE, unit="logged steps on each side", source="fewer are a pause"),
         "p": Limit(value=SIGNIFICANT, unit="probability", source="as for histories in reports"),
     },

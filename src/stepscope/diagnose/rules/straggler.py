@@ -45,7 +45,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import again, excluding, profiled
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
-from stepscope.diagnose.trace_facts import OF_WINDOW, WORTH, trace_command, unread
+from stepscope.diagnose.trace_facts import GRAVE, OF_WINDOW, WORTH, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_path import Straggler, StragglerReport
 from stepscope.records.trace_summary import TraceSummary
@@ -160,7 +160,7 @@ def _of_cell(
     slow = alike[0]
     whole = slow.stake_fraction
     return Finding(
-        severity="problem" if slow.kind == "chronic" and whole > 0.2 else "warning",
+        severity="problem" if slow.kind == "chronic" and whole > GRAVE else "warning",
         title=_title(slow, len(alike)),
         evidence=(
             *_planted(cell, alike),
