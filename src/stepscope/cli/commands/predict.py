@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.cli.command import Command, Options, argument, option, switch
+from stepscope.records.nouns import EXPOSED_COMM
 
 
 class Predict(Options):
-    """Predict a measured job on more GPUs, a training step of a named model, the time of a collective, the best buckets.
+    __doc__ = f"""
+    Predict a measured job on more GPUs, a training step of a named model, the time of a collective, the best buckets.
 
-    A measured job (--from): step, throughput, efficiency, exposed communication on each number of GPUs. A step: its parts,
+    A measured job (--from): step, throughput, efficiency, {EXPOSED_COMM} on each number of GPUs. A step: its parts,
     tokens/s, MFU, memory, the knee of its scaling curve. A collective: time, bus bandwidth, the algorithm the library
     would choose and why. Each with an 80% interval.
     """

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.cli.command import Command, Options, argument, option, switch
+from stepscope.records.nouns import EXPOSED_COMM
 
 
 class Trace(Options):
-    """Show where a training step's time went: compute, exposed communication, copies, idle time and why.
+    __doc__ = f"""Show where a training step's time went: compute, {EXPOSED_COMM}, copies, idle time and why.
 
     Reads any PyTorch profiler trace, one file per rank; nothing needs to be installed in the job.
 
@@ -16,7 +17,7 @@ class Trace(Options):
 
     \b
     from torch.profiler import profile, schedule
-    save = lambda p: p.export_chrome_trace(f"trace-rank{rank}.json.gz")
+    save = lambda p: p.export_chrome_trace(f"trace-rank{{rank}}.json.gz")
     plan = schedule(wait=10, warmup=2, active=5, repeat=1)
     with profile(schedule=plan, record_shapes=True, on_trace_ready=save) as prof:
         for batch in loader:
