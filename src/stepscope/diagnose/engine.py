@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_percent
 from stepscope.core.words import listed, plural
 from stepscope.diagnose.commands import concrete, own_command
 from stepscope.diagnose.job_facts import applicable
@@ -229,8 +230,13 @@ def lacking(rule: Declared, given: Evidence) -> Skipped | None:
 
 
 def page_of(rule: Rule) -> str:
-    """The rule's page: what its file says of it."""
-    return (importlib.import_module(rule.module).__doc__ or "").strip()
+    """The rule's page: what its file says of it. A limit there is ``{name}``, its percentage ``{name%}``, its number
+    ``{name#}``."""
+    page = (importlib.import_module(rule.module).__doc__ or "").strip()
+    for name, limit in rule.thresholds.items():
+        for sign, said in (("", str(limit)), ("%", format_percent(limit.value)), ("#", f"{limit.value:g}")):
+            page = page.replace(f"{{{name}{sign}}}", said)
+    return page
 
 
 def _order(finding: Finding) -> tuple[bool, int, float, int, bool]:

@@ -343,7 +343,9 @@ def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], en
 def _computes(verdict: JobVerdict) -> str:
     share = next((part.share for part in verdict.tree if part.key == "computation"), None)
     if share is None:
-        return "Compute-bound: no part of the step outside computation takes a tenth of it"
+        from stepscope.diagnose.trace_facts import WORTH  # `trace` shows a budget without what rules share
+
+        return f"Compute-bound: no part of the step outside computation takes {format_percent(WORTH)} of it"
     return f"Compute-bound: {format_percent(share)} of every step is computation"
 
 

@@ -3,7 +3,7 @@
 What
 ----
 Compares the payload per step of cells under autocast on several ranks with that of the same FP32 cell (or, without one,
-with 4 bytes per parameter). It is a warning if at least a tenth of the step is exposed communication, otherwise a note.
+with 4 bytes per parameter). It is a warning if {matters} or more is exposed communication, otherwise a note.
 
 Why
 ---

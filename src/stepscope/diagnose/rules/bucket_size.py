@@ -45,7 +45,7 @@ from stepscope.results.evidence import Evidence
 MIN_GAIN = Limit(
     value=0.03,
     unit="predicted step with the current size / with the named size - 1",
-    source="timeline predictions are within 3% of measured steps (2 Gbit emulated network, 2026-11)",
+    source="timeline predictions are as near to measured steps (2 Gbit emulated network, 2026-11)",
 )
 
 TORCH_DEFAULT_MB = 25.0

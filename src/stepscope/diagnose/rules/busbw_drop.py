@@ -2,7 +2,7 @@
 
 What
 ----
-Fires on sweeps of at least three sizes if busbw at the largest size is at least 10% below its maximum and the 95%
+Fires on sweeps of at least three sizes if busbw at the largest size is at least {drop%} below its maximum and the 95%
 intervals of the two do not overlap.
 
 Why

@@ -2,8 +2,9 @@
 
 What
 ----
-Cells with activation checkpointing whose peak would stay below 80% of the capacity with all activations kept: the planned
-activations of the mode ``none`` (or counted ones of the same cell without checkpointing) against those that are kept.
+Cells with activation checkpointing whose peak would stay below {room%} of the capacity with all activations kept: the
+planned activations of the mode ``none`` (or counted ones of the same cell without checkpointing) against those that are
+kept.
 
 Why
 ---

@@ -3,11 +3,11 @@
 What
 ----
 Judges the fastest run of every group (model, data, precision) on each number of ranks. If communication was measured:
-exposed communication (without waiting for the last rank, where the samples show it) above 20% of the step rules out
+exposed communication (without waiting for the last rank, where the samples show it) above {exposed} rules out
 "good" efficiency. If not: a speed-up below half of the ideal, together with a stated fact that makes communication the
 likely cause: few samples per rank, short sequences, a small model.
 
-The finding computes the batch, or the accumulation without synchronisation, at which 80% of the step is work: forward
+The finding computes the batch, or the accumulation without synchronisation, at which the rest of the step is work: forward
 and backward grow with the batch, gradients do not (activations of a pipeline or of tensor parallelism do, so no batch is
 named there). If collectives were measured, their alpha-beta fit gives
 the share of latency.

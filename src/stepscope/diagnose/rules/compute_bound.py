@@ -4,8 +4,8 @@ What
 ----
 Steps of `bench` on several ranks: forward, backward and optimizer as a share of the step on the slowest rank, with
 little exposed communication and little waiting for data; one finding per model, about the cell with the most ranks.
-Traces: computation over the window, overlapping streams counted once; median over ranks. From 80% on, communication,
-waiting, idle time and copies together take less than a fifth.
+Traces: computation over the window, overlapping streams counted once; median over ranks. Fires from
+{in a trace} on: communication, waiting, idle time and copies together take the rest.
 
 Why
 ---
@@ -51,7 +51,7 @@ MAX_OTHER = Limit(
 MOSTLY = Limit(
     value=1 - GRAVE,
     unit="share of the window",
-    source="the rest is no grave finding; such an efficiency is rated good",
+    source="the rest is not a grave finding; such an efficiency is rated good",
 )
 
 

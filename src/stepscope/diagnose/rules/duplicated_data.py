@@ -2,9 +2,9 @@
 
 What
 ----
-With sample counts: the samples of all ranks in an epoch are at least 1.5 times the data set on several ranks. From
-curves alone: the first epoch's training loss on n ranks is at least 10% lower than the baseline's, with the same data
-and learning rate, while the epoch takes at least 90% of the baseline's time. More ranks make one pass over the data
+With sample counts: the samples of all ranks in an epoch are at least {seen#} times the data set on several ranks. From
+curves alone: the first epoch's training loss on n ranks is at least {loss%} lower than the baseline's, with the same data
+and learning rate, while the epoch takes at least {time%} of the baseline's time. More ranks make one pass over the data
 neither teach more nor take as long.
 
 Why

@@ -3,8 +3,8 @@
 What
 ----
 Exchanges of all ranks with all (mixture of experts) seen on several ranks. One is skewed when the rank that comes last in
-it also exchanges most, 1.25 times the mean bytes or more. Fires when half of the waiting in exchanges is in skewed ones
-and it takes 5% of the time, of what no computation covers.
+it also exchanges most, {hot} or more. Fires when {of the waiting} is in skewed ones
+and it takes {of the window}, of what no computation covers.
 
 Why
 ---

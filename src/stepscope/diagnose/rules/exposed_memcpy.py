@@ -26,15 +26,15 @@ from __future__ import annotations
 from stepscope.core.units import format_bandwidth, format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.rule import Limit, advise
-from stepscope.diagnose.trace_facts import Part, on_device, share_rule, window_ns
+from stepscope.diagnose.trace_facts import WORTH, Part, on_device, share_rule, window_ns
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
 from stepscope.records.trace_work import CopyRow
 
 _WORTH = Limit(
-    value=0.05,
+    value=WORTH / 2,
     unit="share of the window",
-    source="stepscope's choice, 2026-11: 5%, half the limit of other parts, since pinning takes one argument",
+    source="stepscope's choice, 2026-11: half the limit of other parts, since pinning takes one argument",
 )
 
 _SAID = {

@@ -6,7 +6,7 @@ Takes the buckets of a step in launch order and relates the last one's exposed t
 ranks the minimum of each bucket counts, which is transfer without waiting. What a smaller last bucket returns is its
 exposed time less the transfer of the smallest bucket worth sending (by the latency and bandwidth of this job's own
 buckets), and at most the time in which no bucket before it was under way although gradients were ready. Fires if the last
-bucket is at least half of the exposed time and that returns 5% of the step.
+bucket is at least {of exposed} and that returns {of the step}.
 
 Why
 ---

@@ -2,8 +2,8 @@
 
 What
 ----
-All-gathers of units (FSDP, ZeRO), the first of each pass left out. One is late when the computation before it covers less
-than 5% of it. Fires when half of a pass's gathers are late and hiding them returns 5% of the step. Of several ranks the
+All-gathers of units (FSDP, ZeRO), the first of each pass left out. One is late when the computation before it covers next
+to nothing of it. Fires when {late} are late and hiding them returns {of the step}. Of several ranks the
 smallest exposed time counts, and at most the computation since the gather before: more cannot be hidden.
 
 Why

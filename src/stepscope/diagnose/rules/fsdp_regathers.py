@@ -2,9 +2,9 @@
 
 What
 ----
-All-gathers of the backward pass whose unit was gathered in the forward pass too. Fires when they expose 5% of the step
+All-gathers of the backward pass whose unit was gathered in the forward pass too. Fires when they expose {of the step}
 (the smallest over ranks, so that waiting is left out) and the device has room: what the allocator reserved at most,
-and all units gathered at once, together stay below 90% of the device's memory.
+and all units gathered at once, together stay below {room}.
 
 Why
 ---

@@ -2,8 +2,8 @@
 
 What
 ----
-FSDP2's unit without a name holds what no inner unit does. Fires when it has 30% of all gathered bytes and its own gathers
-and reductions expose 5% of the step (the smallest over ranks, so that waiting is left out). A model in one unit has all.
+FSDP2's unit without a name holds what no inner unit does. Fires when it has {of the bytes} and its own gathers
+and reductions expose {of the step} (the smallest over ranks, so that waiting is left out). A model in one unit has all.
 
 Why
 ---

@@ -3,8 +3,8 @@
 What
 ----
 Units whose gathered size is below that of which latency takes half of the time, by this job's own gathers and reductions
-(on devices at least 8 MiB, between 64 KiB and 64 MiB). Fires when at least four units and half of all are, and merging
-them returns 5% of the step: the latency of the calls that go, or what these units expose (the smallest over ranks, so that
+(on devices at least 8 MiB, between 64 KiB and 64 MiB). Fires when at least {least} and {share} are, and merging
+them returns {of the step}: the latency of the calls that go, or what these units expose (the smallest over ranks, so that
 waiting is left out) less what the calls that stay take by the fitted cost, whichever is more; on CPUs also the wrapper's
 own time around the calls that go, which is part of the step there.
 

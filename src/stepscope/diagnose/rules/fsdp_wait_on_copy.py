@@ -4,7 +4,7 @@ What
 ----
 Copies that a unit launches: shards into the buffer of a gather, gathered parameters out of it, gradients into the buffer
 of a reduction, and with parameters kept in host memory those between host and device. Fires when copies that no
-computation hides take 5% of the steps, mean over ranks.
+computation hides take {of the step}, mean over ranks.
 
 Why
 ---

@@ -5,8 +5,8 @@ What
 Counts the backward passes of a step that reduce the same gradients: calls of DDP's forward a step, or reduced elements
 against the optimizer's parameters, or reductions whose sizes repeat in the same order with room for a forward pass
 between them; of sharded units, reductions of one unit a step. With k > 1 of them, k - 1 of k reductions are not needed.
-The stake is that part of what the reductions expose (the smallest over ranks, so that waiting is left out). Fires from 5%
-of the step on.
+The stake is that part of what the reductions expose (the smallest over ranks, so that waiting is left out). Fires from
+{of the step} on.
 
 Why
 ---

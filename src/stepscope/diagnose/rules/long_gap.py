@@ -2,7 +2,7 @@
 
 What
 ----
-At most three gaps, each at least a tenth of the window and five times as long as any other gap, in at most half of the
+At most three gaps, each at least {warning} and five times as long as any other gap, in at most half of the
 marked steps. No other rule counts their idle time. The rule judges the rank that idles longest: the others wait for it.
 
 Why

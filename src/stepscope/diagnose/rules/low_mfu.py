@@ -2,7 +2,7 @@
 
 What
 ----
-MFU of the median step (HFU where only executed FLOP are known), median over ranks. Below 30% every point of document
+MFU of the median step (HFU where only executed FLOP are known), median over ranks. Below {low} every point of document
 the usual checklist is answered from the trace, in order of the time it takes: exposed communication, waiting for launches,
 Python, data, copies, work other than matrix products, small kernels, and matrix products that run below the peak
 (precision, tensor cores, size).
@@ -17,7 +17,7 @@ Known problems
 A model bound by memory (inference, small batches, embeddings) cannot reach it: then the largest point is work other
 than matrix products. The rule is quiet without FLOP or peak: CPUs have no peak, compiled code records no shapes.
 The other rules weigh each point for itself; this one only puts them in order. Its stake is the largest point, at most
-what 30% needs; where another rule has as much at stake, that rule names the cause, and this one is quiet.
+what that needs; where another rule has as much at stake, that rule names the cause, and this one is quiet.
 
 References
 ----------

@@ -5,8 +5,8 @@ What
 Finished runs of one source and group with the same global batch, learning rate, optimizer and seed, and exact
 arithmetic (no lossy communication hook), must learn alike: data parallelism only distributes the work. The rule
 compares their training losses after the first epoch, where rounding has grown least, with the run on the fewest ranks,
-and fires above 2% (5% if no seed is recorded). It always fires if the replicas' parameters differ at the end of a run
-(bench compares checksums).
+and fires above {apart%} ({apart_unseeded%} if no seed is recorded). It always fires if the replicas' parameters differ
+at the end of a run (bench compares checksums).
 
 Why
 ---

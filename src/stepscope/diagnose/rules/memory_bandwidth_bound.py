@@ -3,8 +3,8 @@
 What
 ----
 Share of compute kernel time in elementwise work, normalisation, reductions, softmax, dropout, optimizer updates, copies
-by kernel and layout changes, by the kernels' names. Fires from 40% of the compute kernel time on, if that is a tenth of
-the window.
+by kernel and layout changes, by the kernels' names. Fires from {kernels} on, if that is
+{warning}.
 
 Why
 ---

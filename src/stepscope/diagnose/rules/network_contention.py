@@ -2,10 +2,10 @@
 
 What
 ----
-Two ways. Calls of one size in `stepscope comm`: the slowest tenth takes at least 1.5 times the median, while the ranks'
-medians are within 10% of each other (a slow rank would show there). Traces: among similar collectives (operation, size,
-group), the transfer after the last rank's arrival has a slowest tenth of at least 1.5 times the median, and arrival
-skew explains less than half of that.
+Two ways. Calls of one size in `stepscope comm`: the slowest tenth takes at least {tail#} times the median, while the
+ranks' medians are within {spread%} of each other (a slow rank would show there). Traces: among similar collectives
+(operation, size, group), the transfer after the last rank's arrival has a slowest tenth of at least {tail#} times the
+median, and arrival skew explains less than {skew}.
 
 Why
 ---

@@ -3,7 +3,7 @@
 What
 ----
 Share of matrix product time on the matrix units (tensor cores, AMD's matrix cores), by the kernels' names. Fires below
-5% if the rest is known not to use them and products take a tenth of the time.
+{tensor cores%} if the rest is known not to use them and products take {warning}.
 
 Why
 ---

@@ -2,7 +2,7 @@
 
 What
 ----
-Sizes whose 95% interval extends 10% or more from the median; sizes whose mean is at least twice the median; gloo ranks
+Sizes whose 95% interval extends {reach%} or more from the median; sizes whose mean is at least twice the median; gloo ranks
 that ran under the default scheduler policy.
 
 Why

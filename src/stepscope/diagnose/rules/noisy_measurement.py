@@ -2,13 +2,13 @@
 
 What
 ----
-Finished runs with fewer than 10 timed steps (or, if only epochs were timed, fewer than 6 of them), a 95% interval that
-extends more than 5% from the median step, or drifting step times (bench's note) whose halves differ by 2%. One finding
+Finished runs with fewer than {steps} (or, if only epochs were timed, than {epochs}), a 95% interval that extends more
+than {reach%} from the median step, or drifting step times (bench's note) whose halves differ by {drift%}. One finding
 lists them all, worst first.
 
 Why
 ---
-Noise of 10% hides a gain of 5%, and every ratio inherits the noise of both sides. On a drifting machine the run
+Noise of 10% hides a gain of half of it, and every ratio inherits the noise of both sides. On a drifting machine the run
 measured first looks faster.
 
 Known problems
@@ -18,7 +18,7 @@ nature.
 
 References
 ----------
-docs/reference/metrics.md, Comparisons: the interval of a median needs 6 samples; a measurement of bench aims at 2%.
+docs/reference/metrics.md, Comparisons: the interval of a median needs {epochs#} samples; measure.ci of bench.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_REACH = Limit(
 MIN_DRIFT = Limit(
     value=0.02,
     unit="second half of the steps / first half - 1",
-    source="the target of bench (measure.ci 0.02): less drift keeps the median within its interval",
+    source="the target of bench (measure.ci): less drift keeps the median within its interval",
 )
 
 _DRIFT = "drifted"

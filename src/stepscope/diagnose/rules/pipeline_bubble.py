@@ -4,10 +4,10 @@ What
 ----
 Runs whose source states pipeline stages p and micro-batches m of a step. With stages of equal length and free
 point-to-point messages, GPipe and 1F1B idle (p - 1) / (m + p - 1) of the step; interleaved schedules with v chunks per
-rank (p - 1) / (v m + p - 1). Fires above 10%. Of runs of `bench` the bubble is measured: the share of the ranks' time from
-the first computation of a schedule to its last in which they compute nothing; of others the configuration decides. Of
-traces of all stages it is measured too: idle time, and messages under no computation, of the median stage; the micro-batches
-are as the job recorded, else half of the messages that an outer stage exchanges a step.
+rank (p - 1) / (v m + p - 1). Fires above {bubble}. Of runs of `bench` the bubble is measured: the share of the ranks'
+time from the first computation of a schedule to its last in which they compute nothing; of others the configuration
+decides. Of traces of all stages it is measured too: idle time, and messages under no computation, of the median stage;
+the micro-batches are as the job recorded, else half of the messages that an outer stage exchanges a step.
 
 Why
 ---

@@ -3,8 +3,8 @@
 What
 ----
 Ranks that exchange messages (send, receive) in a pipeline's groups are its stages, in order of rank; ranks of several
-pipelines side by side share a stage. Fires when the slowest stage computes 1.15 times as long as the median of the
-others, and evening out would return 5% of the window. Of a `pipeline` cell of `bench` the stages are known, and the split of
+pipelines side by side share a stage. Fires when the slowest stage computes {slow},
+and evening out would return {of the step}. Of a `pipeline` cell of `bench` the stages are known, and the split of
 its blocks that evens them out is simulated. The bubble is what a stage measured: idle time and messages under
 no computation.
 
@@ -163,5 +163,5 @@ RULE = Rule(
     claims=("step/communication/stages/imbalance", "step/waiting/stages"),
     kind="pipeline-bubble",
     protocol=2,
-    thresholds={"slow": _SLOW, "of the window": _WORTH},
+    thresholds={"slow": _SLOW, "of the step": _WORTH},
 )

@@ -3,7 +3,7 @@
 What
 ----
 Median step of a trace (slowest rank) against the median of the same job's steps without the profiler: timed steps of
-`stepscope profile` and `run`, and of the cells of `bench`. Fires where a fifth or more of the traced step is the
+`stepscope profile` and `run`, and of the cells of `bench`. Fires where {share} or more is the
 profiler's. Findings on the trace that are no larger than that are called doubtful; what the verdict of `profile` measures
 on timed steps is not.
 

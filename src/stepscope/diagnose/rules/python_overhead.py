@@ -3,8 +3,8 @@
 What
 ----
 On GPU jobs: time in which the device idles for a launch not yet made while the host runs no operator and no runtime
-call on any thread; it must be at least half of the host's delay. On CPU jobs: time without operators and collectives,
-data loading excluded; below a fifth of the time an observation, because the profiler's own time between operators is part
+call on any thread; it must be at least {of late}. On CPU jobs: time without operators and collectives,
+data loading excluded; below {sure on CPUs} an observation, because the profiler's own time between operators is part
 of it. Over the window, mean over ranks.
 
 Why

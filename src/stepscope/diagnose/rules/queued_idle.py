@@ -4,7 +4,7 @@ What
 ----
 Idle time of the device, over the window; mean over ranks, by kind: between kernels launched in time (gaps longer than
 10 us; shorter ones too if most kernels are long, else `small-kernels` counts them), and before work whose launch is not
-in the trace. A further finding reports idle time of a fifth or more for which no single cause reaches a tenth.
+in the trace. A further finding reports idle time of {problem%} or more for which no single cause reaches {warning%}.
 
 Why
 ---

@@ -4,7 +4,7 @@ What
 ----
 Cells whose strategy divides training state over data-parallel ranks (ZeRO-1, FSDP2, HSDP): what a rank holds, counted
 tensor by tensor, against the same with whole parameters, gradients and optimizer state. Fires when a rank saves less than
-10% and pays for it: the same cell under DDP is surely times_faster, or where there is none, more bytes travel.
+{little%} and pays for it: the same cell under DDP is surely times_faster, or where there is none, more bytes travel.
 
 Why
 ---
@@ -36,7 +36,7 @@ from stepscope.strategies import memory
 LITTLE = Limit(
     value=0.10,
     unit="share of what a rank would hold unsharded",
-    source="near-oom keeps 10% of the capacity free: a smaller saving decides no fit",
+    source="near-oom keeps as much of the capacity free: a smaller saving decides no fit",
 )
 SHARDED = ("zero1", "fsdp2", "hsdp")
 

@@ -3,7 +3,7 @@
 What
 ----
 Share of compute kernels of at most 10 us, by number, and the share of the window that they and the gaps between queued
-kernels take. Fires if they are at least half of all kernels and take a tenth of the time.
+kernels take. Fires if they are at least {number%} of all kernels and take {warning}.
 
 Why
 ---

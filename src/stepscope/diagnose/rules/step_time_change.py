@@ -3,10 +3,10 @@
 What
 ----
 Three kinds of series. The steps of one run, where its log times each (Megatron, torchtitan, TensorBoard, W&B, tables by
-step): the place where two levels meet, at least 10 logged steps on each side of it, medians 5% apart, the middle halves of
-the sides disjoint, and neither side drifting by half of the change. Runs of the same cell in several run folders, and rows
-of a table that differ in their day alone: at least 6 runs, p < 0.05 by permutation of rank sums, medians 5% apart. The
-place is the split with the least squares about two levels.
+step): the place where two levels meet, at least {steps} of it, medians {change%} apart, the middle halves of the sides
+disjoint, and neither side drifting by half of the change. Runs of the same cell in several run folders, and rows of a
+table that differ in their day alone: at least 6 runs, p < {p#} by permutation of rank sums, medians {change%} apart.
+The place is the split with the least squares about two levels.
 
 Why
 ---

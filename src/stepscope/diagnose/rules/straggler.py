@@ -3,19 +3,20 @@
 What
 ----
 Steps of `bench`: the own time of a rank is its step without exposed communication; d is a rank's own time minus the
-median of the others', step by step. A rank is a straggler (chronic) if over at least 20 timed steps the median of d
-exceeds 5% of the others' own time and the lower end of the block bootstrap's 95% interval is above 0; of 16 ranks or
-more it also exceeds how much ranks differ (p < 0.001 for all of them together). So are all ranks of a host, or of a rail
-(the same place on every host), if its median rank is, against the others', nine of ten of its ranks have half of that
-excess, and nine of ten of the others are faster; those of one host are named over 3 to 19 steps if they come last in each,
-beyond chance (p < 0.001) or a third longer (95%). If no rank is,
-the rule tests the lead of the last rank of each step against 10% (rotating) and sums the steps in which a rank exceeds
-its usual by more than 6 MAD over steps (one-off).
+median of the others', step by step. A rank is a straggler (chronic) if over at least {steps} the median of d exceeds
+{excess%} of the others' own time and the lower end of the block bootstrap's 95% interval is above 0; of 16 ranks or
+more it also exceeds how much ranks differ (p < {host#} for all of them together). So are all ranks of a host, or of a
+rail (the same place on every host), if its median rank is, against the others', nine of ten of its ranks have half of
+that excess, and nine of ten of the others are faster; those of one host are named over 3 to 19 steps if they come last
+in each, beyond chance (p < {host#}) or a third longer (95%). If no rank is, the rule tests the lead of the last rank of
+each step against {rotating%} (rotating) and sums the steps in which a rank exceeds its usual by more than {outlier}
+(one-off).
 Traces: for each collective that all ranks leave together, after clock alignment, which rank came last. A rank is named
-if, over fewer than 20 steps, the collectives in which it came last carry at least 20% of all skew and it was last more
-often than chance allows (binomial, Bonferroni over ranks, p < 0.05), and so by whole steps, of which the collectives are
-not independent; over 20 steps or more, as in `bench`. If no rank is named and waiting takes a tenth of the time, the skew
-rotates; over fewer than 20 steps that is an observation, unless waiting takes three tenths.
+if, over fewer than {steps#} steps, the collectives in which it came last carry at least {share of skew} and it was last
+more often than chance allows (binomial, Bonferroni over ranks, p < {p#}), and so by whole steps, of which the
+collectives are not independent; over {steps#} steps or more, as in `bench`. If no rank is named and waiting takes
+{waiting}, the skew rotates; over fewer than {steps#} steps that is an observation, unless waiting takes
+{waiting of few steps}.
 
 Why
 ---

@@ -3,8 +3,8 @@
 What
 ----
 Collectives of tensor-parallel groups whose ranks are on several hosts. Fires when their exposed transfer (waiting left
-out) is 5% of the step and their bus bandwidth is below half of what collectives of at least a quarter of their size reach
-inside a host of the same job; without such a reference, below 30% of the device's own links. Without either it fires on
+out) is {of the step} and their bus bandwidth is below half of what collectives of at least a quarter of their size reach
+inside a host of the same job; without such a reference, below {of the links}. Without either it fires on
 the exposed transfer alone, and says so.
 
 Why

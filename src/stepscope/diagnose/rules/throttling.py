@@ -3,7 +3,7 @@
 What
 ----
 Two kinds of evidence. Matrix products of `stepscope comm --matmul`, the same on every rank at the same time: the
-slowest rank's median is at least 10% behind the fastest at half of the sizes or more, always on the same rank. The
+slowest rank's median is at least {spread%} behind the fastest at {sizes} or more, always on the same rank. The
 driver's power limit is below the default.
 
 Why

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import os
 import re
@@ -43,6 +44,16 @@ def test_its_page_has_all_sections_in_order(rule: Rule) -> None:
     assert first.strip(), "a sentence on what is wrong"
     assert tuple(parts[0::2]) == SECTIONS
     assert all(text.strip() for text in parts[1::2])
+
+
+def test_its_page_and_its_sources_take_a_share_from_its_limit(rule: Rule) -> None:
+    """``{name}`` in the page: changing a limit changes what is said of it."""
+    assert "{" not in page_of(rule)
+    text = " ".join(
+        [importlib.import_module(rule.module).__doc__ or "", *(each.source for each in rule.thresholds.values())]
+    )
+    for name, limit in rule.thresholds.items():
+        assert not re.search(rf"(?<![\d.]){100 * limit.value:g}%", text), name
 
 
 def test_every_threshold_has_a_unit_and_a_source(rule: Rule) -> None:
