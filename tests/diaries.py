@@ -17,7 +17,7 @@ from tests.trace_builder import build, write_job
 from stepscope.records.profile import COLUMNS, FIRST, NO_DELAY, PROFILED
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
 from stepscope.results.slow_ranks import OwnTimes, median_of_others
-from stepscope.store.diary import DTYPE
+from stepscope.store.diary import DTYPE, SAMPLE_DTYPE
 from stepscope.store.layout import ProfileLayout
 
 MS = 1e6
@@ -68,6 +68,21 @@ def write_diary(
     if end is not None:
         document = {**same, "kind": "exit", "steps": steps, "at_unix_ns": START_UNIX_NS, **end}
         (folder / f"end-{name}.json").write_text(json.dumps(document))
+    return path
+
+
+def write_samples(
+    diary: Path, resident: Sequence[float], *, steps_per_s: float = 20.0, every_s: float = 1.0, **columns: Any
+) -> Path:
+    """samples- file beside ``diary``: one every ``every_s`` from 0.3 s on. columns: of SAMPLE_COLUMNS; left out: NaN."""
+    at_s = 0.3 + every_s * np.arange(len(resident))
+    rows = np.full(len(resident), np.nan, dtype=SAMPLE_DTYPE)
+    rows["unix_s"], rows["step"] = START_UNIX_NS / 1e9 + at_s, np.floor(at_s * steps_per_s)
+    rows["resident"], rows["shared"] = resident, 0.0
+    for name, values in columns.items():
+        rows[name] = values
+    path = ProfileLayout.samples_of(diary)
+    path.write_bytes(rows.tobytes())
     return path
 
 

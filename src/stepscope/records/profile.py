@@ -1,10 +1,11 @@
 """What `stepscope profile` writes into its output folder and the hook in the job writes back: setup, step diary, end.
 
 The diary has ten numbers for every step on every rank, from the first step to the last. ``hook/stepscope_hook/diary.py``
-writes three files a process into ``.stepscope``; ``store/diary.py`` reads them:
+writes three files a process into ``.stepscope``, ``samples.py`` beside it a fourth; ``store/diary.py`` reads them:
 
 ``diary-RRRRR-A.bin``: one line of JSON (:class:`DiaryHeader`), then a record of ``RECORD`` for each step, in order.
 ``events-RRRRR-A.jsonl``: one :class:`DiaryEvent` a line: what is no part of a step, and what happened inside one.
+``samples-RRRRR-A.bin``: a record of ``SAMPLE`` a second, after an hour every ten: memory over time.
 ``end-RRRRR-A.json``: one :class:`RankEnd`, where the process came to an end that Python sees.
 
 R is the rank, A counts the processes that stepped as this rank: restarts, re-executed jobs, processes without a group.
@@ -267,6 +268,16 @@ of a step, not at a boundary."""
 
 NO_TIMED_STEP = PROFILED | WINDOW | FIRST
 """Flags of steps whose time is not that of the job by itself."""
+
+SAMPLE = "<dI6f"
+"""struct format of one sample of memory, 36 bytes: the columns of ``SAMPLE_COLUMNS``."""
+
+SAMPLE_COLUMNS = ("unix_s", "step", "resident", "shared", "available", "allocated", "reserved", "device")
+"""step: finished ones of the process. Then bytes, NaN: not known.
+
+resident, shared: of the process, all and of it files and shared memory (``/proc/self/statm``). available: what the host, or
+the control group of the process, has left. allocated, reserved: by torch on the CUDA devices of the parameters together;
+device: all the memory that these have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,14 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.errors import DataError
-from stepscope.records.profile import COLUMNS, NO_DELAY, NO_TIMED_STEP, RECORD, DiaryEvent, DiaryHeader, RankEnd
+from stepscope.records.profile import (
+    COLUMNS,
+    NO_DELAY,
+    NO_TIMED_STEP,
+    RECORD,
+    SAMPLE,
+    SAMPLE_COLUMNS,
+    DiaryEvent,
+    DiaryHeader,
+    RankEnd,
+)
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import HEADER_AT_MOST
 
 Numbers = NDArray[np.float64]
 
 DTYPE = np.dtype([*((name, "<f4") for name in COLUMNS), ("delay", "<u2"), ("micro_steps", "u1"), ("flags", "u1")])
-assert DTYPE.itemsize == struct.calcsize(RECORD)
+SAMPLE_DTYPE = np.dtype(list(zip(SAMPLE_COLUMNS, ("<f8", "<u4", *["<f4"] * 6), strict=True)))
+assert (DTYPE.itemsize, SAMPLE_DTYPE.itemsize) == (struct.calcsize(RECORD), struct.calcsize(SAMPLE))
 
 
 HEADER_USUALLY = 2 << 10
@@ -30,13 +41,16 @@ HEADER_USUALLY = 2 << 10
 EVENTS_AT_MOST = 1 << 14
 """Bytes of the last events of a process whose last steps alone are read."""
 
+SAMPLES_AT_MOST = 2_048
+"""The last ones: half an hour, and nearly six hours of a job that has run for longer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankDiary:
     """One process. columns: name -> [steps] ns, NaN where not seen. delay: share of the whole, NaN where not known.
 
     end: None where the process left none: it runs, was killed, or called os._exit. first: earlier steps, which were not
-    read, nor were their events. made: steps of the process, with those.
+    read, nor were their events. made: steps of the process, with those. samples: of its memory, the last ones.
     """
 
     header: DiaryHeader
@@ -48,6 +62,7 @@ class RankDiary:
     end: RankEnd | None
     first: int
     made: int
+    samples: Mapping[str, Numbers]
 
     @property
     def rank(self) -> int:
@@ -153,6 +168,7 @@ class _Begun:
         rows = np.frombuffer(body, dtype=DTYPE, count=len(body) // DTYPE.itemsize)
         delay = np.where(rows["delay"] == NO_DELAY, np.nan, rows["delay"] / (NO_DELAY - 1.0))
         events, ended = ProfileLayout.events_of(self.path), ProfileLayout.end_of(self.path)
+        samples = ProfileLayout.samples_of(self.path)
         return RankDiary(
             header=self.header,
             columns={name: rows[name].astype(np.float64) for name in COLUMNS},
@@ -163,7 +179,23 @@ class _Begun:
             end=_end(ended) if here is None or ended.name in here else None,
             first=first,
             made=self.made,
+            samples=_samples(samples) if here is None or samples.name in here else _NONE,
         )
+
+
+_NONE: Mapping[str, Numbers] = {name: np.empty(0) for name in SAMPLE_COLUMNS}
+
+
+def _samples(path: Path) -> Mapping[str, Numbers]:
+    """Column -> the last samples; a record cut short is left out."""
+    if not path.is_file():
+        return _NONE
+    with path.open("rb", buffering=0) as file:
+        end = os.fstat(file.fileno()).st_size // SAMPLE_DTYPE.itemsize
+        first = max(0, end - SAMPLES_AT_MOST)
+        body = os.pread(file.fileno(), (end - first) * SAMPLE_DTYPE.itemsize, first * SAMPLE_DTYPE.itemsize)
+    rows = np.frombuffer(body, dtype=SAMPLE_DTYPE, count=len(body) // SAMPLE_DTYPE.itemsize)
+    return {name: rows[name].astype(np.float64) for name in SAMPLE_COLUMNS}
 
 
 def _events(path: Path, first: int) -> tuple[DiaryEvent, ...]:

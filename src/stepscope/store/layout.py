@@ -201,6 +201,11 @@ class ProfileLayout:
         return _beside(diary, "events", ".jsonl")
 
     @staticmethod
+    def samples_of(diary: Path) -> Path:
+        """The memory of the process of one of ``diaries`` over time."""
+        return _beside(diary, "samples", ".bin")
+
+    @staticmethod
     def end_of(diary: Path) -> Path:
         """How the process of one of ``diaries`` ended, as Python saw it."""
         return _beside(diary, "end", ".json")

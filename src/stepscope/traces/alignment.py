@@ -24,6 +24,7 @@ from stepscope.records.trace_collectives import (
     RankCommunication,
     Rebased,
 )
+from stepscope.stats.order import pair_slopes
 from stepscope.stats.spans import distinct, median
 from stepscope.traces.collective_calls import TOGETHER
 from stepscope.traces.events import Ints
@@ -153,12 +154,8 @@ def fit_line(times_ns: Ints, differences_ns: Ints) -> _Line:
 def _theil_sen(x: Floats, y: Floats) -> float:
     """Median slope over pairs of at most _SLOPE_POINTS evenly chosen points."""
     chosen = distinct(np.linspace(0, len(x) - 1, min(len(x), _SLOPE_POINTS)).astype(np.int64))
-    order = chosen[np.argsort(x[chosen], kind="stable")]
-    a, b = np.triu_indices(len(order), k=1)
-    run = x[order[b]] - x[order[a]]
-    rise = y[order[b]] - y[order[a]]
-    apart = run > 0
-    return median(rise[apart] / run[apart]) if apart.any() else 0.0
+    slopes = pair_slopes(x[chosen], y[chosen])
+    return median(slopes) if slopes.size else 0.0
 
 
 def _scale(values: Floats) -> float:

@@ -101,8 +101,8 @@ def test_rank_0_ends_a_window_for_all(
     last: int | None,
     reason: str | None,
 ) -> None:
-    resident = [0.0]
-    monkeypatch.setattr(hook.window, "resident_bytes", lambda: resident[0])
+    resident = [0.0, 0.0]
+    monkeypatch.setattr(hook.window, "resident", lambda: tuple(resident))
     ranks = []
     for rank in (0, 1):
         control = hook.control.Control({"output": str(tmp_path), "tool_version": "0"})

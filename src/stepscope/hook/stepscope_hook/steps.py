@@ -18,6 +18,7 @@ from stepscope_hook.own_loop import Mark
 from stepscope_hook.pages import Pages
 from stepscope_hook.plans import Plans
 from stepscope_hook.record import PROFILED, WINDOW
+from stepscope_hook.samples import Samples
 
 PAUSE_NS = 1000000
 """A window's work between two steps from which on it is an event of its own."""
@@ -82,7 +83,8 @@ class Steps:
         self.plans = Plans(self)
         self.profiling = bool
         """Whether a profiler of torch runs, ours or the job's own."""
-        self.pages.each_second += [Stacks(control, self.pages).answer, self.plans.look]
+        self.samples = Samples(self.diary)
+        self.pages.each_second += [Stacks(control, self.pages).answer, self.plans.look, self.samples.look]
 
     def keep_diary(self):
         """Look at torch for the diary; without it, windows are still recorded."""
@@ -216,7 +218,9 @@ class Steps:
             if optimizer is None or not self.diary.on:
                 return
             self.roots.find(objects.of["module"], optimizer)
-            devices = {each.device.type for each in parameters_of(optimizer)}
+            places = {each.device for each in parameters_of(optimizer)}
+            devices = {each.type for each in places}
+            self.samples.devices = sorted(each.index for each in places if each.type == "cuda")
             self.diary.on_device = bool(devices - {"cpu", "meta"})
             if objects.of["ddp"] and devices in ({"cpu"}, {"cuda"}):
                 last = LastGradientOnDevice if self.diary.on_device else LastGradient

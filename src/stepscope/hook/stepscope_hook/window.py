@@ -9,6 +9,7 @@ import tempfile
 import time
 
 from stepscope_hook.control import say, utc
+from stepscope_hook.samples import resident
 
 GZIP_LEVEL = 1
 """gzip's fastest: the job waits while its trace is written."""
@@ -369,7 +370,7 @@ class Bounds:
         self.window = window
         self.margin = margin
         self.name = "window-{}-stop.json".format(window.number)
-        self.memory = resident_bytes()
+        self.memory = resident()[0]
         self.last = None
         """Finished steps at which the window ends; None: as planned."""
         self.reason = None
@@ -386,7 +387,7 @@ class Bounds:
         return self.last is not None and count >= self.last
 
     def decide(self, count, elapsed_s):
-        grown = resident_bytes() - self.memory
+        grown = resident()[0] - self.memory
         if elapsed_s > WINDOW_S:
             self.reason = "{:.0f} s had passed".format(elapsed_s)
         elif grown * TRACE_PER_MEMORY > TRACE_BYTES:
@@ -397,12 +398,3 @@ class Bounds:
         if self.margin:
             document = {"last": self.last, "reason": self.reason, "restart": self.window.steps.restart}
             self.window.control.write("profile_window_stop/1", self.name, document)
-
-
-def resident_bytes():
-    """0 where the system does not say."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
