@@ -281,3 +281,28 @@ def test_no_history_is_kept_unless_asked_and_possible(
     assert done.out == "trained 5 steps\n"
     assert len(done.err.splitlines()) == 1 + (said is not None)
     assert said is None or said in done.err
+
+
+@pytest.mark.parametrize("command", ["run", "profile"])
+@pytest.mark.parametrize(
+    ("mode", "condition", "code", "unchecked"),
+    [
+        ("plain", "diary_step_ns > 1e6", 6, False),
+        ("plain", "diary_step_ns > 1e12", 0, False),
+        ("plain", "lowest_speedup < 1", 0, True),
+        ("exits", "diary_step_ns > 1e6", 7, True),
+        ("no step", "diary_step_ns > 1e6", 0, True),
+    ],
+)
+def test_a_condition_fails_a_job_that_ended_well(
+    profile: Profiled, command: str, mode: str, condition: str, code: int, unchecked: bool
+) -> None:
+    done = profile(mode, options=("--fail-if", condition), command=command, code=code)
+    assert (f"--fail-if '{condition}' was not checked" in done.err) == unchecked
+    assert ("error: failed" in done.err) == (code == 6)
+
+
+def test_a_condition_is_read_before_the_job_starts(profile: Profiled) -> None:
+    done = profile("plain", options=("--fail-if", "input >"), command="run", code=2)
+    assert "trained" not in done.out
+    assert not profile.out.exists()

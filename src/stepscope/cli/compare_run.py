@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import listed, parse_ranges, require_only
 from stepscope.cli.console import log, print_document, say
-from stepscope.cli.findings import say_not_checked, show_table
+from stepscope.cli.fail_if import say_not_checked
+from stepscope.cli.findings import show_table
 from stepscope.core.errors import DataError, ExitCode, UsageError
 from stepscope.core.places import telling_names
 from stepscope.core.words import counted, ranges, unknown

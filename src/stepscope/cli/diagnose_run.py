@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from stepscope.cli.command import listed, require_only
 from stepscope.cli.console import print_document, say
 from stepscope.cli.evidence import read_evidence
+from stepscope.cli.fail_if import check_evidence, read_conditions
 from stepscope.cli.findings import (
     limited,
     print_findings,
     print_read,
     print_verdict,
-    say_unchecked,
     show_table,
     show_verdict,
 )
@@ -38,10 +38,8 @@ ROWS = 12
 
 def run(options: Diagnose) -> int:
     """Diagnose and show; the exit code. Raises StepscopeError."""
-    from stepscope.diagnose.engine import all_rules, diagnose, rule_names
-    from stepscope.report.conditions import parse_condition, refuse_failed
-    from stepscope.report.documents import diagnose_document, diagnose_figures, rules_document
-    from stepscope.results.figures import figures_of
+    from stepscope.diagnose.engine import all_rules, diagnose
+    from stepscope.report.documents import diagnose_document, rules_document
 
     require_only(options, *_mode(options))
     asked: Sequence[Rule] | None = all_rules() if options.rules == "list" else None
@@ -60,9 +58,7 @@ def run(options: Diagnose) -> int:
             "diagnose needs a path", fix="stepscope diagnose RUN, a folder of traces, or results of another tool"
         )
     chosen = None if options.rules is None else _chosen(options.rules)
-    names = sorted(rule_names())
-    known = figures_of("diagnosis") | figures_of("steps", "shares", "wall")
-    conditions = [parse_condition(c, figures=known, rules=names) for c in options.fail_if]
+    conditions = read_conditions(options.fail_if)
     if chosen is not None:
         _require_asked(conditions, chosen)
     evidence = read_evidence(options)
@@ -83,9 +79,7 @@ def run(options: Diagnose) -> int:
             show_verdict(judged.verdict)
             say()
         _show(evidence, diagnosis, everything=options.everything or options.rules is not None)
-    values: dict[str, float | None] = dict.fromkeys(known) | diagnose_figures(evidence, diagnosis)
-    say_unchecked(conditions, values, diagnosis)
-    refuse_failed(conditions, values, diagnosis)
+    check_evidence(conditions, evidence, diagnosis)
     return 0
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.console import log, out, say
+from stepscope.cli.console import out, say
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose import narrator
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    from stepscope.report.conditions import Condition
     from stepscope.report.table import Table
     from stepscope.results.evidence import Evidence
 
@@ -105,21 +104,6 @@ def print_finding(finding: Finding, *, confidence: bool = False) -> None:
         _hanging("    → ", advice.text, "dim")
         if advice.command:  # in one piece: it is there to be pasted
             say(f"      $ {advice.command}", "cyan")
-
-
-def say_unchecked(conditions: Iterable[Condition], values: Mapping[str, float | None], diagnosis: Diagnosis) -> None:
-    """A check of what nobody could look at passes; it must not do so in silence."""
-    skipped = {each.rule: each.reason for each in diagnosis.skipped}
-    for condition in conditions:
-        unknown_number = condition.op is not None and values[condition.key] is None
-        reason = "this figure is unknown here" if unknown_number else skipped.get(condition.key)
-        if reason is not None:
-            say_not_checked(condition, reason)
-
-
-def say_not_checked(condition: Condition, reason: str) -> None:
-    """One condition of ``--fail-if`` that could not fail, and why."""
-    log(f"! --fail-if {condition.text!r} was not checked: {reason}", "yellow")
 
 
 def _hanging(mark: str, text: str, style: str) -> None:

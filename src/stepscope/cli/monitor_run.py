@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import require_only
 from stepscope.cli.console import log, say
+from stepscope.cli.fail_if import check_job, read_conditions
 from stepscope.cli.hooked import ended, hang_seconds, job_outlasts, show_out_of_memory, start_job, tell_hang
 from stepscope.cli.profile_words import checked_place, results_at, show_profiled
 from stepscope.core.errors import StepscopeError
@@ -39,9 +40,14 @@ SILENT = ("ok", "no-steps")
 def run(options: Run) -> int:
     """Run the command and watch it; the job's own exit code."""
     if not options.monitor:
-        require_only(options, "--no-monitor", vars(options).keys() - {"hang_after", "verdict", "export"})
+        require_only(options, "--no-monitor", vars(options).keys() - {"hang_after", "verdict", "export", "fail_if"})
     after_s = hang_seconds(options.hang_after)
     place = checked_place(options.verdict)
+    if options.fail_if:
+        from stepscope.cli.trace_run import import_numpy_alone
+
+        import_numpy_alone()
+    conditions = read_conditions(options.fail_if)
     layout = ProfileLayout(options.output or default_run_dir(f"run-{name_of_command(options.command)}"))
     exports = _opened(layout, options.export) if options.export else None
     child = start_job(layout, options.command, None, options)
@@ -70,6 +76,7 @@ def run(options: Run) -> int:
         show_out_of_memory(layout, options)
     if exports is not None:
         exports.end()
+    check_job(conditions, layout, code)
     return code
 
 

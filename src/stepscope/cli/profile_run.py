@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import parse_ranges, require_only, whole_or_auto
 from stepscope.cli.console import ReaderGone, log, out, say
+from stepscope.cli.fail_if import check_job, read_conditions
 from stepscope.cli.hooked import ended, hang_seconds, job_outlasts, show_out_of_memory, start_job, tell_hang
 from stepscope.cli.profile_words import checked_place, missing, no_such_rank, notes, results_at, show_profiled
 from stepscope.core.errors import DataError, StepscopeError, UsageError
@@ -68,8 +69,15 @@ def run(options: Profile) -> int:
     request = _request(options, running=options.attach is not None)
     hang_seconds(options.hang_after)
     checked_place(options.verdict)
+    if options.fail_if:
+        from stepscope.cli.trace_run import import_numpy_alone
+
+        import_numpy_alone()
+    conditions = read_conditions(options.fail_if)
     if options.attach is not None:
-        return _attach(options, request)
+        _attach(options, request)
+        check_job(conditions, ProfileLayout(options.attach), 0)
+        return 0
     command = options.command or []
     layout = ProfileLayout(options.output or default_run_dir(f"profile-{name_of_command(command)}"))
     if options.nsys:
@@ -92,6 +100,7 @@ def run(options: Profile) -> int:
             hooked_job.make_room(layout)
         with job_outlasts():
             log(f"no trace: {reason}\n  fix: {fix}", "yellow")
+    check_job(conditions, layout, code)
     return code
 
 
@@ -175,7 +184,7 @@ def _around_ranks(command: Sequence[str], layout: ProfileLayout) -> list[str]:
     return line
 
 
-def _attach(options: Profile, request: WindowRequest) -> int:
+def _attach(options: Profile, request: WindowRequest) -> None:
     assert options.attach is not None
     layout = ProfileLayout(options.attach)
     if is_gone(layout):
@@ -188,7 +197,6 @@ def _attach(options: Profile, request: WindowRequest) -> int:
         reason, fix = missing(layout, state, read_record(layout.record, ProfileRecord).command, None)
         raise DataError(f"no trace: {reason}", fix=fix)
     _verdict(layout, None, state=state, reading=None, options=options, number=number)
-    return 0
 
 
 def _request(options: Window, *, running: bool) -> WindowRequest:

@@ -121,13 +121,11 @@ def run(
             rest = [section for section in sections if not (early and section in DEVICE_ONLY)]
             _show(shown, diagnosis, rest, limit=options.limit, head=_bound_by(shown) if early else "")
         if conditions:
-            from stepscope.cli.findings import say_unchecked
-            from stepscope.report.conditions import refuse_failed
+            from stepscope.cli.fail_if import check
             from stepscope.report.documents import trace_figures
 
             values = trace_figures(summary)
-            say_unchecked(conditions, values, diagnosis)
-            refuse_failed(conditions, values, diagnosis)
+            check(conditions, values, diagnosis)
     return 0
 
 

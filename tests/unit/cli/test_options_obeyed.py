@@ -118,12 +118,13 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "memory": ["--memory"], "flops": ["--flops"], "modules": ["--modules"], "attach": ["--attach", "RUN"],
         "output": ["--output", "OUT/p"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
         "tensorboard": ["--tensorboard", "OUT/tb"], "nsys": ["--nsys"],
-        "verdict": ["--verdict", "stderr"], "hang_after": ["--hang-after", "9"],
+        "verdict": ["--verdict", "stderr"], "hang_after": ["--hang-after", "9"], "fail_if": ["--fail-if", "input > 20 %"],
     },
     "run": {
         "output": ["--output", "OUT/r"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
         "memory": ["--memory"], "hang_after": ["--hang-after", "9"],
         "monitor": ["--monitor"], "verdict": ["--verdict", "stderr"], "export": ["--export", "prometheus:OUT/prom"],
+        "fail_if": ["--fail-if", "input > 20 %"],
     },
     "export": {"to": ["--to", "prometheus:OUT/prom"]},
     "watch": {"every": ["--every", "3"], "once": ["--once"], "html": ["--html", "OUT/live.html"], "json": ["--json"]},
@@ -336,6 +337,8 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
         monkeypatch.setattr(f"stepscope.cli.profile_run.{name}", stand_in)
         if hasattr(monitor_run, name):
             monkeypatch.setattr(monitor_run, name, stand_in)
+    for module in ("profile_run", "monitor_run"):
+        monkeypatch.setattr(f"stepscope.cli.{module}.check_job", lambda given, *_: seen.append(given))
     for name in ("results_at", "_show"):
         monkeypatch.setattr(monitor_run, name, lambda *given, **how: seen.append((given, how)) or nullcontext())
     monkeypatch.setattr("os.nice", lambda _: None)
@@ -359,7 +362,7 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
             {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration", "attach"},
         ),
         (["run"], set()),
-        (["run", "--no-monitor"], {"hang_after", "verdict", "export"}),
+        (["run", "--no-monitor"], {"hang_after", "verdict", "export", "fail_if"}),
     ],
     ids=["profile", "profile --duration", "profile --attach", "profile --nsys", "run", "run --no-monitor"],
 )

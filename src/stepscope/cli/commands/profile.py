@@ -19,6 +19,10 @@ VERDICT = option(
     "Where to print the verdict: stdout, stderr or a file; default: the terminal, else stdout.", "stdout|stderr|FILE"
 )
 
+FAIL_IF = option(
+    "Exit 6 when the job ended with 0 and this holds, as `diagnose --fail-if`: 'input > 20 %'.", "CONDITION", default=()
+)
+
 
 class Window(Options):
     """What a window of profiled steps holds: of ``profile``, with a command or attached."""
@@ -48,6 +52,7 @@ class Window(Options):
     flops: bool = switch("Record the profiler's own count of FLOP, too.")
     modules: bool = switch("Mark the model's modules (adds time to each call).")
     verdict: str | None = VERDICT
+    fail_if: tuple[str, ...] = FAIL_IF
 
 
 class Profile(Window):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stepscope.cli.command import Command, Options, argument, option, switch
 from stepscope.cli.commands.export import TO
-from stepscope.cli.commands.profile import HANG_AFTER, NCCL_DEBUG, STEP_OPTIMIZER, VERDICT
+from stepscope.cli.commands.profile import FAIL_IF, HANG_AFTER, NCCL_DEBUG, STEP_OPTIMIZER, VERDICT
 
 
 class Run(Options):
@@ -27,6 +27,7 @@ class Run(Options):
     memory: bool = switch("Keep the GPU allocator's history, and a snapshot at an out-of-memory error.")
     nccl_debug: bool = NCCL_DEBUG
     verdict: str | None = VERDICT
+    fail_if: tuple[str, ...] = FAIL_IF
     export: tuple[str, ...] = option(TO, "KIND:PLACE", default=())
 
 
