@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tests.trace_builder import build, write_job
 
-from stepscope.records.profile import COLUMNS, FIRST, NO_DELAY, PROFILED
+from stepscope.records.profile import COLUMNS, FIRST, NO_DELAY, PROFILED, SAMPLE_COLUMNS
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
 from stepscope.results.slow_ranks import OwnTimes, median_of_others
 from stepscope.store.diary import DTYPE, SAMPLE_DTYPE
@@ -76,11 +76,10 @@ def write_samples(
 ) -> Path:
     """samples- file beside ``diary``: one every ``every_s`` from 0.3 s on. columns: of SAMPLE_COLUMNS; left out: NaN."""
     at_s = 0.3 + every_s * np.arange(len(resident))
-    rows = np.full(len(resident), np.nan, dtype=SAMPLE_DTYPE)
+    rows = np.empty(len(resident), dtype=SAMPLE_DTYPE)
     rows["unix_s"], rows["step"] = START_UNIX_NS / 1e9 + at_s, np.floor(at_s * steps_per_s)
-    rows["resident"], rows["shared"] = resident, 0.0
-    for name, values in columns.items():
-        rows[name] = values
+    for name, unless in {"resident": resident, "shared": 0.0, **dict.fromkeys(SAMPLE_COLUMNS[4:], np.nan)}.items():
+        rows[name] = columns.get(name, unless)
     path = ProfileLayout.samples_of(diary)
     path.write_bytes(rows.tobytes())
     return path

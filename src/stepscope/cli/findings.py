@@ -188,7 +188,8 @@ _GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
 
 def style_of(verdict: JobVerdict) -> str:
     """Of its headline."""
-    return "bold green" if verdict.kind == "compute-bound" else "bold red" if verdict.kind in _GRAVE else "bold yellow"
+    grave = verdict.kind in _GRAVE or narrator.soon(verdict) is not None
+    return "bold red" if grave else "bold green" if verdict.kind == "compute-bound" else "bold yellow"
 
 
 def show_verdict(verdict: JobVerdict, *, running: bool = False) -> None:
@@ -197,6 +198,8 @@ def show_verdict(verdict: JobVerdict, *, running: bool = False) -> None:
     rests_on = narrator.coverage_line(verdict)
     if said := "; ".join(filter(None, ("so far: the job still runs" if running else "", rests_on))):
         say(f"  {said}")
+    if verdict.memory is not None and verdict.memory.line:
+        _wrapped(verdict.memory.line, "yellow" if verdict.memory.growth else "", first="  memory  ", then="          ")
     if verdict.advice:
         first = verdict.advice[0]
         _wrapped(first.text, "", first="  next   ", then="         ")

@@ -127,7 +127,8 @@ def _live(layout: ProfileLayout) -> LiveVerdict:
 def _so_far(verdict: JobVerdict) -> str:
     """One line."""
     after = f"after {counted(verdict.steps_made, 'step')}" if verdict.steps_made else "so far"
-    return f"{after}: {verdict.headline}"
+    grows = verdict.memory is not None and verdict.memory.growth and verdict.memory.line not in verdict.headline
+    return f"{after}: {verdict.headline}" + (f"; memory {verdict.memory.line}" if verdict.memory and grows else "")
 
 
 def _show(layout: ProfileLayout, end: JobEnd, *, monitored: bool) -> None:

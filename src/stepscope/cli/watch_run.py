@@ -207,6 +207,8 @@ def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | N
     if judged is not None:
         parts.append(Text(f"{judged.verdict.headline}.", style_of(judged.verdict)))
         parts += [Text(f"next   {each.text}") for each in judged.verdict.advice[:1]]
+        if (memory := judged.verdict.memory) is not None and memory.line:
+            parts.append(Text(f"memory {memory.line}", "yellow" if memory.growth else ""))
     style = "yellow" if seen.state == "silent" else "dim"
     parts.append(Text(f"{seen.job.name}: {state_line(seen)}", style))
     if steps is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stepscope.core.errors import StepscopeError
 from stepscope.diagnose.engine import diagnose, trace_rules
+from stepscope.diagnose.narrator import soon
 from stepscope.diagnose.verdict import Judged, judge
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, Source, TraceEvidence
@@ -60,6 +61,7 @@ class LiveVerdict:
         self._due = 0.0
         self._told: object = None
         self._newer: object = None
+        self._grown: set[object] = set()
         self._times = 0
 
     def look(self) -> Judged | None:
@@ -86,7 +88,14 @@ class LiveVerdict:
         return bool(last) and min(map(steps_in, last.values())) >= FIRST_AT
 
     def _is_news(self, judged: Judged) -> bool:
+        """Memory that grows is news at once: a trend is no matter of which part is the largest just now."""
         says = (judged.verdict.kind, judged.verdict.ranks)
+        memory = judged.verdict.memory
+        grown = {(each.of, soon(judged.verdict) == each) for each in (memory.growth if memory is not None else ())}
+        if grown - self._grown:
+            self._grown |= grown
+            self._told, self._newer = says, None
+            return True
         if says == self._told:
             self._newer = None
             return False

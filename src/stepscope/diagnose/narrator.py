@@ -10,9 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stepscope.core.units import format_bytes, format_duration, format_percent
+from stepscope.core.units import format_bytes, format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, grouped, listed, ranges
-from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, TimeCost, VerdictKind, VerdictPart
+from stepscope.records.finding import (
+    Advice,
+    Diagnosis,
+    Finding,
+    JobMemory,
+    JobVerdict,
+    MemoryGrowth,
+    TimeCost,
+    VerdictKind,
+    VerdictPart,
+)
 from stepscope.records.nouns import EXPOSED_COMM
 
 if TYPE_CHECKING:
@@ -297,7 +307,8 @@ def worded(
     told = any(cost.kind == "straggler" for cost in verdict.costs)
     return replace(
         verdict,
-        headline=_first_line(verdict, steps, late, job.end),
+        headline=_with_memory(verdict, _first_line(verdict, steps, late, job.end), steps),
+        memory=None if verdict.memory is None else _memory_told(verdict.memory, steps),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=tuple(_evidence(steps, late)) if told else (),
         notes=(
@@ -338,6 +349,59 @@ def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], en
     if not verdict.costs:
         return _computes(verdict)
     return cost_line(verdict.costs[0], steps, late)
+
+
+SOON_S = 3_600.0
+"""Until a memory is full: from then on the headline says so, whatever the steps cost."""
+
+
+def soon(verdict: JobVerdict) -> MemoryGrowth | None:
+    """What is full within the hour while the job runs."""
+    found = () if verdict.memory is None or verdict.ended is not None else verdict.memory.growth
+    return min((each for each in found if each.full_s is not None and each.full_s < SOON_S), key=_full_s, default=None)
+
+
+def _full_s(growth: MemoryGrowth) -> float:
+    return float("inf") if growth.full_s is None else growth.full_s
+
+
+def _with_memory(verdict: JobVerdict, line: str, steps: JobSteps) -> str:
+    """The headline; that of a memory that is full soon, and of one that has grown until there was none left."""
+    first = soon(verdict)
+    if first is not None:
+        return f"Memory leak: {_growth_line(first, steps)}"
+    if verdict.ended == "out-of-memory" and verdict.memory is not None and verdict.memory.growth:
+        return f"{line}; until then {_growth_line(replace(verdict.memory.growth[0], full_s=None), steps)}"
+    return line
+
+
+def _memory_told(memory: JobMemory, steps: JobSteps) -> JobMemory:
+    """With its words: ``1.20 GiB a rank, steady``, ``+1.0 MiB a step on rank 1; host memory full in 3 h``."""
+    if memory.growth:
+        return replace(memory, line="; ".join(_growth_line(each, steps) for each in memory.growth))
+    parts = [f"{format_bytes_binary(memory.host_bytes)} a rank"] if memory.host_bytes else []
+    if memory.device_bytes:
+        parts.append(f"{format_bytes_binary(memory.device_bytes)} of its device")
+    return replace(memory, line=", ".join([*parts, "steady"] if memory.steady else parts))
+
+
+def _growth_line(growth: MemoryGrowth, steps: JobSteps) -> str:
+    who = f"rank {listed(growth.ranks, at_most=MOST_RANKS)}" if len(growth.ranks) < steps.ranks else "every rank"
+    what = "" if growth.of == "host" else " of device memory"
+    where = f" of {growth.host}" if growth.host else ""
+    full = "" if growth.full_s is None else f"; {growth.of} memory{where} full in {_rough(growth.full_s)}"
+    unit, scale = next(
+        (u for u in (("GiB", 2**30), ("MiB", 2**20)) if growth.per_step.value > 0.9 * u[1]), ("KiB", 2**10)
+    )
+    return f"+{growth.per_step.value / scale:.1f} {unit} a step{what} on {who}{full}"
+
+
+def _rough(seconds: float) -> str:
+    """``40 min``, ``3 h``, ``12 days``: what is extrapolated is known to no more."""
+    for length, unit in ((172_800.0, 86_400.0), (5_400.0, 3_600.0)):
+        if seconds >= length:
+            return f"{seconds / unit:.0f} {'days' if unit > 3_600 else 'h'}"
+    return f"{max(1.0, seconds / 60):.0f} min"
 
 
 def _computes(verdict: JobVerdict) -> str:

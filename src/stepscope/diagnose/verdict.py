@@ -35,6 +35,7 @@ from stepscope.results.diary import (
     step_interval,
 )
 from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
 from stepscope.results.slow_ranks import Slow
 
@@ -189,6 +190,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         world_size=steps.world_size,
         hosts=len(set(steps.hosts)),
         ended=None if job.end is None else job.end.kind,
+        memory=job_memory(steps),
     )
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:

@@ -151,6 +151,34 @@ class TimeCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryGrowth:
+    """Memory of which every step takes more. of: the host's, or the devices'. ranks: whose it is, the fastest first;
+    per_step: bytes, of the first. host: of several, whose memory is full first, by all its ranks. full_s: from the last
+    sample until then, at the rate of the last steps; None: unknown.
+    """
+
+    of: Literal["host", "device"]
+    ranks: tuple[int, ...]
+    per_step: Estimate
+    host: str | None = None
+    full_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMemory:
+    """host_bytes: resident, of the rank with most; device_bytes: reserved by torch, likewise; None: unknown, or no device.
+
+    growth: what does not level off; steady: nothing, and enough was sampled to know. line: all of it in words.
+    """
+
+    host_bytes: float | None = None
+    device_bytes: float | None = None
+    growth: tuple[MemoryGrowth, ...] = ()
+    steady: bool = False
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerdict:
     """The first screen. kind: of the first cost, of the job's end, or what is left (compute-bound, undecided).
 
@@ -159,6 +187,7 @@ class JobVerdict:
     steps_made: by all ranks, those before too; None: written by an older stepscope.
     step_ns: median of the timed steps, of the slowest rank. profiled_step_ns: of the window. confidence as of a finding.
     notes: what else is known of the steps: events too small for a cost, drift, what the profiler costs.
+    memory: of the ranks over time; None: not sampled. It takes no step time, so it is no kind.
     """
 
     kind: VerdictKind
@@ -184,3 +213,4 @@ class JobVerdict:
     world_size: int | None = None
     hosts: int = 0
     ended: str | None = None
+    memory: JobMemory | None = None

@@ -13,6 +13,7 @@ from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.words import unknown
 from stepscope.report.exports import REGISTRY, Sink, Snapshot
 from stepscope.results.diary import JobSteps
+from stepscope.results.figures import figures_of
 from stepscope.results.job_figures import job_figures, rank_figures
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
 
@@ -103,12 +104,12 @@ _EXAMPLES = {
 
 
 def _snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
-    """whole: of all steps; else what lies between steps is left out: it is known of the whole job."""
+    """whole: of all steps; else what lies between steps, and memory, is left out: it is known of the whole job."""
     step = steps.all_steps if whole else int(steps.numbers[-1])
     first = steps.diaries[0]
     figures, ranks = job_figures(steps), rank_figures(steps) if whole or steps.ranks <= MOST_RANKS else {}
     if not whole:
-        outside = ("diary_outside_ns", "outside_fraction")
+        outside = ("diary_outside_ns", "outside_fraction", *figures_of("memory"))
         for each in (figures, *ranks.values()):
             for key in outside:
                 each[key] = None

@@ -86,6 +86,8 @@ def _verdict(verdict: JobVerdict) -> str:
     lines = [paragraph(f"{verdict.headline}.")]
     if rests_on := coverage_line(verdict):
         lines.append(f"  {rests_on}")
+    if verdict.memory is not None and verdict.memory.line:
+        lines.append(paragraph(verdict.memory.line, indent="          ", first="  memory  "))
     for advice in verdict.advice[:1]:
         lines.append(paragraph(advice.text, indent="         ", first="  next   "))
         if advice.command:

@@ -18,10 +18,11 @@ from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.epochs import PER_EPOCH, best_accuracy, dropped_epochs, epoch_time, train_loss
 
 Unit = Literal["ns", "bytes", "per s", "fraction", "ratio", "count", "loss"]
-Of = Literal["run", "epoch", "collective", "step", "steps", "shares", "wall", "rank", "job", "diagnosis"]
+Of = Literal["run", "epoch", "collective", "step", "steps", "shares", "memory", "wall", "rank", "job", "diagnosis"]
 """``run``, ``epoch``: :func:`run_facts`; ``collective``: a CommRow; ``step``: the budget of a traced step, of its slowest
-rank; ``steps``: all timed steps of a profiled job; ``shares``: parts of them (results/job_figures.py); ``wall``: a
-Goodput; ``rank``: a part of a rank's step; ``job``: a TraceSummary; ``diagnosis``: evidence and its findings."""
+rank; ``steps``: all timed steps of a profiled job; ``shares``: parts of them, ``memory``: of its ranks
+(results/job_figures.py); ``wall``: a Goodput; ``rank``: a part of a rank's step; ``job``: a TraceSummary; ``diagnosis``:
+evidence and its findings."""
 
 RANGES: Mapping[Unit, tuple[float, float]] = {"fraction": (0.0, 1.0), "loss": (-math.inf, math.inf)}
 """Lowest and highest value that a figure of the unit can have; of the others 0 and no limit."""
@@ -223,6 +224,14 @@ FIGURES: tuple[Figure, ...] = (
             "of the same: communication beyond that of the last rank", better="low", compared=False),
     _figure("outside_fraction", "shares", "fraction", "outside the steps", "outside",
             "of the wall time after the first step: evaluation, checkpoints", better="low", compared=False),
+    _figure("host_memory_bytes", "memory", "bytes", "host memory", "host",
+            "resident, of the rank of a job with most, at the last sample", compared=False),
+    _figure("host_growth_bytes", "memory", "bytes", "host memory per step", "host_growth",
+            "by which its floor grows, of the fastest rank; 0 where it levels off", compared=False),
+    _figure("device_memory_bytes", "memory", "bytes", "device memory", "device",
+            "reserved by torch, of the rank with most, at the last sample", compared=False),
+    _figure("device_growth_bytes", "memory", "bytes", "device memory per step", "device_growth",
+            "by which what torch has allocated grows, of the fastest rank; 0 where it levels off", compared=False),
     _figure("goodput_fraction", "wall", "fraction", "goodput", _of_wall("productive"),
             "of the wall time: steps that were kept, each up to what is named below", better="high"),
     _figure("start_up_fraction", "wall", "fraction", "start-up", _of_wall("start_up"),

@@ -9,8 +9,9 @@ import numpy as np
 from stepscope.results.comparing import TimedSteps, timed_steps_of
 from stepscope.results.diary import JobSteps, Numbers, parts_of
 from stepscope.results.figures import Figure, figures_of
+from stepscope.results.memory_growth import LEAST_SAMPLES, Of, RankMemory, largest, rank_memory
 
-DIARY = figures_of("steps", "shares")
+DIARY = figures_of("steps", "shares", "memory")
 """By key."""
 
 
@@ -21,7 +22,7 @@ def job_figures(steps: JobSteps) -> dict[str, float | None]:
         key: _time(timed, str(figure.value)) if figure.of == "steps" and isinstance(timed, TimedSteps) else None
         for key, figure in DIARY.items()
     }
-    return found | _shares(steps, slice(None))
+    return found | _shares(steps, slice(None)) | _memory(rank_memory(steps))
 
 
 def rank_figures(steps: JobSteps) -> dict[int, dict[str, float | None]]:
@@ -39,6 +40,7 @@ def rank_figures(steps: JobSteps) -> dict[int, dict[str, float | None]]:
             if figure.of == "steps" and key not in found[rank]:
                 found[rank][key] = _mean(steps.parts_ns[str(figure.value)][at])
         found[rank] |= _shares(steps, slice(at, at + 1))
+        found[rank] |= _memory([each for each in rank_memory(steps) if each.rank == rank])
     return found
 
 
@@ -90,6 +92,18 @@ def _shares(steps: JobSteps, ranks: slice) -> dict[str, float | None]:
         return min(1.0, sum(float(parts[name][ranks].sum()) for name in names) / whole)
 
     return {key: share(figure) for key, figure in figures_of("shares").items()}
+
+
+def _memory(ranks: Sequence[RankMemory]) -> dict[str, float | None]:
+    """Whole bytes of the rank with most, and of the one that grows fastest; None: too few samples."""
+    found: dict[str, float | None] = {}
+    for key, figure in figures_of("memory").items():
+        of: Of = "host" if str(figure.value).startswith("host") else "device"
+        known = [each for each in ranks if each.of == of and each.samples >= LEAST_SAMPLES]
+        a_step = max((0.0 if each.growth is None else each.growth.value for each in known), default=None)
+        value = a_step if str(figure.value).endswith("growth") else largest(ranks, of)
+        found[key] = None if value is None else float(round(value))
+    return found
 
 
 def _outside(steps: JobSteps, ranks: slice) -> float | None:

@@ -107,10 +107,16 @@ def of_a_trace(folder: Path, **plan: Any) -> Iterator[tuple[str, Example]]:
 
 def of_jobs(folder: Path) -> Iterator[tuple[str, Example]]:
     """The diary of 36 ms steps, the wall time of one that was restarted, and the calls of a sweep."""
-    steps = diaries.job(diaries.planted(folder / "diary")).steps
+    diaries.planted(folder / "diary")
+    diaries.write_samples(
+        diaries.ProfileLayout(folder / "diary").diaries(0)[0],
+        [2.0**30 + 2**20 * n for n in range(30)],
+        **{name: [2.0**31 + 2**20 * n for n in range(30)] for name in ("allocated", "reserved")},
+    )
+    steps = diaries.job(folder / "diary").steps
     assert steps is not None
     found = job_figures(steps)
-    for kind in ("steps", "shares"):
+    for kind in ("steps", "shares", "memory"):
         yield kind, Example(read=lambda figure: found[figure.key], length_ns=36 * MS)
     long = [400.0 if n in (10, 20, 30) else 20.0 for n in range(40)]
     events = [

@@ -269,9 +269,10 @@ class ShownVerdict:
 
 def shown_verdict(verdict: JobVerdict) -> ShownVerdict:
     """The verdict in words and widths."""
+    memory = verdict.memory
     return ShownVerdict(
         headline=verdict.headline,
-        coverage=coverage(verdict),
+        coverage=(*coverage(verdict), *([("memory", memory.line)] if memory is not None and memory.line else [])),
         next=verdict.advice[0] if verdict.advice else None,
         also=also(verdict),
         whole=format_duration(sum(part.ns for part in verdict.tree)),
