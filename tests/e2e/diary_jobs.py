@@ -201,6 +201,18 @@ def twice():
     return []
 
 
+def hoards():
+    """1 MiB a step is kept in 300 steps of 5 ms and more, with a sample of memory for every ten."""
+    sys.modules["stepscope_hook.samples"].EVERY_S = sys.modules["stepscope_hook.pages"].FLUSH_S = 0.05
+    model, kept, losses = model_of(), [], []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches(300):
+        step(model, optimizer, batch, losses)
+        kept.append(torch.ones(1 << 18))
+        time.sleep(0.005)
+    return losses
+
+
 class Late(torch.autograd.Function):
     """A backward pass that takes LATE_S longer."""
 
@@ -297,8 +309,8 @@ def run(name, rank=None, world=1, *, hooked=True):
 JOBS = {
     each.__name__: each
     for each in (
-        plain, pickled, gan, in_thread, recomputed, lbfgs, generator, forks, leaves, raises, never_steps, twice, ddp, fsdp2,
-        hangs,
+        plain, pickled, gan, in_thread, recomputed, lbfgs, generator, forks, leaves, raises, never_steps, twice, hoards, ddp,
+        fsdp2, hangs,
     )
 }  # fmt: skip
 JOBS["bare"] = plain

@@ -17,6 +17,8 @@ from tests.torch_forks import ForkedPopen, shared_server
 from stepscope.launch.hooked_job import HOOK
 from stepscope.records import codec
 from stepscope.records.profile import COLUMNS, HookedRank, RankEnd, WindowOfRank, WindowRequest
+from stepscope.results.diary import job_steps
+from stepscope.results.memory_growth import job_memory
 from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
@@ -104,6 +106,18 @@ def test_the_rank_that_is_late_in_its_backward_pass_waits_least(jobs: Path) -> N
         assert waits[0] > 0.8 * LATE_NS + waits[1], name
         assert np.median(late["backward_ns"][2:]) >= LATE_NS, name
         assert np.median(first["backward_ns"][2:]) < 0.8 * LATE_NS, name
+
+
+@pytest.mark.timeout(300)
+def test_what_every_step_keeps_is_named_with_its_rate(jobs: Path) -> None:
+    steps = job_steps(_diaries(jobs, "hoards"))
+    assert steps is not None
+    memory = job_memory(steps)
+    assert memory is not None
+    (grows,) = memory.growth
+    assert (grows.of, grows.ranks) == ("host", (0,))
+    assert grows.per_step.value == pytest.approx(2**20, rel=0.1)
+    assert grows.full_s is not None
 
 
 @pytest.mark.timeout(300)

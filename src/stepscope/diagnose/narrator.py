@@ -308,7 +308,7 @@ def worded(
     return replace(
         verdict,
         headline=_with_memory(verdict, _first_line(verdict, steps, late, job.end), steps),
-        memory=None if verdict.memory is None else _memory_told(verdict.memory, steps),
+        memory=None if verdict.memory is None else _memory_told(verdict.memory, steps, ended=verdict.ended is not None),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=tuple(_evidence(steps, late)) if told else (),
         notes=(
@@ -375,21 +375,22 @@ def _with_memory(verdict: JobVerdict, line: str, steps: JobSteps) -> str:
     return line
 
 
-def _memory_told(memory: JobMemory, steps: JobSteps) -> JobMemory:
+def _memory_told(memory: JobMemory, steps: JobSteps, *, ended: bool) -> JobMemory:
     """With its words: ``1.20 GiB a rank, steady``, ``+1.0 MiB a step on rank 1; host memory full in 3 h``."""
     if memory.growth:
-        return replace(memory, line="; ".join(_growth_line(each, steps) for each in memory.growth))
+        return replace(memory, line="; ".join(_growth_line(each, steps, ended=ended) for each in memory.growth))
     parts = [f"{format_bytes_binary(memory.host_bytes)} a rank"] if memory.host_bytes else []
     if memory.device_bytes:
         parts.append(f"{format_bytes_binary(memory.device_bytes)} of its device")
     return replace(memory, line=", ".join([*parts, "steady"] if memory.steady else parts))
 
 
-def _growth_line(growth: MemoryGrowth, steps: JobSteps) -> str:
+def _growth_line(growth: MemoryGrowth, steps: JobSteps, *, ended: bool = False) -> str:
     who = f"rank {listed(growth.ranks, at_most=MOST_RANKS)}" if len(growth.ranks) < steps.ranks else "every rank"
     what = "" if growth.of == "host" else " of device memory"
     where = f" of {growth.host}" if growth.host else ""
-    full = "" if growth.full_s is None else f"; {growth.of} memory{where} full in {_rough(growth.full_s)}"
+    when = "would be full after another" if ended else "full in"
+    full = "" if growth.full_s is None else f"; {growth.of} memory{where} {when} {_rough(growth.full_s)}"
     unit, scale = next(
         (u for u in (("GiB", 2**30), ("MiB", 2**20)) if growth.per_step.value > 0.9 * u[1]), ("KiB", 2**10)
     )

@@ -51,7 +51,7 @@ def test_a_figure_is_everywhere_under_its_unit(figure: Figure) -> None:
     kinds = {of for start, of in START_OF_KEY.items() if figure.key.startswith(start)}
     assert kinds == {figure.of} or (not kinds and figure.of not in ("epoch", "step", "steps"))
     low, _ = figure.range
-    if figure.of in ("job", "diagnosis", "rank", "shares"):
+    if figure.of in ("job", "diagnosis", "rank", "shares", "memory"):
         known = figures_of(figure.of)
         assert parse_condition(f"{figure.key} > {max(low, 0.0)}", figures=known, rules=()).key == figure.key
     else:
