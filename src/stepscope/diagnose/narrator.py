@@ -386,7 +386,10 @@ def _memory_told(memory: JobMemory, steps: JobSteps, *, ended: bool) -> JobMemor
 
 
 def _growth_line(growth: MemoryGrowth, steps: JobSteps, *, ended: bool = False) -> str:
-    who = f"rank {listed(growth.ranks, at_most=MOST_RANKS)}" if len(growth.ranks) < steps.ranks else "every rank"
+    who = (
+        f" on rank {listed(growth.ranks, at_most=MOST_RANKS)}" if len(growth.ranks) < steps.ranks else " on every rank"
+    )
+    who = "" if steps.ranks == 1 else who
     what = "" if growth.of == "host" else " of device memory"
     where = f" of {growth.host}" if growth.host else ""
     when = "would be full after another" if ended else "full in"
@@ -394,7 +397,7 @@ def _growth_line(growth: MemoryGrowth, steps: JobSteps, *, ended: bool = False) 
     unit, scale = next(
         (u for u in (("GiB", 2**30), ("MiB", 2**20)) if growth.per_step.value > 0.9 * u[1]), ("KiB", 2**10)
     )
-    return f"+{growth.per_step.value / scale:.1f} {unit} a step{what} on {who}{full}"
+    return f"+{growth.per_step.value / scale:.1f} {unit} a step{what}{who}{full}"
 
 
 def _rough(seconds: float) -> str:

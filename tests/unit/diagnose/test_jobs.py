@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.diaries import planted, simulate, write_diary, write_record
+from tests.diaries import planted, simulate, write_diary, write_record, write_samples
 
 from stepscope.diagnose.jobs import EVERY_S, FIRST_AT, LATEST, LiveVerdict, judge_job
 from stepscope.store.layout import ProfileLayout
@@ -85,3 +85,18 @@ def test_a_long_job_is_judged_while_it_runs_by_its_last_steps(tmp_path: Path) ->
     assert whole is not None
     assert judged.verdict.steps_timed <= LATEST < whole.verdict.steps_timed
     assert judged.verdict.steps_made == whole.verdict.steps_made == LATEST + 1000
+
+
+def test_memory_that_grows_is_news_once_and_again_where_it_is_full_soon(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "job")
+    path = write_diary(folder, {"forward": [50.0] * 300})
+    look, clock = live(folder)
+    told = []
+    for samples, gib in ((5, 500.0), (15, 500.0), (20, 500.0), (30, 20.0), (31, 20.0)):
+        write_samples(path, [2.0**30 + 2.0**20 * 20 * n for n in range(samples)], available=gib * 2**30)
+        found = look.look()
+        memory = None if found is None else found.verdict.memory
+        told.append(None if memory is None else memory.line)
+        clock.now += 60.0
+    grows = "+1.0 MiB a step; host memory full in "
+    assert told == ["1.08 GiB a rank", grows + "7 h", None, grows + "17 min", None]
