@@ -53,13 +53,15 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
         self._ours = False
 
     def start(self) -> StepMonitor:
-        """Begin to record; a second call does nothing."""
-        if self._steps is None:
-            try:
-                self._steps = _running() or self._begin()
+        """Begin to record; a second call: by_optimizer, the next optimizer that steps is the one that counts."""
+        try:
+            if self._steps is None:
+                self._steps = _running(self.folder) or self._begin()
                 self.folder = Path(self._steps.control.output)
-            except Exception as error:  # noqa: BLE001 - the job goes on whatever happens here
-                _say(f"no step diary: {type(error).__name__}: {error}")
+            if self._by_optimizer:
+                self._steps.seen.clear()
+        except Exception as error:  # noqa: BLE001 - the job goes on whatever happens here
+            _say(f"no step diary: {type(error).__name__}: {error}")
         return self
 
     def stop(self) -> None:
@@ -67,6 +69,12 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
         steps, self._steps = self._steps, None
         if steps is not None and self._ours:
             steps.stop()
+
+    def flush(self) -> None:
+        """Write what was recorded so far; it is written about once a second anyway."""
+        if self._steps is not None:
+            with suppress(Exception):  # the job goes on, and the next write tells
+                self._steps.pages.flush()
 
     def __enter__(self) -> StepMonitor:
         return self.start()
@@ -112,8 +120,9 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
         """Figures of all ranks whose diaries are in the folder, by the keys of docs/reference/metrics.md, ns and fractions;
         ``rank_N/KEY`` of each rank; ``steps``. What is not known is left out; nothing is there before the second step.
 
-        last: of so many steps alone. What was recorded in the last second may be missing while the job runs.
+        last: of so many steps alone. What other ranks recorded in the last second may be missing while the job runs.
         """
+        self.flush()
         from stepscope.results.job_figures import flat_figures, job_figures, rank_figures
         from stepscope.results.profiled_job import read_profiled_job
 
@@ -150,7 +159,7 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
         steps = _running()
         if steps is None:
             raise RuntimeError("the hook did not begin")
-        steps.own = not self._by_optimizer
+        steps.own, steps.monitored = not self._by_optimizer, True
         self._ours = True
         return steps
 
@@ -167,11 +176,16 @@ def _load() -> Any:
     return module
 
 
-def _running() -> Any:
-    """The recorder of this process; None: there is none, or it has ended."""
+def _running(folder: Path | None = None) -> Any:
+    """The recorder of this process; None: there is none, or it has ended: a monitor's does where another folder begins."""
     module = sys.modules.get(f"{PACKAGE}.steps")
     steps = None if module is None else module.current
-    return None if steps is None or steps.ended else steps
+    if steps is None or steps.ended:
+        return None
+    if folder is not None and steps.monitored and Path(steps.control.output) != folder.resolve():
+        steps.stop()
+        return None
+    return steps
 
 
 _said: set[str] = set()

@@ -10,14 +10,15 @@ from stepscope.monitor import StepMonitor
 
 
 class _Watched:
-    """folder: of the monitor. At the end the figures go into the framework's own log, as ``stepscope/KEY``."""
+    """folder: of the monitor, which goes on to the end of the process: trainings after one another are one job, as under
+    ``stepscope run``. As each of them ends its figures so far go into the framework's own log, as ``stepscope/KEY``."""
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
         self.monitor = StepMonitor(folder, by_optimizer=True)
 
     def figures(self) -> dict[str, float]:
-        """Of the run so far, for a log."""
+        """Of the job so far, for a log."""
         return {f"stepscope/{key}": value for key, value in self.monitor.summary().items()}
 
 
@@ -40,7 +41,7 @@ def _trainer_class() -> Any:
             self.monitor.start()
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-            self.monitor.stop()
+            self.monitor.flush()
             if state.is_world_process_zero and (figures := self.figures()):
                 state.log_history.append({"step": state.global_step, **figures})
 
@@ -59,7 +60,7 @@ def _lightning_class() -> Any:
             self.monitor.start()
 
         def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-            self.monitor.stop()
+            self.monitor.flush()
             if trainer.is_global_zero and trainer.logger is not None and (figures := self.figures()):
                 trainer.logger.log_metrics(figures, step=trainer.global_step)
 

@@ -93,3 +93,26 @@ def test_a_monitor_that_cannot_begin_lets_the_job_go_on(tmp_path: Path, capsys: 
         assert not monitor.on
     assert monitor.summary() == {}
     assert "no step diary" in capsys.readouterr().err
+
+
+def test_trainings_after_one_another_are_one_job_and_another_folder_is_another(
+    rig: Rig, hook: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps = hook.steps.Steps(rig.diary.control)
+    steps.diary, steps.pages, steps.monitored = rig.diary, rig.pages, True
+    monkeypatch.setattr(steps, "register", lambda _: None)
+    monkeypatch.setattr(hook.steps, "current", steps)
+    steps.plans.on = False
+    sys.modules["torch"].get_num_threads = lambda: 1  # type: ignore[attr-defined]
+    first, second = Optimizer(), Optimizer()
+    monitor = StepMonitor(tmp_path, by_optimizer=True)
+    for optimizer in (first, second):
+        monitor.start()
+        for _ in range(3):
+            rig.clock.passes(3)
+            steps(optimizer)
+    monitor.flush()
+    assert rig.read().steps == 6
+    monkeypatch.setattr(StepMonitor, "_begin", lambda _: None)
+    StepMonitor(tmp_path / "elsewhere").start()
+    assert steps.ended

@@ -76,6 +76,8 @@ class Steps:
         self.facts = {}
         self.own = False
         """Whether steps end where the job's own code says so (stepscope/monitor), not with the optimizer's."""
+        self.monitored = False
+        """Whether stepscope/monitor began this, not a command around the job."""
         self.is_fork = self.ended = False
         self.pages = Pages(control)
         self.diary = Diary(control, self.pages)
