@@ -23,6 +23,7 @@ from benchmarks.own_jobs.planted import BASE, JOBS, LATE, PLANTED, Planted, fram
 from benchmarks.own_jobs.running import Ended, run_command
 from benchmarks.own_jobs.truth import Truth, measure
 from stepscope.core.dataclass import dataclass
+from stepscope.diagnose.narrator import noun
 
 COSTS_OF_ALL = "contended-machine"
 """Said first where others use the cores (--shared); then the next cost is graded."""
@@ -90,8 +91,16 @@ def _clean(verdict: Mapping[str, Any], _: Truth, __: str) -> bool:
 
 
 def accuses(verdict: Mapping[str, Any]) -> bool:
-    """Whether a rank, or ranks in turns, are said to be slow."""
-    return any(each["kind"] in ACCUSING_KINDS for each in ({"kind": verdict.get("kind")}, *verdict.get("costs", ())))
+    """Whether ranks are said to be slow, or one is named: none of these jobs saves, evaluates or fails."""
+    every = ({"kind": verdict.get("kind")}, *verdict.get("costs", ()))
+    return any(each["kind"] in ACCUSING_KINDS or bool(each.get("ranks")) for each in every)
+
+
+def accuses_meanwhile(stderr: str) -> bool:
+    """The same of the lines that were said while the job ran."""
+    named = tuple(map(noun, ACCUSING_KINDS))
+    lines = (line.partition(": ")[2] for line in stderr.splitlines() if line.startswith("after "))
+    return any(line.startswith(named) for line in lines)
 
 
 def _watched(name: str, *arguments: str, **more: Any) -> Planted:
@@ -102,7 +111,7 @@ _SUITE = {job.name: job for job in PLANTED}
 _CLEAN = tuple(
     Row(job=job, bar="nobody is accused", holds=_clean)
     for job in (
-        _watched("clean_loader", "--clean", verdicts=BASE),
+        _watched("clean_loader", "--clean", "--steps", "100", verdicts=BASE),
         *(_SUITE[name] for name in ("clean_ddp", "clean_fsdp2", "clean_tp", "clean_hf_trainer", "clean_lightning")),
         Planted(name="clean_pp", script="pipeline", shape="pipeline", verdicts=("pipeline-bubble", *BASE)),
     )
@@ -174,7 +183,7 @@ def _row(row: Row, repeat: int, truths: int, peer: Path | None, folder: Path) ->
     truth = measure(row.job, rounds=max(truths, 1), folder=folder / "alone", extra=extra)
     planted = "" if truth.low is None else f", planted {truth.low:.1%}"
     step = "" if truth.step_s is None else f"step {truth.step_s * 1e3:.1f} ms"
-    print(f"{row.job.name}: {step}{planted}; bar: {row.bar}", flush=True)
+    print(f"{row.job.name}: {step}{planted}; bar: {row.bar}; load {os.getloadavg()[0]:.1f}", flush=True)
     ours = [_ours(row, truth, folder / f"ours-{number}", extra) for number in range(repeat)]
     _print("stepscope", ours, repeat)
     if peer is not None:
@@ -213,8 +222,8 @@ def _ours(row: Row, truth: Truth, folder: Path, extra: Mapping[str, str]) -> Wat
     headline = str(verdict.get("headline", f"no verdict: {asked.err.strip()[-200:]}"))
     said = headline if verdict.get("kind") != COSTS_OF_ALL else f"(contended) {lines[0] if lines else 'nothing more'}"
     return Watched(
-        said=said, right=bool(verdict) and row.holds(verdict, truth, done.err), accused=accuses(verdict),
-        wall_s=done.wall_s, after_s=after_s, bytes_a_step=size / steps if steps else None,
+        said=said, right=bool(verdict) and row.holds(verdict, truth, done.err),
+        accused=accuses(verdict) or accuses_meanwhile(done.err), wall_s=done.wall_s, after_s=after_s, bytes_a_step=size / steps if steps else None,
     )  # fmt: skip
 
 
