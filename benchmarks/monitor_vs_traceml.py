@@ -223,7 +223,8 @@ def _ours(row: Row, truth: Truth, folder: Path, extra: Mapping[str, str]) -> Wat
     said = headline if verdict.get("kind") != COSTS_OF_ALL else f"(contended) {lines[0] if lines else 'nothing more'}"
     return Watched(
         said=said, right=bool(verdict) and row.holds(verdict, truth, done.err),
-        accused=accuses(verdict) or accuses_meanwhile(done.err), wall_s=done.wall_s, after_s=after_s, bytes_a_step=size / steps if steps else None,
+        accused=accuses(verdict) or accuses_meanwhile(done.err), wall_s=done.wall_s, after_s=after_s,
+        bytes_a_step=size / steps if steps else None,
     )  # fmt: skip
 
 
