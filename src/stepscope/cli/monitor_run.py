@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
 from stepscope.cli.command import require_only
 from stepscope.cli.console import log, say
 from stepscope.cli.fail_if import check_job, read_conditions
 from stepscope.cli.hooked import ended, hang_seconds, job_outlasts, show_out_of_memory, start_job, tell_hang
 from stepscope.cli.profile_words import checked_place, results_at, show_profiled
-from stepscope.core.errors import StepscopeError
-from stepscope.core.words import counted
+from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.words import counted, ranges, unknown
 from stepscope.launch import hooked_job
+from stepscope.launch.deep_look import Deep, DeepLooks
 from stepscope.launch.hang_watch import HangWatch
+from stepscope.launch.job_window import WindowReading, room_beside
 from stepscope.launch.rank_watch import RankWatch
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.records.profile import JobEnd
@@ -27,10 +31,13 @@ if TYPE_CHECKING:
     from stepscope.cli.commands.run import Run
     from stepscope.diagnose.jobs import LiveVerdict
     from stepscope.records.finding import JobVerdict
+    from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.export_job import Exports
 
 POLL_S = 0.5
 """Between looks at a job; its end is seen at once."""
+JOIN_S = 60.0
+"""From a deep look to what it shows: its traces are read beside a job that runs."""
 NICE = 10
 """Of this process while the job runs: its ranks are timed."""
 SILENT = ("ok", "no-steps")
@@ -40,9 +47,12 @@ SILENT = ("ok", "no-steps")
 def run(options: Run) -> int:
     """Run the command and watch it; the job's own exit code."""
     if not options.monitor:
-        require_only(options, "--no-monitor", vars(options).keys() - {"hang_after", "verdict", "export", "fail_if"})
+        require_only(
+            options, "--no-monitor", vars(options).keys() - {"hang_after", "verdict", "export", "fail_if", "deep"}
+        )
     after_s = hang_seconds(options.hang_after)
     place = checked_place(options.verdict)
+    mode = _deep(options.deep)
     if options.fail_if:
         from stepscope.cli.trace_run import import_numpy_alone
 
@@ -58,6 +68,7 @@ def run(options: Run) -> int:
             log(f"to profile it: stepscope profile --attach {shlex.quote(str(layout.root))}")
         hang = HangWatch(layout, after_s)
         live = _live(layout) if options.monitor else None
+        deeper = _Deeper(layout, mode)
         while child.poll() is None:
             watch.wait(POLL_S)
             if live is None:
@@ -68,16 +79,70 @@ def run(options: Run) -> int:
                 tell_hang(hang.look())
                 if hang.hang is None and (judged := live.look()) is not None:
                     log(_so_far(judged.verdict))
+                    deeper.consider(judged.verdict)
+                deeper.look()
         code = hooked_job.exit_code(child.wait())
         end = ended(layout, code, child, watch, signals, hang.hang, timed=options.monitor, asked=False)
     with job_outlasts(), results_at(place):
-        _show(layout, end, monitored=options.monitor)
+        _show(layout, end, deeper.captures() if options.monitor else None)
     with job_outlasts():
         show_out_of_memory(layout, options)
     if exports is not None:
         exports.end()
     check_job(conditions, layout, code)
     return code
+
+
+class _Deeper:
+    """Deep looks, and what is said of them while the job runs."""
+
+    def __init__(self, layout: ProfileLayout, mode: Deep) -> None:
+        self._layout = layout
+        self._looks = DeepLooks(layout, mode)
+        self._reading: WindowReading | None = None
+        self._join_at = math.inf
+
+    def consider(self, verdict: JobVerdict) -> None:
+        request = self._looks.consider(verdict)
+        if request is not None:
+            who = "all ranks" if request.ranks is None else f"rank {ranges(request.ranks)}"
+            log(f"deep look: a few steps of {who} are profiled (--deep off: never)")
+
+    def look(self) -> None:
+        """Begin to read a window that has ended; after a while say what it shows."""
+        ended = self._looks.look()
+        if ended is not None and ended[1].written:
+            number, state = ended
+            self._reading = WindowReading(self._layout.traces(number), beside=room_beside(state))
+            self._join_at = time.monotonic() + JOIN_S
+        if time.monotonic() < self._join_at:
+            return
+        self._join_at = math.inf
+        from stepscope.diagnose.jobs import LATEST, judge_job
+        from stepscope.diagnose.narrator import shown_by_window
+
+        judged = judge_job(self._layout.root, tuple(self.captures().values()), last=LATEST)
+        if judged is not None and (said := shown_by_window(judged.verdict, judged.diagnosis)):
+            log(f"deep look: {said}")
+
+    def captures(self) -> Mapping[str, TraceSummary]:
+        """What the traces of the last window say; nothing where there are none, or none that is read."""
+        if self._reading is None:
+            return {}
+        from stepscope.traces.load import BY_STEP, Wanted
+
+        try:
+            return self._reading.result(Wanted(sections=BY_STEP))
+        except StepscopeError as error:
+            log(f"! deep look: {error}", "yellow")
+            return {}
+
+
+def _deep(given: str) -> Deep:
+    """Raises UsageError."""
+    if given not in get_args(Deep):
+        raise UsageError(unknown("--deep", given, get_args(Deep)), fix="for example --deep off")
+    return cast("Deep", given)
 
 
 class _Kept:
@@ -131,8 +196,9 @@ def _so_far(verdict: JobVerdict) -> str:
     return f"{after}: {verdict.headline}" + (f"; memory {verdict.memory.line}" if verdict.memory and grows else "")
 
 
-def _show(layout: ProfileLayout, end: JobEnd, *, monitored: bool) -> None:
-    judged = show_profiled(layout, {}) if monitored else None
+def _show(layout: ProfileLayout, end: JobEnd, captures: Mapping[str, TraceSummary] | None) -> None:
+    """captures: of the last deep look; None: no step was timed."""
+    judged = None if captures is None else show_profiled(layout, captures)
     if judged is None and end.kind not in SILENT:
         say(end_sentence(end), "bold red")
     if judged is not None:

@@ -17,11 +17,18 @@ from stepscope.cli.fail_if import check_job, read_conditions
 from stepscope.cli.hooked import ended, hang_seconds, job_outlasts, show_out_of_memory, start_job, tell_hang
 from stepscope.cli.profile_words import checked_place, missing, no_such_rank, notes, results_at, show_profiled
 from stepscope.core.errors import DataError, StepscopeError, UsageError
-from stepscope.core.forks import usable_cores
 from stepscope.core.words import counted
 from stepscope.launch import hooked_job
 from stepscope.launch.hang_watch import HangWatch
-from stepscope.launch.job_window import POLL_S, WindowReading, WindowState, WindowWait, is_gone, wait_for_window
+from stepscope.launch.job_window import (
+    POLL_S,
+    WindowReading,
+    WindowState,
+    WindowWait,
+    is_gone,
+    room_beside,
+    wait_for_window,
+)
 from stepscope.launch.rank_watch import RankWatch
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.records.profile import (
@@ -39,9 +46,6 @@ if TYPE_CHECKING:
     from stepscope.cli.commands.profile import Profile, Window
     from stepscope.records.finding import Diagnosis
     from stepscope.records.trace_summary import TraceSummary
-
-CORES_A_RANK = 2
-"""So many cores for each rank leave one to read the traces while the job runs: a reader slows ranks that are timed."""
 
 FIXED_STEP = 20
 """Where ranks begin that do not see the output folder, and by when step times count as settled."""
@@ -141,8 +145,7 @@ class _Followed:
             f"window of {counted(state.steps, 'step')} recorded; the verdict follows when the job ends; "
             f"now: stepscope diagnose {shlex.quote(str(self._layout.root))}"
         )
-        beside = usable_cores() >= CORES_A_RANK * len(state.expected or ())
-        self.reading = WindowReading(self._layout.traces(1), beside=beside)
+        self.reading = WindowReading(self._layout.traces(1), beside=room_beside(state))
         _get_ready()
         self._show_at = time.monotonic() + EARLY_S
 
@@ -255,10 +258,10 @@ def _captures(
     """What the window's traces say; nothing where there are none, or none that is read."""
     if state is None or options.nsys:
         return {}
-    from stepscope.traces.load import Wanted
+    from stepscope.traces.load import BY_STEP, Wanted
 
     try:
-        return (reading or WindowReading(layout.traces(number), beside=False)).result(Wanted())
+        return (reading or WindowReading(layout.traces(number), beside=False)).result(Wanted(sections=BY_STEP))
     except StepscopeError as error:
         log(f"error: {error}", "red")
         return {}

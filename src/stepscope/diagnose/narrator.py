@@ -19,6 +19,7 @@ from stepscope.records.finding import (
     JobMemory,
     JobVerdict,
     MemoryGrowth,
+    OperatorExcess,
     TimeCost,
     VerdictKind,
     VerdictPart,
@@ -76,6 +77,14 @@ def remainder(diagnosis: Diagnosis) -> str:
     """``2 more findings; `` where not all are shown, else nothing."""
     more = len(diagnosis.findings) - len(shown(diagnosis))
     return f"{counted(more, 'more finding')}; " if more > 0 else ""
+
+
+def shown_by_window(verdict: JobVerdict, diagnosis: Diagnosis) -> str | None:
+    """What profiled steps add: the operator that a late rank takes longer for, or the finding that explains the verdict."""
+    if verdict.operators:
+        return _operator(verdict.operators[0])
+    rules = verdict.costs[0].rules if verdict.costs else ()
+    return next((headline(each) for each in diagnosis.findings if each.rule in rules), None)
 
 
 # The evidence
@@ -310,7 +319,7 @@ def worded(
         headline=_with_memory(verdict, _first_line(verdict, steps, late, job.end), steps),
         memory=None if verdict.memory is None else _memory_told(verdict.memory, steps, ended=verdict.ended is not None),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
-        evidence=tuple(_evidence(steps, late)) if told else (),
+        evidence=(*_evidence(steps, late), *map(_operator, verdict.operators)) if told else (),
         notes=(
             *_interrupted(job.end),
             *_last_alone(steps),
@@ -511,6 +520,18 @@ def _evidence(steps: JobSteps, late: tuple[Slow, ...]) -> list[str]:
                 f"{steps.steps:,} steps ({steps.own_clock})"
             )
     return said
+
+
+def _operator(excess: OperatorExcess) -> str:
+    ratio = "" if excess.ratio is None else f"{excess.ratio - 1:+.0%}, "
+    equal = abs(excess.calls - excess.calls_against) <= 0.01 * excess.calls
+    calls = (
+        "in as many calls"
+        if equal
+        else f"in {excess.calls:.3g} calls, rank {excess.against} {excess.calls_against:.3g}"
+    )
+    more = f"{format_duration(excess.excess_ns)} more of a profiled step"
+    return f"rank {excess.rank} spends {more} in {excess.name} than rank {excess.against} ({ratio}{calls})"
 
 
 def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:

@@ -38,6 +38,7 @@ from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
 from stepscope.results.slow_ranks import Slow
+from stepscope.traces.slow_operators import slow_operators
 
 RANKS_DIFFER = 0.02
 """Of the step: parts whose ranks are further apart show each rank's."""
@@ -169,6 +170,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         kind, ranks = failed, job.end.ranks
     timed = step_interval(steps)
     first = costs[0] if costs and costs[0].kind == kind else None
+    late_in_window = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks}
     verdict = JobVerdict(
         kind=kind,
         ranks=ranks,
@@ -191,6 +193,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         hosts=len(set(steps.hosts)),
         ended=None if job.end is None else job.end.kind,
         memory=job_memory(steps),
+        operators=() if window is None else slow_operators(window.summary.ranks, late_in_window),
     )
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:

@@ -124,6 +124,14 @@ def runs_here(process: HookedProcess | HookedRank) -> bool:
 
 NICE = 19
 
+CORES_A_RANK = 2
+"""So many cores for each rank leave one to read the traces while the job runs: a reader slows ranks that are timed."""
+
+
+def room_beside(state: WindowState) -> bool:
+    """Whether the traces of a window can be read while the job runs."""
+    return usable_cores() >= CORES_A_RANK * len(state.expected or ())
+
 
 class WindowReading:
     """From when every rank has written its trace on. ``result`` ends it, and reads what is left at full speed, once.
@@ -190,10 +198,10 @@ class WindowReading:
 
 
 def _pass_of(*, alone: bool) -> partial[RankPass]:
-    from stepscope.traces.load import Wanted
+    from stepscope.traces.load import BY_STEP, Wanted
     from stepscope.traces.rank_pass import pass_file
 
-    return partial(pass_file, wanted=Wanted(), stated={}, alone=alone)
+    return partial(pass_file, wanted=Wanted(sections=BY_STEP), stated={}, alone=alone)
 
 
 def _read_all(parent: int, folder: Path, sink: int) -> NoReturn:

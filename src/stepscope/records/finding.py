@@ -179,6 +179,23 @@ class JobMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorExcess:
+    """An operator, or a kernel, that takes a late rank longer than another one in the profiled steps. kind: which of them.
+
+    excess_ns: a step, the medians' difference; ratio: None where the other rank has none of it. calls: a step, on both.
+    """
+
+    rank: int
+    against: int
+    kind: Literal["operator", "kernel"]
+    name: str
+    excess_ns: float
+    ratio: float | None
+    calls: float
+    calls_against: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerdict:
     """The first screen. kind: of the first cost, of the job's end, or what is left (compute-bound, undecided).
 
@@ -188,6 +205,7 @@ class JobVerdict:
     step_ns: median of the timed steps, of the slowest rank. profiled_step_ns: of the window. confidence as of a finding.
     notes: what else is known of the steps: events too small for a cost, drift, what the profiler costs.
     memory: of the ranks over time; None: not sampled. It takes no step time, so it is no kind.
+    operators: what late ranks take longer for, where profiled steps show it, the largest first.
     """
 
     kind: VerdictKind
@@ -214,3 +232,4 @@ class JobVerdict:
     hosts: int = 0
     ended: str | None = None
     memory: JobMemory | None = None
+    operators: tuple[OperatorExcess, ...] = ()

@@ -95,6 +95,7 @@ class Reading:
     cell: str | None = None
     traces: bool = True
     spans: bool = False
+    by_step: bool = False
     on_trace: OnTrace | None = None
 
     @property
@@ -102,7 +103,8 @@ class Reading:
         """What is worked out of traces."""
         from stepscope.traces.load import EVERYTHING, Wanted
 
-        return Wanted(sections=EVERYTHING | {"spans"} if self.spans else EVERYTHING)
+        more = {name for name, asked in (("spans", self.spans), ("profile", self.by_step)) if asked}
+        return Wanted(sections=EVERYTHING | more)
 
     def job(self, files: Path | Sequence[Path]) -> TraceSummary:
         """The traces of one job."""
@@ -178,6 +180,7 @@ def load_source(path: Path, how: Reading) -> Evidence:
     if RunLayout(path).run.is_file():
         return _with_inner_runs(path, _run_folder(path, how), how)
     if path.is_dir():
+        how = replace(how, by_step=how.by_step or profiled_job(path) is not None)
         again = partial(load_source, how=how)
         readers = Readers(load=again, traces=how.captures, trace_notes=_trace_notes, imported=_imported)
         return _profiled(path, lambda: read_folder(path, stated=how.stated, readers=readers))

@@ -371,6 +371,9 @@ EVERYTHING = frozenset({
 """What costs extra beyond the budget; steps, phases, idle causes and collectives come with any full reading."""
 
 
+BY_STEP = EVERYTHING | {"profile"}
+"""With operators and kernels by step: what ranks of a job that was timed are compared by."""
+
 FOR_FINDINGS = frozenset({"copies", "buckets", "units", "mfu"})
 """What the rules read beyond the budget, steps, idle causes and collectives of any full reading; the rest of the sections
 only adds to their evidence. mfu: the utilisation, where the trace has what it takes (FLOP or shapes, a known device)."""

@@ -125,6 +125,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "memory": ["--memory"], "hang_after": ["--hang-after", "9"],
         "monitor": ["--monitor"], "verdict": ["--verdict", "stderr"], "export": ["--export", "prometheus:OUT/prom"],
         "fail_if": ["--fail-if", "input > 20 %"],
+        "deep": ["--deep", "off"],
     },
     "export": {"to": ["--to", "prometheus:OUT/prom"]},
     "watch": {"every": ["--every", "3"], "once": ["--once"], "html": ["--html", "OUT/live.html"], "json": ["--json"]},
@@ -342,6 +343,7 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
     for name in ("results_at", "_show"):
         monkeypatch.setattr(monitor_run, name, lambda *given, **how: seen.append((given, how)) or nullcontext())
     monkeypatch.setattr("os.nice", lambda _: None)
+    monkeypatch.setattr(monitor_run, "DeepLooks", lambda _, mode: seen.append(mode))
     monkeypatch.setattr(monitor_run, "_opened", lambda _, targets: seen.append(targets))
     with pytest.raises(SystemExit) as ended:
         main(words)
@@ -362,7 +364,7 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
             {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration", "attach"},
         ),
         (["run"], set()),
-        (["run", "--no-monitor"], {"hang_after", "verdict", "export", "fail_if"}),
+        (["run", "--no-monitor"], {"hang_after", "verdict", "export", "fail_if", "deep"}),
     ],
     ids=["profile", "profile --duration", "profile --attach", "profile --nsys", "run", "run --no-monitor"],
 )

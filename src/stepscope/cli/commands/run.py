@@ -24,6 +24,11 @@ class Run(Options):
     )
     step_optimizer: int = STEP_OPTIMIZER
     hang_after: str = HANG_AFTER
+    deep: str = option(
+        "Profile a few steps where the verdict names a rank, a part or a kind of step: auto (to 64 ranks), on or off.",
+        "WHEN",
+        default="auto",
+    )
     memory: bool = switch("Keep the GPU allocator's history, and a snapshot at an out-of-memory error.")
     nccl_debug: bool = NCCL_DEBUG
     verdict: str | None = VERDICT

@@ -1,0 +1,107 @@
+"""The deep look of ``stepscope run``: a window of profiled steps that is asked for by itself, where a verdict names a rank,
+a part of the step or a kind of step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from stepscope.launch.hooked_job import wake
+from stepscope.launch.job_window import WindowState, WindowWait
+from stepscope.records.finding import JobVerdict, VerdictKind
+from stepscope.records.profile import WindowRequest
+from stepscope.store.layout import ProfileLayout
+
+Deep = Literal["auto", "on", "off"]
+
+MOST_RANKS = 64
+"""Of a job that is looked into without being asked to: a window makes every rank wait while its trace is written."""
+
+AN_HOUR = 3
+HOUR_S = 3600.0
+
+PROFILED_RANKS = 8
+"""At most in one window: ranks that are late, one that is not, or the first ones."""
+
+MOST_STEPS = 34
+"""Of a window that waits for a kind of step that comes every so often."""
+
+_EXPLAINED: frozenset[VerdictKind] = frozenset(
+    {
+        "straggler",
+        "uneven-work",
+        "input-bound",
+        "communication-bound",
+        "pipeline-bubble",
+        "optimizer-bound",
+        "periodic-pause",
+    }
+)
+"""Kinds of verdict that say which rank, part or step, and not why."""
+
+
+class DeepLooks:
+    """Windows that a running job was asked for. clock: seconds that only grow."""
+
+    def __init__(self, layout: ProfileLayout, mode: Deep, clock: Callable[[], float] = time.monotonic) -> None:
+        self._layout = layout
+        self._mode = mode
+        self._clock = clock
+        self._asked_s: list[float] = []
+        self._known: set[object] = set()
+        self._wait: WindowWait | None = None
+        self._number = 0
+
+    def consider(self, verdict: JobVerdict) -> WindowRequest | None:
+        """Ask the job for a window, where the verdict names what one explains and none was taken for it; what was asked."""
+        request = self._request(verdict)
+        if request is None:
+            return None
+        self._number = wake(self._layout, request)
+        self._wait = WindowWait(self._layout, self._number, request)
+        self._known.add((verdict.kind, verdict.ranks))
+        self._asked_s.append(self._clock())
+        return request
+
+    def look(self) -> tuple[int, WindowState] | None:
+        """The number of a window that all its ranks have ended, and what is known of it, once."""
+        if self._wait is None or not self._wait.look():
+            return None
+        state, self._wait = self._wait.state, None
+        return self._number, state
+
+    def _request(self, verdict: JobVerdict) -> WindowRequest | None:
+        world = verdict.world_size or verdict.ranks_seen
+        lately = [at for at in self._asked_s if self._clock() - at < HOUR_S]
+        if (
+            self._mode == "off"
+            or (self._mode == "auto" and world > MOST_RANKS)
+            or verdict.kind not in _EXPLAINED
+            or self._wait is not None
+            or len(lately) >= AN_HOUR
+            or (verdict.kind, verdict.ranks) in self._known
+        ):
+            return None
+        period = verdict.costs[0].period if verdict.costs else None
+        if period is not None and period + 2 > MOST_STEPS:
+            return None
+        return WindowRequest(
+            steps="auto" if period is None else period + 2,
+            wait="auto",
+            warmup=1,
+            fixed_step=None,
+            collect=("shapes",),
+            ranks=_ranks(verdict, world),
+        )
+
+
+def _ranks(verdict: JobVerdict, world: int) -> tuple[int, ...] | None:
+    """Those that are late and the first one that is not; else the first ones. None: all."""
+    if world <= 2:
+        return None
+    if not verdict.ranks or len(verdict.ranks) == world:
+        return tuple(range(min(world, PROFILED_RANKS)))
+    usual = next(rank for rank in range(world) if rank not in verdict.ranks)
+    return tuple(sorted((*verdict.ranks[: PROFILED_RANKS - 1], usual)))
