@@ -23,8 +23,8 @@ from stepscope.store.diary import RankDiary
 
 Of = Literal["host", "device"]
 
-LEAST_SAMPLES = 10
-"""Fewer say nothing about a trend."""
+LEAST_SAMPLES = 14
+"""Fewer say nothing about a trend: of 13, memory that grows as log(step) looks linear in 1 of 100 jobs."""
 
 WARM_UP = 0.25
 """Of the steps that samples are there for: left out."""
@@ -117,7 +117,12 @@ def _of_rank(diary: RankDiary, of: Of) -> RankMemory | None:
 
 
 def growth_of(step: Numbers, held: Numbers) -> Measured | None:
-    """Bytes a step by which the floor of ``held`` rises, at about the same rate all the time; None where it does not."""
+    """Bytes a step by which the floor of ``held`` rises, at about the same rate all the time; None where it does not.
+
+    Samples since the last step are left out: the loop may have ended, and what it held is being freed.
+    """
+    before = step < step.max(initial=0.0)
+    step, held = step[before], held[before]
     if step.size < LEAST_SAMPLES:
         return None
     begin = step[0] + WARM_UP * (step[-1] - step[0])
