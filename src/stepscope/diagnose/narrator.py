@@ -319,7 +319,7 @@ def worded(
         headline=_with_memory(verdict, _first_line(verdict, steps, late, job.end), steps),
         memory=None if verdict.memory is None else _memory_told(verdict.memory, steps, ended=verdict.ended is not None),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
-        evidence=(*_evidence(steps, late), *map(_operator, verdict.operators)) if told else (),
+        evidence=(*(_evidence(steps, late) if told else ()), *map(_operator, verdict.operators)),
         notes=(
             *_interrupted(job.end),
             *_last_alone(steps),
@@ -523,15 +523,17 @@ def _evidence(steps: JobSteps, late: tuple[Slow, ...]) -> list[str]:
 
 
 def _operator(excess: OperatorExcess) -> str:
-    ratio = "" if excess.ratio is None else f"{excess.ratio - 1:+.0%}, "
-    equal = abs(excess.calls - excess.calls_against) <= 0.01 * excess.calls
-    calls = (
-        "in as many calls"
-        if equal
-        else f"in {excess.calls:.3g} calls, rank {excess.against} {excess.calls_against:.3g}"
-    )
-    more = f"{format_duration(excess.excess_ns)} more of a profiled step"
-    return f"rank {excess.rank} spends {more} in {excess.name} than rank {excess.against} ({ratio}{calls})"
+    more = format_duration(excess.excess_ns)
+    ratio = [] if excess.ratio is None else [f"{excess.ratio - 1:+.0%}"]
+    if excess.against is None:
+        seen = ", ".join([*ratio, f"{counted(len(excess.steps), 'slow step')} profiled"])
+        return f"a slow step spends {more} more in {excess.name} on rank {excess.rank} ({seen})"
+    if excess.calls is not None and excess.calls_against is not None:
+        equal = abs(excess.calls - excess.calls_against) <= 0.01 * excess.calls
+        other = f"in {excess.calls:.3g} calls, rank {excess.against} {excess.calls_against:.3g}"
+        ratio.append("in as many calls" if equal else other)
+    against = f"than rank {excess.against} ({', '.join(ratio)})"
+    return f"rank {excess.rank} spends {more} more of a profiled step in {excess.name} {against}"
 
 
 def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:

@@ -18,8 +18,18 @@ from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.narrator import KIND_OF_EVENT, worded
 from stepscope.diagnose.rules import kind_of, names_cause
 from stepscope.diagnose.trace_facts import WORTH, exposed_transfer
-from stepscope.records.finding import Diagnosis, Finding, JobVerdict, Quiet, TimeCost, VerdictKind, VerdictPart
+from stepscope.records.finding import (
+    Diagnosis,
+    Finding,
+    JobVerdict,
+    OperatorExcess,
+    Quiet,
+    TimeCost,
+    VerdictKind,
+    VerdictPart,
+)
 from stepscope.records.nouns import Estimate
+from stepscope.records.trace_summary import RankPass
 from stepscope.results.diary import (
     LEAVES,
     JobSteps,
@@ -38,7 +48,7 @@ from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
 from stepscope.results.slow_ranks import Slow
-from stepscope.traces.slow_operators import slow_operators
+from stepscope.traces.slow_operators import slow_operators, slow_step_operators
 
 RANKS_DIFFER = 0.02
 """Of the step: parts whose ranks are further apart show each rank's."""
@@ -170,7 +180,6 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         kind, ranks = failed, job.end.ranks
     timed = step_interval(steps)
     first = costs[0] if costs and costs[0].kind == kind else None
-    late_in_window = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks}
     verdict = JobVerdict(
         kind=kind,
         ranks=ranks,
@@ -193,7 +202,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         hosts=len(set(steps.hosts)),
         ended=None if job.end is None else job.end.kind,
         memory=job_memory(steps),
-        operators=() if window is None else slow_operators(window.summary.ranks, late_in_window),
+        operators=() if window is None else _operators(window.summary.ranks, costs),
     )
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:
@@ -217,9 +226,17 @@ def _without_steps(job: ProfiledJob, kind: VerdictKind) -> JobVerdict:
 
 
 def _window(evidence: Evidence, job: ProfiledJob) -> TraceEvidence | None:
-    return next(
-        (each for each in evidence.traces if each.job is not None and each.job.resolve() == job.folder.resolve()), None
-    )
+    """The latest: the deep look at what the verdict names."""
+    folder = job.folder.resolve()
+    return next((each for each in reversed(evidence.traces) if each.job and each.job.resolve() == folder), None)
+
+
+def _operators(passes: Sequence[RankPass], costs: Sequence[TimeCost]) -> tuple[OperatorExcess, ...]:
+    """Of late ranks; where none is late and every so many steps one is slow, of those."""
+    late = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks}
+    if not late and any(cost.kind == "periodic-pause" for cost in costs):
+        return slow_step_operators(passes)
+    return slow_operators(passes, late)
 
 
 def _sizes_known(job: ProfiledJob, window: TraceEvidence | None) -> bool:

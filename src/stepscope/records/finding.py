@@ -180,19 +180,21 @@ class JobMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorExcess:
-    """An operator, or a kernel, that takes a late rank longer than another one in the profiled steps. kind: which of them.
+    """An operator, or a kernel, that takes a late rank, or a slow step, longer than another one. kind: which of them.
 
-    excess_ns: a step, the medians' difference; ratio: None where the other rank has none of it. calls: a step, on both.
+    excess_ns: a step, the medians' difference; ratio: None where the other has none of it. calls: a step, on both; None:
+    unknown. against: another rank; None: the rank's own other steps, steps: the slow ones, by the numbers of their marks.
     """
 
     rank: int
-    against: int
+    against: int | None
     kind: Literal["operator", "kernel"]
     name: str
     excess_ns: float
     ratio: float | None
-    calls: float
-    calls_against: float
+    calls: float | None = None
+    calls_against: float | None = None
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

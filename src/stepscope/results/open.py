@@ -30,7 +30,7 @@ from stepscope.results.job_folder import Readers, read_folder
 from stepscope.results.joining import as_given, derived, join
 from stepscope.results.profiled_job import read_profiled_job
 from stepscope.store.importer import require_there
-from stepscope.store.layout import RunLayout, profiled_job, shown_as
+from stepscope.store.layout import ProfileLayout, RunLayout, profiled_job, shown_as
 from stepscope.store.reader import (
     read_bytes,
     read_calibration,
@@ -180,7 +180,9 @@ def load_source(path: Path, how: Reading) -> Evidence:
     if RunLayout(path).run.is_file():
         return _with_inner_runs(path, _run_folder(path, how), how)
     if path.is_dir():
-        how = replace(how, by_step=how.by_step or profiled_job(path) is not None)
+        how = replace(
+            how, by_step=how.by_step or ProfileLayout(path).record.is_file() or profiled_job(path) is not None
+        )
         again = partial(load_source, how=how)
         readers = Readers(load=again, traces=how.captures, trace_notes=_trace_notes, imported=_imported)
         return _profiled(path, lambda: read_folder(path, stated=how.stated, readers=readers))

@@ -1,8 +1,13 @@
-"""What a late rank takes longer for than another one: operators on the CPU, kernels on a GPU, in the same profiled steps."""
+"""What a late rank takes longer for than another one, or a slow step than the others of its rank: operators on the CPU,
+kernels on a GPU, in profiled steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Literal
+
+import numpy as np
 
 from stepscope.core.errors import UsageError
 from stepscope.records.finding import OperatorExcess
@@ -15,6 +20,9 @@ MOST = 3
 
 WORTH = 0.01
 """Of the late rank's step. Operators of two equal ranks differ by less (0.4% at most in 20 clean windows, 2026-11)."""
+
+SLOW, WORTH_SLOW = 1.25, 0.1
+"""The slowest step / the median one, at least; an operator's part of what slow steps take more."""
 
 _COLLECTIVES = ("gloo:", "nccl:", "c10d::", "record_param_comms")
 """Operators that wait for other ranks: how their names begin."""
@@ -42,11 +50,49 @@ def slow_operators(passes: Sequence[RankPass], ranks: Collection[int]) -> tuple[
     return tuple(sorted(found, key=lambda each: -each.excess_ns))
 
 
+def slow_step_operators(passes: Sequence[RankPass]) -> tuple[OperatorExcess, ...]:
+    """Of the slow steps, those nearer to the slowest than to the median one, on the rank that takes most of them itself.
+
+    An operator counts where each slow step takes longer for it than every other step, by ``WORTH_SLOW`` of what those steps
+    take more. Nothing where there is no slow step, or where more than a quarter of the steps are.
+    """
+    found: list[list[OperatorExcess]] = []
+    for profile in (each.profile for each in passes if each.profile is not None and each.profile.marked):
+        rows = {(each.kind, each.name): np.array(each.per_step_ns, dtype=float) for each in profile.series}
+        whole = rows["part", "window"]
+        usual = float(np.median(whole))
+        slow = whole > (usual + whole.max()) / 2
+        if whole.max() < SLOW * usual or slow.sum() > whole.size / 4:
+            continue
+        more = float(whole[slow].mean() - np.median(whole[~slow]))
+        kind: Literal["operator", "kernel"] = "kernel" if profile.source == "device" else "operator"
+        excess = [
+            OperatorExcess(
+                rank=profile.rank,
+                against=None,
+                kind=kind,
+                name=name,
+                excess_ns=float(took[slow].mean() - np.median(took[~slow])),
+                ratio=float(took[slow].mean() / rest) if (rest := float(np.median(took[~slow]))) else None,
+                steps=tuple(np.array(profile.steps)[slow].tolist()),
+            )
+            for (of, name), took in rows.items()
+            if of == kind and _works(name) and took[slow].min() > took[~slow].max()
+        ]
+        worth = [each for each in excess if each.excess_ns >= WORTH_SLOW * more]
+        found.append(sorted(worth, key=lambda each: -each.excess_ns)[:MOST])
+    return tuple(max(found, key=lambda each: sum(one.excess_ns for one in each), default=()))
+
+
+def _works(name: str) -> bool:
+    """Whether it is work of the rank's own: one that others wait for takes no longer to communicate."""
+    return name != OTHERS and not is_communication(name) and not name.startswith(_COLLECTIVES)
+
+
 def _counts(row: DiffRow, step_ns: float) -> bool:
-    """Whether the late rank surely takes longer for it: a rank that others wait for takes no longer to communicate."""
+    """Whether the late rank surely takes longer for it."""
     sure = row.p_value is not None and row.p_value < CERTAIN
-    named = row.name != OTHERS and not is_communication(row.name) and not row.name.startswith(_COLLECTIVES)
-    return named and sure and row.delta_ns >= WORTH * step_ns
+    return _works(row.name) and sure and row.delta_ns >= WORTH * step_ns
 
 
 def _excess(row: DiffRow, rank: int, against: int) -> OperatorExcess:
