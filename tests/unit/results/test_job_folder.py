@@ -144,6 +144,7 @@ def test_windows_of_a_profiled_job_are_captures_of_one_job(tmp_path: Path) -> No
     (note,) = [note for note in found.remarks if "captures" in note]
     assert note.startswith("run: 5 captures of one job, analysed separately: window-1, window-2")
     assert not any("jobs of their own" in note for note in found.remarks)
+    assert all(rank.profile is not None for trace in found.traces for rank in trace.summary.ranks), "by step"
     assert looked_at(load(run / "window-1", run / "window-2")) == "run: 1 job traced on 2 ranks in 2 captures"
     assert looked_at(load(run / "window-1")) == "window-1: 1 job traced on 2 ranks"
     write_job(build(world=4, steps=2), tmp_path / "other")
