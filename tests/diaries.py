@@ -126,11 +126,13 @@ def simulate(
     noise: float = 0.03,
     dependence: float = 0.6,
     slow: Mapping[int, float] | Planted = MappingProxyType({}),
+    slow_from: int = 0,
     delay: float = 0.01,
     per_host: int | None = None,
 ) -> None:
-    """slow: rank -> factor of its forward and backward. noise: standard deviation / mean of every part, autocorrelated.
-    per_host: ranks of a host; None: all are on one.
+    """slow: rank -> factor of its forward and backward, slow_from: after so many steps.
+
+    noise: standard deviation / mean of every part, autocorrelated. per_host: ranks of a host; None: all are on one.
 
     Without noise a step is data + forward + backward + transfer (of several ranks) + optimizer.
     """
@@ -138,7 +140,7 @@ def simulate(
     means = np.array([data_ms, forward_ms, backward_ms, optimizer_ms])[:, None, None]
     parts = np.maximum(means * (1 + noise_of(rng, (4, ranks, steps), spread=noise, dependence=dependence)), 0.0)
     planted_here = slow if isinstance(slow, Planted) else Planted(ranks=slow)
-    parts[1:3] *= planted_here.factors(ranks, per_host or ranks)[:, None]
+    parts[1:3, :, slow_from:] *= planted_here.factors(ranks, per_host or ranks)[:, None]
     entered = parts.sum(axis=0)
     transfer = transfer_ms * (1 + noise_of(rng, (steps,), spread=noise, dependence=dependence)) * (ranks > 1)
     comm = entered.max(axis=0) - entered + transfer

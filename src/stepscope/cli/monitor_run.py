@@ -193,7 +193,9 @@ def _so_far(verdict: JobVerdict) -> str:
     """One line."""
     after = f"after {counted(verdict.steps_made, 'step')}" if verdict.steps_made else "so far"
     grows = verdict.memory is not None and verdict.memory.growth and verdict.memory.line not in verdict.headline
-    return f"{after}: {verdict.headline}" + (f"; memory {verdict.memory.line}" if verdict.memory and grows else "")
+    memory = f"; memory {verdict.memory.line}" if verdict.memory and grows else ""
+    change = f"; {verdict.change.line}" if verdict.change is not None and verdict.change.slower else ""
+    return f"{after}: {verdict.headline}{memory}{change}"
 
 
 def _show(layout: ProfileLayout, end: JobEnd, captures: Mapping[str, TraceSummary] | None) -> None:

@@ -209,6 +209,8 @@ def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | N
         parts += [Text(f"next   {each.text}") for each in judged.verdict.advice[:1]]
         if (memory := judged.verdict.memory) is not None and memory.line:
             parts.append(Text(f"memory {memory.line}", "yellow" if memory.growth else ""))
+        if (change := judged.verdict.change) is not None:
+            parts.append(Text(change.line, "yellow" if change.slower else ""))
     style = "yellow" if seen.state == "silent" else "dim"
     parts.append(Text(f"{seen.job.name}: {state_line(seen)}", style))
     if steps is not None:

@@ -11,6 +11,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.diagnose.engine import diagnose, trace_rules
 from stepscope.diagnose.narrator import soon
 from stepscope.diagnose.verdict import Judged, judge
+from stepscope.records.finding import JobChange
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.evidence import Evidence, Source, TraceEvidence
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
@@ -26,6 +27,8 @@ EVERY_S, COST_SHARE = 5.0, 50
 TWICE = 2
 """Verdicts in a row that say the same, before a change is one: parts of nearly equal size take turns as the largest."""
 
+SAME_CHANGE = 200
+"""Steps between two changes, below which they are one."""
 
 LATEST = 5_000
 """Steps of each rank that a verdict on a running job reads: to judge 2 x 1,000,000 took 3 s and 840 MB (2026-11)."""
@@ -62,6 +65,7 @@ class LiveVerdict:
         self._told: object = None
         self._newer: object = None
         self._grown: set[object] = set()
+        self._changed: list[int] = []
         self._times = 0
 
     def look(self) -> Judged | None:
@@ -88,12 +92,14 @@ class LiveVerdict:
         return bool(last) and min(map(steps_in, last.values())) >= FIRST_AT
 
     def _is_news(self, judged: Judged) -> bool:
-        """Memory that grows is news at once: a trend is no matter of which part is the largest just now."""
+        """Memory that grows and steps that take longer are news at once: no matter of which part is the largest just now."""
         says = (judged.verdict.kind, judged.verdict.ranks)
         memory = judged.verdict.memory
         grown = {(each.of, soon(judged.verdict) == each) for each in (memory.growth if memory is not None else ())}
-        if grown - self._grown:
+        changed = [] if judged.verdict.change is None else self._slower(judged.verdict.change)
+        if grown - self._grown or changed:
             self._grown |= grown
+            self._changed += changed
             self._told, self._newer = says, None
             return True
         if says == self._told:
@@ -105,3 +111,8 @@ class LiveVerdict:
             return False
         self._told, self._newer = says, None
         return True
+
+    def _slower(self, change: JobChange) -> list[int]:
+        """The step of a change for the worse, where none near it was news: from look to look it is found a little aside."""
+        known = any(abs(change.step - step) < SAME_CHANGE for step in self._changed)
+        return [] if known or not change.slower else [change.step]

@@ -21,6 +21,7 @@ from stepscope.diagnose.trace_facts import WORTH, exposed_transfer
 from stepscope.records.finding import (
     Diagnosis,
     Finding,
+    JobChange,
     JobVerdict,
     OperatorExcess,
     Quiet,
@@ -45,6 +46,7 @@ from stepscope.results.diary import (
     step_interval,
 )
 from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.job_change import job_change
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
 from stepscope.results.slow_ranks import Slow
@@ -202,7 +204,8 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         hosts=len(set(steps.hosts)),
         ended=None if job.end is None else job.end.kind,
         memory=job_memory(steps),
-        operators=() if window is None else _operators(window.summary.ranks, costs),
+        change=(change := job_change(steps)),
+        operators=() if window is None else _operators(window.summary.ranks, costs, change),
     )
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:
@@ -231,9 +234,12 @@ def _window(evidence: Evidence, job: ProfiledJob) -> TraceEvidence | None:
     return next((each for each in reversed(evidence.traces) if each.job and each.job.resolve() == folder), None)
 
 
-def _operators(passes: Sequence[RankPass], costs: Sequence[TimeCost]) -> tuple[OperatorExcess, ...]:
-    """Of late ranks; where none is late and every so many steps one is slow, of those."""
+def _operators(
+    passes: Sequence[RankPass], costs: Sequence[TimeCost], change: JobChange | None
+) -> tuple[OperatorExcess, ...]:
+    """Of ranks that are late, or became so; where there is none and every so many steps one is slow, of those."""
     late = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks}
+    late |= set(change.ranks) if change is not None and change.slower else set()
     if not late and any(cost.kind == "periodic-pause" for cost in costs):
         return slow_step_operators(passes)
     return slow_operators(passes, late)

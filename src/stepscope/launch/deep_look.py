@@ -61,7 +61,7 @@ class DeepLooks:
             return None
         self._number = wake(self._layout, request)
         self._wait = WindowWait(self._layout, self._number, request)
-        self._known.add((verdict.kind, verdict.ranks))
+        self._known |= _named(verdict)
         self._asked_s.append(self._clock())
         return request
 
@@ -78,10 +78,9 @@ class DeepLooks:
         if (
             self._mode == "off"
             or (self._mode == "auto" and world > MOST_RANKS)
-            or verdict.kind not in _EXPLAINED
             or self._wait is not None
             or len(lately) >= AN_HOUR
-            or (verdict.kind, verdict.ranks) in self._known
+            or _named(verdict) <= self._known
         ):
             return None
         period = verdict.costs[0].period if verdict.costs else None
@@ -97,11 +96,18 @@ class DeepLooks:
         )
 
 
+def _named(verdict: JobVerdict) -> set[object]:
+    """What a window explains: the verdict, and a lasting change for the worse on some ranks."""
+    named: set[object] = {(verdict.kind, verdict.ranks)} if verdict.kind in _EXPLAINED else set()
+    return named | ({("change", verdict.slowed)} if verdict.slowed else set())
+
+
 def _ranks(verdict: JobVerdict, world: int) -> tuple[int, ...] | None:
-    """Those that are late and the first one that is not; else the first ones. None: all."""
+    """Those that are late or became slower and the first one that is not; else the first ones. None: all."""
     if world <= 2:
         return None
-    if not verdict.ranks or len(verdict.ranks) == world:
+    named = sorted({*verdict.ranks, *verdict.slowed})
+    if not named or len(named) == world:
         return tuple(range(min(world, PROFILED_RANKS)))
-    usual = next(rank for rank in range(world) if rank not in verdict.ranks)
-    return tuple(sorted((*verdict.ranks[: PROFILED_RANKS - 1], usual)))
+    usual = next(rank for rank in range(world) if rank not in named)
+    return tuple(sorted((*named[: PROFILED_RANKS - 1], usual)))

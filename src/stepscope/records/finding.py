@@ -198,6 +198,28 @@ class OperatorExcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """A step from which on a job runs at another level, and stays there. ratio: step time after / before.
+
+    unix_s: when that step began; None: unknown. ranks: whose own time changed with it; empty: of all, or of none, such as
+    slower transfer. hosts: theirs, where it is all ranks of these and no other. part: of the step, which changed most.
+    line: all of it in words.
+    """
+
+    step: int
+    unix_s: float | None
+    ratio: Estimate
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    part: str | None = None
+    line: str = ""
+
+    @property
+    def slower(self) -> bool:
+        return self.ratio.value > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerdict:
     """The first screen. kind: of the first cost, of the job's end, or what is left (compute-bound, undecided).
 
@@ -207,6 +229,7 @@ class JobVerdict:
     step_ns: median of the timed steps, of the slowest rank. profiled_step_ns: of the window. confidence as of a finding.
     notes: what else is known of the steps: events too small for a cost, drift, what the profiler costs.
     memory: of the ranks over time; None: not sampled. It takes no step time, so it is no kind.
+    change: of the level that the steps run at.
     operators: what late ranks take longer for, where profiled steps show it, the largest first.
     """
 
@@ -234,4 +257,10 @@ class JobVerdict:
     hosts: int = 0
     ended: str | None = None
     memory: JobMemory | None = None
+    change: JobChange | None = None
     operators: tuple[OperatorExcess, ...] = ()
+
+    @property
+    def slowed(self) -> tuple[int, ...]:
+        """Ranks whose own time a lasting change has made longer; empty: of all, or none."""
+        return self.change.ranks if self.change is not None and self.change.slower else ()

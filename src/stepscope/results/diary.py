@@ -22,7 +22,7 @@ from stepscope.records.nouns import Estimate, Measured
 from stepscope.records.profile import NO_TIMED_STEP, EventKind
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
 from stepscope.stats.compare import bootstrap_median_interval, share_interval
-from stepscope.stats.order import LevelChange, level_change, mad
+from stepscope.stats.order import mad
 from stepscope.stats.warmup import warmup_end
 from stepscope.store.diary import RankDiary
 
@@ -524,8 +524,3 @@ def longest_step(steps: JobSteps) -> Longest | None:
     diary, number = steps.diaries[rank], int(at) + steps.first + 1
     known = [each for each in diary.events if each.inside and each.step == number and each.ns > beyond / 2]
     return Longest(number=number, ns=float(net[rank, at]), rank=diary.rank, event=known[0].kind if known else None)
-
-
-def drift(steps: JobSteps) -> LevelChange | None:
-    """The step from which on the job runs at another level; ``at`` counts timed steps."""
-    return level_change(steps.step_ns)

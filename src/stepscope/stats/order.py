@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError, Unavailable
-from stepscope.records.nouns import Ends, Measured
+from stepscope.records.nouns import Ends, Estimate, Measured
 
 Samples = Sequence[float] | Sequence[int] | NDArray[np.float64]
 
@@ -263,11 +263,13 @@ MOST_TREND = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelChange:
-    """One step from a level to another. at: figures before it. before, after: medians."""
+    """One step from a level to another. at: figures before it. before, after: medians; ratio: of them, with its interval
+    where there are enough figures for one."""
 
     at: int
     before: float
     after: float
+    ratio: Estimate
 
 
 def level_change(values: Samples) -> LevelChange | None:
@@ -290,7 +292,7 @@ def level_change(values: Samples) -> LevelChange | None:
         return None
     if any(_trend(side) > MOST_TREND * change for side in sides):
         return None
-    return LevelChange(at=at, before=before, after=after)
+    return LevelChange(at=at, before=before, after=after, ratio=Estimate(value=after / before))
 
 
 def _place(values: NDArray[np.float64], least_side: int) -> int:

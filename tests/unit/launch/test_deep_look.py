@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stepscope.launch.deep_look import AN_HOUR, HOUR_S, DeepLooks
-from stepscope.records.finding import JobVerdict, TimeCost, VerdictKind
+from stepscope.records.finding import JobChange, JobVerdict, TimeCost, VerdictKind
 from stepscope.records.nouns import Estimate
 from stepscope.records.profile import HookedRank, ProfileRecord, WindowOfRank
 from stepscope.store.layout import ProfileLayout
@@ -31,6 +32,10 @@ def verdict(kind: VerdictKind, *ranks: int, world: int = 2, period: int | None =
     return JobVerdict(kind=kind, ranks=ranks, confidence="", headline="", costs=(cost,), world_size=world)
 
 
+def slower(*ranks: int, ratio: float = 1.1) -> JobChange:
+    return JobChange(step=600, unix_s=None, ratio=Estimate(value=ratio), ranks=ranks)
+
+
 def ended(layout: ProfileLayout, number: int, *ranks: int) -> None:
     for rank in ranks:
         report: dict[str, Any] = {"world_size": 2, "host": "n0", "reason": None, "restart": 0}
@@ -49,6 +54,7 @@ def ended(layout: ProfileLayout, number: int, *ranks: int) -> None:
         (verdict("straggler", *range(8, 24), world=64), "auto", [0, *range(8, 15)], "auto"),
         (verdict("communication-bound", world=16), "auto", list(range(8)), "auto"),
         (verdict("input-bound", 0, 1, period=20), "auto", None, 22),
+        (replace(verdict("compute-bound", world=16), change=slower(9)), "auto", [0, 9], "auto"),
     ],
 )
 def test_what_the_verdict_names_is_looked_into(
@@ -92,3 +98,11 @@ def test_a_verdict_is_looked_into_once_one_at_a_time_and_three_times_an_hour(lay
     assert looks.consider(verdict("input-bound", world=8)) is None
     now = HOUR_S + 1
     assert looks.consider(verdict("input-bound", world=8)) is not None
+
+
+@pytest.mark.parametrize("change", [slower(), slower(9, ratio=0.9), None], ids=["all", "faster", "none"])
+def test_a_job_that_computes_is_not_looked_into_for_a_change_that_names_no_rank(
+    layout: ProfileLayout, change: JobChange | None
+) -> None:
+    given = replace(verdict("compute-bound", world=16), change=change)
+    assert DeepLooks(layout, "auto").consider(given) is None

@@ -13,13 +13,13 @@ from stepscope.results.diary import (
     JobSteps,
     between_steps,
     beyond_chance,
-    drift,
     job_steps,
     late_ranks,
     pauses,
     saved_share,
     share,
 )
+from stepscope.results.job_change import job_change
 from stepscope.store.diary import read_diaries
 from stepscope.store.layout import ProfileLayout
 
@@ -129,8 +129,7 @@ def test_pauses_without_a_known_event_and_drift_are_found_where_they_begin(tmp_p
     rng = np.random.default_rng(3)
     write_diary(tmp_path / "b", {"forward": np.r_[rng.normal(10, 0.2, 300), rng.normal(10.9, 0.2, 300)].tolist()})
     steps = steps_of(tmp_path / "b")
-    found = drift(steps)
-    assert steps.numbers[found.at] == pytest.approx(301, abs=5)
+    assert job_change(steps).step == pytest.approx(301, abs=5)
 
 
 @pytest.mark.parametrize(("steps", "count"), [(60, 5), (60, 12), (100, 3), (200, 4), (200, 8), (1000, 20)])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from stepscope.core.errors import Unavailable
+from stepscope.stats.lasting_change import LEAST_STEPS, lasting_change
 from stepscope.stats.order import change_point, level_change
 
 
@@ -63,3 +65,47 @@ def test_a_long_series_changes_where_it_was_planted(at: int) -> None:
 )
 def test_what_is_no_change_of_level(values: np.ndarray) -> None:
     assert level_change(values + 0.0 * np.arange(len(values))) is None
+
+
+def dependent(rng: np.random.Generator, size: int, *, sigma: float = 0.05, rho: float = 0.3) -> NDArray[np.float64]:
+    """Logarithms about 0, autocorrelated."""
+    drawn, found = rng.normal(0, sigma, size), np.empty(size)
+    found[0] = drawn[0]
+    for at in range(1, size):
+        found[at] = rho * found[at - 1] + np.sqrt(1 - rho**2) * drawn[at]
+    return found
+
+
+def test_a_change_of_3_percent_in_10_000_steps_is_found_within_200_steps() -> None:
+    at = np.arange(10_000)
+    places = []
+    for seed in range(20):
+        found = lasting_change(np.exp(dependent(np.random.default_rng(seed), at.size) + np.log(1.03) * (at >= 6000)))
+        places += [] if found is None else [found.at]
+        assert found is None or found.ratio.value == pytest.approx(1.03, abs=0.005)
+    assert len(places) >= 19
+    assert max(abs(place - 6000) for place in places) <= 200
+
+
+CLEAN = {
+    "as ever": lambda at, _: 0.0 * at,
+    "warm-up": lambda at, _: 0.5 * np.exp(-at / 300),
+    "drift": lambda at, _: 0.1 * at / at.size,
+    "small": lambda at, _: 0.012 * (at >= at.size / 2),
+    "every 100th step": lambda at, _: np.log(3) * (at % 100 == 0),
+    "pauses": lambda at, rng: np.log(10) * (rng.random(at.size) < 0.05),
+    "two kinds in turn": lambda at, _: 0.3 * (at % 2),
+    "two kinds at random": lambda at, rng: 0.3 * (rng.random(at.size) < 0.5),
+    "spell": lambda at, _: 0.08 * ((at >= 5000) & (at < 5500)),
+    "sawtooth": lambda at, _: 0.1 * ((at % 1000) / 1000),
+}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_what_comes_back_or_comes_gradually_is_no_lasting_change(name: str) -> None:
+    at = np.arange(10_000)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        assert lasting_change(np.exp(dependent(rng, at.size) + CLEAN[name](at, rng))) is None
+    few = LEAST_STEPS - 1
+    assert lasting_change(np.exp(dependent(rng, few, sigma=0.01) + 0.3 * (at[:few] > 100))) is None
