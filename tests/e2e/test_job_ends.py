@@ -125,3 +125,11 @@ def test_a_watched_job_that_fails_is_told_and_exported_as_well(profile: Profiled
     end = end_of(profile.out)
     assert (end.kind, end.step) == ("crash", 12)
     assert "Crash: rank 0 raised RuntimeError: the job's own failure in step 12" in done.out
+
+
+def test_a_job_whose_folder_is_removed_ends_with_its_own_code_and_says_so(cli: Cli, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    done = cli("run", "-o", str(folder), "--", "sh", "-c", f"rm -r {folder}; exit 3")
+    assert done.code == 3
+    assert f"{folder} was removed while the job ran" in done.err
+    assert not (folder / "profile.json").exists()

@@ -95,9 +95,11 @@ def ended(
             asked=asked,
         )
     )
-    if layout.control.is_dir():  # the job may have removed its folder
-        with job_outlasts():
+    with job_outlasts():
+        if layout.record.is_file():
             write_record(layout.end, end)
+        else:
+            log(f"! {layout.root} was removed while the job ran, and what was recorded with it", "yellow")
     return end
 
 

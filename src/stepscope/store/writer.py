@@ -11,7 +11,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -110,7 +110,8 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # of a file system that became read-only
+            temporary.unlink(missing_ok=True)
         raise write_error(path, error) from error
     except KeyboardInterrupt:
         temporary.unlink(missing_ok=True)
