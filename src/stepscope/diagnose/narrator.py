@@ -557,6 +557,7 @@ def _change_line(change: JobChange) -> str:
     ratio = change.ratio.value - 1
     when = "" if change.unix_s is None else f" ({datetime.fromtimestamp(change.unix_s).strftime('%b %-d, %H:%M')})"
     who = f" on rank {listed(change.ranks, at_most=MOST_RANKS)} alone" if change.ranks else ""
+    who = " on all ranks" if change.all_ranks else who
     where = f" ({', '.join(change.hosts)})" if change.hosts else ""
     part = "" if change.part is None else f", most of it in {PART_NAMES[change.part]}"
     way = "longer" if ratio > 0 else "less"

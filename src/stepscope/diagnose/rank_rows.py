@@ -40,13 +40,14 @@ def rank_rows(steps: JobSteps, late: Sequence[Slow] | None = None) -> tuple[Rank
     chronic = [each for each in (late_ranks(steps) if late is None else late) if each.kind == "chronic"]
     waited_for = {each.rank for each in chronic}
     own = steps.own_ns.mean(axis=1)
+    hosts = steps.hosts
 
     def row(name: str, rows: Sequence[int]) -> RankRow:
-        hosts = {steps.hosts[at] for at in rows}
+        here = {hosts[at] for at in rows}
         return RankRow(
             name=name,
             ranks=len(rows),
-            host=hosts.pop() if len(hosts) == 1 else None,
+            host=here.pop() if len(here) == 1 else None,
             step_ns=float(steps.whole_ns[rows].mean()),
             parts={key: float(values[rows].mean()) for key, values in parts.items()},
             own_ns=float(own[rows].mean()) if np.isfinite(own[rows]).all() else None,
@@ -63,10 +64,10 @@ def rank_rows(steps: JobSteps, late: Sequence[Slow] | None = None) -> tuple[Rank
         rows = [each.rank for each in alike if each.rank is not None]
         found += [rank(at) for at in rows[:EVERY_RANK]] if alike[0].of == "rank" else [row(of.partition(" (")[0], rows)]
     others = [at for at in range(steps.ranks) if at not in waited_for]
-    by_host = list(grouped(others, lambda at: steps.hosts[at]).values())
+    by_host = list(grouped(others, lambda at: hosts[at]).values())
     groups = by_host if len(by_host) > 1 else [[at] for at in others]
     groups.sort(key=lambda rows: -float(np.nan_to_num(own[rows]).mean()))
     for rows in groups[:BESIDE]:
-        found.append(rank(rows[0]) if len(by_host) < 2 else row(f"host {steps.hosts[rows[0]]}", rows))
+        found.append(rank(rows[0]) if len(by_host) < 2 else row(f"host {hosts[rows[0]]}", rows))
     found.append(row("all the others", others) if chronic else row("all ranks", others))
     return tuple(found)

@@ -201,15 +201,16 @@ class OperatorExcess:
 class JobChange:
     """A step from which on a job runs at another level, and stays there. ratio: step time after / before.
 
-    unix_s: when that step began; None: unknown. ranks: whose own time changed with it; empty: of all, or of none, such as
-    slower transfer. hosts: theirs, where it is all ranks of these and no other. part: of the step, which changed most.
-    line: all of it in words.
+    unix_s: when that step began; None: unknown. ranks: whose own time changed with it, unless it is that of all_ranks;
+    with neither it is slower transfer, or waiting. hosts: theirs, where it is all ranks of these and no other.
+    part: of the step, which changed most. line: all of it in words.
     """
 
     step: int
     unix_s: float | None
     ratio: Estimate
     ranks: tuple[int, ...] = ()
+    all_ranks: bool = False
     hosts: tuple[str, ...] = ()
     part: str | None = None
     line: str = ""

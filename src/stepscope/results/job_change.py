@@ -40,6 +40,7 @@ def job_change(steps: JobSteps) -> JobChange | None:
         unix_s=_when(steps.diaries[0], number),
         ratio=found.ratio,
         ranks=ranks,
+        all_ranks=len(moved) == steps.ranks > 1,
         hosts=_hosts(steps, set(ranks)),
         part=most if by_part[most] >= MOSTLY else None,
     )

@@ -41,6 +41,7 @@ def test_ranks_whose_own_time_changed_are_named(
     assert found is not None
     assert found.step == pytest.approx(601, abs=20)
     assert (found.ranks, found.hosts, found.part) == (ranks, hosts, "backward")
+    assert found.all_ranks == (not ranks)
     low, high = found.ratio.low, found.ratio.high
     assert low is not None
     assert high is not None
@@ -60,6 +61,7 @@ def test_slower_transfer_is_of_no_rank_and_dated_by_samples(tmp_path: Path) -> N
     assert found is not None
     assert found.step == pytest.approx(501, abs=5)
     assert (found.ranks, found.part) == ((), "transfer")
+    assert not found.all_ranks
     samples = job(tmp_path).steps.diaries[0].samples  # type: ignore[union-attr]
     assert found.unix_s == pytest.approx(np.interp(found.step, samples["step"], samples["unix_s"]))
 
