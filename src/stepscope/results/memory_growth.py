@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
@@ -26,8 +27,12 @@ Of = Literal["host", "device"]
 LEAST_SAMPLES = 14
 """Fewer say nothing about a trend: of 13, memory that grows as log(step) looks linear in 1 of 100 jobs."""
 
-WARM_UP = 0.25
-"""Of the steps that samples are there for: left out."""
+BEGINS, LAST = (0.25, 0.5, 0.75, 0.9), 3
+"""Of the steps that samples are there for, what is left out: warm-up; or all until something has begun to grow. Samples at
+the end that lie above all that is left out then."""
+
+FASTER = 2.0
+"""Rate of what has begun to grow / rate before it."""
 
 LEVELS = 6
 LEAST_RISE, MOST_RISE = 0.4, 2.0
@@ -57,7 +62,8 @@ PRESENT = 0.25
 class RankMemory:
     """What one rank holds: resident bytes, or those that torch has reserved; NaN: unknown.
 
-    growth: of the floor, bytes a step; None: it does not grow, or not at one rate. left: of the host, or of the devices.
+    growth: of the floor, bytes a step; None: it does not grow, or not at one rate. level: there are enough samples, of which
+    the last do not lie above all the others. left: of the host, or of the devices.
     """
 
     rank: int
@@ -66,6 +72,7 @@ class RankMemory:
     bytes: float
     left: float
     growth: Measured | None
+    level: bool
     samples: int
 
 
@@ -87,7 +94,7 @@ def job_memory(steps: JobSteps) -> JobMemory | None:
         host_bytes=largest(ranks, "host"),
         device_bytes=largest(ranks, "device"),
         growth=growth,
-        steady=not growth and all(each.samples >= LEAST_SAMPLES for each in ranks),
+        steady=not growth and all(each.level for each in ranks),
     )
 
 
@@ -112,6 +119,8 @@ def _of_rank(diary: RankDiary, of: Of) -> RankMemory | None:
         bytes=float(shown[known][-1]),
         left=float(left[known][-1]),
         growth=growth_of(found["step"][known], held[known]),
+        level=known.sum() >= LEAST_SAMPLES
+        and bool(held[known][-LAST:].min() < held[known][:-LAST].max() + LEAST_BYTES),
         samples=int(known.sum()),
     )
 
@@ -125,8 +134,28 @@ def growth_of(step: Numbers, held: Numbers) -> Measured | None:
     step, held = step[before], held[before]
     if step.size < LEAST_SAMPLES:
         return None
-    begin = step[0] + WARM_UP * (step[-1] - step[0])
-    step, held = step[step >= begin], held[step >= begin]
+    for share in BEGINS:
+        late = step >= step[0] + share * (step[-1] - step[0])
+        if share > BEGINS[0] and late.sum() < LEAST_SAMPLES:
+            break
+        found = _growth(step[late], held[late])
+        if found is not None and (share == BEGINS[0] or _begun(step, held, late, found.value)):
+            return found
+    return None
+
+
+def _begun(step: Numbers, held: Numbers, late: NDArray[np.bool_], rate: float) -> bool:
+    """Whether what grows in the late samples did not before: a sawtooth's last ramp stays below its earlier peaks, and what
+    slows down grew faster then.
+    """
+    before = ~late & (step >= step[0] + BEGINS[0] * (step[-1] - step[0]))
+    ends = held[before][:LAST], held[before][-LAST:]
+    grew = (np.median(ends[1]) - np.median(ends[0])) / max(np.ptp(step[before]), 1.0) if before.sum() > LAST else np.inf
+    return bool(rate > FASTER * grew and held[late][-LAST:].min() > held[~late].max())
+
+
+def _growth(step: Numbers, held: Numbers) -> Measured | None:
+    """Of samples that should all be part of the growth."""
     at = np.minimum(((step - step[0]) / max(step[-1] - step[0], 1.0) * LEVELS).astype(int), LEVELS - 1)
     if np.unique(at).size < LEVELS:
         return None

@@ -92,6 +92,17 @@ def test_a_leak_of_1_mib_a_step_is_named_by_step_300_to_a_tenth(samples: int, le
     assert all(0.9 <= each <= 1.1 for each in named)
 
 
+@pytest.mark.parametrize(("samples", "start"), [(30, 0.33), (60, 0.5), (60, 0.7), (600, 0.85)])
+def test_a_leak_that_begins_later_is_named_with_its_rate(samples: int, start: float) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = sampled(samples, rng)
+        held = 800 + 200 * (1 - np.exp(-x / 20)) + rng.normal(0, 0.3, samples) + np.maximum(x - start * x[-1], 0)
+        found = growth_of(x, MIB * held)
+        assert found is not None
+        assert found.value == pytest.approx(MIB, rel=0.05)
+
+
 def test_a_leak_under_checkpoints_is_named_too() -> None:
     rng = np.random.default_rng(0)
     x = sampled(300, rng)
