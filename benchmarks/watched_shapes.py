@@ -83,22 +83,22 @@ def _look(stepscope: Sequence[str], out: Path, environment: dict[str, str]) -> d
 def _said(looks: Sequence[dict[str, Any]], begin: int) -> str:
     slow = next((each for each in looks if 1 in _slower(each)), None)
     leak = next((each for each in looks if 0 in _leaks(each)), None)
-    wrong = [sorted(_slower(each) - {1}) for each in looks if _slower(each) - {1}]
-    leaks = [sorted(_leaks(each) - {0}) for each in looks if _leaks(each) - {0}]
+    wrong = [_accusation(each) for each in looks if _slower(each) - {1} or _leaks(each) - {0}]
     if not begin:
-        named = sum(bool(_slower(each) or _leaks(each)) for each in looks)
-        what = [
-            (each["headline"], (each.get("change") or {}).get("line"))
-            for each in looks
-            if _slower(each) or _leaks(each)
-        ]
-        return f"{len(looks)} looks, {named} accuse a rank {what[-1:]}"
+        wrong = [_accusation(each) for each in looks if _slower(each) or _leaks(each)]
+        return f"{len(looks)} looks, {len(wrong)} accuse a rank {wrong[-1:]}"
     last = looks[-1] if looks else {}
     lines = [(last.get(key) or {}).get("line") for key in ("change", "memory")]
     return (
-        f"slow rank {_when(slow, begin)}; leak {_when(leak, begin)}; others accused {wrong + leaks}; at the end: "
+        f"slow rank {_when(slow, begin)}; leak {_when(leak, begin)}; others accused {wrong}; at the end: "
         f"{last.get('headline')} | {lines[0]} | {lines[1]}"
     )
+
+
+def _accusation(verdict: dict[str, Any]) -> str:
+    lines = [(verdict.get(key) or {}).get("line") for key in ("change", "memory")]
+    costs = [(cost["kind"], cost["ranks"], round(cost["share"]["value"], 3)) for cost in verdict["costs"][:3]]
+    return f"after {verdict['steps_made']} steps: {costs} | {lines[0]} | {lines[1]}"
 
 
 def _slower(verdict: dict[str, Any]) -> set[int]:
