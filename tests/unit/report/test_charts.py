@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tests import comm_rows, overlapped_cells, training_records
 from tests.comm_rows import MIB, SIZES, collective, pairs, row, sweep
-from tests.diaries import job, planted
+from tests.diaries import job, planted, write_samples
 from tests.pipelines import MS, pipeline_cell
 from tests.unit.report.test_machine_tables import recorded
 from tests.unit.results.test_history import runs as nightly_runs
@@ -36,6 +36,7 @@ from stepscope.report.views.predicted_step import ScaleCurve, ScalePoint
 from stepscope.results.evidence import CellEvidence
 from stepscope.results.history import history
 from stepscope.results.profiled_job import ProfiledJob
+from stepscope.store.layout import ProfileLayout
 
 UNIT = re.compile(
     r"\((µs|ms|s|min|h|steps/s|GB/s|bytes.*|MiB|GiB|rank|host, rank|x|%( of [^)]*)?|(1000 )?samples/s|tokens/s( per GPU)?"
@@ -71,7 +72,10 @@ def records() -> dict[str, object]:
 @cache
 def profiled() -> tuple[ProfiledJob, ...]:
     with TemporaryDirectory() as folder:
-        return (job(planted(Path(folder) / "job")),)
+        root = planted(Path(folder) / "job")
+        for rank, path in enumerate(ProfileLayout(root).diaries()):
+            write_samples(path, [2.0**30 + rank * 2.0**22 * n for n in range(20)], steps_per_s=8.0)
+        return (job(root),)
 
 
 def pipelined() -> Iterator[CellEvidence]:

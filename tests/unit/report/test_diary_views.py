@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.diaries import EVALUATION_MS, EVERY, MS, WINDOW, job, planted, write_diary, write_record
+from tests.diaries import EVALUATION_MS, EVERY, MS, WINDOW, job, planted, write_diary, write_record, write_samples
 
 from stepscope.report.render import files
 from stepscope.report.shared.curves import bucketed, extremes, middles
-from stepscope.report.views import diary, step_parts
+from stepscope.report.views import diary, job_memory, step_parts
+from stepscope.store.layout import ProfileLayout
+
+MIB = 2**20
 
 
 @given(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=400), st.integers(1, 50))
@@ -149,3 +152,21 @@ def test_a_job_without_steps_has_no_chart(tmp_path: Path) -> None:
     folder = write_record(tmp_path / "run")
     assert diary.prepare([job(folder)]) == ()
     assert step_parts.build([job(folder)]).rows == ()
+
+
+def test_memory_of_the_ranks_that_grow_comes_first_and_is_drawn(tmp_path: Path) -> None:
+    folder = planted(tmp_path / "run", ranks=6)
+    for rank, path in enumerate(ProfileLayout(folder).diaries()):
+        grows = 4 * MIB if rank == 4 else 0
+        write_samples(path, [(400 + rank) * MIB + grows * n for n in range(20)], steps_per_s=8.0, available=2.0**36)
+    (found,) = job_memory.prepare([job(folder)])
+    assert [each.rank for each, _ in found.lines] == [2, 3, 4, 5]
+    points = found.lines[2][1]
+    assert (found.of, found.ranks, points[0]) == ("host", 6, (0.0, 404 * MIB))
+    assert points[-1] == (pytest.approx(19.0), 480 * MIB)
+    table = job_memory.build([job(folder)])
+    keys = [c.key for c in table.columns]
+    rows = [dict(zip(keys, [v.raw for v in row.values], strict=True)) for row in table.rows]
+    assert [row["rank"] for row in rows] == [4, 5, 3, 2, 1, 0]
+    assert rows[0]["growth"] == pytest.approx(MIB / 2)
+    assert rows[1]["growth"] is None

@@ -85,7 +85,7 @@ _PACKAGE = "stepscope.report"
 _FOLDER = "templates"
 _SCALING = ("scaling", "speedup_efficiency")
 """Views whose charts stand beside the table of scaling."""
-_STEPS = ("throughput_over_time", "diary", "step_parts", "overlap_gain")
+_STEPS = ("throughput_over_time", "memory_over_time", "diary", "step_parts", "overlap_gain")
 """Views whose charts stand above the timeline: all steps, of which it shows a few; the same step made in two ways."""
 _FIRST = (
     "history",

@@ -1,0 +1,151 @@
+"""Memory of a profiled job's ranks over its time, from the samples beside its diary: what each holds, and what grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_bytes_binary, format_duration
+from stepscope.core.words import counted
+from stepscope.records.nouns import Measured
+from stepscope.report.names import file_part
+from stepscope.report.shared.curves import extremes
+from stepscope.report.table import Column, Table, binary_size, number, tabled
+from stepscope.report.vega import PAGE, Spec, by_series, chart, color, layer, number_axis, sig
+from stepscope.report.views import distinct, drawn
+from stepscope.results.diary import JobSteps
+from stepscope.results.memory_growth import Of, RankMemory, rank_memory
+from stepscope.results.profiled_job import ProfiledJob
+from stepscope.store.diary import RankDiary
+
+MOST_LINES, MOST_ROWS = 4, 16
+"""Ranks: those that grow fastest, then those that hold most."""
+
+Points = tuple[tuple[float, float], ...]
+POINTS = 600
+"""Of a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOverTime:
+    """One chart. lines: of a rank (seconds since the first sample of all, bytes) each; ``ranks`` have samples."""
+
+    key: str
+    title: str
+    of: Of
+    ranks: int
+    lines: tuple[tuple[RankMemory, Points], ...]
+
+
+def build(profiled: Sequence[ProfiledJob]) -> Table:
+    """One row a rank and kind of memory, where memory was sampled."""
+    known = [(job, job.steps) for job in profiled if job.steps is not None]
+    rows = [(job, each) for job, steps in known for of in ("host", "device") for each in _first(steps, of)[:MOST_ROWS]]
+    ranks = max((len({each.rank for each in rank_memory(steps)}) for _, steps in known), default=0)
+    more = f"{MOST_ROWS} of {ranks:,} ranks: those that grow fastest, then those that hold most"
+    return tabled(
+        "memory_over_time",
+        "Memory of the ranks",
+        rows,
+        Column("job", "job", lambda row: row[0].name, role="group"),
+        Column("rank", "rank", lambda row: row[1].rank, number, role="lead"),
+        Column("host", "host", lambda row: row[1].host, role="identity"),
+        Column("of", "memory", lambda row: row[1].of),
+        Column("held", "held", lambda row: _known(row[1].bytes), binary_size),
+        Column("growth", "growth a step", lambda row: _grows(row[1].growth), binary_size),
+        Column("left", "left", lambda row: _known(row[1].left), binary_size),
+        Column("samples", "samples", lambda row: row[1].samples, number),
+        footnotes=(more,) if ranks > MOST_ROWS else (),
+    )
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _grows(growth: Measured | None) -> float | None:
+    return None if growth is None else growth.value
+
+
+def _first(steps: JobSteps, of: Of) -> list[RankMemory]:
+    mine = [each for each in rank_memory(steps) if each.of == of]
+    return sorted(mine, key=lambda each: (-(_grows(each.growth) or 0.0), -(_known(each.bytes) or 0.0), each.rank))
+
+
+def prepare(profiled: Sequence[ProfiledJob]) -> tuple[HeldOverTime, ...]:
+    """One chart a job and kind of memory of which a rank has two samples."""
+    return distinct(
+        HeldOverTime(
+            key=f"{file_part(job.name)}-{of}",
+            title=f"{job.name}: {of} memory",
+            of=of,
+            ranks=sum(each.of == of for each in rank_memory(job.steps)),
+            lines=lines,
+        )
+        for job in profiled
+        if job.steps is not None
+        for of in ("host", "device")
+        if (lines := _lines(job.steps, of))
+    )
+
+
+def _lines(steps: JobSteps, of: Of) -> tuple[tuple[RankMemory, Points], ...]:
+    diaries = {each.rank: each for each in steps.diaries}
+    chosen = [each for each in _first(steps, of)[:MOST_LINES] if each.samples > 1]
+    begun = min((float(diaries[each.rank].samples["unix_s"].min()) for each in chosen), default=0.0)
+    return tuple((each, _line(diaries[each.rank], of, begun)) for each in sorted(chosen, key=lambda each: each.rank))
+
+
+def _line(diary: RankDiary, of: Of, begun: float) -> Points:
+    held = diary.samples["resident" if of == "host" else "reserved"]
+    known = np.isfinite(held)
+    at, held = diary.samples["unix_s"][known] - begun, held[known]
+    kept = extremes(held, POINTS // 3)
+    return tuple(zip(at[kept].tolist(), held[kept].tolist(), strict=True))
+
+
+def memory_chart(data: HeldOverTime) -> Spec:
+    """A line a rank, over the time since the first sample."""
+    lasts = max(points[-1][0] for _, points in data.lines)
+    most = max(held for _, points in data.lines for _, held in points)
+    span, time = next((each for each in ((3600.0, "h"), (60.0, "min")) if lasts >= 2 * each[0]), (1.0, "s"))
+    size, unit = (2.0**30, "GiB") if most >= 2**30 else (2.0**20, "MiB")
+    names = [f"rank {each.rank}" for each, _ in data.lines]
+    hue = by_series(names, [color(f"c{at}") for at in range(len(names))], width=PAGE)
+    layers = []
+    for name, (_, points) in zip(names, data.lines, strict=True):
+        values: list[dict[str, float | str]] = [
+            {"x": sig(at / span), "y": sig(held / size), "series": name} for at, held in points
+        ]
+        values[0] |= {"said": f"{name}: {format_bytes_binary(points[-1][1])} at the end"}
+        layers.append(layer("line", values, {"color": hue}, strokeWidth=1.2, strokeJoin="round"))
+    return chart(
+        data.title,
+        *layers,
+        width=PAGE,
+        height=90,
+        x=number_axis("x", f"time since the first sample ({time})", low=0.0, top=lasts / span),
+        y=number_axis("y", f"memory ({unit})", low=0.0, top=1.05 * most / size),
+    )
+
+
+def caption(data: HeldOverTime) -> str:
+    """What is seen, in sentences."""
+    seen, points = max(data.lines, key=lambda line: line[1][-1][1])
+    lasts, held = points[-1]
+    what = "Resident memory" if data.of == "host" else "Memory that torch's allocator has reserved"
+    of = counted(data.ranks, "rank") if data.ranks == len(data.lines) else f"{len(data.lines)} of {data.ranks:,} ranks"
+    grow = ", ".join(
+        f"rank {each.rank} by {format_bytes_binary(each.growth.value)} a step"
+        for each, _ in data.lines
+        if each.growth is not None
+    )
+    return (
+        f"{what} of {of}, over {format_duration(lasts * 1e9)}; at the end rank {seen.rank} holds most:"
+        f" {format_bytes_binary(held)}." + (f" Growth: {grow}." if grow else "")
+    )
+
+
+VIEWS = (drawn("memory_over_time", "Memory over time", ("profiled",), prepare, memory_chart, caption, table=build),)
