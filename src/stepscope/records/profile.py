@@ -6,6 +6,7 @@ writes three files a process into ``.stepscope``, ``samples.py`` beside it a fou
 ``diary-RRRRR-A.bin``: one line of JSON (:class:`DiaryHeader`), then a record of ``RECORD`` for each step, in order.
 ``events-RRRRR-A.jsonl``: one :class:`DiaryEvent` a line: what is no part of a step, and what happened inside one.
 ``samples-RRRRR-A.bin``: a record of ``SAMPLE`` a second, after an hour every ten: memory over time.
+``devices-RRRRR-A.bin``, ``ports-HOST-A.bin``: of the hardware (records/hardware.py).
 ``end-RRRRR-A.json``: one :class:`RankEnd`, where the process came to an end that Python sees.
 
 R is the rank, A counts the processes that stepped as this rank: restarts, re-executed jobs, processes without a group.

@@ -26,6 +26,7 @@ from stepscope.records.profile import (
     DiaryHeader,
     RankEnd,
 )
+from stepscope.store.hardware import HardwareSamples, read_hardware
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import HEADER_AT_MOST
 
@@ -50,7 +51,8 @@ class RankDiary:
     """One process. columns: name -> [steps] ns, NaN where not seen. delay: share of the whole, NaN where not known.
 
     end: None where the process left none: it runs, was killed, or called os._exit. first: earlier steps, which were not
-    read, nor were their events. made: steps of the process, with those. samples: of its memory, the last ones.
+    read, nor were their events. made: steps of the process, with those. samples: of its memory, the last ones. devices:
+    likewise of its GPUs; None: it has none, or an older stepscope wrote it.
     """
 
     header: DiaryHeader
@@ -63,6 +65,7 @@ class RankDiary:
     first: int
     made: int
     samples: Mapping[str, Numbers]
+    devices: HardwareSamples | None = None
 
     @property
     def rank(self) -> int:
@@ -168,7 +171,7 @@ class _Begun:
         rows = np.frombuffer(body, dtype=DTYPE, count=len(body) // DTYPE.itemsize)
         delay = np.where(rows["delay"] == NO_DELAY, np.nan, rows["delay"] / (NO_DELAY - 1.0))
         events, ended = ProfileLayout.events_of(self.path), ProfileLayout.end_of(self.path)
-        samples = ProfileLayout.samples_of(self.path)
+        samples, devices = ProfileLayout.samples_of(self.path), ProfileLayout.devices_of(self.path)
         return RankDiary(
             header=self.header,
             columns={name: rows[name].astype(np.float64) for name in COLUMNS},
@@ -180,6 +183,7 @@ class _Begun:
             first=first,
             made=self.made,
             samples=_samples(samples) if here is None or samples.name in here else _NONE,
+            devices=read_hardware(devices) if here is None or devices.name in here else None,
         )
 
 

@@ -206,6 +206,15 @@ class ProfileLayout:
         return _beside(diary, "samples", ".bin")
 
     @staticmethod
+    def devices_of(diary: Path) -> Path:
+        """The GPUs of the process of one of ``diaries`` over time (records/hardware.py)."""
+        return _beside(diary, "devices", ".bin")
+
+    def port_samples(self) -> tuple[Path, ...]:
+        """The network ports of each host over time (records/hardware.py)."""
+        return tuple(sorted(self.control.glob("ports-*.bin")))
+
+    @staticmethod
     def end_of(diary: Path) -> Path:
         """How the process of one of ``diaries`` ended, as Python saw it."""
         return _beside(diary, "end", ".json")

@@ -12,6 +12,7 @@ from stepscope_hook.diary import Diary
 from stepscope_hook.ends import Stacks, restart, tell_uncaught, write_end
 from stepscope_hook.facts import Objects, model_facts, parameters_of
 from stepscope_hook.gradients import LastGradient, LastGradientOnDevice
+from stepscope_hook.hardware import Hardware
 from stepscope_hook.looks import Looks
 from stepscope_hook.modules import Forwards, Roots
 from stepscope_hook.own_loop import Mark
@@ -86,7 +87,9 @@ class Steps:
         self.profiling = bool
         """Whether a profiler of torch runs, ours or the job's own."""
         self.samples = Samples(self.diary)
-        self.pages.each_second += [Stacks(control, self.pages).answer, self.plans.look, self.samples.look]
+        self.hardware = Hardware(self.diary, self.samples)
+        looks = [self.plans.look, self.samples.look, self.hardware.look]
+        self.pages.each_second += [Stacks(control, self.pages).answer, *looks]
 
     def keep_diary(self):
         """Look at torch for the diary; without it, windows are still recorded."""
@@ -250,6 +253,7 @@ class Steps:
         self.ended = True
         self.diary.close()
         for each in (
+            self.hardware.close,
             self.plans.at_exit,
             lambda: self.pages.close(partial(write_end, self.control, self.pages, self.diary)),
         ):

@@ -1,0 +1,82 @@
+"""Counters of the network ports of this host: the kernel's files of InfiniBand, RoCE and network interfaces."""
+
+import os
+
+from stepscope_hook.devices import Increase
+from stepscope_hook.record import NAN
+from stepscope_hook.samples import read
+
+INFINIBAND, NET = "/sys/class/infiniband", "/sys/class/net"
+MOST_PORTS = 32
+
+COLUMNS = (
+    ("received_bytes", "port_rcv_data", "statistics/rx_bytes"),
+    ("sent_bytes", "port_xmit_data", "statistics/tx_bytes"),
+    ("receive_errors", "port_rcv_errors", "statistics/rx_errors"),
+    ("send_errors", None, "statistics/tx_errors"),
+    ("receive_drops", None, "statistics/rx_dropped"),
+    ("send_drops", "port_xmit_discards", "statistics/tx_dropped"),
+    ("symbol_errors", "symbol_error", None),
+    ("integrity_errors", "local_link_integrity_errors", None),
+    ("recoveries", "link_error_recovery", None),
+    ("downs", "link_downed", "carrier_down_count"),
+)
+"""Column: its file in an InfiniBand port's counters, and in a network interface's folder; None: it has none."""
+WORDS = 4
+"""Bytes of a word, in which InfiniBand counts its data."""
+
+
+class Port:
+    """A port. kind: infiniband (RoCE too) or net."""
+
+    columns = tuple(each[0] for each in COLUMNS)
+
+    def __init__(self, name, kind, folder):
+        self.name, self.kind = name, kind
+        self.missing = {}
+        self.counted = []
+        for column, infiniband, net in COLUMNS:
+            file = infiniband if kind == "infiniband" else net
+            path = file and os.path.join(folder, file)
+            unit = WORDS if kind == "infiniband" and column.endswith("_bytes") else 1
+            self.counted.append((column, path, unit, Increase()))
+        self.read()
+        self.counted = [
+            (column, None if column in self.missing else path, *rest) for column, path, *rest in self.counted
+        ]
+
+    def facts(self):
+        return {"name": self.name, "kind": self.kind, "missing": self.missing}
+
+    def read(self):
+        """A number for each column: since the first call; NaN: the port has no such counter, or it cannot be read."""
+        return [self.count(*each) for each in self.counted]
+
+    def count(self, column, path, unit, counter):
+        if path is None:
+            return NAN
+        text = read(path).strip()
+        if not text.isdigit():
+            self.missing.setdefault(column, "{} cannot be read".format(path))
+            return NAN
+        return counter.since_first(unit * int(text))
+
+
+def ports():
+    """Those of this host; of interfaces the physical ones, where there is one: a bridge counts the same bytes again."""
+    found = []
+    for card in listed(INFINIBAND):
+        for number in listed(os.path.join(INFINIBAND, card, "ports")):
+            folder = os.path.join(INFINIBAND, card, "ports", number, "counters")
+            found.append(Port("{}/{}".format(card, number), "infiniband", folder))
+    interfaces = [each for each in listed(NET) if each != "lo"]
+    physical = [each for each in interfaces if os.path.exists(os.path.join(NET, each, "device"))]
+    found += [Port(each, "net", os.path.join(NET, each)) for each in physical or interfaces]
+    return found[:MOST_PORTS]
+
+
+def listed(folder):
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

@@ -1,0 +1,70 @@
+"""Samples of a job's hardware, as columns."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.errors import DataError
+from stepscope.records.hardware import HardwareHeader
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.reader import HEADER_AT_MOST
+
+SAMPLES_AT_MOST = 2_048
+"""The last ones of each GPU: half an hour, and nearly six hours of a job that has run for longer."""
+
+PORTS_AT_MOST = 64
+"""Of each host's ports: counters say the whole since the first sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareSamples:
+    """unix_s, step: [samples]; columns: name -> [samples, sources] as of the header; NaN: not known."""
+
+    header: HardwareHeader
+    unix_s: NDArray[np.float64]
+    step: NDArray[np.float64]
+    columns: Mapping[str, NDArray[np.float32]]
+
+
+def read_ports(layout: ProfileLayout) -> tuple[HardwareSamples, ...]:
+    """Of each process that sampled the ports of its host. Raises DataError for a damaged header."""
+    found = (read_hardware(path, last=PORTS_AT_MOST) for path in layout.port_samples())
+    return tuple(each for each in found if each is not None)
+
+
+def read_hardware(path: Path, *, last: int = SAMPLES_AT_MOST) -> HardwareSamples | None:
+    """The last samples; None where there is no file, or not yet its header. A record cut short is left out."""
+    try:
+        file = path.open("rb", buffering=0)
+    except FileNotFoundError:
+        return None
+    with file:
+        head, newline, _ = file.read(HEADER_AT_MOST).partition(b"\n")
+        if not newline:
+            return None
+        try:
+            header = msgspec.convert(json.loads(head), HardwareHeader)
+        except (ValueError, msgspec.ValidationError) as error:
+            raise DataError(f"{path}: not samples of a job's hardware", why=str(error)) from error
+        shape = (len(header.sources), len(header.columns))
+        dtype: Any = np.dtype([("unix_s", "<f8"), ("step", "<u4"), ("values", "<f4", shape)])
+        begin, size = len(head) + 1, os.fstat(file.fileno()).st_size
+        count = (size - begin) // dtype.itemsize if header.sources else 0
+        first = max(0, count - last)
+        body = os.pread(file.fileno(), (count - first) * dtype.itemsize, begin + first * dtype.itemsize)
+    rows = np.frombuffer(body, dtype=dtype, count=len(body) // dtype.itemsize)
+    return HardwareSamples(
+        header=header,
+        unix_s=rows["unix_s"].astype(float),
+        step=rows["step"].astype(float),
+        columns={name: rows["values"][:, :, at] for at, name in enumerate(header.columns)},
+    )
