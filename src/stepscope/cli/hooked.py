@@ -28,7 +28,6 @@ from stepscope.records.profile import (
     WindowOfRank,
     WindowRequest,
 )
-from stepscope.results.profiled_job import hang_words
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.writer import write_record
 
@@ -57,6 +56,8 @@ def start_job(
 def tell_hang(hang: Hang | None) -> None:
     """On stderr, while the job stands still."""
     if hang is not None:
+        from stepscope.results.profiled_job import hang_words
+
         place = None if hang.place is None else hang.place.removeprefix(f"{Path.cwd()}/")
         words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, place)
         log(f"! the job hangs: {words}; Ctrl-C ends it with this verdict", "yellow")

@@ -24,7 +24,6 @@ from stepscope.launch.job_window import WindowReading, room_beside
 from stepscope.launch.rank_watch import RankWatch
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.records.profile import JobEnd
-from stepscope.results.profiled_job import end_sentence
 from stepscope.store.layout import ProfileLayout
 
 if TYPE_CHECKING:
@@ -202,6 +201,8 @@ def _show(layout: ProfileLayout, end: JobEnd, captures: Mapping[str, TraceSummar
     """captures: of the last deep look; None: no step was timed."""
     judged = None if captures is None else show_profiled(layout, captures)
     if judged is None and end.kind not in SILENT:
+        from stepscope.results.profiled_job import end_sentence
+
         say(end_sentence(end), "bold red")
     if judged is not None:
         root = shlex.quote(str(layout.root))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import math
 import os
+import platform
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +15,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stepscope.launch.hooked_job import HOOK
 from stepscope.records.profile import SAMPLE
 from stepscope.store.diary import SAMPLE_DTYPE
 
 GIB = 2**30
+FREES = """
+import ctypes
+from stepscope_hook.samples import give_back_memory, resident
+c = ctypes.CDLL(None)
+c.malloc.restype, c.malloc.argtypes, c.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+held = [c.malloc(1 << 14) for _ in range(1 << 12)]
+for each in held:
+    ctypes.memset(each, 1, 1 << 14)
+for each in held[:-1]:  # the last keeps the top of the heap where it is
+    c.free(each)
+before = resident()[0]
+give_back_memory()
+print(before - resident()[0])
+"""
 
 
 class Rig:
@@ -137,3 +154,12 @@ def test_what_cannot_be_written_ends_the_samples_with_a_note(
     monkeypatch.undo()
     assert len(rig.notes) == 1
     assert rig.notes[0].startswith("memory: ")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim(3) is of the GNU C library")
+def test_what_was_freed_goes_back_to_the_system() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(HOOK), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", FREES], env=environment, capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) > 48 << 20  # of 64 MiB

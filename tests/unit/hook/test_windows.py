@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from stepscope.launch.hooked_job import HOOK
-
 MS = 1_000_000
-FREES = """
-import ctypes
-from stepscope_hook.samples import resident
-from stepscope_hook.window import give_back_memory
-c = ctypes.CDLL(None)
-c.malloc.restype, c.malloc.argtypes, c.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
-held = [c.malloc(1 << 14) for _ in range(1 << 12)]
-for each in held:
-    ctypes.memset(each, 1, 1 << 14)
-for each in held[:-1]:  # the last keeps the top of the heap where it is
-    c.free(each)
-before = resident()[0]
-give_back_memory()
-print(before - resident()[0])
-"""
 REQUEST = {
     "steps": "auto",
     "wait": "auto",
@@ -160,12 +139,3 @@ def test_after_the_first_window_training_does_not_touch_the_folder(
         began = _train(ranks, 100)  # 10 ms each: a second
     assert began[0] == began[1]
     assert began[0][0] >= 60 + 250, "every rank has looked meanwhile"
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim(3) is of the GNU C library")
-def test_what_the_profiler_freed_goes_back_to_the_system() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(HOOK), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", FREES], env=environment, capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) > 48 << 20  # of 64 MiB

@@ -14,7 +14,7 @@ from threading import get_ident
 from time import perf_counter_ns, thread_time_ns
 
 from stepscope_hook.control import identity, say
-from stepscope_hook.outside import Outside, guarded
+from stepscope_hook.outside import SHORT_NS, Outside, guarded
 from stepscope_hook.record import (
     BACKWARD,
     BEFORE,
@@ -40,8 +40,6 @@ from stepscope_hook.record import (
     process_age_ns,
 )
 
-SHORT_NS = 100000
-"""A wait for data below this holds no delay that matters."""
 KEPT = 64
 """Step times kept in memory, for the choice of a window."""
 
@@ -151,10 +149,8 @@ class Diary(Outside):
         return OPTIMIZER if self.optimizers else OTHER
 
     def look_at_data(self):
-        """A look; without the delay where the last wait for data was too short for one that matters."""
-        now, cpu = perf_counter_ns(), thread_time_ns()
-        queue = self.queue
-        return now, cpu, None if self.short_data or queue.file is None else queue.delay_ns()
+        """A look; of the clock alone where the last wait for data was so short that it counts as CPU time."""
+        return (perf_counter_ns(), None, None) if self.short_data else self.look()
 
     # -- data ---------------------------------------------------------------------------------------------------------
 
@@ -192,10 +188,11 @@ class Diary(Outside):
                 for at, used in enumerate((now - look[0], cpu - look[1], delay - look[2])):
                     evaluation.fetched[at + 1] += used
             return
-        now, cpu, delay = self.look_at_data()
-        self.not_ours[0] += cpu - look[1]
-        if delay is not None and look[2] is not None:
-            self.not_ours[1] += delay - look[2]
+        if look[1] is None:
+            now = perf_counter_ns()
+            self.not_ours[0] += min(now - look[0], SHORT_NS)
+        else:
+            now = self.leave(look)
         self.short_data = now - look[0] < SHORT_NS
         self.acc[DATA] += now - self.since
         self.since = now
@@ -326,7 +323,7 @@ class Diary(Outside):
     # -- steps --------------------------------------------------------------------------------------------------------
 
     @guarded
-    def boundary(self, optimizer_runs=True):
+    def boundary(self):
         """The counted optimizer has ended its step. The look at it."""
         ident = get_ident()
         if ident != self.thread:
@@ -361,8 +358,8 @@ class Diary(Outside):
         cpu = look[1] - start[1] - self.not_ours[0] if start[1] is not None else NAN
         part = NO_DELAY
         if self.queue.file is not None and start[2] is not None and whole > 0:
-            late = (look[2] - start[2] - self.not_ours[1]) / whole
-            part = round(min(max(late, 0.0), 1.0) * (NO_DELAY - 1))
+            late = look[2] - start[2] - self.not_ours[1]
+            part = 0 if late <= 0 else round(min(late / whole, 1.0) * (NO_DELAY - 1))
         if self.ever_waited and not self.on_device:
             self.own_ns += whole - acc[OUTSIDE] - acc[COMM]
         elif cpu == cpu:

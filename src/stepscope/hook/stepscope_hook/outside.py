@@ -5,16 +5,57 @@ from time import perf_counter_ns
 
 from stepscope_hook.record import BACKWARD, BEFORE, COMM, DATA, FORWARD, OTHER, OUTSIDE, WINDOW
 
+SHORT_NS = 100000
+"""A wait for data below this holds no delay that matters."""
+
 
 def guarded(method):
-    """The method, after whose first exception the diary is off."""
+    """The method, after whose first exception the diary is off. Without ``*args``, which would take longer to call."""
+    few = method.__code__.co_argcount <= 3 and not method.__defaults__
+    make = (_of_none, _of_one, _of_two)[method.__code__.co_argcount - 1] if few else _of_any
+    return functools.wraps(method)(make(method))
 
-    @functools.wraps(method)
+
+def _raised(diary, method, error):
+    diary.off("{} in {}: {}".format(type(error).__name__, method.__name__, error))
+
+
+def _of_none(method):
+    def never_raises(self):
+        try:
+            return method(self)
+        except Exception as error:  # the job goes on whatever happens here
+            _raised(self, method, error)
+
+    return never_raises
+
+
+def _of_one(method):
+    def never_raises(self, a):
+        try:
+            return method(self, a)
+        except Exception as error:  # as above
+            _raised(self, method, error)
+
+    return never_raises
+
+
+def _of_two(method):
+    def never_raises(self, a, b):
+        try:
+            return method(self, a, b)
+        except Exception as error:  # as above
+            _raised(self, method, error)
+
+    return never_raises
+
+
+def _of_any(method):
     def never_raises(self, *args):
         try:
             return method(self, *args)
-        except Exception as error:  # the job goes on whatever happens here
-            self.off("{} in {}: {}".format(type(error).__name__, method.__name__, error))
+        except Exception as error:  # as above
+            _raised(self, method, error)
 
     return never_raises
 
@@ -46,8 +87,8 @@ class Outside:
             self.acc[:] = acc
             self.not_ours[:] = not_ours
             self.since = begin[0]
-            if begin[2] is None:
-                begin = (begin[0], begin[1], look[2])
+            if begin[1] is None:  # after a short wait, of which only the clock was read
+                begin = (begin[0], look[1] - min(look[0] - begin[0], SHORT_NS), look[2])
             evaluation = Evaluation(begin, resume)
             evaluation.inner_ns = self.inner_ns
         else:

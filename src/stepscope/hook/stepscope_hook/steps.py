@@ -19,7 +19,7 @@ from stepscope_hook.own_loop import Mark
 from stepscope_hook.pages import Pages
 from stepscope_hook.plans import Plans
 from stepscope_hook.record import PROFILED, WINDOW
-from stepscope_hook.samples import Samples
+from stepscope_hook.samples import Samples, give_back_memory
 
 PAUSE_NS = 1000000
 """A window's work between two steps from which on it is an event of its own."""
@@ -219,6 +219,7 @@ class Steps:
         """The facts, and where the diary looks: at the model, and at the last gradient of DDP."""
         try:
             objects = Objects()
+            give_back_memory()
             self.facts = model_facts(objects, optimizer)
             if optimizer is None or not self.diary.on:
                 return

@@ -1,6 +1,5 @@
 """A window of profiled steps on one rank: torch's profiler from one step boundary to another, then one trace file."""
 
-import ctypes
 import gzip
 import json
 import os
@@ -10,7 +9,7 @@ import tempfile
 import time
 
 from stepscope_hook.control import say, utc
-from stepscope_hook.samples import resident
+from stepscope_hook.samples import give_back_memory, resident
 
 GZIP_LEVEL = 1
 """gzip's fastest: the job waits while its trace is written."""
@@ -315,17 +314,6 @@ def on_this_host(folder):
     except OSError:
         pass  # no folder for temporary files
     return None
-
-
-def give_back_memory():
-    """Return to the system what the profiler has freed: a few hundred MB, which the job would seem to hold from here on.
-
-    Only the C library of GNU/Linux can (malloc_trim(3)).
-    """
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        pass  # another C library, which keeps what it keeps
 
 
 def whole(path):
