@@ -327,6 +327,7 @@ def worded(
             *_interrupted(job.end),
             *_last_alone(steps),
             *_not_recorded(steps),
+            *_not_together(steps, job.end),
             *_restarted(job),
             *_between(verdict, steps),
             *(() if verdict.change is None else (_change_line(verdict.change),)),
@@ -602,6 +603,19 @@ def _not_recorded(steps: JobSteps) -> list[str]:
                 said.append(f"rank {diary.rank}: not all is recorded from step {event.step:,} on: {event.what}")
                 break
     return said[:3]
+
+
+def _not_together(steps: JobSteps, end: JobEnd | None) -> list[str]:
+    """Ranks that count their steps differently; numbers of steps that differ at the end of the job."""
+    said = []
+    if not steps.together:
+        said.append("ranks do not end their steps together: they count them differently, or do not wait; none is late")
+    made = grouped(steps.diaries, lambda each: each.made)
+    least, most = min(made), max(made)
+    if end is not None and most - least > 1:
+        of = [f"{counted(n, 'step')} of rank {ranges([d.rank for d in made[n]])}" for n in (least, most)]
+        said.append(f"recorded are {of[0]}, {of[1]}: figures are of those that all ranks have")
+    return said
 
 
 def _restarted(job: ProfiledJob) -> list[str]:

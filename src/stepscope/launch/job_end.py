@@ -255,7 +255,7 @@ def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
         process = diary.host, diary.pid
         found[process] = _fate(diary, raised.get(process), launched.get(process, (None, 0))[0], facts)
     for process, failure in raised.items():
-        if process not in found and failure.restart == last:
+        if process not in found and failure.restart == last and not _of_a_helper(failure, facts.diaries):
             fate = _Fate(rank=failure.rank, process=process, sort="own", at_ns=failure.at_unix_ns, code=1)
             found[process] = _classified(_raised(fate, failure))
     for process, (each, at_ns) in launched.items():
@@ -264,6 +264,17 @@ def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
             fate = _Fate(rank=each.rank, process=process, sort="own", at_ns=at_ns, code=each.code)
             found[process] = _classified(_of_message(fate, each.message))
     return tuple(sorted(found.values(), key=lambda f: (f.at_ns, f.process)))
+
+
+def _of_a_helper(failure: FailedProcess, diaries: Sequence[DiaryFacts]) -> bool:
+    """Whether a process that a rank started failed, and the rank ended steps after that: it did not fail of it."""
+    return any(
+        failure.at_unix_ns < each.last_unix_ns
+        and (failure.host, failure.restart) == (each.host, each.restart)
+        and failure.pid != each.pid
+        and (failure.parent == each.pid or failure.rank == each.rank)
+        for each in diaries
+    )
 
 
 def _fate(diary: DiaryFacts, failure: FailedProcess | None, launched: LaunchedRank | None, facts: EndFacts) -> _Fate:

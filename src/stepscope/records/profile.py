@@ -138,7 +138,8 @@ class FailedProcess:
     """failure-HOST-PID.json: an exception that nobody caught, in any Python process of the job, whether it imported torch.
 
     rank, world_size: as the launcher states them in the environment; None: it states none. place: ``file:line in function:
-    code`` of the innermost line of the user's own. ranks: of a launcher (torchrun, spawn), those that failed.
+    code`` of the innermost line of the user's own. ranks: of a launcher (torchrun, spawn), those that failed. parent: the
+    process id of the one that started it; None: an older record.
     """
 
     host: str
@@ -152,6 +153,7 @@ class FailedProcess:
     place: str | None = None
     torch: bool = True
     ranks: tuple[LaunchedRank, ...] = ()
+    parent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

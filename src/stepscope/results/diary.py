@@ -82,6 +82,10 @@ MOST_RESAMPLED = 10_000
 RESAMPLED = 2_000
 """The same for the interval of the step, which is wider for it: with 10,000 it was nearly all that a verdict costs."""
 
+APART_STEPS, APART = 10, 0.1
+"""Steps, and share of the time, by which ranks that wait for each other never come apart: a guess, 2026-11. Ahead is a rank
+whose host does not wait for its device, by what the queue of launches holds; then it is ahead by no more."""
+
 _SEED = 20_261_123
 
 
@@ -123,6 +127,16 @@ class JobSteps:
     @property
     def hosts(self) -> tuple[str, ...]:
         return tuple(each.header.host for each in self.diaries)
+
+    @property
+    def together(self) -> bool:
+        """Whether ranks end steps of one number at one time: none needs longer than another in each quarter of them (without
+        the first step) until it is far behind. Else they count steps differently, or nobody waits for the others."""
+        whole = np.stack([np.nan_to_num(each.whole_ns[: self.all_steps - self.first])[1:] for each in self.diaries])
+        quarters = np.stack([each.sum(axis=1) for each in np.array_split(whole, 4, axis=1)])
+        behind = quarters[:, (took := quarters.sum(axis=0)).argmax()] - quarters[:, took.argmin()]
+        far = max(APART_STEPS * float(np.median(whole[took.argmax()])), APART * took.min()) if whole.size else 0.0
+        return not (behind > 0).all() or bool(behind.sum() < far)
 
     @property
     def step_ns(self) -> Numbers:
@@ -323,8 +337,8 @@ def crowd(steps: JobSteps) -> Crowd | None:
 
 
 def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
-    """Ranks that the others wait for, as ``slow_ranks`` of a cell says; empty where own times are not known."""
-    if steps.ranks < 2 or not np.isfinite(steps.own_ns).all():
+    """Ranks that the others wait for, as ``slow_ranks`` of a cell says; empty where own times are unknown or apart."""
+    if steps.ranks < 2 or not np.isfinite(steps.own_ns).all() or not steps.together:
         return ()
     named = {"data_wait": "data", "forward": "forward", "backward_compute": "backward", "optimizer": "optimizer"}
     parts = [np.nan_to_num(steps.parts_ns[name]) for name in named.values()]

@@ -199,6 +199,25 @@ def test_what_a_spawning_parent_was_told_names_the_exception_of_its_rank() -> No
     assert (found.kind, found.ranks, found.exception, found.message) == ("crash", (1,), "KeyError", "'a'")
 
 
+@pytest.mark.parametrize(
+    ("helper", "blamed"),
+    [
+        ({"rank": 0, "at_s": 4}, (1,)),  # the rank that started it ended steps afterwards
+        ({"parent": 100, "at_s": 4}, (1,)),  # known by its parent, where no launcher states a rank
+        ({"rank": 0, "at_s": 6}, (0,)),  # no step ended after it: the rank may have failed of it
+        ({"rank": 0, "at_s": 4, "host": "n1"}, (0,)),  # not that rank's
+    ],
+)
+def test_a_helper_whose_failure_a_rank_outlived_is_not_at_fault(
+    helper: dict[str, Any], blamed: tuple[int, ...]
+) -> None:
+    at_s = helper.pop("at_s")
+    given = {"host": "n0", "pid": 300, "rank": None, "world_size": None, "restart": 0, **helper}
+    probe = FailedProcess(at_unix_ns=T0 + at_s * S, exception="ImportError", message="", **given)
+    found = end(diary(0), raised(1, at=7), failures=[probe])
+    assert (found.kind, found.ranks) == ("crash", blamed)
+
+
 def test_processes_without_a_group_are_counted_and_a_job_that_executes_itself_again_is_not_two() -> None:
     alone = [diary(0, world=1, pid=pid) for pid in (1, 2)]
     assert independent(alone) == 2

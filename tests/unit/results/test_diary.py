@@ -227,3 +227,27 @@ def test_the_last_steps_alone_are_those_of_the_whole_diary(tmp_path: Path) -> No
     np.testing.assert_array_equal(tail.inside_ns, whole.inside_ns[:, kept])
     (collected,) = between_steps(tail)
     assert (collected.count, collected.period) == (3, 40)
+
+
+@pytest.mark.parametrize(
+    ("other_ms", "together"),
+    [
+        (23.0, False),  # it steps twice while the other, which leaves out every second call, steps once
+        (38.0, False),  # nobody waits for it
+        (45.6, True),  # one step of 115 apart at the end, as skew may be
+    ],
+)
+def test_ranks_that_come_apart_are_not_compared(tmp_path: Path, other_ms: float, together: bool) -> None:
+    n = 120
+    write_diary(tmp_path, {"before": [44.0] * n, "comm": [2.0] * n}, rank=1, world_size=2)
+    write_diary(tmp_path, {"before": [other_ms - 2.0] * n, "comm": [2.0] * n}, rank=0, world_size=2)
+    steps = steps_of(tmp_path)
+    assert steps.together is together
+    assert bool(late_ranks(steps)) is False
+
+
+def test_ranks_whose_host_runs_ahead_of_the_device_are_together(tmp_path: Path) -> None:
+    ahead = [60.0] * 12 + [100.0] * 188
+    write_diary(tmp_path, {"forward": [100.0] * 200}, rank=0, world_size=2)
+    write_diary(tmp_path, {"forward": ahead}, rank=1, world_size=2)
+    assert steps_of(tmp_path).together

@@ -160,8 +160,8 @@ def watch_failures(options):
 
 def write_failure(control, error, trace):
     document = {
-        "host": control.host, "pid": os.getpid(), "rank": number_in("RANK"), "world_size": number_in("WORLD_SIZE"),
-        "restart": restart(), "at_unix_ns": time.time_ns(),
+        "host": control.host, "pid": os.getpid(), "parent": os.getppid(), "rank": number_in("RANK"),
+        "world_size": number_in("WORLD_SIZE"), "restart": restart(), "at_unix_ns": time.time_ns(),
         "exception": kind_of(error), "message": text_of(error)[:MESSAGE_CHARS], "place": place(error, trace),
         "torch": "torch" in sys.modules, "ranks": launched(error),
     }  # fmt: skip
