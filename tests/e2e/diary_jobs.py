@@ -253,6 +253,19 @@ def fsdp2():
     return trained(model, count=10)
 
 
+def mesh():
+    """Tensor parallel in pairs of ranks, sharded across them."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    dims = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = model_of()
+    parallelize_module(model, dims["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=dims["dp"])
+    return trained(model, count=30)
+
+
 def hangs():
     """Rank 1 does not enter the last collective until rank 0 is inside and both ranks have told where they are."""
     trained(nn.parallel.DistributedDataParallel(model_of()), count=3)
@@ -310,9 +323,10 @@ JOBS = {
     each.__name__: each
     for each in (
         plain, pickled, gan, in_thread, recomputed, lbfgs, generator, forks, leaves, raises, never_steps, twice, hoards, ddp,
-        fsdp2, hangs,
+        fsdp2, mesh, hangs,
     )
 }  # fmt: skip
+RANKS = {"ddp": 2, "fsdp2": 2, "mesh": 4, "hangs": 2}
 JOBS["bare"] = plain
 JOBS["unwritable"] = plain
 
@@ -321,7 +335,7 @@ def main():
     sys.modules.pop("torch.distributed.launcher.api", None)  # which the tests' server has loaded: it tells a launcher
     codes = {}
     for name in JOBS:
-        ranks = range(2) if name in ("ddp", "fsdp2", "hangs") else [None]
+        ranks = range(RANKS[name]) if name in RANKS else [None]
         (OUT / name).mkdir()
         (OUT / name / "profile.json").write_text("{}")
         if name == "unwritable":

@@ -16,8 +16,9 @@ from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.launch.hooked_job import HOOK
 from stepscope.records import codec
-from stepscope.records.profile import COLUMNS, HookedRank, RankEnd, WindowOfRank, WindowRequest
+from stepscope.records.profile import COLUMNS, GroupWaits, HookedRank, RankEnd, WindowOfRank, WindowRequest
 from stepscope.results.diary import job_steps
+from stepscope.results.group_waits import group_waits
 from stepscope.results.memory_growth import job_memory
 from stepscope.store.diary import RankDiary, read_diaries
 from stepscope.store.layout import ProfileLayout
@@ -51,6 +52,38 @@ def _diaries(jobs: Path, name: str) -> tuple[RankDiary, ...]:
 
 def _losses(jobs: Path, name: str) -> Any:
     return json.loads((jobs / f"{name}-losses.json").read_text())
+
+
+@pytest.mark.timeout(300)
+def test_what_ranks_wait_for_is_divided_by_group_and_adds_up(jobs: Path) -> None:
+    diaries = _diaries(jobs, "mesh")
+    assert len(diaries) == 4
+    for each in diaries:
+        assert each.groups is not None
+        timed = float(np.nansum(each.columns["comm_ns"][each.timed]))
+        assert (each.groups.steps, sum(_ns(group) for group in each.groups.groups)) == (
+            29,
+            pytest.approx(timed, rel=0.01),
+        )
+        found = {group.name: (group.ranks, set(group.operations)) for group in each.groups.groups}
+        pair, column = (each.rank // 2 * 2, each.rank // 2 * 2 + 1), (each.rank % 2, each.rank % 2 + 2)
+        assert found == {"mesh_tp": (pair, {"all_reduce"}), "mesh_dp": (column, {"all_gather", "reduce_scatter"})}
+    waits = group_waits(job_steps(diaries))
+    assert {(each.group, each.ranks, each.of_ranks) for each in waits} == {("dp", 2, 4), ("tp", 2, 4)}
+    assert all(each.waiting_ns is not None and 0 <= each.waiting_ns <= each.ns for each in waits)
+
+
+def _ns(group: GroupWaits) -> int:
+    return sum(ns for _, ns in group.operations.values())
+
+
+@pytest.mark.timeout(300)
+def test_a_job_of_one_group_and_operation_has_no_division(jobs: Path) -> None:
+    assert group_waits(job_steps(_diaries(jobs, "ddp"))) == ()
+    sharded = group_waits(job_steps(_diaries(jobs, "fsdp2")))
+    assert {(each.group, each.operation) for each in sharded} == {
+        ("all ranks", "all_gather"), ("all ranks", "reduce_scatter"),
+    }  # fmt: skip
 
 
 @pytest.mark.timeout(300)

@@ -200,6 +200,7 @@ def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | N
     from rich.text import Text
 
     from stepscope.cli.findings import style_of
+    from stepscope.diagnose.narrator import by_group
     from stepscope.diagnose.rank_rows import rank_rows
 
     steps = seen.job.steps
@@ -211,6 +212,7 @@ def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | N
             parts.append(Text(f"memory {memory.line}", "yellow" if memory.growth else ""))
         if (change := judged.verdict.change) is not None:
             parts.append(Text(change.line, "yellow" if change.slower else ""))
+        parts += map(Text, by_group(judged.verdict))
     style = "yellow" if seen.state == "silent" else "dim"
     parts.append(Text(f"{seen.job.name}: {state_line(seen)}", style))
     if steps is not None:

@@ -331,6 +331,7 @@ def worded(
             *_restarted(job),
             *_between(verdict, steps),
             *(() if verdict.change is None else (_change_line(verdict.change),)),
+            *by_group(verdict),
             *_longest(steps),
             *_profiler(verdict),
         ),
@@ -363,6 +364,9 @@ def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], en
         return _computes(verdict)
     return cost_line(verdict.costs[0], steps, late)
 
+
+MOST_GROUPS = 4
+"""In the line; the table has all."""
 
 SOON_S = 3_600.0
 """Until a memory is full: from then on the headline says so, whatever the steps cost."""
@@ -551,6 +555,18 @@ def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:
         for each in between_steps(steps)
         if KIND_OF_EVENT.get(each.kind) not in told and each.share.value >= 0.005
     ]
+
+
+def by_group(verdict: JobVerdict) -> tuple[str, ...]:
+    """One line: ``exposed communication by group: dp 39.6 ms (all_gather 23.1 ms, reduce_scatter 16.5 ms), tp 21.9 ms``."""
+    groups = grouped(verdict.groups, lambda each: each.group)
+    said = []
+    for name, same in sorted(groups.items(), key=lambda item: -sum(each.ns for each in item[1])):
+        operations = [f"{each.operation} {format_duration(each.ns)}" for each in same]
+        of = same[0].operation if len(same) == 1 else ", ".join(operations)
+        said += [f"{name} {format_duration(sum(each.ns for each in same))} ({of})"] if len(groups) > 1 else operations
+    by = "group" if len(groups) > 1 else "operation"
+    return (f"{EXPOSED_COMM} by {by}: {listed(said, at_most=MOST_GROUPS)}",) if said else ()
 
 
 def _change_line(change: JobChange) -> str:

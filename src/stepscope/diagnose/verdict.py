@@ -46,6 +46,7 @@ from stepscope.results.diary import (
     step_interval,
 )
 from stepscope.results.evidence import Evidence, TraceEvidence
+from stepscope.results.group_waits import group_waits
 from stepscope.results.job_change import job_change
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
@@ -206,6 +207,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         memory=job_memory(steps),
         change=(change := job_change(steps)),
         operators=() if window is None else _operators(window.summary.ranks, costs, change),
+        groups=group_waits(steps),
     )
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:

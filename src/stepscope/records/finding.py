@@ -198,6 +198,24 @@ class OperatorExcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWait:
+    """Exposed communication of one process group, or of those with the same name, in one operation.
+
+    ranks: of a group; None: not known. of_ranks: that are in such a group. ns: in the mean of a step and of all ranks, so
+    that those of all groups add up to the exposed communication; waiting_ns: of it for slower ranks of the group; None: not
+    known. calls: waits in a step of a rank that is in it.
+    """
+
+    group: str
+    ranks: int | None
+    operation: str
+    of_ranks: int
+    ns: float
+    waiting_ns: float | None
+    calls: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobChange:
     """A step from which on a job runs at another level, and stays there. ratio: step time after / before.
 
@@ -232,6 +250,7 @@ class JobVerdict:
     memory: of the ranks over time; None: not sampled. It takes no step time, so it is no kind.
     change: of the level that the steps run at.
     operators: what late ranks take longer for, where profiled steps show it, the largest first.
+    groups: exposed communication by process group and operation, as far as the host waits for it; empty: of one alone.
     """
 
     kind: VerdictKind
@@ -260,6 +279,7 @@ class JobVerdict:
     memory: JobMemory | None = None
     change: JobChange | None = None
     operators: tuple[OperatorExcess, ...] = ()
+    groups: tuple[GroupWait, ...] = ()
 
     @property
     def slowed(self) -> tuple[int, ...]:

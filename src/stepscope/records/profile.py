@@ -7,6 +7,7 @@ writes three files a process into ``.stepscope``, ``samples.py`` beside it a fou
 ``events-RRRRR-A.jsonl``: one :class:`DiaryEvent` a line: what is no part of a step, and what happened inside one.
 ``samples-RRRRR-A.bin``: a record of ``SAMPLE`` a second, after an hour every ten: memory over time.
 ``devices-RRRRR-A.bin``, ``ports-HOST-A.bin``: of the hardware (records/hardware.py).
+``groups-RRRRR-A.json``: one :class:`RankGroups`: whom the rank waited for.
 ``end-RRRRR-A.json``: one :class:`RankEnd`, where the process came to an end that Python sees.
 
 R is the rank, A counts the processes that stepped as this rank: restarts, re-executed jobs, processes without a group.
@@ -281,6 +282,27 @@ SAMPLE_COLUMNS = ("unix_s", "step", "resident", "shared", "available", "allocate
 resident, shared: of the process, all and of it files and shared memory (``/proc/self/statm``). available: what the host, or
 the control group of the process, has left. allocated, reserved: by torch on the CUDA devices of the parameters together;
 device: all the memory that these have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupWaits:
+    """One process group of a rank. name: as torch knows it (``mesh_tp``, ``default_pg``); it and ranks are empty where the
+    group is not known. operations: name -> (waits, ns), of all ``steps`` together.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    operations: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankGroups:
+    """Exposed communication by process group, as far as the host waits for it: sums of so many steps, all but the first and
+    profiled ones; written again about every ten seconds."""
+
+    rank: int
+    steps: int
+    groups: tuple[GroupWaits, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

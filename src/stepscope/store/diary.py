@@ -25,6 +25,7 @@ from stepscope.records.profile import (
     DiaryEvent,
     DiaryHeader,
     RankEnd,
+    RankGroups,
 )
 from stepscope.store.hardware import HardwareSamples, read_hardware
 from stepscope.store.layout import ProfileLayout
@@ -42,6 +43,9 @@ HEADER_USUALLY = 2 << 10
 EVENTS_AT_MOST = 1 << 14
 """Bytes of the last events of a process whose last steps alone are read."""
 
+GROUPS_OF = 64
+"""Ranks, the first ones, of which is read whom they waited for, where the last steps alone are read."""
+
 SAMPLES_AT_MOST = 2_048
 """The last ones: half an hour, and nearly six hours of a job that has run for longer."""
 
@@ -52,7 +56,8 @@ class RankDiary:
 
     end: None where the process left none: it runs, was killed, or called os._exit. first: earlier steps, which were not
     read, nor were their events. made: steps of the process, with those. samples: of its memory, the last ones. devices:
-    likewise of its GPUs; None: it has none, or an older stepscope wrote it.
+    likewise of its GPUs; None: it has none, or an older stepscope wrote it. groups: whom it waited for; None: for nobody, an
+    older stepscope wrote it, or it was not read.
     """
 
     header: DiaryHeader
@@ -66,6 +71,7 @@ class RankDiary:
     made: int
     samples: Mapping[str, Numbers]
     devices: HardwareSamples | None = None
+    groups: RankGroups | None = None
 
     @property
     def rank(self) -> int:
@@ -172,6 +178,7 @@ class _Begun:
         delay = np.where(rows["delay"] == NO_DELAY, np.nan, rows["delay"] / (NO_DELAY - 1.0))
         events, ended = ProfileLayout.events_of(self.path), ProfileLayout.end_of(self.path)
         samples, devices = ProfileLayout.samples_of(self.path), ProfileLayout.devices_of(self.path)
+        groups = ProfileLayout.groups_of(self.path)
         return RankDiary(
             header=self.header,
             columns={name: rows[name].astype(np.float64) for name in COLUMNS},
@@ -184,6 +191,7 @@ class _Begun:
             made=self.made,
             samples=_samples(samples) if here is None or samples.name in here else _NONE,
             devices=read_hardware(devices) if here is None or devices.name in here else None,
+            groups=_groups(groups) if here is None or (groups.name in here and self.header.rank < GROUPS_OF) else None,
         )
 
 
@@ -217,6 +225,10 @@ def _events(path: Path, first: int) -> tuple[DiaryEvent, ...]:
 
 def _end(path: Path) -> RankEnd | None:
     return _decoded(path, path.read_bytes(), RankEnd) if path.is_file() else None
+
+
+def _groups(path: Path) -> RankGroups | None:
+    return _decoded(path, path.read_bytes(), RankGroups) if path.is_file() else None
 
 
 def _decoded(path: Path, text: bytes, kind: type[Any]) -> Any:

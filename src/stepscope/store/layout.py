@@ -206,6 +206,11 @@ class ProfileLayout:
         return _beside(diary, "samples", ".bin")
 
     @staticmethod
+    def groups_of(diary: Path) -> Path:
+        """Whom the process of one of ``diaries`` waited for."""
+        return _beside(diary, "groups", ".json")
+
+    @staticmethod
     def devices_of(diary: Path) -> Path:
         """The GPUs of the process of one of ``diaries`` over time (records/hardware.py)."""
         return _beside(diary, "devices", ".bin")

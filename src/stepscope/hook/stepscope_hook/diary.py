@@ -52,6 +52,8 @@ class Diary(Outside):
         self.pages = pages
         self.on = True
         self.why_off = None
+        self.groups = None
+        """Communication by process group (groups.py), where there is torch.distributed."""
         self.begin_again()
 
     def begin_again(self):
@@ -107,6 +109,8 @@ class Diary(Outside):
         self.tail = None
         """The last gradient of DDP (gradients.py), where there is one."""
         self.raised = None
+        if self.groups is not None:
+            self.groups.begin_again()
 
     # -- looks --------------------------------------------------------------------------------------------------------
 
@@ -340,6 +344,8 @@ class Diary(Outside):
         self.number += 1
         if self.tail is not None:
             self.tail.step_ends()
+        if self.groups is not None:
+            self.groups.step_ends(self.flags)
         self.acc[:] = (0,) * 10
         self.not_ours[0] = self.not_ours[1] = 0
         self.start = look

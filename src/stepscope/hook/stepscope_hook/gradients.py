@@ -75,13 +75,20 @@ class LastGradient:
         if diary.phase == COMM:
             if self.sends():
                 diary.ever_waited = True
+                began = diary.since
                 diary.turn(BACKWARD)
+                if diary.groups is not None:
+                    diary.groups.waited(self.reduces, (), diary.since - began)
             else:  # no_sync: nothing is sent
                 diary.phase = BACKWARD
 
     def sends(self):
         """Whether this backward pass reduces gradients: not in no_sync."""
         return any(getattr(module, "require_forward_param_sync", True) for module in self.modules)
+
+    def reduces(self):
+        """Whose reduction the pass waited for: of several modules, the first one's."""
+        return self.modules[0].process_group.group_name, "all_reduce"
 
     def step_ends(self):
         self.steps += 1

@@ -56,8 +56,9 @@ class Looks:
         diary = self.diary
         replace(torch.autograd, "backward", lambda original: backward(diary, original))
         work = getattr(sys.modules.get("torch.distributed"), "Work", None)
-        replace(work, "wait", lambda original: wait(diary, original))
-        replace(torch.nn.parallel.DistributedDataParallel, "_sync_buffers", lambda original: wait(diary, original))
+        replace(work, "wait", lambda original: wait(diary, original, id))
+        ddp = torch.nn.parallel.DistributedDataParallel
+        replace(ddp, "_sync_buffers", lambda original: wait(diary, original, group_of_buffers))
         gc.callbacks.append(self.collects)
         self.later()
 
@@ -81,7 +82,9 @@ class Looks:
         functional = "torch.distributed._functional_collectives"
         if functional in sys.modules and functional not in self.done:
             self.done.add(functional)
-            replace(sys.modules[functional], "wait_tensor", lambda original: wait(diary, original))
+            replace(sys.modules[functional], "wait_tensor", lambda original: wait(diary, original, address))
+            if diary.groups is not None:
+                diary.groups.functional(sys.modules[functional])
         if "torch._dynamo" in sys.modules and self.compiling is None:
             self.compiling = Compiling(diary)
 
@@ -181,13 +184,15 @@ def backward(diary, original):
     return times_backward
 
 
-def wait(diary, original):
+def wait(diary, original, key):
+    """key: of what is waited for, as in ``Groups.pending``, or its group and operation."""
     compiling = is_compiling()
 
     def times_waiting(*args, **kwargs):
         if compiling() or not diary.on or get_ident() != diary.thread:
             return original(*args, **kwargs)
         phase = diary.waits()
+        began = diary.since
         try:
             return original(*args, **kwargs)
         except BaseException as error:
@@ -196,8 +201,19 @@ def wait(diary, original):
         finally:
             if phase is not None:
                 diary.waited(phase)
+                if diary.groups is not None:
+                    diary.groups.waited(key, args, diary.since - began)
 
     return times_waiting
+
+
+def group_of_buffers(module):
+    return module.process_group.group_name, "broadcast"
+
+
+def address(tensor):
+    """By which the result of a functional collective is known: where its memory is."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def save(diary, what, original):

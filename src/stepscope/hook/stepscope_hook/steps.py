@@ -12,6 +12,7 @@ from stepscope_hook.diary import Diary
 from stepscope_hook.ends import Stacks, restart, tell_uncaught, write_end
 from stepscope_hook.facts import Objects, model_facts, parameters_of
 from stepscope_hook.gradients import LastGradient, LastGradientOnDevice
+from stepscope_hook.groups import Groups
 from stepscope_hook.hardware import Hardware
 from stepscope_hook.looks import Looks
 from stepscope_hook.modules import Forwards, Roots
@@ -96,6 +97,10 @@ class Steps:
         try:
             import torch
 
+            if "torch.distributed" in sys.modules and torch.distributed.is_available():
+                self.diary.groups = Groups(self.diary)
+                self.diary.groups.begin()
+                self.pages.each_second.append(self.diary.groups.look)
             self.looks.begin()
             self.profiling = getattr(torch.autograd, "_profiler_enabled", bool)
             from torch.optim import optimizer
@@ -256,6 +261,7 @@ class Steps:
         for each in (
             self.hardware.close,
             self.plans.at_exit,
+            self.diary.groups.write if self.diary.groups is not None else bool,
             lambda: self.pages.close(partial(write_end, self.control, self.pages, self.diary)),
         ):
             try:
