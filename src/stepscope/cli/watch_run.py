@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from contextlib import nullcontext, suppress
 from datetime import datetime
@@ -42,6 +41,10 @@ def run(options: Watch) -> int:
     """Look, and show; 0. Raises StepscopeError."""
     from stepscope.cli.trace_run import import_numpy_alone
 
+    if RunLayout(options.run).run.is_file():
+        from stepscope.cli import watch_matrix
+
+        return watch_matrix.run(RunLayout(options.run), options)
     import_numpy_alone()
     for mode in ("json", "once"):
         if getattr(options, mode):
@@ -103,12 +106,6 @@ def _require_job(layout: ProfileLayout) -> None:
         return
     if not root.exists():
         raise DataError(f"{root} does not exist", fix=nearest_path(root))
-    if RunLayout(root).run.is_file():
-        raise DataError(
-            f"{root} is a run folder of `bench` or `comm`",
-            why="watch reads the diary of steps that `run` and `profile` keep; the cells of a matrix keep none",
-            fix=f"the command itself shows how far it is; what is there: stepscope report {shlex.quote(str(root))}",
-        )
     raise DataError(
         f"{root} is not a folder of a job of `run` or `profile`",
         why="it has no profile.json",

@@ -129,8 +129,6 @@ def test_a_folder_that_goes_ends_it(tmp_path: Path, ran: Ran, monkeypatch: pytes
 def test_what_is_no_job_is_refused(tmp_path: Path, ran: Ran) -> None:
     assert ran("watch", tmp_path / "none").code == 2
     assert "not a folder of a job" in ran("watch", tmp_path).err
-    (tmp_path / "run.json").write_text("{}")
-    assert "cells of a matrix keep none" in ran("watch", tmp_path).err
     assert "--every" in ran("watch", planted(tmp_path / "job"), "--once", "--every", "3").err
 
 
