@@ -85,6 +85,35 @@ def write_samples(
     return path
 
 
+COMPUTES: Mapping[str, float] = MappingProxyType({
+    "sm_clock_hz": 1.7e9, "memory_clock_hz": 2.6e9, "power_w": 650.0, "power_limit_w": 700.0, "temperature_c": 60.0,
+    "throttle_reasons": 0, "busy_fraction": 0.99, "memory_used_bytes": 50 * 2.0**30, "ecc_corrected": 0.0,
+    "ecc_uncorrected": 0.0, "pcie_replays": 0.0, "nvlink_errors": 0.0,
+})  # fmt: skip
+"""Of a GPU of 80 GiB and 1.98 GHz at most."""
+
+
+def write_gpu(root: Path, columns: Mapping[str, Any], *, rank: int, steps: int, name: str = "H100") -> None:
+    """devices- file of a rank: ``COMPUTES`` but for ``columns``, over so many steps."""
+    write_hardware(
+        root, f"devices-{rank:05d}-0", {**COMPUTES, **columns}, rank=rank, steps=steps,
+        name=name, bus_id=f"0000:{rank:02x}:00.0", uuid=f"GPU-{rank}", sm_clock_max_hz=1.98e9, memory_bytes=80 * 2.0**30,
+    )  # fmt: skip
+
+
+def write_hardware(
+    root: Path, stem: str, columns: Mapping[str, Any], *, rank: int, steps: int, samples: int = 40, **source: Any
+) -> None:
+    """STEM.bin with one source: a sample a second over so many steps."""
+    rows = np.empty(samples, [("unix_s", "<f8"), ("step", "<u4"), ("values", "<f4", (len(columns),))])
+    rows["unix_s"] = START_UNIX_NS / 1e9 + np.arange(samples)
+    rows["step"] = np.arange(samples) * steps // samples
+    rows["values"] = np.stack([np.broadcast_to(each, samples) for each in columns.values()], axis=1)
+    same = {"rank": rank, "world_size": 4, "host": "node0", "pid": 1, "restart": 0}
+    head = {**same, "columns": list(columns), stem.partition("-")[0]: [source]}
+    (root / ".stepscope" / f"{stem}.bin").write_bytes(json.dumps(head).encode() + b"\n" + rows.tobytes())
+
+
 def noise_of(
     rng: np.random.Generator, shape: tuple[int, ...], *, spread: float, dependence: float
 ) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -20,7 +20,7 @@ def _known() -> Mapping[str, Figure]:
     """Figures of diagnose, run and profile."""
     from stepscope.results.figures import figures_of
 
-    return figures_of("diagnosis") | figures_of("steps", "shares", "memory", "wall")
+    return figures_of("diagnosis") | figures_of("steps", "shares", "memory", "hardware", "wall")
 
 
 def read_conditions(texts: Sequence[str]) -> Sequence[Condition]:

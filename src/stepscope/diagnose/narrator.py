@@ -15,6 +15,7 @@ from stepscope.core.units import format_bytes, format_bytes_binary, format_durat
 from stepscope.core.words import counted, grouped, listed, ranges
 from stepscope.records.finding import (
     Advice,
+    ClockDrop,
     Diagnosis,
     Finding,
     JobChange,
@@ -321,8 +322,13 @@ def worded(
         headline=_with_memory(verdict, _first_line(verdict, steps, late, job.end), steps),
         memory=None if verdict.memory is None else _memory_told(verdict.memory, steps, ended=verdict.ended is not None),
         change=None if verdict.change is None else replace(verdict.change, line=_change_line(verdict.change)),
+        clocks=tuple(replace(each, line=_clock_line(each, steps.ranks)) for each in verdict.clocks),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
-        evidence=(*(_evidence(steps, late) if told else ()), *map(_operator, verdict.operators)),
+        evidence=(
+            *(_evidence(steps, late) if told else ()),
+            *map(_operator, verdict.operators),
+            *(_clock_line(each, steps.ranks) for each in verdict.clocks),
+        ),
         notes=(
             *_interrupted(job.end),
             *_last_alone(steps),
@@ -397,7 +403,10 @@ def _memory_told(memory: JobMemory, steps: JobSteps, *, ended: bool) -> JobMemor
     if memory.growth:
         return replace(memory, line="; ".join(_growth_line(each, steps, ended=ended) for each in memory.growth))
     parts = [f"{format_bytes_binary(memory.host_bytes)} a rank"] if memory.host_bytes else []
-    if memory.device_bytes:
+    if memory.device_used_bytes is not None and memory.device_total_bytes:
+        total = format_bytes_binary(memory.device_total_bytes)
+        parts.append(f"{format_bytes_binary(memory.device_used_bytes)} of {total} on the device")
+    elif memory.device_bytes:
         parts.append(f"{format_bytes_binary(memory.device_bytes)} of its device")
     return replace(memory, line=", ".join([*parts, "steady"] if memory.steady else parts))
 
@@ -542,6 +551,22 @@ def _operator(excess: OperatorExcess) -> str:
         ratio.append("in as many calls" if equal else other)
     against = f"than rank {excess.against} ({', '.join(ratio)})"
     return f"rank {excess.rank} spends {more} more of a profiled step in {excess.name} {against}"
+
+
+def _clock_line(drop: ClockDrop, ranks: int) -> str:
+    """``the GPU of rank 5 ran at 1.20 GHz, those of the other ranks at 1.70: thermal slowdown (88 °C)``."""
+    one = len(drop.ranks) == 1
+    who = f"{'GPU' if one else 'GPUs'} of {'every rank' if len(drop.ranks) == ranks else f'rank {ranges(drop.ranks)}'}"
+    against = "before the change at" if drop.before else "GPUs of the other ranks at"
+    why = ", ".join(drop.reasons)
+    if why and any("thermal" in each for each in drop.reasons) and drop.temperature_c is not None:
+        why += f" ({drop.temperature_c:.0f} °C)"
+    if drop.power_limit_w is not None and drop.power_limit_against_w is not None:
+        why += f" at {drop.power_limit_w:.0f} W, there {drop.power_limit_against_w:.0f} W"
+    return (
+        f"{who} ran at {drop.sm_clock_hz / 1e9:.2f} GHz, {against} {drop.against_hz / 1e9:.2f} GHz"
+        f"{f': {why}' if why else ''}"
+    )
 
 
 def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:

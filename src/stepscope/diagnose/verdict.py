@@ -19,6 +19,7 @@ from stepscope.diagnose.narrator import KIND_OF_EVENT, worded
 from stepscope.diagnose.rules import kind_of, names_cause
 from stepscope.diagnose.trace_facts import WORTH, exposed_transfer
 from stepscope.records.finding import (
+    ClockDrop,
     Diagnosis,
     Finding,
     JobChange,
@@ -47,6 +48,7 @@ from stepscope.results.diary import (
 )
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.group_waits import group_waits
+from stepscope.results.hardware import clocks_of_change, clocks_of_late
 from stepscope.results.job_change import job_change
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
@@ -208,6 +210,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         change=(change := job_change(steps)),
         operators=() if window is None else _operators(window.summary.ranks, costs, change),
         groups=group_waits(steps),
+        clocks=_clocks(steps, costs, late, change),
     )
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:
@@ -245,6 +248,19 @@ def _operators(
     if not late and any(cost.kind == "periodic-pause" for cost in costs):
         return slow_step_operators(passes)
     return slow_operators(passes, late)
+
+
+def _clocks(
+    steps: JobSteps, costs: Sequence[TimeCost], late: Sequence[Slow], change: JobChange | None
+) -> tuple[ClockDrop, ...]:
+    """Of ranks that are late, or became so; a clock is no cause of waiting for data."""
+    loading = {steps.diaries[each.rank].rank for each in late if each.rank is not None and each.part == "data_wait"}
+    named = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks} - loading
+    found = clocks_of_late(steps, named) if named else ()
+    if change is not None and change.slower and change.part != "data":
+        slowed = {each.rank for each in steps.diaries} if change.all_ranks else set(change.ranks)
+        found += clocks_of_change(steps, change.step, slowed) if slowed else ()
+    return found
 
 
 def _sizes_known(job: ProfiledJob, window: TraceEvidence | None) -> bool:

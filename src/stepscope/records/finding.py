@@ -167,12 +167,15 @@ class MemoryGrowth:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMemory:
     """host_bytes: resident, of the rank with most; device_bytes: reserved by torch, likewise; None: unknown, or no device.
+    device_used_bytes, device_total_bytes: of the fullest device, by all processes, as its driver knows it.
 
     growth: what does not level off; steady: nothing, and enough was sampled to know. line: all of it in words.
     """
 
     host_bytes: float | None = None
     device_bytes: float | None = None
+    device_used_bytes: float | None = None
+    device_total_bytes: float | None = None
     growth: tuple[MemoryGrowth, ...] = ()
     steady: bool = False
     line: str = ""
@@ -239,6 +242,26 @@ class JobChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockDrop:
+    """GPUs of these ranks that ran at lower clocks while they computed. against_hz: of the other ranks in the same steps;
+    before: their own before the change. Medians of samples, over the ranks.
+
+    reasons: of the driver, in most samples, and far oftener than there; power_limit_w: where it is lower than
+    power_limit_against_w, there. line: all of it in words.
+    """
+
+    ranks: tuple[int, ...]
+    sm_clock_hz: float
+    against_hz: float
+    before: bool
+    reasons: tuple[str, ...] = ()
+    temperature_c: float | None = None
+    power_limit_w: float | None = None
+    power_limit_against_w: float | None = None
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobVerdict:
     """The first screen. kind: of the first cost, of the job's end, or what is left (compute-bound, undecided).
 
@@ -251,6 +274,7 @@ class JobVerdict:
     change: of the level that the steps run at.
     operators: what late ranks take longer for, where profiled steps show it, the largest first.
     groups: exposed communication by process group and operation, as far as the host waits for it; empty: of one alone.
+    clocks: of late ranks, and of ranks that became slower, those whose GPUs ran at lower clocks.
     """
 
     kind: VerdictKind
@@ -280,6 +304,7 @@ class JobVerdict:
     change: JobChange | None = None
     operators: tuple[OperatorExcess, ...] = ()
     groups: tuple[GroupWait, ...] = ()
+    clocks: tuple[ClockDrop, ...] = ()
 
     @property
     def slowed(self) -> tuple[int, ...]:

@@ -104,12 +104,12 @@ _EXAMPLES = {
 
 
 def _snapshot(job: ProfiledJob, steps: JobSteps, *, whole: bool) -> Snapshot:
-    """whole: of all steps; else what lies between steps, and memory, is left out: it is known of the whole job."""
+    """whole: of all steps; else what lies between steps, memory and hardware, is left out: it is known of the whole job."""
     step = steps.all_steps if whole else int(steps.numbers[-1])
     first = steps.diaries[0]
     figures, ranks = job_figures(steps), rank_figures(steps) if whole or steps.ranks <= MOST_RANKS else {}
     if not whole:
-        outside = ("diary_outside_ns", "outside_fraction", *figures_of("memory"))
+        outside = ("diary_outside_ns", "outside_fraction", *figures_of("memory", "hardware"))
         for each in (figures, *ranks.values()):
             for key in outside:
                 each[key] = None

@@ -25,6 +25,7 @@ from stepscope.stats.compare import bootstrap_median_interval, share_interval
 from stepscope.stats.order import mad
 from stepscope.stats.warmup import warmup_end
 from stepscope.store.diary import RankDiary
+from stepscope.store.hardware import HardwareSamples
 
 Numbers = NDArray[np.float64]
 
@@ -95,7 +96,8 @@ class JobSteps:
 
     diaries: one a rank, its last process. processes: all of them; independent: several that trained at the same time as the
     same rank. numbers: [steps], of each timed step. whole_ns: without outside events. delay_ns: ready to run, without a
-    processor. own_ns: until a rank waits for others; own_clock: what it rests on. warm_up: leading steps left out.
+    processor. own_ns: until a rank waits for others; own_clock: what it rests on. warm_up: leading steps left out. ports: of
+    each host, where they were sampled.
     """
 
     diaries: tuple[RankDiary, ...]
@@ -111,6 +113,7 @@ class JobSteps:
     warm_up: int
     all_steps: int
     first: int = 0
+    ports: tuple[HardwareSamples, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -159,7 +162,7 @@ class JobSteps:
         return np.asarray(self.comm_ns - self.transfer_ns)
 
 
-def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
+def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] = ()) -> JobSteps | None:
     """The timed steps of a job; None where no diary holds a step."""
     stepped = [each for each in diaries if each.steps]
     if not stepped:
@@ -204,6 +207,7 @@ def job_steps(diaries: Sequence[RankDiary]) -> JobSteps | None:
         warm_up=first + warm_up,
         all_steps=end,
         first=first,
+        ports=ports,
     )
 
 

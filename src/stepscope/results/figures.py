@@ -18,11 +18,13 @@ from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.epochs import PER_EPOCH, best_accuracy, dropped_epochs, epoch_time, train_loss
 
 Unit = Literal["ns", "bytes", "per s", "fraction", "ratio", "count", "loss"]
-Of = Literal["run", "epoch", "collective", "step", "steps", "shares", "memory", "wall", "rank", "job", "diagnosis"]
+Of = Literal[
+    "run", "epoch", "collective", "step", "steps", "shares", "memory", "hardware", "wall", "rank", "job", "diagnosis"
+]
 """``run``, ``epoch``: :func:`run_facts`; ``collective``: a CommRow; ``step``: the budget of a traced step, of its slowest
 rank; ``steps``: all timed steps of a profiled job; ``shares``: parts of them, ``memory``: of its ranks
-(results/job_figures.py); ``wall``: a Goodput; ``rank``: a part of a rank's step; ``job``: a TraceSummary; ``diagnosis``:
-evidence and its findings."""
+(results/job_figures.py); ``hardware``: its GPUs and ports (results/hardware.py); ``wall``: a Goodput; ``rank``: a part of
+a rank's step; ``job``: a TraceSummary; ``diagnosis``: evidence and its findings."""
 
 RANGES: Mapping[Unit, tuple[float, float]] = {"fraction": (0.0, 1.0), "loss": (-math.inf, math.inf)}
 """Lowest and highest value that a figure of the unit can have; of the others 0 and no limit."""
@@ -232,6 +234,18 @@ FIGURES: tuple[Figure, ...] = (
             "reserved by torch, of the rank with most, at the last sample", compared=False),
     _figure("device_growth_bytes", "memory", "bytes", "device memory per step", "device_growth",
             "by which what torch has allocated grows, of the fastest rank; 0 where it levels off", compared=False),
+    _figure("device_used_bytes", "hardware", "bytes", "device memory in use", "device_used",
+            "of the device with most, by all processes, at the last sample, as the driver reports it", compared=False),
+    _figure("sm_clock_fraction", "hardware", "fraction", "SM clock", "clock",
+            "of its maximum while the GPU computes: median of samples, of the slowest GPU", better="high", compared=False),
+    _figure("ecc_corrected_errors", "hardware", "count", "corrected ECC errors", "ecc_corrected",
+            "of all GPUs since their first samples", compared=False),
+    _figure("ecc_uncorrected_errors", "hardware", "count", "uncorrected ECC errors", "ecc_uncorrected",
+            "of all GPUs since their first samples", compared=False),
+    _figure("link_errors", "hardware", "count", "link errors", "links",
+            "of NVLink, PCIe and, of the job, network ports since their first samples; no packets dropped", compared=False),
+    _figure("dropped_packets", "hardware", "count", "dropped packets", "drops",
+            "by the network ports since their first samples, with those that were not for the host", compared=False),
     _figure("goodput_fraction", "wall", "fraction", "goodput", _of_wall("productive"),
             "of the wall time: steps that were kept, each up to what is named below", better="high"),
     _figure("start_up_fraction", "wall", "fraction", "start-up", _of_wall("start_up"),

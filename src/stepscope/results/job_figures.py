@@ -9,9 +9,10 @@ import numpy as np
 from stepscope.results.comparing import TimedSteps, timed_steps_of
 from stepscope.results.diary import JobSteps, Numbers, parts_of
 from stepscope.results.figures import Figure, figures_of
+from stepscope.results.hardware import hardware_figures
 from stepscope.results.memory_growth import LEAST_SAMPLES, Of, RankMemory, largest, rank_memory
 
-DIARY = figures_of("steps", "shares", "memory")
+DIARY = figures_of("steps", "shares", "memory", "hardware")
 """By key."""
 
 
@@ -22,7 +23,7 @@ def job_figures(steps: JobSteps) -> dict[str, float | None]:
         key: _time(timed, str(figure.value)) if figure.of == "steps" and isinstance(timed, TimedSteps) else None
         for key, figure in DIARY.items()
     }
-    return found | _shares(steps, slice(None)) | _memory(rank_memory(steps))
+    return found | _shares(steps, slice(None)) | _memory(rank_memory(steps)) | hardware_figures(steps)
 
 
 def rank_figures(steps: JobSteps) -> dict[int, dict[str, float | None]]:
@@ -41,6 +42,7 @@ def rank_figures(steps: JobSteps) -> dict[int, dict[str, float | None]]:
                 found[rank][key] = _mean(steps.parts_ns[str(figure.value)][at])
         found[rank] |= _shares(steps, slice(at, at + 1))
         found[rank] |= _memory([each for each in rank_memory(steps) if each.rank == rank])
+        found[rank] |= hardware_figures(steps, (rank,))
     return found
 
 

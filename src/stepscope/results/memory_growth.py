@@ -19,6 +19,7 @@ from stepscope.core.words import grouped
 from stepscope.records.finding import JobMemory, MemoryGrowth
 from stepscope.records.nouns import Estimate, Measured
 from stepscope.results.diary import JobSteps, Numbers
+from stepscope.results.hardware import fullest
 from stepscope.stats.order import slope
 from stepscope.store.diary import RankDiary
 
@@ -86,15 +87,18 @@ def rank_memory(steps: JobSteps) -> tuple[RankMemory, ...]:
 def job_memory(steps: JobSteps) -> JobMemory | None:
     """What the ranks hold and what of it grows; None where nothing was sampled."""
     ranks = rank_memory(steps)
-    if not ranks:
+    full = fullest(steps)
+    if not ranks and full is None:
         return None
-    rate = max(_steps_per_s(each) for each in steps.diaries)
+    rate = max(map(_steps_per_s, steps.diaries))
     growth = tuple(found for of in ("host", "device") if (found := _growing(ranks, of, rate)) is not None)
     return JobMemory(
         host_bytes=largest(ranks, "host"),
         device_bytes=largest(ranks, "device"),
+        device_used_bytes=None if full is None else full.memory_used_bytes,
+        device_total_bytes=None if full is None else full.device.memory_bytes,
         growth=growth,
-        steady=not growth and all(each.level for each in ranks),
+        steady=bool(ranks) and not growth and all(each.level for each in ranks),
     )
 
 

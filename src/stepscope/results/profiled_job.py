@@ -17,7 +17,7 @@ from stepscope.records.profile import HookedRank, JobEnd, ProfileRecord, WindowO
 from stepscope.results.diary import JobSteps, job_steps
 from stepscope.results.pace import StepRate, pace
 from stepscope.store.diary import RankDiary, read_diaries, whole_steps
-from stepscope.store.hardware import HardwareSamples, read_ports
+from stepscope.store.hardware import read_ports
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_created, read_if_there, read_record
 from stepscope.traces.flight_calls import ranks_text
@@ -129,8 +129,7 @@ def _who(end: JobEnd) -> str:
 class ProfiledJob:
     """name: the folder's. steps: None where no rank made a step. facts: of the model and its wrappers, as rank 0's hook
     found them, {} where it did not. profiled_ns: of each rank, the steps of the latest window that left traces.
-    end: None while the job runs; ended_unix_ns: when it was written. pace: of the lowest rank. ports: network ports of each
-    host, where they were sampled.
+    end: None while the job runs; ended_unix_ns: when it was written. pace: of the lowest rank.
     """
 
     name: str
@@ -143,7 +142,6 @@ class ProfiledJob:
     end: JobEnd | None = None
     pace: StepRate | None = None
     ended_unix_ns: int | None = None
-    ports: tuple[HardwareSamples, ...] = ()
 
     @property
     def steps_profiled(self) -> int:
@@ -201,12 +199,11 @@ def read_profiled_job(folder: Path, *, last: int | None = None) -> ProfiledJob |
         folder=folder,
         record=record,
         diaries=diaries,
-        steps=job_steps(diaries),
+        steps=job_steps(diaries, read_ports(layout)),
         facts=next((facts for rank in ranks if (facts := getattr(rank, "facts", None))), {}),
         end=read_job_end(layout),
         pace=pace(whole_steps(layout, diaries[0].rank)) if diaries else None,
         ended_unix_ns=_written_unix_ns(layout.end),
-        ports=read_ports(layout),
         profiled_ns=tuple(report.profiled_ns for report in reports if report.status == "written"),
     )
 

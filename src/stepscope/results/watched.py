@@ -11,6 +11,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted, grouped, ranges
 from stepscope.results.diary import EVENT_WORDS
+from stepscope.results.hardware import ERRORS, counted_errors
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
 
 State = Literal["waiting", "running", "silent", "ended"]
@@ -81,7 +82,9 @@ def watched(job: ProfiledJob, *, written_unix_ns: int | None, now_unix_ns: int) 
         hosts=len({each.header.host for each in newest}),
         silent_s=silent_s,
         said=said,
-        happened=tuple(sorted((*_events(job), *_restarts(job)), key=lambda each: each.at_unix_ns))[-LATEST:],
+        happened=tuple(sorted((*_events(job), *_restarts(job), *_errors(job)), key=lambda each: each.at_unix_ns))[
+            -LATEST:
+        ],
     )
 
 
@@ -113,3 +116,16 @@ def _restarts(job: ProfiledJob) -> Iterable[Happened]:
                 what=f"restart {restart} by the launcher",
                 ranks=tuple(sorted({each.rank for each in again})),
             )
+
+
+def _errors(job: ProfiledJob) -> Iterable[Happened]:
+    """Errors that GPUs and network ports have counted, at the time of the last one."""
+    for each in () if job.steps is None else counted_errors(job.steps):
+        ranks = {diary.rank for diary in job.steps.diaries if diary.header.host == each.host} if job.steps else set()
+        where = "" if each.rank is not None else f" on {each.source} of {each.host}"
+        yield Happened(
+            at_unix_ns=int(each.unix_s * 1e9),
+            what=f"{each.count:,} {ERRORS[each.column]}{where}",
+            step=each.step,
+            ranks=(each.rank,) if each.rank is not None else tuple(sorted(ranks)),
+        )

@@ -27,7 +27,7 @@ from stepscope.records.profile import (
     RankEnd,
     RankGroups,
 )
-from stepscope.store.hardware import HardwareSamples, read_hardware
+from stepscope.store.hardware import SAMPLES_AT_MOST, HardwareSamples, read_hardware
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import HEADER_AT_MOST
 
@@ -46,8 +46,8 @@ EVENTS_AT_MOST = 1 << 14
 GROUPS_OF = 64
 """Ranks, the first ones, of which is read whom they waited for, where the last steps alone are read."""
 
-SAMPLES_AT_MOST = 2_048
-"""The last ones: half an hour, and nearly six hours of a job that has run for longer."""
+HARDWARE_SAMPLES, HARDWARE_AT_LEAST = 400_000, 128
+"""Of all GPUs together, where the last steps of each are read; of each, two minutes at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +121,12 @@ def read_diaries(layout: ProfileLayout, *, last: int | None = None) -> tuple[Ran
         return tuple(each.read(0, each.made) for each in found)
     newest = {each.header.rank: each for each in found if each.made}
     common = min((each.made for each in newest.values()), default=0)
+    hardware = max(HARDWARE_AT_LEAST, min(SAMPLES_AT_MOST, HARDWARE_SAMPLES // max(1, len(found))))
     here = frozenset(path.name for path in layout.control.glob("*"))
     read = []
     for each in found:
         end = min(each.made, common + last) if newest.get(each.header.rank) is each else each.made
-        read.append(each.read(max(0, min(end, common) - last), end, here=here))
+        read.append(each.read(max(0, min(end, common) - last), end, here=here, hardware=hardware))
     return tuple(read)
 
 
@@ -170,8 +171,10 @@ class _Begun:
         offset = len(head) + 1
         return cls(path=path, header=header, offset=offset, made=max(0, size - offset) // DTYPE.itemsize)
 
-    def read(self, first: int, end: int, *, here: frozenset[str] | None = None) -> RankDiary:
-        """Steps from ``first`` on. here: names of the files of the folder, where they are known."""
+    def read(
+        self, first: int, end: int, *, here: frozenset[str] | None = None, hardware: int = SAMPLES_AT_MOST
+    ) -> RankDiary:
+        """Steps from ``first`` on. here: names of the files of the folder, where they are known. hardware: samples of it."""
         with self.path.open("rb", buffering=0) as file:
             body = os.pread(file.fileno(), (end - first) * DTYPE.itemsize, self.offset + first * DTYPE.itemsize)
         rows = np.frombuffer(body, dtype=DTYPE, count=len(body) // DTYPE.itemsize)
@@ -190,8 +193,8 @@ class _Begun:
             first=first,
             made=self.made,
             samples=_samples(samples) if here is None or samples.name in here else _NONE,
-            devices=read_hardware(devices) if here is None or devices.name in here else None,
             groups=_groups(groups) if here is None or (groups.name in here and self.header.rank < GROUPS_OF) else None,
+            devices=read_hardware(devices, last=hardware) if here is None or devices.name in here else None,
         )
 
 

@@ -19,7 +19,7 @@ from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import HEADER_AT_MOST
 
 SAMPLES_AT_MOST = 2_048
-"""The last ones of each GPU: half an hour, and nearly six hours of a job that has run for longer."""
+"""The last ones of a process: half an hour, and nearly six hours of a job that has run for longer."""
 
 PORTS_AT_MOST = 64
 """Of each host's ports: counters say the whole since the first sample."""

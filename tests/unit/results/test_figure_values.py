@@ -113,10 +113,16 @@ def of_jobs(folder: Path) -> Iterator[tuple[str, Example]]:
         [2.0**30 + 2**20 * n for n in range(30)],
         **{name: [2.0**31 + 2**20 * n for n in range(30)] for name in ("allocated", "reserved")},
     )
+    diaries.write_gpu(
+        folder / "diary", {"ecc_corrected": 2, "ecc_uncorrected": 1, "nvlink_errors": 3}, rank=0, steps=200
+    )
+    diaries.write_hardware(
+        folder / "diary", "ports-node0-0", {"send_drops": 4}, rank=0, steps=200, name="eth0", kind="net"
+    )
     steps = diaries.job(folder / "diary").steps
     assert steps is not None
     found = job_figures(steps)
-    for kind in ("steps", "shares", "memory"):
+    for kind in ("steps", "shares", "memory", "hardware"):
         yield kind, Example(read=lambda figure: found[figure.key], length_ns=36 * MS)
     long = [400.0 if n in (10, 20, 30) else 20.0 for n in range(40)]
     events = [

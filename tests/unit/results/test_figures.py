@@ -16,7 +16,7 @@ from stepscope.results.run_figures import BENCH, COLUMNS, CSV
 UNIT_OF_KEY = {
     "_ns": "ns", "_bytes": "bytes", "_bytes_per_step": "bytes", "_per_s": "per s", "_fraction": "fraction",
     "_accuracy": "fraction", "mfu": "fraction", "hfu": "fraction", "_count": "count", "_loss": "loss",
-    "speedup": "ratio", "efficiency": "ratio",
+    "speedup": "ratio", "efficiency": "ratio", "_errors": "count", "_packets": "count",
 }  # fmt: skip
 
 START_OF_KEY = {"epoch_": "epoch", "trace_": "step", "diary_": "steps", "lowest_": "diagnosis", "largest_": "diagnosis"}
@@ -51,7 +51,7 @@ def test_a_figure_is_everywhere_under_its_unit(figure: Figure) -> None:
     kinds = {of for start, of in START_OF_KEY.items() if figure.key.startswith(start)}
     assert kinds == {figure.of} or (not kinds and figure.of not in ("epoch", "step", "steps"))
     low, _ = figure.range
-    if figure.of in ("job", "diagnosis", "rank", "shares", "memory"):
+    if figure.of in ("job", "diagnosis", "rank", "shares", "memory", "hardware"):
         known = figures_of(figure.of)
         assert parse_condition(f"{figure.key} > {max(low, 0.0)}", figures=known, rules=()).key == figure.key
     else:

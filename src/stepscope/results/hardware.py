@@ -1,0 +1,322 @@
+"""What the hardware did while a job ran: GPUs that ran at lower clocks than the others or than before, errors, memory.
+
+A clock is compared while its GPU computes: one that waits for its host lowers its clock, and that slows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.words import grouped
+from stepscope.records.finding import ClockDrop
+from stepscope.records.hardware import IDLE, REASONS, SampledDevice
+from stepscope.results.diary import JobSteps, Numbers
+from stepscope.store.diary import RankDiary
+from stepscope.store.hardware import HardwareSamples
+
+LEAST_SAMPLES = 8
+"""Of a GPU that computes: fewer say nothing of its clock."""
+
+BUSY = 0.5
+"""Of the driver's sampling period: a GPU that computes for less waits for its host."""
+
+LOWER = 0.92
+"""Of the other clock, at most: GPUs of one kind differ by 8% on average (Sinha et al., SC 2022)."""
+
+OFTEN, OFTENER = 0.5, 0.3
+"""Share of the samples that have a reason, and by how much it is larger than where the clock is higher."""
+
+SAME_POWER, SAME_LIMIT = 1.05, 0.98
+"""Power / the others' power: who draws more at the same limit has more to do, and its lower clock follows from that."""
+
+POWER_CAP = 0x4
+SPECIAL = {0x8: 0x40 | 0x80}
+"""Reasons that say no more than others that are there."""
+
+ERRORS: Mapping[str, str] = {
+    "ecc_uncorrected": "uncorrected memory errors (ECC)",
+    "ecc_corrected": "corrected memory errors (ECC)",
+    "nvlink_errors": "NVLink errors",
+    "pcie_replays": "PCIe replays",
+    "receive_errors": "receive errors",
+    "send_errors": "send errors",
+    "symbol_errors": "symbol errors",
+    "integrity_errors": "integrity errors of the link",
+    "recoveries": "recoveries of the link",
+    "downs": "times down",
+}
+"""Columns that count errors. A packet that is dropped is none: interfaces also drop what is not for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankDevice:
+    """A GPU of a rank at its last sample; None: unknown. clock_fraction: median SM clock while it computes / its maximum."""
+
+    rank: int
+    device: SampledDevice
+    clock_fraction: float | None
+    memory_used_bytes: float | None
+    errors: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedErrors:
+    """Errors of a GPU or a port since the first sample. unix_s, step: of the sample that has the last one. rank: None: of
+    the host."""
+
+    column: str
+    count: int
+    source: str
+    host: str
+    rank: int | None
+    unix_s: float
+    step: int
+
+
+@lru_cache(maxsize=2)
+def rank_devices(steps: JobSteps) -> tuple[RankDevice, ...]:
+    """Every GPU of every rank that was sampled."""
+    return tuple(
+        _device(each, samples, at)
+        for each in steps.diaries
+        if (samples := each.devices) is not None and samples.unix_s.size
+        for at in range(len(samples.header.devices))
+    )
+
+
+def fullest(steps: JobSteps) -> RankDevice | None:
+    """The device with the least share of its memory left; None: unknown."""
+    known = [each for each in rank_devices(steps) if each.memory_used_bytes is not None and each.device.memory_bytes]
+    return max(known, key=_filled, default=None)
+
+
+def _filled(each: RankDevice) -> float:
+    return (each.memory_used_bytes or 0.0) / (each.device.memory_bytes or 1.0)
+
+
+def _device(diary: RankDiary, samples: HardwareSamples, at: int) -> RankDevice:
+    def last(name: str) -> float | None:
+        values = samples.columns[name][:, at]
+        known = values[np.isfinite(values)]
+        return float(known[-1]) if known.size else None
+
+    device = samples.header.devices[at]
+    clock = _computing(diary, samples, at, np.ones(samples.step.size, dtype=bool))
+    most = device.sm_clock_max_hz
+    return RankDevice(
+        rank=diary.rank,
+        device=device,
+        clock_fraction=None if clock is None or not most else min(1.0, clock.hz / most),
+        memory_used_bytes=last("memory_used_bytes"),
+        errors={name: int(value) for name in ERRORS if name in samples.columns and (value := last(name)) is not None},
+    )
+
+
+# Clocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Clock:
+    """Of a GPU that computes: medians over an interval of steps, NaN: unknown. reasons: bit -> share of the samples."""
+
+    rank: int
+    kind: tuple[str, float | None]
+    hz: float
+    low_hz: float
+    high_hz: float
+    power_w: float
+    limit_w: float
+    temperature_c: float
+    reasons: Mapping[int, float]
+
+
+def clocks_of_late(steps: JobSteps, late: Collection[int]) -> tuple[ClockDrop, ...]:
+    """Of ranks that the others wait for, those whose GPU ran clearly below the others' while both computed."""
+    first, end = int(steps.numbers[0]), int(steps.numbers[-1])
+    found = [clock for each in steps.diaries if (clock := _clock(each, first, end)) is not None]
+    drops = []
+    for alike in grouped(found, lambda each: each.kind).values():
+        others = [each for each in alike if each.rank not in late]
+        if others:
+            drops += [(each, _together(others)) for each in alike if each.rank in late]
+    return _told([pair for pair in drops if _lower(*pair)], before=False)
+
+
+def clocks_of_change(steps: JobSteps, step: int, ranks: Collection[int]) -> tuple[ClockDrop, ...]:
+    """Of these ranks, those whose GPU runs clearly below its own earlier clock since that step."""
+    first, end = int(steps.numbers[0]), int(steps.numbers[-1])
+    pairs = [
+        (now, before)
+        for each in steps.diaries
+        if each.rank in ranks
+        if (now := _clock(each, step, end)) is not None and (before := _clock(each, first, step - 1)) is not None
+    ]
+    return _told([pair for pair in pairs if _lower(*pair)], before=True)
+
+
+def _clock(diary: RankDiary, first: int, end: int) -> _Clock | None:
+    """Of the GPU of a rank that runs slowest; None where too little is known of it while it computes."""
+    samples = diary.devices
+    if samples is None:
+        return None
+    inside = (samples.step >= first) & (samples.step <= end)
+    clocks = (_computing(diary, samples, at, inside) for at in range(len(samples.header.devices)))
+    return min((each for each in clocks if each is not None), key=lambda each: each.hz, default=None)
+
+
+def _computing(diary: RankDiary, samples: HardwareSamples, at: int, inside: np.ndarray) -> _Clock | None:
+    columns = {name: values[:, at].astype(float) for name, values in samples.columns.items()}
+    clock, reasons, busy = columns["sm_clock_hz"], columns["throttle_reasons"], columns["busy_fraction"]
+    known = np.isfinite(reasons)
+    bits = np.where(known, reasons, 0).astype(int)
+    computes = np.where(np.isfinite(busy), busy >= BUSY, known) & ((bits & IDLE) == 0)
+    kept = inside & np.isfinite(clock) & computes
+    if kept.sum() < LEAST_SAMPLES:
+        return None
+    device = samples.header.devices[at]
+    low, middle, high = (float(each) for each in np.quantile(clock[kept], (0.25, 0.5, 0.75)))
+    return _Clock(
+        rank=diary.rank,
+        kind=(device.name, device.sm_clock_max_hz),
+        hz=middle,
+        low_hz=low,
+        high_hz=high,
+        power_w=_median(columns["power_w"][kept]),
+        limit_w=_median(columns["power_limit_w"][kept]),
+        temperature_c=_median(columns["temperature_c"][kept]),
+        reasons={bit: float(((bits[kept] & bit) != 0).mean()) for bit in REASONS} if known[kept].any() else {},
+    )
+
+
+def _median(values: Numbers) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else float("nan")
+
+
+def _together(others: Sequence[_Clock]) -> _Clock:
+    """The usual one of these. low_hz: a quarter of their medians lie below it."""
+
+    def middle(name: str) -> float:
+        return _median(np.array([getattr(each, name) for each in others]))
+
+    return _Clock(
+        rank=-1,
+        kind=others[0].kind,
+        hz=middle("hz"),
+        low_hz=float(np.quantile([each.hz for each in others], 0.25)) if len(others) > 1 else others[0].low_hz,
+        high_hz=middle("high_hz"),
+        power_w=middle("power_w"),
+        limit_w=middle("limit_w"),
+        temperature_c=middle("temperature_c"),
+        reasons={bit: float(np.mean([each.reasons.get(bit, 0.0) for each in others])) for bit in REASONS},
+    )
+
+
+def _lower(mine: _Clock, other: _Clock) -> bool:
+    """Whether a clock is clearly below, and not because its GPU has more to do."""
+    if mine.hz > LOWER * other.hz or mine.high_hz >= other.low_hz:
+        return False
+    limited = mine.limit_w < SAME_LIMIT * other.limit_w
+    own_cause = limited or bool(set(_reasons(mine, other)) - {POWER_CAP})
+    return own_cause or not mine.power_w > SAME_POWER * other.power_w
+
+
+def _reasons(mine: _Clock, other: _Clock) -> tuple[int, ...]:
+    """Bits that are set in most samples, and far oftener than where the clock is higher."""
+    found = [
+        bit
+        for bit, share in mine.reasons.items()
+        if bit != IDLE and share >= OFTEN and share - other.reasons.get(bit, 0.0) >= OFTENER
+    ]
+    return tuple(bit for bit in found if not any(bit in SPECIAL and SPECIAL[bit] & each for each in found))
+
+
+def _told(pairs: Sequence[tuple[_Clock, _Clock]], *, before: bool) -> tuple[ClockDrop, ...]:
+    """One for all ranks whose clocks are low for the same reasons, the lowest clock first."""
+    found = []
+    for bits, same in grouped(pairs, lambda pair: _reasons(*pair)).items():
+        lowest, other = min(same, key=lambda pair: pair[0].hz)
+        capped = lowest.limit_w < SAME_LIMIT * other.limit_w and POWER_CAP in bits
+        found.append(
+            ClockDrop(
+                ranks=tuple(sorted(each.rank for each, _ in same)),
+                sm_clock_hz=_median(np.array([each.hz for each, _ in same])),
+                against_hz=_median(np.array([each.hz for _, each in same])),
+                before=before,
+                reasons=tuple(REASONS[bit] for bit in bits),
+                temperature_c=lowest.temperature_c if np.isfinite(lowest.temperature_c) else None,
+                power_limit_w=lowest.limit_w if capped else None,
+                power_limit_against_w=other.limit_w if capped else None,
+            )
+        )
+    return tuple(sorted(found, key=lambda each: each.sm_clock_hz))
+
+
+# Errors
+
+
+def counted_errors(steps: JobSteps) -> tuple[CountedErrors, ...]:
+    """Errors that GPUs and ports have counted since the first sample of each process, in order of time."""
+    found = [*_of_devices(steps.processes), *(each for port in steps.ports for each in _increases(port, rank=None))]
+    return tuple(sorted(found, key=lambda each: each.unix_s))
+
+
+def _of_devices(processes: Iterable[RankDiary]) -> Iterable[CountedErrors]:
+    for each in processes:
+        if each.devices is not None:
+            yield from _increases(each.devices, rank=each.rank)
+
+
+def _increases(samples: HardwareSamples, *, rank: int | None) -> Iterable[CountedErrors]:
+    for name in ERRORS:
+        values = samples.columns.get(name)
+        if values is None or not values.size:
+            continue
+        names = [*(each.name for each in samples.header.devices), *(each.name for each in samples.header.ports)]
+        for at, source in enumerate(names):
+            counts = values[:, at]
+            known = np.flatnonzero(np.isfinite(counts))
+            if not known.size or not counts[known[-1]] > 0:
+                continue
+            last = known[np.argmax(counts[known] >= counts[known[-1]])]
+            yield CountedErrors(
+                column=name,
+                count=int(counts[last]),
+                source=source,
+                host=samples.header.host,
+                rank=rank,
+                unix_s=float(samples.unix_s[last]),
+                step=int(samples.step[last]) + 1,
+            )
+
+
+def hardware_figures(steps: JobSteps, ranks: Collection[int] | None = None) -> dict[str, float | None]:
+    """The figures ``of`` hardware: of these ranks' GPUs; None: of all, and of the ports. None where nothing was sampled."""
+    mine = [each for each in rank_devices(steps) if ranks is None or each.rank in ranks]
+    used = [each.memory_used_bytes for each in mine if each.memory_used_bytes is not None]
+    clocks = [each.clock_fraction for each in mine if each.clock_fraction is not None]
+
+    def count(*names: str) -> float | None:
+        known = [each.errors[name] for each in mine for name in names if name in each.errors]
+        if ranks is None:
+            known += [
+                int(np.nansum(port.columns[name][-1]))
+                for port in steps.ports
+                for name in names
+                if port.unix_s.size and name in port.columns
+            ]
+        return float(sum(known)) if known else None
+
+    links = [name for name in ERRORS if not name.startswith("ecc_")]
+    return {
+        "device_used_bytes": max(used, default=None),
+        "sm_clock_fraction": min(clocks, default=None),
+        "ecc_corrected_errors": count("ecc_corrected"),
+        "ecc_uncorrected_errors": count("ecc_uncorrected"),
+        "link_errors": count(*links),
+        "dropped_packets": count("receive_drops", "send_drops"),
+    }
