@@ -111,6 +111,7 @@ class LastGradientOnDevice(LastGradient):
 
         self.cuda = torch.cuda
         self.event = None
+        self.failed = False
         self.pairs = []
         """(last gradient ready, end of the backward pass) of this step."""
         super().__init__(diary, modules)
@@ -118,11 +119,17 @@ class LastGradientOnDevice(LastGradient):
     def ready(self, parameter):
         """torch's hook, on the device's thread of autograd: what counts is what was recorded last."""
         self.last = id(parameter)
-        if self.cuda.is_current_stream_capturing():
-            return
-        if self.event is None:
-            self.event = self.cuda.Event(enable_timing=True)
-        self.event.record()
+        try:
+            if self.cuda.is_current_stream_capturing():
+                return
+            if self.event is None:
+                self.event = self.cuda.Event(enable_timing=True)
+            self.event.record()
+        except Exception as error:  # such as an event of another of the model's devices; the backward pass goes on
+            self.last = self.event = None
+            if not self.failed:
+                self.failed = True
+                self.diary.note("communication: {}: {}".format(type(error).__name__, error))
 
     def backward_ends(self):
         if self.last is not None and self.learning:

@@ -73,12 +73,16 @@ class Looks:
                 if (module, name) in self.done or module not in sys.modules:
                     continue
                 owner, _, last = name.rpartition(".")
-                place = sys.modules[module]
-                if owner:
-                    place = getattr(place, owner, None)
-                if place is not None and hasattr(place, last):
+                try:
+                    place = sys.modules[module]
+                    if owner:
+                        place = getattr(place, owner, None)
+                    if place is not None and hasattr(place, last):
+                        self.done.add((module, name))
+                        replace(place, last, functools.partial(make, diary, module.partition(".")[0] + "." + name))
+                except Exception as error:  # of a module that imports its names when asked for them, and cannot
                     self.done.add((module, name))
-                    replace(place, last, functools.partial(make, diary, module.partition(".")[0] + "." + name))
+                    diary.note("{}.{}: {}: {}".format(module, name, type(error).__name__, error))
         functional = "torch.distributed._functional_collectives"
         if functional in sys.modules and functional not in self.done:
             self.done.add(functional)

@@ -157,11 +157,14 @@ class Forwards:
 
     def step(self):
         steps = self.steps
-        if steps.optimizer is None:
-            steps.optimizer = -1
-            steps.register()
-        if steps.optimizer != 0:
-            steps.boundary(None)
+        try:
+            if steps.optimizer is None:
+                steps.optimizer = -1
+                steps.register()
+            if steps.optimizer != 0:
+                steps.boundary(None)
+        except Exception as error:  # the job goes on whatever happens here
+            steps.off(error)
         if steps.optimizer == 0 or (steps.plans.window is None and steps.plans.number > 1):
             for handle in self.handles:
                 handle.remove()

@@ -115,33 +115,43 @@ class Steps:
             self.diary.optimizer_begins(optimizer)
 
     def __call__(self, optimizer, args=None, kwargs=None):  # torch's signature
-        diary = self.diary
-        if diary.mine():
-            diary.optimizer_ends(optimizer)
-        if self.own:
-            if not self.seen:
-                self.seen.append(weakref.ref(optimizer))
-            return
-        if id(optimizer) != self.optimizer:
-            if self.optimizer == 0 or not self.adopt(optimizer):
+        try:
+            diary = self.diary
+            if diary.mine():
+                diary.optimizer_ends(optimizer)
+            if self.own:
+                if not self.seen:
+                    self.seen.append(weakref.ref(optimizer))
                 return
-        self.boundary(optimizer)
+            if id(optimizer) != self.optimizer:
+                if self.optimizer == 0 or not self.adopt(optimizer):
+                    return
+            self.boundary(optimizer)
+        except Exception as error:  # the job goes on whatever happens here
+            self.off(error)
 
     def own_step(self):
         """The job's own code says that a step ends; of no meaning where an optimizer's steps are counted."""
         if self.ended or not (self.own or self.optimizer is None):
             return
-        if self.optimizer is None:
-            self.own = True
-            optimizer = self.seen[0]() if self.seen else None
-            self.optimizer = id(optimizer) if optimizer is not None else -1
-            try:
+        try:
+            if self.optimizer is None:
+                self.own = True
+                optimizer = self.seen[0]() if self.seen else None
+                self.optimizer = id(optimizer) if optimizer is not None else -1
                 self.register(optimizer)
-            except Exception as error:  # the job goes on whatever happens here
-                self.optimizer = 0
-                self.diary.off("{}: {}".format(type(error).__name__, error))
-        if self.optimizer != 0:
-            self.boundary(None)
+            if self.optimizer != 0:
+                self.boundary(None)
+        except Exception as error:  # as above
+            self.off(error)
+
+    def off(self, error):
+        """No step counts any more: something was not as known of torch, or of the job."""
+        reason = "{}: {}".format(type(error).__name__, error)
+        self.optimizer = 0
+        if self.plans.window is not None:
+            self.plans.off(reason)
+        self.diary.off(reason)
 
     def mark(self, name):
         """A part of a step, or an event, to be entered and left."""
