@@ -23,7 +23,7 @@ MOST = {
     "datasets": (1200, 9),
     "diagnose": (15100, 85),
     "examples": (1100, 4),
-    "hook": (4100, 22),
+    "hook": (4200, 22),
     "launch": (3500, 19),
     "machine": (3300, 23),
     "matrix": (4200, 19),

@@ -285,6 +285,15 @@ def test_an_optimizer_whose_step_raised_does_not_stay_open(rig: Rig) -> None:
     assert _ms(rig.read(), 2)["optimizer"] == 1
 
 
+def test_a_wall_clock_that_jumps_moves_no_sample(rig: Rig, hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.step()
+    before = rig.diary.unix_s()
+    monkeypatch.setattr(hook.diary.time, "time_ns", lambda: 0)
+    monkeypatch.setattr(hook.diary.time, "time", lambda: 0.0)
+    rig.clock.passes(1500)
+    assert rig.diary.unix_s() - before == pytest.approx(1.5, abs=1e-6)
+
+
 def test_passes_of_a_model_that_is_not_known_begin_after_the_data(rig: Rig) -> None:
     for _ in range(2):
         rig.data(2)

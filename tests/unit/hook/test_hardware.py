@@ -37,6 +37,7 @@ class Rig:
         self.notes: list[str] = []
         self.diary = SimpleNamespace(
             pages=SimpleNamespace(name=f"{rank:05d}-0"), number=7, note=self.notes.append, rank=rank, world=world, restart=0,
+            unix_s=time.time,
             control=hook.control.Control({"output": str(folder), "tool_version": "0"}),
         )  # fmt: skip
         self.diary.control.host = "node0"

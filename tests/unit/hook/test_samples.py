@@ -42,12 +42,16 @@ class Rig:
     def __init__(self, hook: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.notes: list[str] = []
-        clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: 1e9 + self.now)
+        clock = SimpleNamespace(monotonic=lambda: self.now)
         monkeypatch.setattr(hook.samples, "time", clock)
         (folder / ".stepscope").mkdir()
         self.control = hook.control.Control({"output": str(folder), "tool_version": "0"})
         self.diary = SimpleNamespace(
-            pages=SimpleNamespace(name=None), number=7, control=self.control, note=self.notes.append
+            pages=SimpleNamespace(name=None),
+            number=7,
+            control=self.control,
+            note=self.notes.append,
+            unix_s=lambda: 1e9 + self.now,
         )
         self.samples = hook.samples.Samples(self.diary)
         self.file = folder / ".stepscope" / "samples-00003-1.bin"

@@ -141,6 +141,10 @@ class Diary(Outside):
         self.phase = BEFORE
         self.pages.watch()
 
+    def unix_s(self):
+        """The wall clock at the first sign of a step, counted on by a clock that cannot be set, as the steps are."""
+        return (self.start_unix_ns + perf_counter_ns() - self.start_ns) / 1e9
+
     def turn(self, phase):
         """From the current part to another."""
         now = perf_counter_ns()

@@ -53,7 +53,7 @@ class Hardware:
                     if now < each.due:
                         continue
                     each.due = now + (each.every_s if now - began < LATER_FROM_S else LATER_S)
-                    if not each.sample(self.diary.number):
+                    if not each.sample(self.diary.unix_s(), self.diary.number):
                         series.remove(each)
                     for problem in each.problems:
                         self.diary.note(problem)
@@ -142,7 +142,7 @@ class Series:
     def missing(self):
         return {(each.name, column): reason for each in self.sources for column, reason in each.missing.items()}
 
-    def sample(self, step):
+    def sample(self, unix_s, step):
         """Whether a next one is worth taking."""
         values = [value for each in self.sources for value in each.read()]
         missing = self.missing()
@@ -150,7 +150,7 @@ class Series:
         self.told, self.problems = missing, ["{}: {}".format(self.kind, reason) for reason in new[:MOST_NOTES]]
         known = any(value == value for value in values)
         try:
-            if os.write(self.file, self.record.pack(time.time(), step & 0xFFFFFFFF, *values)) < self.record.size:
+            if os.write(self.file, self.record.pack(unix_s, step & 0xFFFFFFFF, *values)) < self.record.size:
                 raise OSError("the disk is full")
         except OSError as error:
             known = False

@@ -44,7 +44,7 @@ class Samples:
         self.due = now + (EVERY_S if now - self.begun < LATER_FROM_S else LATER_S)
         try:
             record = SAMPLE.pack(
-                time.time(), self.diary.number & 0xFFFFFFFF, *resident(), self.available(), *self.on_devices()
+                self.diary.unix_s(), self.diary.number & 0xFFFFFFFF, *resident(), self.available(), *self.on_devices()
             )
             if self.file is None:
                 path = self.diary.control.path("samples-" + name + ".bin")
