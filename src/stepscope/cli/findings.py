@@ -209,7 +209,7 @@ def show_verdict(verdict: JobVerdict, *, running: bool = False) -> None:
         _wrapped(line, "", first="  also   ", then="         ")
     say()
     _tree(verdict)
-    for line in (*verdict.evidence, *verdict.notes):
+    for line in narrator.below(verdict):
         _wrapped(line, "dim", first="  ", then="    ")
 
 

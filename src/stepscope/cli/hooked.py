@@ -10,14 +10,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.console import ReaderGone, log, out, say, typed
 from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.words import ranges
 from stepscope.launch import hooked_job
-from stepscope.launch.job_end import EndFacts, diary_facts, judge_end, readable_records
+from stepscope.launch.job_end import EndFacts, diary_facts, judge_end, readable_records, without_end
 from stepscope.launch.rank_watch import RankWatch
+from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.records.profile import (
     FailedProcess,
     Hang,
@@ -29,11 +32,28 @@ from stepscope.records.profile import (
     WindowRequest,
 )
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.writer import write_record
+from stepscope.store.writer import make_dir, write_record, writing
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.profile import Profile
     from stepscope.cli.commands.run import Run
+
+
+def job_folder(output: Path | None, kind: str, command: Sequence[str]) -> ProfileLayout:
+    """That of -o, else a new one, made here: jobs that are started in one second have one each. Raises StepscopeError."""
+    if output is not None:
+        return ProfileLayout(output)
+    hooked_job.check_program(command)  # a mistake makes no folder
+    given = default_run_dir(f"{kind}-{name_of_command(command)}")
+    make_dir(given.parent)
+    for root in chain([given], (given.with_name(f"{given.name}-{number}") for number in count(2))):
+        with writing(root):
+            try:
+                root.mkdir()
+            except FileExistsError:
+                continue
+        break
+    return ProfileLayout(root)
 
 
 def start_job(
@@ -75,6 +95,7 @@ def ended(
     asked: bool = True,
 ) -> JobEnd:
     """The judgement of the end, which is also written into the folder. timed, asked: as ``EndFacts``."""
+    diaries = diary_facts(layout)
     end = judge_end(
         EndFacts(
             code=code,
@@ -83,7 +104,7 @@ def ended(
             folder=str(Path.cwd()),
             child=child.pid,
             signals=signals,
-            diaries=diary_facts(layout),
+            diaries=diaries,
             processes=readable_records(layout.processes(), HookedProcess),
             failures=readable_records(layout.failures(), FailedProcess),
             unrecorded=readable_records(layout.unrecorded(), RankEnd),
@@ -97,10 +118,15 @@ def ended(
         )
     )
     with job_outlasts():
-        if layout.record.is_file():
-            write_record(layout.end, end)
-        else:
+        if not layout.record.is_file():
             log(f"! {layout.root} was removed while the job ran, and what was recorded with it", "yellow")
+            return end
+        try:
+            write_record(layout.end, end)
+        except StepscopeError:
+            if code == 0 and (silent := without_end(diaries)):
+                log(f"! rank {ranges(silent)} left no word of its end: its last steps may be missing", "yellow")
+            raise
     return end
 
 

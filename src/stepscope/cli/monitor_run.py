@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast, get_args
 from stepscope.cli.command import require_only
 from stepscope.cli.console import log, say
 from stepscope.cli.fail_if import check_job, read_conditions
-from stepscope.cli.hooked import ended, hang_seconds, job_outlasts, show_out_of_memory, start_job, tell_hang
+from stepscope.cli.hooked import ended, hang_seconds, job_folder, job_outlasts, show_out_of_memory, start_job, tell_hang
 from stepscope.cli.profile_words import checked_place, results_at, show_profiled
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.words import counted, ranges, unknown
@@ -22,7 +22,6 @@ from stepscope.launch.deep_look import Deep, DeepLooks
 from stepscope.launch.hang_watch import HangWatch
 from stepscope.launch.job_window import WindowReading, room_beside
 from stepscope.launch.rank_watch import RankWatch
-from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.records.profile import JobEnd
 from stepscope.store.layout import ProfileLayout
 
@@ -57,7 +56,7 @@ def run(options: Run) -> int:
 
         import_numpy_alone()
     conditions = read_conditions(options.fail_if)
-    layout = ProfileLayout(options.output or default_run_dir(f"run-{name_of_command(options.command)}"))
+    layout = job_folder(options.output, "run", options.command)
     exports = _opened(layout, options.export) if options.export else None
     child = start_job(layout, options.command, None, options)
     with suppress(OSError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.command import parse_ranges, require_only, whole_or_auto
 from stepscope.cli.console import ReaderGone, log, out, say
 from stepscope.cli.fail_if import check_job, read_conditions
-from stepscope.cli.hooked import ended, hang_seconds, job_outlasts, show_out_of_memory, start_job, tell_hang
+from stepscope.cli.hooked import ended, hang_seconds, job_folder, job_outlasts, show_out_of_memory, start_job, tell_hang
 from stepscope.cli.profile_words import checked_place, missing, no_such_rank, notes, results_at, show_profiled
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.words import counted
@@ -30,7 +30,6 @@ from stepscope.launch.job_window import (
     wait_for_window,
 )
 from stepscope.launch.rank_watch import RankWatch
-from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.records.profile import (
     JobEnd,
     ProfileRecord,
@@ -83,7 +82,7 @@ def run(options: Profile) -> int:
         check_job(conditions, ProfileLayout(options.attach), 0)
         return 0
     command = options.command or []
-    layout = ProfileLayout(options.output or default_run_dir(f"profile-{name_of_command(command)}"))
+    layout = job_folder(options.output, "profile", command)
     if options.nsys:
         command = _around_ranks(command, layout)
     child = start_job(layout, command, request, options)

@@ -336,7 +336,6 @@ def worded(
             *_not_together(steps, job.end),
             *_restarted(job),
             *_between(verdict, steps),
-            *(() if verdict.change is None else (_change_line(verdict.change),)),
             *by_group(verdict),
             *_longest(steps),
             *_profiler(verdict),
@@ -595,9 +594,13 @@ def by_group(verdict: JobVerdict) -> tuple[str, ...]:
 
 
 def _change_line(change: JobChange) -> str:
-    """``since step 12,400 (14:02) steps take 8% longer, rank 5 on n17 alone: in backward``."""
+    """``since step 12,400 (Nov 26, 14:02 CET) steps take 8% longer on rank 5 alone (n17), most of it in backward``."""
     ratio = change.ratio.value - 1
-    when = "" if change.unix_s is None else f" ({datetime.fromtimestamp(change.unix_s).strftime('%b %-d, %H:%M')})"
+    when = (
+        ""
+        if change.unix_s is None
+        else f" ({datetime.fromtimestamp(change.unix_s).astimezone().strftime('%b %-d, %H:%M %Z')})"
+    )
     who = f" on rank {listed(change.ranks, at_most=MOST_RANKS)} alone" if change.ranks else ""
     who = " on all ranks" if change.all_ranks else who
     where = f" ({', '.join(change.hosts)})" if change.hosts else ""
@@ -647,7 +650,7 @@ def _not_recorded(steps: JobSteps) -> list[str]:
 
 
 def _not_together(steps: JobSteps, end: JobEnd | None) -> list[str]:
-    """Ranks that count their steps differently; numbers of steps that differ at the end of the job."""
+    """Ranks that count their steps differently; at the end of the job numbers of steps that differ, and what is cut off."""
     said = []
     if not steps.together:
         said.append("ranks do not end their steps together: they count them differently, or do not wait; none is late")
@@ -656,7 +659,15 @@ def _not_together(steps: JobSteps, end: JobEnd | None) -> list[str]:
     if end is not None and most - least > 1:
         of = [f"{counted(n, 'step')} of rank {ranges([d.rank for d in made[n]])}" for n in (least, most)]
         said.append(f"recorded are {of[0]}, {of[1]}: figures are of those that all ranks have")
+    if end is not None and end.code == 0 and (silent := [each.rank for each in steps.diaries if each.end is None]):
+        said.append(f"rank {ranges(silent)} left no word of its end: its last steps may be missing")
     return said
+
+
+def below(verdict: JobVerdict) -> tuple[str, ...]:
+    """The lines under the tree."""
+    change = () if verdict.change is None or not verdict.change.line else (verdict.change.line,)
+    return (*verdict.evidence, *change, *verdict.notes)
 
 
 def _restarted(job: ProfiledJob) -> list[str]:

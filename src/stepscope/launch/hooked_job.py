@@ -37,6 +37,16 @@ def _how_to_start(command: Sequence[str]) -> str:
     return "check the command after `--`"
 
 
+def check_program(command: Sequence[str]) -> None:
+    """Raises UsageError where there is none to start."""
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"{command[0]!r} cannot be started",
+            why="there is no such program" if not Path(command[0]).exists() else "it is not executable",
+            fix=_how_to_start(command),
+        )
+
+
 def prepare(
     layout: ProfileLayout,
     record: ProfileRecord,
@@ -54,17 +64,18 @@ def prepare(
     before its first step is emptied: the same line is typed again once its fault is corrected.
     """
     root = layout.root
-    if shutil.which(record.command[0]) is None:
-        raise UsageError(
-            f"{record.command[0]!r} cannot be started",
-            why="there is no such program" if not Path(record.command[0]).exists() else "it is not executable",
-            fix=_how_to_start(record.command),
-        )
+    check_program(record.command)
     if layout.end.exists():
         make_room(layout)
+    taken = UsageError(f"{root} exists and is not an empty folder", fix="choose another folder with -o DIR")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise UsageError(f"{root} exists and is not an empty folder", fix="choose another folder with -o DIR")
-    make_dir(layout.control)
+        raise taken
+    make_dir(root)
+    with writing(layout.control):
+        try:
+            layout.control.mkdir()
+        except FileExistsError:  # of a job that was started at the same moment
+            raise taken from None
     write_record(layout.record, record)
     options = {
         "output": str(root.resolve()),

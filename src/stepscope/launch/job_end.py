@@ -352,6 +352,11 @@ def _last_of_each(diaries: Sequence[DiaryFacts]) -> list[DiaryFacts]:
     return list(last.values())
 
 
+def without_end(diaries: Sequence[DiaryFacts]) -> tuple[int, ...]:
+    """Ranks whose last process could not write its end, and so not all of its last steps, or called os._exit."""
+    return tuple(sorted({each.rank for each in _last_of_each(diaries) if each.end is None}))
+
+
 def independent(diaries: Sequence[DiaryFacts]) -> int:
     """Processes that trained at the same time as rank 0 of 1 each: no process group joins them. 0: none did."""
     alone = sorted((d for d in diaries if d.world_size == 1), key=lambda d: d.start_unix_ns)

@@ -15,7 +15,7 @@ from stepscope.core.errors import DataError, UsageError
 from stepscope.core.units import format_percent
 from stepscope.core.words import grouped, unknown
 from stepscope.diagnose import narrator
-from stepscope.diagnose.narrator import also, coverage_line
+from stepscope.diagnose.narrator import also, below, coverage_line
 from stepscope.records.cell import ReportFiles
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped
 from stepscope.records.training import ScalingRow, TrainingRun
@@ -93,7 +93,7 @@ def _verdict(verdict: JobVerdict) -> str:
         if advice.command:
             lines.append(f"         $ {_command(advice.command)}")
     lines += [paragraph(line, indent="         ", first="  also   ") for line in also(verdict)]
-    lines += [paragraph(line, indent="    ", first="  ") for line in (*verdict.evidence, *verdict.notes)]
+    lines += [paragraph(line, indent="    ", first="  ") for line in below(verdict)]
     return "\n".join([_heading("Verdict"), *lines, ""])
 
 

@@ -333,7 +333,7 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
         ("_left_traces", lambda *_: True),
         ("_verdict", verdict),
         ("_around_ranks", lambda command, _: ["nsys", *command]),
-        ("default_run_dir", Path),
+        ("job_folder", lambda output, kind, _: ProfileLayout(output or Path(kind))),
     ):
         monkeypatch.setattr(f"stepscope.cli.profile_run.{name}", stand_in)
         if hasattr(monitor_run, name):

@@ -9,7 +9,12 @@ import pytest
 from tests.commands import Ran
 from tests.diaries import profile_folder, write_diary
 
-from stepscope.core.errors import ExitCode
+from stepscope.cli.hooked import job_folder
+from stepscope.core.errors import ExitCode, UsageError
+from stepscope.launch import hooked_job
+from stepscope.records.profile import ProfileRecord
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.writer import make_dir
 
 
 @pytest.mark.parametrize("spelled", [["predict"], ["predict", "--from"]])
@@ -68,3 +73,35 @@ def test_a_diff_of_two_profiled_jobs_is_decided_by_all_their_steps(tmp_path: Pat
     code, text, _ = ran("compare", tmp_path / "a", tmp_path / "b", "--json")
     (step,) = (f for f in json.loads(text)["figures"] if f["metric"] == "diary_step_ns")
     assert (code, step["verdict"]) == (ExitCode.OK, "worse")
+
+
+def test_jobs_that_start_in_one_second_have_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stepscope.matrix.run_folder.time.strftime", lambda _: "20261126-130000")
+    command = ["python", "train.py"]
+    made = [job_folder(None, "run", command).root for _ in range(3)]
+    assert [root.name.partition("130000")[2] for root in made] == ["", "-2", "-3"]
+    assert all(root.is_dir() for root in made)
+    with pytest.raises(UsageError):
+        job_folder(None, "run", ["no-such-program"])
+    assert len(list(made[0].parent.iterdir())) == 3
+
+
+def test_of_two_jobs_that_take_one_folder_at_once_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = ProfileLayout(tmp_path / "run")
+    record = ProfileRecord(command=("python", "train.py"), folder=".", host="n0", first=None, argv=())
+
+    def prepare() -> None:
+        hooked_job.prepare(layout, record, nccl_debug=False, step_optimizer=1, memory=False)
+
+    def both(path: Path) -> Path:  # the other job comes between the look at the folder and its use
+        monkeypatch.setattr(hooked_job, "make_dir", make_dir)
+        prepare()
+        return make_dir(path)
+
+    monkeypatch.setattr(hooked_job, "make_dir", both)
+    with pytest.raises(UsageError):
+        prepare()
+    assert layout.record.is_file()

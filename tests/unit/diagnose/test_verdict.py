@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from tests.diaries import simulate, write_diary
 
-from stepscope.diagnose.narrator import percent
+from stepscope.diagnose.narrator import below, percent
 from stepscope.diagnose.verdict import judge
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, VerdictPart
 from stepscope.records.nouns import Estimate
@@ -272,6 +273,54 @@ def test_what_the_steps_of_a_failed_job_cost_is_no_verdict(tmp_path: Path) -> No
 
 def test_a_verdict_after_a_restart_says_that_it_is_of_the_last_attempt(tmp_path: Path) -> None:
     simulate(tmp_path, ranks=2, steps=100, seed=3)
-    before = verdict_of(tmp_path).notes
-    write_record(ProfileLayout(tmp_path).end, JobEnd(kind="ok", code=0, world_size=2, restarts=1, steps_timed=100))
-    assert len(verdict_of(tmp_path).notes) == len(before) + 1
+    told = []
+    for restarts in (0, 1):
+        end = JobEnd(kind="ok", code=0, world_size=2, restarts=restarts, steps_timed=100)
+        write_record(ProfileLayout(tmp_path).end, end)
+        told.append(len(verdict_of(tmp_path).notes))
+    assert told[1] == told[0] + 1
+
+
+@pytest.mark.parametrize(
+    ("made", "left", "code", "told"),
+    [
+        ((60, 60), (0, 1), 0, 0),
+        ((60, 30), (0, 1), 0, 1),  # how many of which rank
+        ((60, 60), (0,), 0, 1),  # rank 1 left no word
+        ((60, 60), (0,), 1, 0),  # how the job failed says it
+        ((60, 60), (), None, 0),  # it runs
+    ],
+)
+def test_what_ranks_did_not_record_is_noted_at_the_end(
+    tmp_path: Path, made: Sequence[int], left: Sequence[int], code: int | None, told: int
+) -> None:
+    for rank, steps in enumerate(made):
+        columns = {"forward": [10.0] * steps, "comm": [0.5] * steps}
+        write_diary(tmp_path, columns, rank=rank, world_size=2, delay=0.0, end={} if rank in left else None)
+    layout = ProfileLayout(tmp_path)
+    if code is not None:
+        write_record(
+            layout.end, JobEnd(kind="ok" if code == 0 else "exit-code", code=code, world_size=2, steps_timed=60)
+        )
+    assert len(verdict_of(tmp_path).notes) == told
+
+
+def test_ranks_that_do_not_step_together_have_no_straggler(tmp_path: Path) -> None:
+    for rank in range(2):
+        own = 20.0 * (rank + 1)
+        write_diary(tmp_path, {"before": [own] * 60, "comm": [1.0] * 60}, rank=rank, world_size=2, delay=0.0)
+    found = verdict_of(tmp_path)
+    assert "straggler" not in {cost.kind for cost in found.costs}
+    assert len(found.notes) == 1
+
+
+def test_a_change_is_one_line_with_its_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(tmp_path, ranks=1, steps=600, seed=4, slow={0: 1.3}, slow_from=300)
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    found = verdict_of(tmp_path)
+    monkeypatch.undo()
+    time.tzset()
+    assert found.change is not None
+    assert " IST)" in found.change.line
+    assert below(found).count(found.change.line) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.launch.job_end import DiaryFacts, EndFacts, independent, judge_end
+from stepscope.launch.job_end import DiaryFacts, EndFacts, independent, judge_end, without_end
 from stepscope.records.profile import FailedProcess, Hang, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
 from stepscope.results.profiled_job import end_sentence
 
@@ -226,6 +226,12 @@ def test_processes_without_a_group_are_counted_and_a_job_that_executes_itself_ag
     assert independent(again) == 0
     assert independent([diary(0, world=1), diary(0, world=1)]) == 0, "the same process"
     assert independent([diary(0), diary(1)]) == 0
+
+
+def test_a_rank_whose_last_process_left_no_end_may_lack_steps() -> None:
+    again = diary(0, end=left(0), restart=1, pid=300, start_unix_ns=T0 + 6 * S)
+    assert without_end([diary(0), again, diary(1)]) == (1,)
+    assert without_end([again, diary(1, end=left(1))]) == ()
 
 
 def test_why_there_is_no_window_is_kept() -> None:

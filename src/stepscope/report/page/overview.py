@@ -13,7 +13,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, format_percent, format_size
 from stepscope.core.words import counted, grouped, plural
 from stepscope.diagnose.engine import believable
-from stepscope.diagnose.narrator import all_clear, also, by_rank, coverage, part_name, tree_rows
+from stepscope.diagnose.narrator import all_clear, also, below, by_rank, coverage, part_name, tree_rows
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped, VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.report.page.timeline import TimelinePlace, place
@@ -279,7 +279,7 @@ def shown_verdict(verdict: JobVerdict) -> ShownVerdict:
         over=f"mean of {verdict.steps_timed:,} timed {plural(verdict.steps_timed, 'step')}",
         rows=tuple(_row(depth, part, verdict) for depth, part in tree_rows(verdict.tree)),
         bar=_bar(verdict),
-        below=(*verdict.evidence, *verdict.notes),
+        below=below(verdict),
         findings_title=findings_title(verdict),
     )
 
