@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from stepscope.launch.hang_watch import training_ends
 from stepscope.launch.hooked_job import wake
 from stepscope.launch.job_window import WindowState, WindowWait
 from stepscope.records.finding import JobVerdict, VerdictKind
@@ -81,6 +82,7 @@ class DeepLooks:
             or self._wait is not None
             or len(lately) >= AN_HOUR
             or _named(verdict) <= self._known
+            or training_ends(self._layout)  # no step is left to profile
         ):
             return None
         period = verdict.costs[0].period if verdict.costs else None

@@ -123,7 +123,7 @@ class HangWatch:
                 self._position, self._moved, self._asked, self._hang = position, now, None, None
                 return None
             if self._asked is None:
-                if self._told < MOST_TOLD and now - self._moved > self._limit_s() and not self._ending():
+                if self._told < MOST_TOLD and now - self._moved > self._limit_s() and not training_ends(self._layout):
                     self._ask(now)
                 return None
             if self._hang is None and (self._answered() or now - self._asked > ANSWER_S):
@@ -157,12 +157,6 @@ class HangWatch:
             return self._after_s
         times = [ns for path in diaries[:8] if (ns := latest_step_ns(path)) is not None]
         return max(LEAST_S, STEPS * max(times, default=0) / 1e9)
-
-    def _ending(self) -> bool:
-        """Whether a rank is through with the training: the others may do what they do without steps."""
-        last = {rank_of(path): path for path in self._layout.diaries()}  # in order of attempt
-        ends = [ProfileLayout.end_of(path) for path in last.values()]
-        return any(_head(path).get("kind") == "exit" for path in ends if path.exists())
 
     def _ask(self, now: float) -> None:
         self._asked = now
@@ -202,6 +196,13 @@ class HangWatch:
         if path not in self._headers and (length := header_bytes(path)) is not None:
             self._headers[path] = length
         return self._headers.get(path)
+
+
+def training_ends(layout: ProfileLayout) -> bool:
+    """Whether a rank is through with the training: the others may do what they do without steps."""
+    last = {rank_of(path): path for path in layout.diaries()}  # in order of attempt
+    ends = [ProfileLayout.end_of(path) for path in last.values()]
+    return any(_head(path).get("kind") == "exit" for path in ends if path.exists())
 
 
 def _head(path: Path) -> dict[str, object]:

@@ -184,6 +184,7 @@ def _running(folder: Path | None = None) -> Any:
         return None
     if folder is not None and steps.monitored and Path(steps.control.output) != folder.resolve():
         steps.stop()
+        _say(f"the record in {steps.control.output} has ended: another monitor records into {folder}")
         return None
     return steps
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.diaries import write_diary
 
 from stepscope.launch.deep_look import AN_HOUR, HOUR_S, DeepLooks
 from stepscope.records.finding import JobChange, JobVerdict, TimeCost, VerdictKind
@@ -106,3 +107,11 @@ def test_a_job_that_computes_is_not_looked_into_for_a_change_that_names_no_rank(
 ) -> None:
     given = replace(verdict("compute-bound", world=16), change=change)
     assert DeepLooks(layout, "auto").consider(given) is None
+
+
+@pytest.mark.parametrize(("left", "asked"), [(None, True), ({"kind": "exit"}, False)])
+def test_a_job_whose_ranks_are_through_is_asked_for_nothing(
+    layout: ProfileLayout, left: dict[str, str] | None, asked: bool
+) -> None:
+    write_diary(layout.root, {"forward": [5.0] * 30}, world_size=2, end=left)
+    assert (DeepLooks(layout, "auto").consider(verdict("straggler", 1)) is not None) == asked
