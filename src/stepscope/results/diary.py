@@ -520,7 +520,8 @@ def _part_of(steps: JobSteps, odd: NDArray[np.bool_], beyond: Numbers) -> str | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Longest:
-    """A step without what lies between steps. rank: whose it was; event: what took most of what it has beyond the median."""
+    """A step without what lies between steps. rank: that waited least for others in it; event: what took most of what it has
+    beyond the median."""
 
     number: int
     ns: float
@@ -535,10 +536,12 @@ def longest_step(steps: JobSteps) -> Longest | None:
     left_out: NDArray[np.bool_] = np.any([~each.timed[:count] for each in steps.diaries], axis=0)
     left_out[: max(0, steps.warm_up - steps.first)] = True
     net[:, left_out] = 0.0
-    rank, at = np.unravel_index(int(np.argmax(net)), net.shape)
+    at = int(net.max(axis=0).argmax())
+    waited = [np.nan_to_num(each.columns["comm_ns"][at]) for each in steps.diaries]
+    rank = int((net[:, at] - waited).argmax())
     beyond = float(net[rank, at]) - float(np.median(steps.step_ns))
-    if net[rank, at] < LONG * float(np.median(steps.step_ns)):
+    if net[:, at].max() < LONG * float(np.median(steps.step_ns)):
         return None
-    diary, number = steps.diaries[rank], int(at) + steps.first + 1
+    diary, number = steps.diaries[rank], at + steps.first + 1
     known = [each for each in diary.events if each.inside and each.step == number and each.ns > beyond / 2]
     return Longest(number=number, ns=float(net[rank, at]), rank=diary.rank, event=known[0].kind if known else None)

@@ -15,6 +15,7 @@ from stepscope.results.diary import (
     beyond_chance,
     job_steps,
     late_ranks,
+    longest_step,
     pauses,
     saved_share,
     share,
@@ -251,3 +252,13 @@ def test_ranks_whose_host_runs_ahead_of_the_device_are_together(tmp_path: Path) 
     write_diary(tmp_path, {"forward": [100.0] * 200}, rank=0, world_size=2)
     write_diary(tmp_path, {"forward": ahead}, rank=1, world_size=2)
     assert steps_of(tmp_path).together
+
+
+def test_the_longest_step_is_of_the_rank_that_the_other_waited_for(tmp_path: Path) -> None:
+    for rank in range(2):
+        own, comm = [10.0] * 60, [1.0] * 60
+        own[40], comm[40] = (10.0, 92.0) if rank == 0 else (100.0, 1.0)  # rank 0 ends it a little later
+        write_diary(tmp_path, {"before": own, "comm": comm}, rank=rank, world_size=2)
+    found = longest_step(steps_of(tmp_path))
+    assert found is not None
+    assert (found.number, found.rank, found.ns) == (41, 1, pytest.approx(101e6))
