@@ -83,7 +83,8 @@ def _stall(verdict: Mapping[str, Any], truth: Truth, _: str) -> bool:
 
 
 def _leak(verdict: Mapping[str, Any], _: Truth, __: str) -> bool:
-    return any("MiB a step" in each for each in (verdict.get("headline", ""), *verdict.get("notes", ())))
+    growth = (verdict.get("memory") or {}).get("growth", ())
+    return any(abs(each["per_step"]["value"] / 2**20 - 1) <= 0.2 for each in growth)
 
 
 def _clean(verdict: Mapping[str, Any], _: Truth, __: str) -> bool:
