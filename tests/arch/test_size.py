@@ -17,14 +17,14 @@ SOURCE = Path(stepscope.__file__).parent
 
 MOST = {
     "": (100, 2),
-    "cli": (7500, 47),
+    "cli": (8000, 49),
     "collectives": (400, 2),
     "core": (1100, 11),
     "datasets": (1200, 9),
     "diagnose": (15100, 85),
     "examples": (1100, 4),
     "hook": (4200, 22),
-    "launch": (3500, 19),
+    "launch": (4000, 22),
     "machine": (3300, 23),
     "matrix": (4200, 19),
     "monitor": (400, 3),

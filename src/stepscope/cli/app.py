@@ -6,16 +6,17 @@ import inspect
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from stepscope import __version__
+from stepscope.cli.command import Options
 from stepscope.cli.commands import REGISTRY
 from stepscope.core.errors import ExitCode
 
-PANELS = ("Start here", "Look at a job", "Measure", "Predict", "Look at a machine", "Reference")
+PANELS = ("Start here", "Look at a job", "Measure", "Predict", "Look at a machine", "On a cluster", "Reference")
 """Headings of the list of commands, in their order; others follow."""
 
 COMPLETING = "_STEPSCOPE_COMPLETE"
@@ -105,6 +106,15 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
     for name, command in sorted(commands.items(), key=lambda item: _place(item[1].panel)):
         app.command(name, help=inspect.getdoc(command.options), rich_help_panel=command.panel)(_listed_only)
     return app
+
+
+def options_of(name: str, words: Sequence[str]) -> Options:
+    """The options of the command ``name`` in a line that another command is given. Raises click's errors of usage."""
+    command = REGISTRY.load(name)
+    group = typer.main.get_command(build_app([name]))
+    own = cast(TyperGroup, group).commands[name]
+    given = own.make_context(f"stepscope {name}", list(words)).params
+    return command.options(**given)
 
 
 def _place(panel: str) -> int:

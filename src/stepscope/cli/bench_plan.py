@@ -56,6 +56,16 @@ def overrides(options: Bench) -> list[Override]:
     return changes
 
 
+def share(text: str | None) -> tuple[int, int] | None:
+    """``2/8`` of --share as (2, 8). Raises UsageError."""
+    if text is None:
+        return None
+    part, slash, number = text.partition("/")
+    if not (slash and part.isdecimal() and number.isdecimal() and 1 <= int(part) <= int(number)):
+        raise UsageError(f"--share {text!r}: expected a part and the number of parts, such as --share 2/8")
+    return int(part), int(number)
+
+
 def print_presets(*, json: bool) -> int:
     presets = list_presets()
     if json:

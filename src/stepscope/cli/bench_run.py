@@ -110,19 +110,24 @@ def run(options: Bench) -> int:
     require_only(options, *_mode(options))
     if options.list_:
         return bench_plan.print_presets(json=options.json)
-    source = _source(options)
+    source = source_of(options)
     overrides = bench_plan.overrides(options)
     if options.show:
         return bench_plan.print_matrix(source, overrides=overrides)
     if not options.plan:
         require_torch()
     plan = make_plan(
-        source, overrides=overrides, data_dir=options.data_dir, download=options.download, only=options.sections
+        source,
+        overrides=overrides,
+        data_dir=options.data_dir,
+        download=options.download,
+        only=options.sections,
+        share=bench_plan.share(options.share),
     )
     return bench_plan.print_plan(plan, options) if options.plan else run_plan(plan, options)
 
 
-def _source(options: Bench) -> Path | str | Document:
+def source_of(options: Bench) -> Path | str | Document:
     """The matrix that is meant. Raises UsageError unless there is exactly one."""
     given = [source for source in (options.matrix, options.preset, options.model) if source is not None]
     if len(given) != 1:

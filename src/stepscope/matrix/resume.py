@@ -166,6 +166,7 @@ def plan_resume(cells: Iterable[P], statuses: Mapping[str, CellStatus]) -> Resum
 
     Kept: ok, oom, host_oom, unsupported, skipped. Run again: error, killed, timeout, interrupted, and what has no
     status. An ``unsupported`` cell that this machine does support runs. Cells to be measured once more have no status here.
+    What failed before runs last: in a world that only its launcher can start again, it would end the others' turn.
     """
     run, kept, unsupported, skipped = [], [], [], []
     for cell in cells:
@@ -178,7 +179,12 @@ def plan_resume(cells: Iterable[P], statuses: Mapping[str, CellStatus]) -> Resum
             skipped.append(cell)
         else:
             run.append(cell)
+    run.sort(key=lambda cell: _failed(statuses.get(cell.spec.cell_id)))
     return Resume(run=tuple(run), kept=tuple(kept), unsupported=tuple(unsupported), skipped=tuple(skipped))
+
+
+def _failed(status: CellStatus | None) -> bool:
+    return status is not None and status.status in ("error", "killed", "timeout")
 
 
 def _stands(cell: PlannedWork, status: CellStatus) -> bool:

@@ -141,8 +141,10 @@ def make_plan(
     data_dir: Path | None = None,
     download: bool = False,
     only: Sequence[str] | None = None,
+    share: tuple[int, int] | None = None,
 ) -> ReadyMatrix:
-    """Read, check and expand a matrix. only: sections to run; None: everything.
+    """Read, check and expand a matrix. only: sections to run; None: everything. share: ``(2, 8)``: the second, tenth, ... of
+    their cells, in a joined world of those of its size; the sweep of collectives belongs to the first share.
 
     Raises UsageError, DataError when no cell has its data, MissingError.
     """
@@ -173,14 +175,19 @@ def make_plan(
     if missing and all(cell.spec.dataset in missing for cell in cells):
         raise next(iter(missing.values()))
     cells = tuple(_without_data(cell, missing) for cell in cells)
-    mine = {cell.spec.cell_id for cell in cells if chosen is None or chosen.intersection(cell.sections)}
+    mine = [cell for cell in cells if chosen is None or chosen.intersection(cell.sections)]
+    if share is not None:
+        mine = [cell for cell in mine if joined is None or cell.spec.world_size == joined[1]][share[0] - 1 :: share[1]]
+        if not mine:
+            raise UsageError(f"--share {share[0]}/{share[1]} has no cell: there are fewer of them here")
+    asked = {cell.spec.cell_id for cell in mine}
     return ReadyMatrix(
         matrix=matrix,
-        cells=tuple(cell for cell in cells if cell.spec.cell_id in mine),
+        cells=tuple(cell for cell in cells if cell.spec.cell_id in asked),
         environment=environment,
         data_dir=data_dir,
-        comm=matrix.comm if chosen is None or COMM in chosen else None,
-        others=tuple(cell for cell in cells if cell.spec.cell_id not in mine),
+        comm=matrix.comm if (chosen is None or COMM in chosen) and (share is None or share[0] == 1) else None,
+        others=tuple(cell for cell in cells if cell.spec.cell_id not in asked),
     )
 
 

@@ -90,6 +90,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "rerun": ["--rerun", "failed"], "force": ["--force"], "json": ["--json"], "model": ["--model", "models:build"],
         "batch": ["--batch", "8"], "strategies": ["--strategies", "ddp"], "ranks": ["--ranks", "2"],
         "input": ["--input", "3x8x8"], "inject": ["--inject", "jitter"], "only": ["--only", "memory"],
+        "share": ["--share", "2/3"],
     },
     "comm": {
         "ops": ["--ops", "all_gather"], "sizes": ["--sizes", "1K"], "dtype": ["--dtype", "bf16"],
@@ -128,6 +129,15 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "deep": ["--deep", "off"],
     },
     "export": {"to": ["--to", "prometheus:OUT/prom"]},
+    "slurm": {  # tests/unit/cli/test_slurm.py has them change a script
+        "output": ["--output", "OUT/jobs"], "submit": ["--submit"], "layout": ["--layout", "array"],
+        "at_once": ["--at-once", "2"], "nodes": ["--nodes", "2"], "gpus_per_node": ["--gpus-per-node", "4"],
+        "ranks_per_node": ["--ranks-per-node", "2"], "cpus_per_node": ["--cpus-per-node", "8"], "time": ["--time", "30"],
+        "partition": ["--partition", "gpu"], "account": ["--account", "team"], "sbatch": ["--sbatch", "--qos=high"],
+        "setup": ["--setup", "module load cuda"], "python": ["--python", "python3.12"],
+        "container_image": ["--container-image", "IMAGE"], "apptainer": ["--apptainer", "IMAGE"],
+        "mount": ["--mount", "/data"], "requeue": ["--requeue", "3"], "warn": ["--warn", "60"], "force": ["--force"],
+    },
     "watch": {"every": ["--every", "3"], "once": ["--once"], "html": ["--html", "OUT/live.html"], "json": ["--json"]},
 }  # fmt: skip
 """A value of every option that is not its default."""

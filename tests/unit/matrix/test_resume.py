@@ -35,6 +35,15 @@ def test_results_are_kept_and_what_failed_by_accident_or_is_asked_for_runs_again
     assert {status for status in ("ok", "oom", "host_oom") if resumed(status, rerun=("failed",)).kept} == {"ok"}
 
 
+def test_what_failed_before_runs_last() -> None:
+    order = {
+        status: [c.spec.strategy for c in resumed(status).run]
+        for status in ("error", "interrupted", "killed", "timeout")
+    }
+    last = ["ddp", "naive"]
+    assert order == {"error": last, "interrupted": ["naive", "ddp"], "killed": last, "timeout": last}
+
+
 def test_a_cell_skipped_after_an_oom_stays_skipped_until_asked() -> None:
     reason = "oom_backstop of net-x"
     assert len(resumed("skipped", reason=reason).kept) == 1

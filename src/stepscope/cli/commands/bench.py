@@ -31,6 +31,9 @@ class Bench(Options):
     )
     set_: tuple[str, ...] = option("Change one key: --set base.lr=0.01. Repeatable.", "KEY=VALUE", default=())
     only: str | None = option("Of a matrix with sections, such as suite: run these.", "NAME,...")
+    share: str | None = option(
+        "Run part K of N of the cells, in a started world of those for it: a job array's task.", "K/N"
+    )
     warmup: str | None = option("Warm-up steps: a number, or auto.", "N|auto")
     steps: str | None = option("Timed steps: a number, or auto.", "N|auto")
     emulate_network: str | None = option("Put ranks on emulated hosts, RATE[:HOSTS][,delay=TIME]: 2gbit:2.", "NETWORK")
