@@ -6,9 +6,11 @@ Communication of one rank by process group: data, tensor, pipeline parallel traf
 
 from __future__ import annotations
 
+import copyreg
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -77,12 +79,8 @@ class Groups:
             size = len(ranks) if ranks else recorded.size if recorded else None
         if ranks is not None and size is not None and len(ranks) != size:
             ranks = None
-        return CollectiveGroup(
-            name=args.group_name or "",
-            description=args.group_description or (recorded.description if recorded else ""),
-            size=size,
-            ranks=ranks,
-        )
+        description = args.group_description or (recorded.description if recorded else "")
+        return shared(args.group_name or "", description, size, _short(ranks))
 
 
 def ranks_in(text: str | None) -> tuple[int, ...] | None:
@@ -94,12 +92,34 @@ def ranks_in(text: str | None) -> tuple[int, ...] | None:
 
 def _from_config(group: ProcessGroup) -> CollectiveGroup:
     ranks = group.ranks if group.size in (None, len(group.ranks)) else ()
+    size = group.size if group.size is not None else len(group.ranks) or None
+    return shared(group.name, group.description, size, _short(ranks or None))
+
+
+Members = range | tuple[int, ...] | None
+
+
+@lru_cache(maxsize=4096)
+def shared(name: str, description: str, size: int | None, ranks: Members) -> CollectiveGroup:
+    """One object for all ranks of a job, which lists its members once: thousands of ranks each know all the others."""
     return CollectiveGroup(
-        name=group.name,
-        description=group.description,
-        size=group.size if group.size is not None else len(group.ranks) or None,
-        ranks=ranks or None,
+        name=name, description=description, size=size, ranks=tuple(ranks) if ranks is not None else None
     )
+
+
+def _short(ranks: tuple[int, ...] | None) -> Members:
+    """The same members as a range where they are evenly spaced, as those of meshes are."""
+    if ranks is None or len(ranks) < 2 or ranks[1] <= ranks[0]:
+        return ranks
+    spaced = range(ranks[0], ranks[-1] + 1, ranks[1] - ranks[0])
+    return spaced if len(spaced) == len(ranks) and tuple(spaced) == ranks else ranks
+
+
+def _packed(group: CollectiveGroup) -> tuple[Callable[..., CollectiveGroup], tuple[object, ...]]:
+    return shared, (group.name, group.description, group.size, _short(group.ranks))
+
+
+copyreg.pickle(CollectiveGroup, _packed)  # a rank's pass travels between processes
 
 
 NOT_SHARDED = ("tp", "pp", "ep", "cp")

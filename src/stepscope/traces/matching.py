@@ -90,7 +90,8 @@ def _streams_agree(ranks: Sequence[RankCommunication]) -> bool:
 def _group_keys(ranks: Iterable[RankCommunication]) -> dict[int, Key | None]:
     """id of a group object -> what names that group on all ranks; None where it cannot be told.
 
-    Groups of one name are told apart by their members (tensor-parallel groups often share a name).
+    Groups of one name are told apart by their members (tensor-parallel groups often share a name). A number stands for
+    them: keys are hashed once a collective, and a group may have thousands.
     """
     groups: dict[int, CollectiveGroup] = {}
     members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
@@ -101,11 +102,13 @@ def _group_keys(ranks: Iterable[RankCommunication]) -> dict[int, Key | None]:
                 if c.group.ranks is not None:
                     members[c.group.name].add(c.group.ranks)
     keys: dict[int, Key | None] = {}
+    numbers: dict[Key, int] = {}
     for ident, group in groups.items():
         known = group.ranks
         if known is None and len(members[group.name]) == 1:
             known = next(iter(members[group.name]))
-        keys[ident] = (group.name, known or group.size) if group.name or known else None
+        key = (group.name, known or group.size)
+        keys[ident] = (group.name, numbers.setdefault(key, len(numbers))) if group.name or known else None
     return keys
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -294,15 +294,17 @@ def _times(episodes: int, collectives: int) -> str:
 
 def _by_steps(late: Mapping[int, Late], work: RankWork, skew: int) -> list[Straggler]:
     own = work.own_by_step()
+    middles: dict[frozenset[int], list[dict[int, float]]] = {}  # ranks that met share theirs
     found = []
     for rank, each in late.items():
-        peers = work.peers[rank]
-        rows = []
-        for values in own.values():
-            others = [values[p] for p in peers if p in values]
-            if rank in values and others:
-                middle = median(others)
-                rows.append((values[rank] - middle, middle))
+        met = work.met[rank]
+        if met not in middles:
+            middles[met] = [_medians_of_others(values, met) for values in own.values()]
+        rows = [
+            (values[rank] - others[rank], others[rank])
+            for values, others in zip(own.values(), middles[met], strict=True)
+            if rank in others
+        ]
         slow = chronic_excess(np.array([r[0] for r in rows]), np.array([r[1] for r in rows])) if each.ended else None
         if slow is None:
             continue
@@ -320,6 +322,17 @@ def _by_steps(late: Mapping[int, Late], work: RankWork, skew: int) -> list[Strag
             )
         )
     return found
+
+
+def _medians_of_others(values: Mapping[int, float], ranks: Collection[int]) -> dict[int, float]:
+    """For each of these ranks that has a value, the median of those of the others; O(n log n) for all n ranks."""
+    ordered = sorted((values[rank], rank) for rank in ranks if rank in values)
+    below, above = (len(ordered) - 2) // 2, (len(ordered) - 1) // 2
+    return {
+        rank: (ordered[below + (place <= below)][0] + ordered[above + (place <= above)][0]) / 2
+        for place, (_, rank) in enumerate(ordered)
+        if len(ordered) > 1
+    }
 
 
 def _straggler(

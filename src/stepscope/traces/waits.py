@@ -182,7 +182,7 @@ class RankWork:
     def __init__(self, ranks: Sequence[RankCommunication], split: Sequence[MatchedCollective]) -> None:
         self._ranks = {r.rank: r for r in ranks}
         self.step_count = len({m.step for m in split if m.step is not None})
-        self.peers = _peers(split)
+        self.met = _met(split)
         self.window_ns = max((r.window_ns[1] - r.window_ns[0] for r in ranks if r.window_ns is not None), default=0)
 
     def own_by_step(self) -> dict[int, dict[int, float]]:
@@ -273,11 +273,11 @@ def _hidden(c: RankCollective) -> int:
     return max(c.duration_ns - c.exposed_ns, 0)
 
 
-def _peers(split: Sequence[MatchedCollective]) -> dict[int, frozenset[int]]:
-    """For each rank the others of the largest set of ranks that it met in one collective."""
+def _met(split: Sequence[MatchedCollective]) -> dict[int, frozenset[int]]:
+    """For each rank the largest set of ranks that met in one collective, itself among them."""
     largest: dict[int, frozenset[int]] = {}
     for members in {frozenset(r.rank for r in m.ranks) for m in split}:
         for rank in members:
-            if len(members) > len(largest.get(rank, ())) + 1:
-                largest[rank] = members - {rank}
+            if len(members) > len(largest.get(rank, ())):
+                largest[rank] = members
     return largest
