@@ -17,14 +17,14 @@ SOURCE = Path(stepscope.__file__).parent
 
 MOST = {
     "": (100, 2),
-    "cli": (8000, 49),
+    "cli": (8200, 51),
     "collectives": (400, 2),
     "core": (1100, 11),
     "datasets": (1200, 9),
     "diagnose": (15100, 85),
     "examples": (1100, 4),
     "hook": (4200, 22),
-    "launch": (4000, 22),
+    "launch": (4400, 24),
     "machine": (3300, 23),
     "matrix": (4200, 19),
     "monitor": (400, 3),

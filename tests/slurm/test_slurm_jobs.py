@@ -16,7 +16,7 @@ from stepscope.cli import slurm_run
 from stepscope.cli.commands.slurm import Slurm
 from stepscope.cli.console import out
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 MATRIX = """\
 version: 1

@@ -42,8 +42,14 @@ SILENT = ("ok", "no-steps")
 """Ends of which nothing is said where no step was timed."""
 
 
+JOIN_PATIENCE_S = 600.0
+"""For the host that starts the job: its image may still be fetched."""
+
+
 def run(options: Run) -> int:
     """Run the command and watch it; the job's own exit code."""
+    if options.join:
+        return _join(options)
     if not options.monitor:
         require_only(
             options, "--no-monitor", vars(options).keys() - {"hang_after", "verdict", "export", "fail_if", "deep"}
@@ -89,6 +95,16 @@ def run(options: Run) -> int:
         exports.end()
     check_job(conditions, layout, code)
     return code
+
+
+def _join(options: Run) -> int:
+    """Become the command, with the hook of a job that another host starts and watches."""
+    require_only(options, "--join", {"join", "output", "command"})
+    if options.output is None:
+        raise UsageError("--join needs the folder of the job", fix="add -o DIR, the same as on the host that starts it")
+    hooked_job.check_program(options.command)
+    environment = hooked_job.environment_of(ProfileLayout(options.output), patience_s=JOIN_PATIENCE_S)
+    os.execvpe(options.command[0], list(options.command), environment)
 
 
 class _Deeper:

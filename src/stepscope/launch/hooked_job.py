@@ -16,16 +16,18 @@ from pathlib import Path
 from types import FrameType
 
 from stepscope import __version__
-from stepscope.core.errors import UsageError
+from stepscope.core.errors import MissingError, UsageError
 from stepscope.core.words import counted
 from stepscope.launch.job_window import runs_here
 from stepscope.records import codec
 from stepscope.records.profile import HookedProcess, ProfileRecord, WindowRequest
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.reader import read_if_there, read_record, steps_in
-from stepscope.store.writer import make_dir, write_record, writing
+from stepscope.store.reader import read_bytes, read_if_there, read_record, steps_in
+from stepscope.store.writer import make_dir, write_bytes, write_record, writing
 
 HOOK = Path(__file__).parents[1] / "hook"
+JOIN_POLL_S = 0.2
+"""Between looks for a job that another host begins."""
 
 
 def _how_to_start(command: Sequence[str]) -> str:
@@ -85,10 +87,8 @@ def prepare(
         "diary": diary,
         "first": codec.to_builtins(record.first),
     }
-    environment = dict(os.environ)
-    environment["STEPSCOPE_HOOK"] = json.dumps(options)
-    environment["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment.setdefault("KINETO_LOG_LEVEL", "99")  # what Kineto says of its own work would change the job's output
+    write_bytes(layout.hook, json.dumps(options).encode())
+    environment = _hooked(options)
     if record.first is not None and record.first.tool == "nsys":
         make_dir(layout.traces(1))  # nsys makes no folder
     if nccl_debug:
@@ -96,6 +96,37 @@ def prepare(
         environment["NCCL_DEBUG"] = environment.get("NCCL_DEBUG") or "INFO"
         environment["NCCL_DEBUG_FILE"] = str(layout.nccl_debug.resolve() / "%h.%p.log")
     return environment
+
+
+def _hooked(options: Mapping[str, object]) -> dict[str, str]:
+    """This environment with the hook in it."""
+    environment = dict(os.environ)
+    environment["STEPSCOPE_HOOK"] = json.dumps(options)
+    environment["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment.setdefault("KINETO_LOG_LEVEL", "99")  # what Kineto says of its own work would change the job's output
+    return environment
+
+
+def environment_of(layout: ProfileLayout, *, patience_s: float) -> dict[str, str]:
+    """The environment of a command that takes part in the job of the folder, which another host starts.
+
+    Raises MissingError where no job begins there in time, UsageError where the job of the folder has ended.
+    """
+    limit = time.monotonic() + patience_s
+    while not layout.hook.exists():
+        if time.monotonic() > limit:
+            raise MissingError(
+                f"no job began in {layout.root} within {patience_s:.0f} s",
+                why="the host that starts it, and this one, see one folder",
+                fix=f"start it on another host: stepscope run -o {layout.root} -- COMMAND, on a file system that both share",
+            )
+        time.sleep(JOIN_POLL_S)
+    if layout.end.exists():
+        raise UsageError(
+            f"the job of {layout.root} has ended", fix="choose a new folder with -o DIR, the same on all hosts"
+        )
+    options = json.loads(read_bytes(layout.hook))
+    return _hooked({**options, "output": str(layout.root.resolve())})
 
 
 def make_room(layout: ProfileLayout) -> None:

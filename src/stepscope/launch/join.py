@@ -1,11 +1,11 @@
 """Joining a world that a launcher has already started, so that no second controller runs in it: RANK and WORLD_SIZE are
-set, or srun started this process as one of several tasks.
+set, or srun or mpirun started this process as one of several.
 
 Rank 0 keeps the run folder and starts the rank half as a child; every other rank becomes the rank half. A launcher
 that starts a world again may give it the same name and folder, so no rank trusts what it finds there: each writes a
 nonce of its own, and the spec names the nonces of the ranks that it is for.
 
-A world that srun describes is put into the variables by which torch's launchers describe one.
+A world that srun or mpirun describes is put into the variables by which torch's launchers describe one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.core.words import in_words
+from stepscope.launch.mpi_world import mpi_world
 from stepscope.launch.torchrun import Launched
 from stepscope.records.cell import GroupSpec, MeasureSettings
 from stepscope.store.layout import GroupLayout
@@ -142,17 +145,45 @@ def joined_world(environ: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def world_environ(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment with the variables of torch's launchers, derived from Slurm's where only srun has set its own."""
+    """The environment with the variables of torch's launchers (Ray Train sets them, too), derived from those of mpirun or
+    srun where only it has set its own. mpirun first: on other hosts srun starts its daemons, which is no world."""
     if environ.get("RANK") or environ.get("WORLD_SIZE"):
         return environ
-    return {**environ, **slurm_world(environ)}
+    mpi = mpi_world(environ, port_from=FIRST_PORT, ports=PORTS, first_host=lambda hosts: _address(first_host(hosts)))
+    return {**environ, **(mpi or slurm_world(environ))}
+
+
+SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+def with_interface(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a rank of this world, with the interface that leads to rank 0 where hosts are several.
+
+    gloo takes the interface of the host's own name, which Debian and its like resolve to 127.0.1.1: ranks of other hosts
+    would call themselves. What is set already is kept, and nothing is set where only loopback is found.
+    """
+    found = dict(world_environ(environ))
+    if found.get("LOCAL_WORLD_SIZE", found.get("WORLD_SIZE")) == found.get("WORLD_SIZE"):
+        return found
+    name = _interface_to(found.get("MASTER_ADDR", ""))
+    return found if name is None else {**dict.fromkeys(SOCKETS, name), **found}
+
+
+def _interface_to(host: str) -> str | None:
+    """The network interface by which this host reaches ``host``, itself included; None where it is loopback or unknown."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing
+        own = probe.getsockname()[0]
+        addresses = {each.address: name for name, all_ in psutil.net_if_addrs().items() for each in all_}
+        return None if own.startswith("127.") else addresses.get(own)
+    return None
 
 
 def group_id(environ: Mapping[str, str]) -> str:
     """The same name on every rank of one world, another one for the next start of it where the launcher tells."""
     environ = world_environ(environ)
     names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID",
-             "SLURM_STEP_ID")  # fmt: skip
+             "SLURM_STEP_ID", "PMIX_NAMESPACE", "RAY_JOB_ID")  # fmt: skip
     parts = "-".join(environ[name] for name in names if environ.get(name))
     return f"joined-{re.sub(r'[^A-Za-z0-9.-]', '_', parts)}"
 
@@ -208,7 +239,7 @@ def start_rank_zero(files: GroupLayout) -> Launched:
         log = files.launcher_log.open("wb")
     process = subprocess.Popen(
         _rank_half(files.spec),
-        env=world_environ(os.environ), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+        env=with_interface(os.environ), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
     )  # fmt: skip
     return Launched(process, log)
 
@@ -216,7 +247,7 @@ def start_rank_zero(files: GroupLayout) -> Launched:
 def become_rank_half(files: GroupLayout, rank: int) -> None:
     """Wait for the spec that is for this rank and turn into the rank half; never returns. MissingError when none comes."""
     join(files, rank)
-    os.execve(sys.executable, _rank_half(files.spec), world_environ(os.environ))
+    os.execve(sys.executable, _rank_half(files.spec), with_interface(os.environ))
 
 
 def join(files: GroupLayout, rank: int, *, patience_s: float = MEET_TIMEOUT_S) -> GroupSpec:

@@ -168,6 +168,11 @@ class ProfileLayout:
         return self.root / ".stepscope"
 
     @property
+    def hook(self) -> Path:
+        """What the hook is told, as JSON: also on hosts that the command line does not start itself."""
+        return self.control / "hook.json"
+
+    @property
     def nccl_debug(self) -> Path:
         return self.root / "nccl-debug"
 

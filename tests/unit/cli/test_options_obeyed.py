@@ -126,7 +126,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "memory": ["--memory"], "hang_after": ["--hang-after", "9"],
         "monitor": ["--monitor"], "verdict": ["--verdict", "stderr"], "export": ["--export", "prometheus:OUT/prom"],
         "fail_if": ["--fail-if", "input > 20 %"],
-        "deep": ["--deep", "off"],
+        "deep": ["--deep", "off"], "join": ["--join"],
     },
     "export": {"to": ["--to", "prometheus:OUT/prom"]},
     "slurm": {  # tests/unit/cli/test_slurm.py has them change a script
@@ -137,6 +137,12 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "setup": ["--setup", "module load cuda"], "python": ["--python", "python3.12"],
         "container_image": ["--container-image", "IMAGE"], "apptainer": ["--apptainer", "IMAGE"],
         "mount": ["--mount", "/data"], "requeue": ["--requeue", "3"], "warn": ["--warn", "60"], "force": ["--force"],
+    },
+    "k8s": {  # tests/unit/launch/test_kubernetes.py has them in a manifest
+        "image": ["--image", "IMAGE"], "kind": ["--kind", "trainjob"], "name": ["--name", "mine"],
+        "namespace": ["--namespace", "team"], "nodes": ["--nodes", "2"], "gpus_per_node": ["--gpus-per-node", "4"],
+        "ranks_per_node": ["--ranks-per-node", "2"], "cpus_per_node": ["--cpus-per-node", "8"],
+        "memory_per_node": ["--memory-per-node", "64Gi"], "claim": ["--claim", "shared"], "runtime": ["--runtime", "mine"],
     },
     "watch": {"every": ["--every", "3"], "once": ["--once"], "html": ["--html", "OUT/live.html"], "json": ["--json"]},
 }  # fmt: skip
@@ -373,8 +379,8 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
             ["profile", "--nsys"],
             {"shapes", "stacks", "memory", "flops", "modules", "tensorboard", "after", "duration", "attach"},
         ),
-        (["run"], set()),
-        (["run", "--no-monitor"], {"hang_after", "verdict", "export", "fail_if", "deep"}),
+        (["run"], {"join"}),
+        (["run", "--no-monitor"], {"hang_after", "verdict", "export", "fail_if", "deep", "join"}),
     ],
     ids=["profile", "profile --duration", "profile --attach", "profile --nsys", "run", "run --no-monitor"],
 )

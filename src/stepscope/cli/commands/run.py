@@ -19,6 +19,7 @@ class Run(Options):
     output: Path | None = option(
         "Folder of the job, for --attach; default: ./stepscope-runs/run-NAME-TIME.", "DIR", "-o"
     )
+    join: bool = switch("Take part in the job of -o, which `stepscope run` starts on another host.")
     monitor: bool = option(
         "Time every step; without, only wait for `profile --attach`.", None, "--monitor/--no-monitor", default=True
     )

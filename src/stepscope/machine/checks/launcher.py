@@ -21,7 +21,11 @@ from stepscope.machine.judging import (
 from stepscope.records.environment import EnvironmentRecord
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_LAUNCHERS = (
+    "TORCHELASTIC_RUN_ID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
+    "RAY_JOB_ID", "RAY_RAYLET_PID",
+)  # fmt: skip
+"""Of the processes that a launcher starts; Ray Train's workers have RANK and WORLD_SIZE beside Ray's own."""
 
 
 @check("launcher", "rank variables")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.launch.kubernetes import KINDS, TrainingJob, manifest_text
 from stepscope.launch.slurm import (
     BatchJob,
     Container,
@@ -23,7 +24,7 @@ from stepscope.launch.slurm import (
     watched_text,
 )
 
-GOLDEN = Path(__file__).parent / "slurm"
+GOLDEN = Path(__file__).parent / "cluster"
 BENCH = ("-m", "stepscope.cli", "bench", "mine.yaml")
 JOB = BatchJob(
     name="mine",
@@ -59,11 +60,24 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_script_reads_as_agreed_and_is_shell(name: str) -> None:
-    path = GOLDEN / f"{name}.sbatch"
+def _check(name: str, text: str) -> None:
+    path = GOLDEN / name
     if os.environ.get("STEPSCOPE_RENEW_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
-        path.write_text(TEXTS[name])
-    assert TEXTS[name] == path.read_text()
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_manifest_reads_as_agreed(kind: str) -> None:
+    job = TrainingJob(
+        name="train", image="me/torch:1", program=("train.py", "--lr", "3"), nodes=2, ranks_per_node=8, gpus_per_node=8,
+        claim="shared",
+    )  # fmt: skip
+    _check(f"{kind}.yaml", manifest_text(job, kind=kind, typed="stepscope k8s --image me/torch:1 -- torchrun train.py"))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_script_reads_as_agreed_and_is_shell(name: str) -> None:
+    _check(f"{name}.sbatch", TEXTS[name])
     subprocess.run(["bash", "-n"], input=TEXTS[name], text=True, check=True, timeout=30)
