@@ -237,7 +237,7 @@ def run_cells(request: RunRequest) -> int:
     return exit_code(run.status for run in runs if run.run_id in ours) if ours else ExitCode.OK
 
 
-def sweep(plan: ReadyMatrix, layout: RunLayout, *, force: bool) -> int:
+def sweep(plan: ReadyMatrix, layout: RunLayout, options: Bench) -> int:
     """Run the sweep of ``plan`` into ``comm`` of the run folder, printing nothing but progress; its exit code.
 
     On the ranks, threads and network of the cells: what a collective takes there is what their steps pay.
@@ -256,7 +256,8 @@ def sweep(plan: ReadyMatrix, layout: RunLayout, *, force: bool) -> int:
                 ranks=",".join(map(str, sorted({spec.world_size for spec in alike}))) or None,
                 threads=str(threads.pop()) if len(threads) == 1 else "auto",
                 emulate_network=networks.pop() if len(networks) == 1 else None,
-                output=layout.comm_run.root, force=force,
+                hosts=options.hosts, ssh=options.ssh, remote_python=options.remote_python,
+                output=layout.comm_run.root, force=options.force,
             ),
             printed=False,
         )  # fmt: skip

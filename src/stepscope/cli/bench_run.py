@@ -15,6 +15,7 @@ from stepscope.cli import bench_plan
 from stepscope.cli.command import listed, require_only, whole_numbers
 from stepscope.cli.console import OutputError, ReaderGone, print_document, say, typed
 from stepscope.cli.findings import print_figures, print_headlines, show_table
+from stepscope.cli.host_options import host_world
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import DataError, ExitCode, Interrupted, UsageError
 from stepscope.core.places import cache_dir
@@ -114,7 +115,8 @@ def run(options: Bench) -> int:
     overrides = bench_plan.overrides(options)
     if options.show:
         return bench_plan.print_matrix(source, overrides=overrides)
-    if not options.plan:
+    hosts = host_world(options, against=_not_on_hosts(options))
+    if not options.plan and hosts is None:
         require_torch()
     plan = make_plan(
         source,
@@ -123,8 +125,21 @@ def run(options: Bench) -> int:
         download=options.download,
         only=options.sections,
         share=bench_plan.share(options.share),
+        hosts=hosts,
     )
     return bench_plan.print_plan(plan, options) if options.plan else run_plan(plan, options)
+
+
+def _not_on_hosts(options: Bench) -> dict[str, tuple[object, str]]:
+    """Options that cannot be with --hosts, and why."""
+    not_sent = "stepscope copies no data and no code to the hosts; synthetic data is made there"
+    return {
+        "--data-dir": (options.data_dir, not_sent),
+        "--download": (options.download, not_sent),
+        "--model": (options.model, not_sent),
+        "--tensorboard": (options.tensorboard, "it is a folder of this machine; the run folder has the traces"),
+        "--emulate-network": (options.emulate_network, "the hosts are real"),
+    }
 
 
 def source_of(options: Bench) -> Path | str | Document:
@@ -175,7 +190,7 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
     bench_plan.refuse_two_kinds(plan)
     joined = joined_world(os.environ)
     if not plan.cells and joined is not None and joined[0] != 0 and options.output is not None:
-        return bench_plan.sweep(plan, RunLayout(options.output), force=options.force)  # a rank of it: no return
+        return bench_plan.sweep(plan, RunLayout(options.output), options)  # a rank of it: no return
     env = tuple(plan.matrix.launch.env)
     place = take_place(options.output, name=plan.matrix.name, env_source="launch.env", env=env)
     whole = bool(plan.matrix.sections) or plan.comm is not None  # shown when all of it is there
@@ -183,7 +198,7 @@ def run_plan(plan: ReadyMatrix, options: Bench, *, printed: bool = True) -> int:
     try:
         code = _run_cells(plan, options, place, printed=printed)
         if plan.comm is not None:
-            swept = bench_plan.sweep(plan, place.layout, force=options.force)
+            swept = bench_plan.sweep(plan, place.layout, options)
     except Interrupted:
         if whole and printed:
             with suppress(DataError, OutputError, ReaderGone):  # nothing is there yet, or the terminal has gone, too
@@ -218,6 +233,7 @@ def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: b
         cache_dir=cache_dir(os.environ),
         env=launch.env,
         isolate=launch.isolate,
+        hosts=plan.hosts,
         joined=place.group,
         rerun=options.rerun_words,
         force=options.force,

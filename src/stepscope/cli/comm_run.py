@@ -20,6 +20,7 @@ from stepscope.cli.command import (
 )
 from stepscope.cli.console import print_document, print_json, say, typed
 from stepscope.cli.findings import print_block, show_table
+from stepscope.cli.host_options import host_world
 from stepscope.cli.progress import run_and_show
 from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import ExitCode, MissingError, UsageError
@@ -146,7 +147,7 @@ NAME = "comm"
 NCCL_SUBSYSTEMS = "INIT,ENV,NET,GRAPH,TUNING"
 """What tells rings, transports and the algorithm of each size; NCCL's own default leaves TUNING out."""
 
-NOT_MEASURED = frozenset({"output", "plan", "charts", "format_", "force", "json"})
+NOT_MEASURED = frozenset({"ssh", "remote_python", "output", "plan", "charts", "format_", "force", "json"})
 """Options that do not say what is measured."""
 
 _REASONS = 3
@@ -164,9 +165,10 @@ def run(options: Comm, *, printed: bool = True) -> int:
     if options.plan:
         require_only(options, "--plan", vars(options).keys() - {"json", "output", "charts", "format_", "force"})
     asked, measure = comm_request(options), comm_measure(options)
-    if not options.plan:
+    hosts = host_world(options, against={"--emulate-network": (options.emulate_network, "the hosts are real")})
+    if not options.plan and hosts is None:
         require_torch()
-    planned = make_comm_plan(asked, launch=launch_settings(options), worlds=worlds(options))
+    planned = make_comm_plan(asked, launch=launch_settings(options), worlds=worlds(options), hosts=hosts)
     if measure.nccl_debug is not None and planned.backend != "nccl":
         raise UsageError(f"--nccl-debug: the ranks talk over {planned.backend}, which writes no NCCL log")
     if options.plan:
@@ -186,6 +188,7 @@ def run(options: Comm, *, printed: bool = True) -> int:
         joined=place.group,
         force=options.force,
         environment=planned.environment,
+        hosts=hosts,
         kind=COMM,
         comm_measure=measure,
     )

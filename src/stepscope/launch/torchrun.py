@@ -37,11 +37,29 @@ def require_torch() -> None:
         )
 
 
-def command(spec: Path, *, world_size: int, log_dir: Path) -> list[str]:
-    """The command line of one worker group on this host. Pure."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """This host's place among ``nodes`` hosts that meet at the first one's ``address`` and ``port``.
+
+    Static rendezvous: c10d's own hangs where the first host's name does not resolve to that address (pytorch/pytorch#73656).
+    """
+
+    rank: int
+    nodes: int
+    address: str
+    port: int
+
+
+def command(spec: Path, *, world_size: int, log_dir: Path, node: Node | None = None) -> list[str]:
+    """The command line of one worker group on this host. Pure. world_size: ranks on this host. node: None: it is alone."""
+    if node is None:
+        meeting = ["--standalone"]
+    else:
+        meeting = ["--nnodes", str(node.nodes), "--node-rank", str(node.rank),
+                   "--master-addr", node.address, "--master-port", str(node.port)]  # fmt: skip
     return [
-        sys.executable, "-m", "torch.distributed.run",
-        "--standalone", "--nproc-per-node", str(world_size), "--max-restarts", "0", "--monitor-interval", "0.1",
+        sys.executable, "-m", "torch.distributed.run", *meeting,
+        "--nproc-per-node", str(world_size), "--max-restarts", "0", "--monitor-interval", "0.1",
         "--log-dir", str(log_dir), "--redirects", "3",
         "-m", "stepscope.rank", str(spec),
     ]  # fmt: skip

@@ -4,7 +4,6 @@ and from a finished run to its rows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -15,8 +14,7 @@ from stepscope.collectives import REGISTRY as COLLECTIVES
 from stepscope.core.errors import UsageError
 from stepscope.core.units import format_bytes_binary
 from stepscope.core.words import counted, unknown
-from stepscope.launch.join import joined_world
-from stepscope.machine.collect import collect
+from stepscope.launch.hosts.survey import HostWorld
 from stepscope.matrix.expand import named
 from stepscope.matrix.keys import LaunchSettings
 from stepscope.matrix.machine import (
@@ -25,7 +23,7 @@ from stepscope.matrix.machine import (
     Machine,
     canonical_network,
     choose_device,
-    machine_of,
+    here_or_there,
     network_misfit,
     slowest_bits_per_s,
 )
@@ -229,7 +227,8 @@ def _refused(spec: CommSpec, machine: Machine) -> str | None:
     if (reason := network_misfit(spec, machine)) or machine.joined_world_size is not None:
         return reason
     if spec.device == "cuda" and spec.backend == "nccl" and world > machine.num_gpus:
-        return f"{counted(world, 'rank')} need {counted(world, 'GPU')}, this machine has {machine.num_gpus}"
+        where = "this machine has" if machine.slots is None else "the hosts have"
+        return f"{counted(world, 'rank')} need {counted(world, 'GPU')}, {where} {machine.num_gpus}"
     if spec.kind == "pairs" and world < 2:
         return "messages between pairs need 2 ranks or more"
     if spec.mode == "grouped" and spec.op != "send_recv":
@@ -251,19 +250,22 @@ class CommPlan:
     backend: Backend
 
 
-def make_comm_plan(request: CommRequest, *, launch: LaunchSettings, worlds: Sequence[int] | None) -> CommPlan:
-    """Expand ``request`` here. worlds: None: all GPUs, or 2 ranks on the CPU; in a started world, its size.
+def make_comm_plan(
+    request: CommRequest, *, launch: LaunchSettings, worlds: Sequence[int] | None, hosts: HostWorld | None = None
+) -> CommPlan:
+    """Expand ``request`` here. worlds: None: all GPUs, or 2 ranks on the CPU; in a started world, its size; on ``hosts``,
+    as many as they take.
 
     Raises UsageError, and MissingError for a device or backend that is not there.
     """
-    joined = joined_world(os.environ)
-    environment = collect(remember=True)
-    machine = machine_of(environment, joined_world_size=None if joined is None else joined[1])
+    environment, machine = here_or_there(hosts)
     device, backend = choose_device(launch, machine)
+    if hosts is not None:
+        worlds = worlds or (sum(hosts.slots(device)),)
     if worlds is None:
         here = max(1, machine.num_gpus) if device == "cuda" else 2
         worlds = (machine.joined_world_size or here,)
-    if joined is None:
+    if machine.joined_world_size is None and hosts is None:
         _require_memory(max(worlds), environment)
     cells = plan_comm(replace(request, worlds=tuple(worlds)), machine=machine, device=device, backend=backend)
     reasons = dict.fromkeys(senseless(cell.spec) for cell in cells)

@@ -7,7 +7,7 @@ machine reaches. Cells that an earlier run has measured count with the time they
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from stepscope.matrix.expand import PlannedCell
@@ -31,15 +31,17 @@ class WorkerGroup:
     cells: tuple[Cell, ...]
 
 
-def group_cells(cells: Iterable[Cell], *, usable_cores: int, isolate: bool = False) -> tuple[WorkerGroup, ...]:
+def group_cells(
+    cells: Iterable[Cell], *, usable_cores: Callable[[Cell], int], isolate: bool = False
+) -> tuple[WorkerGroup, ...]:
     """One group per (world size, backend, device, threads, swept environment, network), in order of first appearance.
 
-    isolate: a group for each cell.
+    usable_cores: for all ranks of a cell together. isolate: a group for each cell.
     """
     members: dict[tuple[object, ...], list[Cell]] = {}
     for index, cell in enumerate(cells):
         env = tuple(sorted(cell.env.items()))
-        threads = _rank_threads(cell, usable_cores)
+        threads = _rank_threads(cell, usable_cores(cell))
         alone = index if isolate else None
         key = (cell.world_size, cell.backend, cell.device, threads, env, cell.network, alone)
         members.setdefault(key, []).append(cell)
@@ -48,7 +50,7 @@ def group_cells(cells: Iterable[Cell], *, usable_cores: int, isolate: bool = Fal
             world_size=found[0].world_size,
             backend=found[0].backend,
             device=found[0].device,
-            threads_per_rank=_rank_threads(found[0], usable_cores),
+            threads_per_rank=_rank_threads(found[0], usable_cores(found[0])),
             env=dict(found[0].env),
             network=found[0].network,
             cells=tuple(found),

@@ -196,7 +196,8 @@ def _refused_by_machine(spec: CellSpec, machine: Machine, *, oversubscribe: bool
         return reason  # ranks that exist are perhaps on several machines: each checks its own device
     if spec.device == "cuda" and world > machine.num_gpus:
         need = "needs" if world == 1 else "need"
-        return f"{counted(world, 'rank')} {need} {counted(world, 'GPU')}, this machine has {machine.num_gpus}"
+        where = "this machine has" if machine.slots is None else "the hosts have"
+        return f"{counted(world, 'rank')} {need} {counted(world, 'GPU')}, {where} {machine.num_gpus}"
     if spec.device == "cpu" and not oversubscribe and world > max(2, machine.usable_cores):
         return (
             f"{counted(world, 'rank')} on {counted(machine.usable_cores, 'usable core')} would time the scheduler "

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
 from stepscope.core.errors import MissingError, Unavailable
 from stepscope.core.words import counted
+from stepscope.launch.hosts.survey import HostWorld
+from stepscope.launch.join import joined_world
+from stepscope.machine.collect import collect
 from stepscope.matrix.keys import LaunchSettings
 from stepscope.records.cell import Cell
 from stepscope.records.environment import EnvironmentRecord
@@ -26,6 +30,7 @@ class Machine:
     compute_capability: the lowest among the GPUs, such as ``8.0``; None = unknown.
     torch_version: None = unknown.
     joined_world_size: set when a launcher has already started this many ranks and the command joins them as a worker.
+    slots: ranks on the CPU that the hosts of --hosts take together; None: ranks run on this machine.
     """
 
     num_gpus: int
@@ -36,6 +41,34 @@ class Machine:
     no_gpu_reason: str | None = None
     torch_version: str | None = None
     joined_world_size: int | None = None
+    slots: int | None = None
+
+
+def here_or_there(hosts: HostWorld | None) -> tuple[EnvironmentRecord, Machine]:
+    """Where ranks will run: the hosts, else the world that a launcher has started, else this machine."""
+    if hosts is not None:
+        return hosts.record, machine_of_hosts(hosts)
+    joined = joined_world(os.environ)
+    environment = collect(remember=True)
+    return environment, machine_of(environment, joined_world_size=None if joined is None else joined[1])
+
+
+def machine_of_hosts(world: HostWorld) -> Machine:
+    """All hosts as one machine: their GPUs and cores together, what the weakest of them has."""
+    each = [machine_of(host.environment) for host in world.hosts]
+    capabilities = tuple(machine.compute_capability for machine in each if machine.compute_capability)
+    return replace(
+        each[0],
+        num_gpus=sum(host.slots or host.gpus if host.gpus else 0 for host in world.hosts),
+        usable_cores=sum(machine.usable_cores for machine in each),
+        compute_capability=_lowest(capabilities),
+        slots=sum(host.slots or 1 for host in world.hosts),
+    )
+
+
+def cores_of(cell: Cell, usable_cores: int, hosts: HostWorld | None) -> int:
+    """Cores for all ranks of ``cell`` together."""
+    return usable_cores if hosts is None else hosts.cores(cell.world_size, cell.device)
 
 
 def machine_of(environment: EnvironmentRecord, *, joined_world_size: int | None = None) -> Machine:
@@ -123,6 +156,8 @@ def refused(text: str | None, *, world_size: int, device: str, joined: bool) -> 
 
 def network_misfit(cell: Cell, machine: Machine) -> str | None:
     """Why ``cell`` cannot run in its network here, or in the world that a launcher has started; None when it can."""
+    if machine.slots is not None:
+        return _hosts_misfit(cell, machine.slots)
     joined = machine.joined_world_size
     if reason := refused(cell.network, world_size=cell.world_size, device=cell.device, joined=joined is not None):
         return reason
@@ -130,6 +165,15 @@ def network_misfit(cell: Cell, machine: Machine) -> str | None:
         return f"{counted(cell.world_size, 'rank')}: the launcher started {joined}"
     if joined is not None and cell.env:
         return f"{', '.join(sorted(cell.env))} cannot be set: the launcher has already started the ranks"
+    return None
+
+
+def _hosts_misfit(cell: Cell, slots: int) -> str | None:
+    """Why ``cell`` cannot run on the hosts of --hosts."""
+    if cell.network is not None:
+        return f"network {cell.network}: the ranks run on real hosts"
+    if cell.device == "cpu" and cell.world_size > slots:
+        return f"{counted(cell.world_size, 'rank')}: the hosts take {slots} (more on a host: --hosts HOST:RANKS)"
     return None
 
 

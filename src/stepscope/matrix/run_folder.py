@@ -133,7 +133,7 @@ def _refuse_other_machine(layout: RunLayout, now: EnvironmentRecord) -> None:
         return
     changed = [
         f"{what}: {old} then, {new} now"
-        for what, old, new in zip(("CPU", "GPUs", "torch"), _machine(before), _machine(now), strict=True)
+        for what, old, new in zip(("CPU", "GPUs", "torch", "hosts"), _machine(before), _machine(now), strict=True)
         if old != new
     ]
     if changed:
@@ -144,11 +144,12 @@ def _refuse_other_machine(layout: RunLayout, now: EnvironmentRecord) -> None:
         )
 
 
-def _machine(environment: EnvironmentRecord) -> tuple[str, str, str]:
+def _machine(environment: EnvironmentRecord) -> tuple[str, str, str, str]:
     torch = environment.torch
     gpus = "unknown" if torch is None else ", ".join(torch.device_names) or "none"
     version = "unknown" if torch is None else torch.version
-    return f"{environment.cpu_model}, {environment.usable_cores} cores", gpus, version
+    hosts = ", ".join(environment.extra.get("hosts", {})) or "one"
+    return f"{environment.cpu_model}, {environment.usable_cores} cores", gpus, version, hosts
 
 
 RUNS = Path("stepscope-runs")

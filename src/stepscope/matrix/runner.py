@@ -18,11 +18,14 @@ from stepscope.core.errors import Interrupted, StepscopeError
 from stepscope.core.forks import STOP_SIGNALS, stop_signals_raise
 from stepscope.core.words import counted
 from stepscope.launch import join, torchrun
+from stepscope.launch.hosts import world as hosts
+from stepscope.launch.hosts.session import HostLost
 from stepscope.launch.netns import start as netns
 from stepscope.launch.supervise import CellOutcome, RunningGroup
 from stepscope.launch.torchrun import Launched
 from stepscope.matrix import run_folder
 from stepscope.matrix.estimate import WorkerGroup, group_cells
+from stepscope.matrix.machine import cores_of
 from stepscope.matrix.resume import Resume, cells_to_rerun, plan_resume
 from stepscope.matrix.work import (
     CellEnded,
@@ -165,7 +168,11 @@ class _Run:
         """Run the groups one after the other; after a failure, new processes run the rest of a group."""
         request = self._request
         self._prepare_data(decided)
-        groups = group_cells((p.spec for p in decided.run), usable_cores=request.usable_cores, isolate=request.isolate)
+        groups = group_cells(
+            (p.spec for p in decided.run),
+            usable_cores=lambda cell: cores_of(cell, request.usable_cores, request.hosts),
+            isolate=request.isolate,
+        )
         for group in groups:
             while waiting := tuple(c for c in group.cells if c.cell_id in self._pending):
                 self._groups += 1
@@ -175,9 +182,22 @@ class _Run:
                 self._on_event(started)
                 with RunningGroup(spec, self._layout, start=self._starter(spec, group)) as workers:
                     self._supervise(workers, spec.group_id)
+                if request.hosts is not None and (lost := hosts.lost_host(self._layout.group(group_id))) is not None:
+                    self.interrupt(f"not begun: {lost.what}")
+                    raise self._resumable(lost)
                 if request.joined is not None:
                     return self.interrupt("only the launcher can restart the joined world")
         return None
+
+    def _resumable(self, lost: HostLost) -> HostLost:
+        finished = sum(status.status == "ok" for status in self._statuses.values())
+        return HostLost(
+            lost.host,
+            lost.what,
+            why=lost.why,
+            fix=f"{lost.fix}; then run the same command with `-o {self._layout.root}`: {finished} of "
+            f"{counted(len(self._planned), 'cell')} {'is' if finished == 1 else 'are'} finished and saved there",
+        )
 
     def _prepare_data(self, decided: Resume[PlannedWork]) -> None:
         """Cells whose data cannot be used end here; no rank starts for them."""
@@ -214,6 +234,9 @@ class _Run:
         files = self._layout.group(spec.group_id)
         if self._request.joined is not None:
             return partial(join.start_rank_zero, files)
+        env = {**self._request.env, **group.env}
+        if self._request.hosts is not None:
+            return partial(hosts.start, files, self._request.hosts, spec=spec, extra_env=env)
         start = torchrun.start
         if group.network is not None:
             start = partial(netns.start, network=parse_network(group.network))
@@ -222,7 +245,7 @@ class _Run:
             files,
             world_size=group.world_size,
             threads_per_rank=group.threads_per_rank,
-            extra_env={**self._request.env, **group.env},
+            extra_env=env,
         )
 
     def _supervise(self, workers: RunningGroup, group_id: str) -> None:
@@ -343,7 +366,7 @@ _SHARE = 20
 
 def run_to_the_end(
     request: RunRequest, on_event: OnEvent, *, renew: Callable[[], object], finish: Callable[[], T]
-) -> tuple[T, Interrupted | None]:
+) -> tuple[T, Interrupted | HostLost | None]:
     """Run ``request``; what ``finish`` returns, and what stopped the run, for the caller to raise again.
 
     renew: writes what follows from the run folder; called as cells end. finish: writes everything; called once the run
@@ -365,5 +388,5 @@ def run_to_the_end(
         with stop_signals_raise("interrupted; what was measured is saved"):
             run_matrix(request, heard)
             return finish(), None
-    except Interrupted as stop:
+    except (Interrupted, HostLost) as stop:
         return finish(), stop

@@ -18,15 +18,14 @@ from stepscope.core.errors import DataError, UsageError
 from stepscope.core.processes import ask
 from stepscope.core.words import unknown
 from stepscope.datasets import REGISTRY as DATASETS
-from stepscope.launch.join import joined_world
+from stepscope.launch.hosts.survey import HostWorld
 from stepscope.launch.torchrun import require_torch
-from stepscope.machine.collect import collect
 from stepscope.matrix.checked import CellDraft, Matrix
 from stepscope.matrix.estimate import PlanEstimate, estimate_plan, group_cells
 from stepscope.matrix.expand import ModelOf, PlannedCell, error_of, expand
 from stepscope.matrix.keys import CommSection
 from stepscope.matrix.load import digest_lookup, load_matrix
-from stepscope.matrix.machine import Device, choose_device, machine_of
+from stepscope.matrix.machine import Device, choose_device, cores_of, here_or_there
 from stepscope.matrix.matrix_file import COMM
 from stepscope.matrix.overrides import Override
 from stepscope.matrix.resume import cells_to_rerun, plan_resume
@@ -123,7 +122,7 @@ KIND = "bench"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyMatrix:
     """A matrix on this machine, ready to run: its cells and its sweep of collectives, as far as they are in the sections
-    chosen. others: cells of sections that are not.
+    chosen. others: cells of sections that are not. hosts: where ranks run, of --hosts.
     """
 
     matrix: Matrix
@@ -132,6 +131,7 @@ class ReadyMatrix:
     data_dir: Path | None
     comm: CommSection | None = None
     others: tuple[PlannedCell, ...] = ()
+    hosts: HostWorld | None = None
 
 
 def make_plan(
@@ -142,9 +142,11 @@ def make_plan(
     download: bool = False,
     only: Sequence[str] | None = None,
     share: tuple[int, int] | None = None,
+    hosts: HostWorld | None = None,
 ) -> ReadyMatrix:
     """Read, check and expand a matrix. only: sections to run; None: everything. share: ``(2, 8)``: the second, tenth, ... of
     their cells, in a joined world of those of its size; the sweep of collectives belongs to the first share.
+    hosts: where ranks run; None: here.
 
     Raises UsageError, DataError when no cell has its data, MissingError.
     """
@@ -156,9 +158,7 @@ def make_plan(
     chosen = None if only is None else chosen_sections(matrix, only)
     if download:
         _download(matrix, data_dir)
-    joined = joined_world(os.environ)
-    environment = collect(remember=True)
-    machine = machine_of(environment, joined_world_size=None if joined is None else joined[1])
+    environment, machine = here_or_there(hosts)
     lookup = digest_lookup(data_dir)
     missing: dict[str, DataError | UsageError] = {}
 
@@ -170,6 +170,9 @@ def make_plan(
             return MISSING_DATA
 
     device, _ = choose_device(matrix.launch, machine)
+    if hosts is not None:
+        hosts.slots(device)
+        _refuse_own_models(matrix)
     models = measured_models(matrix, device)
     cells = expand(matrix, machine=machine, digest_of=digest_of, model_of=models)
     if missing and all(cell.spec.dataset in missing for cell in cells):
@@ -177,7 +180,8 @@ def make_plan(
     cells = tuple(_without_data(cell, missing) for cell in cells)
     mine = [cell for cell in cells if chosen is None or chosen.intersection(cell.sections)]
     if share is not None:
-        mine = [cell for cell in mine if joined is None or cell.spec.world_size == joined[1]][share[0] - 1 :: share[1]]
+        joined = machine.joined_world_size
+        mine = [cell for cell in mine if joined in (None, cell.spec.world_size)][share[0] - 1 :: share[1]]
         if not mine:
             raise UsageError(f"--share {share[0]}/{share[1]} has no cell: there are fewer of them here")
     asked = {cell.spec.cell_id for cell in mine}
@@ -188,7 +192,18 @@ def make_plan(
         data_dir=data_dir,
         comm=matrix.comm if (chosen is None or COMM in chosen) and (share is None or share[0] == 1) else None,
         others=tuple(cell for cell in cells if cell.spec.cell_id not in asked),
+        hosts=hosts,
     )
+
+
+def _refuse_own_models(matrix: Matrix) -> None:
+    for draft in matrix.cells:
+        if draft.settings.workload.startswith(PREFIX):
+            raise UsageError(
+                f"{draft.settings.workload} cannot run with --hosts: its module is on this machine",
+                why="stepscope copies no code to the hosts",
+                fix="start the command under torchrun or srun on the hosts, where the module is",
+            )
 
 
 def chosen_sections(matrix: Matrix, only: Sequence[str]) -> frozenset[str]:
@@ -251,7 +266,9 @@ def outlook(
     known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again | asked}
     left = plan_resume(plan.cells, known)
     groups = group_cells(
-        (cell.spec for cell in left.run), usable_cores=plan.environment.usable_cores, isolate=plan.matrix.launch.isolate
+        (cell.spec for cell in left.run),
+        usable_cores=lambda cell: cores_of(cell, plan.environment.usable_cores, plan.hosts),
+        isolate=plan.matrix.launch.isolate,
     )
     expected = estimate_plan(
         groups,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from stepscope.core.errors import StepscopeError
+from stepscope.launch.hosts.survey import HostWorld
 from stepscope.launch.verdict import Verdict
 from stepscope.records.cell import Cell, CellStatus, MeasureSettings
 from stepscope.records.comm import CommMeasure
@@ -65,6 +66,7 @@ class RunRequest:
     kind: CellKind
     others: tuple[PlannedWork, ...] = ()  # of the same matrix, not asked for now: their results stay
     isolate: bool = False
+    hosts: HostWorld | None = None  # where the ranks run, of --hosts
     joined: str | None = None  # id of the group when the ranks exist already (launch/join.py)
     rerun: tuple[str, ...] = ()  # cells that are measured once more (resume.cells_to_rerun)
     force: bool = False  # resume although the machine or torch is another one

@@ -14,7 +14,7 @@ S = 1_000_000_000
 def estimated(text: str, *changes: str, **options: object) -> PlanEstimate:
     matrix = read(text, *changes)
     cells = expand(matrix, machine=CPU, digest_of=lambda key, _: key, catalog=CATALOG)
-    groups = group_cells((c.spec for c in cells), usable_cores=CPU.usable_cores)
+    groups = group_cells((c.spec for c in cells), usable_cores=lambda _: CPU.usable_cores)
     planned: dict[str, PlannedCell] = {c.spec.cell_id: c for c in cells}
     return estimate_plan(groups, planned, measure=matrix.measure, usable_cores=CPU.usable_cores, **options)  # type: ignore[arg-type]
 

@@ -43,7 +43,7 @@ def cells_of(name: str, machine: Machine, *overrides: str) -> tuple[PlannedCell,
 def estimate(name: str) -> PlanEstimate:
     matrix = load_matrix(name)
     cells = cells_of(name, LAPTOP)
-    groups = group_cells((c.spec for c in cells if c.runnable), usable_cores=2)
+    groups = group_cells((c.spec for c in cells if c.runnable), usable_cores=lambda _: 2)
     return estimate_plan(groups, {c.spec.cell_id: c for c in cells}, measure=matrix.measure, usable_cores=2)
 
 

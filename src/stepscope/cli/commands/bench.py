@@ -36,6 +36,11 @@ class Bench(Options):
     )
     warmup: str | None = option("Warm-up steps: a number, or auto.", "N|auto")
     steps: str | None = option("Timed steps: a number, or auto.", "N|auto")
+    hosts: str | None = option(
+        "Run on these hosts, over ssh: a,user@b:4 (ranks on it), or a file of hosts.", "HOST[:RANKS],..."
+    )
+    ssh: str | None = option("With --hosts: the ssh command: 'ssh -p 2222 -i KEY'.", "COMMAND")
+    remote_python: str | None = option("With --hosts: their Python; default: this one's path, else python3.", "PATH")
     emulate_network: str | None = option("Put ranks on emulated hosts, RATE[:HOSTS][,delay=TIME]: 2gbit:2.", "NETWORK")
     inject: tuple[str, ...] = option(
         "Plant a fault: slow_rank=2:30%, jitter or loader. Repeatable.", "FAULT[=AMOUNT]", default=()

@@ -51,6 +51,11 @@ class Comm(Options):
     env: tuple[str, ...] = option(
         "Repeat with each value of an environment variable: NCCL_ALGO=Ring,Tree.", "NAME=V,...", default=()
     )
+    hosts: str | None = option(
+        "Run on these hosts, over ssh: a,user@b:4 (ranks on it), or a file of hosts.", "HOST[:RANKS],..."
+    )
+    ssh: str | None = option("With --hosts: the ssh command: 'ssh -p 2222 -i KEY'.", "COMMAND")
+    remote_python: str | None = option("With --hosts: their Python; default: this one's path, else python3.", "PATH")
     emulate_network: str | None = option(
         "Put ranks on emulated hosts: 1gbit:2, or 1gbit:4,delay=1ms,slow=2:200mbit.", "NETWORK"
     )

@@ -1,0 +1,181 @@
+"""Two hosts try each other over plain sockets: who reaches whom at which address, a round trip, a few megabytes.
+
+The listener answers only those who know its token, so that another service at an address is not taken for the host.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from statistics import median
+from typing import Any
+
+import psutil
+
+CONNECT_TIMEOUT_S = 3.0
+TRANSFER_TIMEOUT_S = 20.0
+_REQUEST = struct.Struct("!32sIQ")
+"""Token, round trips, bytes of a transfer."""
+
+
+class Listener:
+    """Serves round trips and transfers at a port of every address of this host until it is closed."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.token = secrets.token_hex(16)
+        self._socket = listening(port)
+        self.port = int(self._socket.getsockname()[1])
+        threading.Thread(target=self._serve, name="stepscope-listener", daemon=True).start()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                link, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(link,), name="stepscope-peer", daemon=True).start()
+
+    def _answer(self, link: socket.socket) -> None:
+        with link, suppress(OSError, EOFError):
+            link.settimeout(TRANSFER_TIMEOUT_S)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            token, trips, size = _REQUEST.unpack(_read(link, _REQUEST.size))
+            if not secrets.compare_digest(token, self.token.encode()):
+                return
+            link.sendall(b"+")
+            for _ in range(trips):
+                link.sendall(_read(link, 1))
+            for _ in range(2 if size else 0):
+                _drain(link, size)
+                link.sendall(b".")
+
+
+def listening(port: int = 0) -> socket.socket:
+    """A socket that listens on all addresses, of IPv6 too where there is any."""
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def try_addresses(addresses: Sequence[str], port: int, token: str) -> dict[str, dict[str, Any]]:
+    """Each address: ``local`` and ``interface`` of a connection from here, or ``error``: why there is none."""
+
+    def attempt(address: str) -> dict[str, Any]:
+        try:
+            with _connected(address, port, token) as link:
+                local = _plain(link.getsockname()[0])
+        except (OSError, EOFError) as error:
+            return {"error": reason(error)}
+        return {"local": local, "interface": interface_of(local)}
+
+    if not addresses:
+        return {}
+    with ThreadPoolExecutor(max_workers=len(addresses)) as pool:
+        return dict(zip(addresses, pool.map(attempt, addresses), strict=True))
+
+
+def measure_peer(address: str, port: int, token: str, *, trips: int, size_bytes: int) -> dict[str, Any]:
+    """``round_trip_ns`` (median of one-byte messages), ``bytes_per_s`` from here to there; or ``error``.
+
+    The transfer runs twice and the faster one counts: the first opens the connection's window.
+    """
+    try:
+        with _connected(address, port, token, trips=trips, size_bytes=size_bytes) as link:
+            link.settimeout(TRANSFER_TIMEOUT_S)
+            times = [_timed_round_trip(link) for _ in range(trips)]
+            round_trip_ns = int(median(times))
+            payload, took = memoryview(bytes(1 << 20)), []
+            for _ in range(2):
+                begun = time.perf_counter_ns()
+                left = size_bytes
+                while left > 0:
+                    left -= link.send(payload[: min(left, len(payload))])
+                _read(link, 1)
+                took.append(time.perf_counter_ns() - begun)
+            local = _plain(link.getsockname()[0])
+    except (OSError, EOFError) as error:
+        return {"error": reason(error)}
+    return {
+        "round_trip_ns": round_trip_ns,
+        "bytes_per_s": size_bytes / max(1, min(took) - round_trip_ns) * 1e9,
+        "local": local,
+        "interface": interface_of(local),
+    }
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that holds ``address``; None where none does."""
+    for name, held in psutil.net_if_addrs().items():
+        if any(_plain(each.address) == address for each in held):
+            return name
+    return None
+
+
+def free_port() -> int:
+    """A port that nothing listens at now."""
+    with listening() as found:
+        return int(found.getsockname()[1])
+
+
+def reason(error: OSError | EOFError) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CONNECT_TIMEOUT_S:g} s"
+    if isinstance(error, EOFError):
+        return "another service answers there"
+    return error.strerror or str(error)
+
+
+def _connected(address: str, port: int, token: str, *, trips: int = 0, size_bytes: int = 0) -> socket.socket:
+    link = socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S)
+    try:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link.sendall(_REQUEST.pack(token.encode(), trips, size_bytes))
+        if _read(link, 1) != b"+":
+            raise EOFError
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _timed_round_trip(link: socket.socket) -> int:
+    begun = time.perf_counter_ns()
+    link.sendall(b"?")
+    _read(link, 1)
+    return time.perf_counter_ns() - begun
+
+
+def _read(link: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        part = link.recv(count - len(found))
+        if not part:
+            raise EOFError
+        found += part
+    return found
+
+
+def _drain(link: socket.socket, size: int) -> None:
+    buffer = bytearray(1 << 20)
+    while size > 0:
+        got = link.recv_into(buffer, min(size, len(buffer)))
+        if not got:
+            raise EOFError
+        size -= got
+
+
+def _plain(address: str) -> str:
+    """Without the zone, and without the prefix of an IPv4 address in IPv6 form."""
+    return address.partition("%")[0].removeprefix("::ffff:")

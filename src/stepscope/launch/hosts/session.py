@@ -1,0 +1,250 @@
+"""A conversation with one host: ssh to it, questions and answers in time, and why there is none.
+
+``localhost`` and this machine's own name need no ssh.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, BinaryIO, cast
+
+from stepscope import __version__
+from stepscope.core.errors import DataError, MissingError
+from stepscope.core.processes import die_with_parent
+from stepscope.launch.hosts import messages
+from stepscope.launch.hosts.messages import HostMessage
+
+CONNECT_S = 10
+ALIVE_S = 5
+"""ssh asks a silent host this often; after three questions without an answer the host is lost."""
+HELLO_S = 60.0
+CLOSE_S = 1.0
+"""An agent that is asked to end has no more to say: what it ends itself takes longer, without ssh."""
+_OPTIONS = (
+    "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}", "-o", f"ServerAliveInterval={ALIVE_S}",
+    "-o", "ServerAliveCountMax=3",
+)  # fmt: skip
+"""After the user's own, so that what --ssh says of one counts."""
+
+AGENT = "stepscope.launch.hosts.agent"
+_WAITING = 64
+
+
+class HostLost(MissingError):  # noqa: N818 - reads as the state it reports
+    """A host cannot be used, or went away."""
+
+    def __init__(self, host: str, what: str, *, why: str | None = None, fix: str | None = None) -> None:
+        super().__init__(what, why=why, fix=fix)
+        self.host = host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """How hosts are reached. ssh: the command and its options. python: on the hosts; None: this one's path, else python3."""
+
+    ssh: tuple[str, ...] = ("ssh",)
+    python: str | None = None
+
+
+def is_local(host: str) -> bool:
+    return host in ("localhost", "127.0.0.1", "::1", socket.gethostname())
+
+
+def command(host: str, reach: Reach) -> list[str]:
+    """The command line that starts the agent on ``host``."""
+    if is_local(host):
+        return [reach.python or sys.executable, "-m", AGENT]
+    if reach.python is not None:
+        script = f"exec {shlex.quote(reach.python)} -m {AGENT}"
+    else:
+        here = shlex.quote(sys.executable)
+        script = f'p={here}; [ -x "$p" ] || p=python3; exec "$p" -m {AGENT}'
+    return [*reach.ssh, *_OPTIONS, host, f"exec sh -c {shlex.quote(script)}"]
+
+
+class HostSession:
+    """An agent that runs on ``host``. Use as a context manager: leaving it ends the agent and what it started.
+
+    Frames arrive in an inbox as (session, message); the last one is (session, None).
+    """
+
+    def __init__(self, host: str, reach: Reach) -> None:
+        """Starts ssh and returns."""
+        self.host = host
+        self._reach = reach
+        self._inbox: queue.Queue[tuple[HostSession, HostMessage | None]] = queue.Queue(_WAITING)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the session
+        try:
+            self._process = subprocess.Popen(
+                command(host, reach),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+                preexec_fn=partial(die_with_parent, signal.SIGTERM, parent=os.getpid()),
+            )
+        except OSError as error:
+            self._errors.close()
+            program = command(host, reach)[0]
+            raise HostLost(
+                host,
+                f"{program} cannot be started: {error.strerror}",
+                why=f"{host} is reached with it",
+                fix="install OpenSSH's client, or name another command with --ssh",
+            ) from error
+        self._reader = threading.Thread(target=self._read, name=f"stepscope-{host}", daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> HostSession:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        stream = cast(BinaryIO, self._process.stdout)
+        with suppress(OSError, ValueError, DataError):
+            if messages.skip_to_mark(stream):
+                while (message := messages.receive(stream)) is not None:
+                    self._inbox.put((self, message))
+        self._inbox.put((self, None))
+
+    def send(self, kind: str, body: bytes = b"", **fields: Any) -> None:
+        """Raises HostLost where the agent is gone."""
+        try:
+            messages.send(cast(BinaryIO, self._process.stdin), kind, body, **fields)
+        except (OSError, ValueError):
+            raise self.lost() from None
+
+    def answer(self, *, timeout_s: float) -> HostMessage:
+        """The next message. Raises HostLost when none comes in time, MissingError when it is a failure."""
+        try:
+            _, message = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            raise HostLost(
+                self.host,
+                f"{self.host} does not answer within {timeout_s:.0f} s",
+                why="ssh has connected or still tries to; stepscope on the host has not answered",
+                fix=f"try {self._by_hand()}",
+            ) from None
+        if message is None:
+            raise self.lost()
+        if message.kind == "failed":
+            raise MissingError(
+                f"{self.host}: {message.fields['what']}", why=message.fields["why"], fix=message.fields["fix"]
+            )
+        return message
+
+    def ask(self, kind: str, *, timeout_s: float, **fields: Any) -> HostMessage:
+        self.send(kind, **fields)
+        return self.answer(timeout_s=timeout_s)
+
+    def greet(self) -> HostMessage:
+        """The agent's first message. Raises HostLost where there is none, or when it is of another version of stepscope."""
+        hello = self.answer(timeout_s=HELLO_S)
+        theirs = hello.fields.get("version")
+        if theirs != __version__:
+            raise HostLost(
+                self.host,
+                f"{self.host} has stepscope {theirs}, and this is {__version__}",
+                why="command and ranks exchange files of one version",
+                fix=f"on {self.host}: {hello.fields.get('executable', 'python3')} -m pip install stepscope=={__version__}",
+            )
+        return hello
+
+    def forward_to(self, inbox: queue.Queue[tuple[HostSession, HostMessage | None]]) -> None:
+        """What arrives from now on goes to ``inbox``; call it before the question whose answers belong there."""
+        self._inbox = inbox
+
+    def hang_up(self) -> None:
+        """Tell the agent to end; it may still send what it has."""
+        with suppress(OSError, ValueError):
+            cast(BinaryIO, self._process.stdin).close()
+
+    def close(self) -> None:
+        """End the agent: its input ends; ssh is ended when that does not do."""
+        self.hang_up()
+        try:
+            self._process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            try:
+                self._process.wait(CLOSE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        while self._reader.is_alive():  # it may wait for room
+            with suppress(queue.Empty):
+                self._inbox.get(timeout=0.05)
+        cast(BinaryIO, self._process.stdout).close()
+        self._errors.close()
+
+    def lost(self) -> HostLost:
+        """Why the conversation ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace")
+        return why_lost(self.host, self._process.returncode, said, by_hand=self._by_hand(), python=self._reach.python)
+
+    def _by_hand(self) -> str:
+        return f"`{' '.join([*self._reach.ssh, '-o', 'BatchMode=yes', self.host, 'true'])}`"
+
+
+def why_lost(host: str, code: int | None, said: str, *, by_hand: str, python: str | None) -> HostLost:
+    """What ended the conversation with ``host``, by ssh's exit code and what it and the host wrote. Pure."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = lines[-1] if lines else None
+    if "Permission denied" in said or "Too many authentication failures" in said:
+        return HostLost(
+            host,
+            f"{host} asks for a password, or refuses this key",
+            why=f"stepscope answers no question of ssh; ssh said: {_line_with(lines, ('denied', 'failures'))}",
+            fix=f"give the host your key, for example `ssh-copy-id {host}`, until {by_hand} succeeds",
+        )
+    if "Host key verification failed" in said:
+        return HostLost(
+            host,
+            f"the key of {host} is unknown, or another one than last time",
+            why=_line_with(lines, ("host key", "REMOTE HOST", "verification")),
+            fix=f"connect by hand, look at the key, accept it: ssh {host}",
+        )
+    if "No module named" in said and "stepscope" in said:
+        older = re.search(r"No module named '?stepscope\b(?!\.)", said) is None
+        return HostLost(
+            host,
+            f"{host} has {'an older stepscope, without --hosts' if older else 'no stepscope'}; this is {__version__}",
+            why=last,
+            fix=f"on {host}: {python or 'python3'} -m pip install 'stepscope[torch]=={__version__}', or name the Python "
+            "that has it: --remote-python PATH",
+        )
+    if code == 127 or "not found" in (last or ""):
+        return HostLost(
+            host,
+            f"{host} has no such Python: {python or f'neither {sys.executable} nor python3'}",
+            why=last,
+            fix="name the Python that has stepscope: --remote-python PATH",
+        )
+    if code == 255:
+        return HostLost(
+            host, f"the connection to {host} failed or broke", why=last and f"ssh said: {last}", fix=f"try {by_hand}"
+        )
+    ended = "did not start" if code is None else f"ended with code {code}"
+    return HostLost(host, f"stepscope on {host} {ended}", why=last, fix=f"try {by_hand}")
+
+
+def _line_with(lines: Sequence[str], signs: Sequence[str]) -> str | None:
+    return next((line for line in lines if any(sign in line for sign in signs)), lines[-1] if lines else None)

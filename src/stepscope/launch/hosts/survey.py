@@ -1,0 +1,219 @@
+"""The hosts before anything runs on them: reached, of one version, with torch; where they meet, over which interface."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from stepscope.core.errors import MissingError, StepscopeError, UsageError
+from stepscope.core.words import counted, in_words
+from stepscope.launch.hosts.host_list import NamedHost, placement
+from stepscope.launch.hosts.session import HostLost, HostSession, Reach
+from stepscope.records.codec import decode
+from stepscope.records.environment import EnvironmentRecord
+
+FACTS_S = 120.0
+TRY_S = 30.0
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyedHost:
+    """name: as ssh takes it. slots: as asked for. interface: that reaches the first host; None: it is alone."""
+
+    name: str
+    slots: int | None
+    environment: EnvironmentRecord
+    interface: str | None = None
+
+    @property
+    def gpus(self) -> int:
+        torch = self.environment.torch
+        return torch.device_count if torch is not None and torch.cuda_available else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWorld:
+    """The hosts of a command, in order. address: the first one's, at which the others reach it."""
+
+    hosts: tuple[SurveyedHost, ...]
+    reach: Reach
+    address: str
+
+    @property
+    def record(self) -> EnvironmentRecord:
+        """Of the first host; ``extra`` has all hosts: their names, the ranks asked for, their interfaces."""
+        first = self.hosts[0].environment
+        hosts = {
+            host.name: {"host": host.environment.host, "ranks": host.slots, "interface": host.interface}
+            for host in self.hosts
+        }
+        return replace(first, extra={**first.extra, "hosts": hosts})
+
+    def slots(self, device: str) -> tuple[int, ...]:
+        """Ranks that each host takes: as asked for, else one for each GPU, or one on the CPU. Raises UsageError."""
+        for host in self.hosts:
+            if device == "cuda" and (host.slots or 0) > host.gpus:
+                raise UsageError(
+                    f"--hosts {host.name}:{host.slots}: {host.name} has {counted(host.gpus, 'GPU')}",
+                    fix=f"at most one rank per GPU: --hosts {host.name}:{host.gpus}" if host.gpus else "--device cpu",
+                )
+        return tuple(host.slots or (host.gpus if device == "cuda" else 1) for host in self.hosts)
+
+    def placed(self, world_size: int, device: str) -> tuple[int, ...]:
+        """Ranks on each host for so many in all; world sizes that do not fit were refused before."""
+        ranks = placement(self.slots(device), world_size)
+        assert ranks is not None
+        return ranks
+
+    def cores(self, world_size: int, device: str) -> int:
+        """Cores for so many ranks: of the fewest on a host, times the ranks over those of the fullest host."""
+        ranks = [number for number in self.placed(world_size, device) if number]
+        fewest = min(h.environment.usable_cores for h in self.hosts[: len(ranks)])
+        return fewest * world_size // max(ranks)
+
+
+def survey(hosts: Sequence[NamedHost], reach: Reach, *, torch_timeout_s: float = 60.0) -> HostWorld:
+    """Ask every host. Raises HostLost or MissingError: a host cannot be reached or used, with the way to see why."""
+    with ExitStack() as stack:
+        sessions = open_sessions([host.name for host in hosts], reach, stack)
+        found = on_all(sessions, lambda session: facts_of(session, torch_timeout_s=torch_timeout_s))
+        for session, facts in zip(sessions, found, strict=True):
+            _require_torch(session.host, facts)
+        _refuse_two_torches(sessions, found)
+        address, interfaces = meet(sessions, found[0])
+    return HostWorld(
+        hosts=tuple(
+            SurveyedHost(name=host.name, slots=host.slots, environment=facts, interface=interface)
+            for host, facts, interface in zip(hosts, found, interfaces, strict=True)
+        ),
+        reach=reach,
+        address=address,
+    )
+
+
+def open_sessions(names: Sequence[str], reach: Reach, stack: ExitStack) -> list[HostSession]:
+    """Greeted sessions, which ``stack`` closes. Raises HostLost.
+
+    Started one after the other by this thread: they end with the thread that started them.
+    """
+    sessions = [stack.enter_context(HostSession(name, reach)) for name in names]
+    on_all(sessions, HostSession.greet)
+    return sessions
+
+
+def on_all(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
+    """``work`` of each at once. Raises the error of one, or one HostLost that names all that failed."""
+    results, errors = each_or_error(items, work)
+    if errors:
+        raise _together(errors)
+    return results
+
+
+def each_or_error(items: Sequence[T], work: Callable[[T], R]) -> tuple[list[R], list[StepscopeError]]:
+    def attempt(item: T) -> R | StepscopeError:
+        try:
+            return work(item)
+        except StepscopeError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=len(items)) as pool:
+        found = list(pool.map(attempt, items))
+    return (
+        [each for each in found if not isinstance(each, StepscopeError)],
+        [each for each in found if isinstance(each, StepscopeError)],
+    )
+
+
+def _together(errors: Sequence[StepscopeError]) -> StepscopeError:
+    if len(errors) == 1:
+        return errors[0]
+    names = [error.host for error in errors if isinstance(error, HostLost)]
+    return HostLost(
+        names[0] if names else "",
+        f"{counted(len(errors), 'host')} cannot be used: {in_words(names)}" if names else errors[0].what,
+        why="; ".join(error.what if error.why is None else f"{error.what} ({error.why})" for error in errors),
+        fix=errors[0].fix,
+    )
+
+
+def facts_of(session: HostSession, *, torch_timeout_s: float) -> EnvironmentRecord:
+    message = session.ask("facts", timeout_s=FACTS_S + torch_timeout_s, torch_timeout_s=torch_timeout_s)
+    return decode(message.body, EnvironmentRecord, source=f"the facts of {session.host}")
+
+
+def _require_torch(host: str, facts: EnvironmentRecord) -> None:
+    if facts.torch is None:
+        raise MissingError(
+            f"{host} has no torch that answers",
+            why=facts.unavailable.get("torch"),
+            fix=f"on {host}: pip install 'stepscope[torch]'",
+        )
+
+
+def _refuse_two_torches(sessions: Sequence[HostSession], found: Sequence[EnvironmentRecord]) -> None:
+    versions = {
+        session.host: facts.torch.version for session, facts in zip(sessions, found, strict=True) if facts.torch
+    }
+    first, version = next(iter(versions.items()))
+    for host, other in versions.items():
+        if other != version:
+            raise MissingError(
+                f"{host} has torch {other}, and {first} has {version}",
+                why="ranks of two versions hang, fail or measure two things",
+                fix="install the same torch on all hosts",
+            )
+
+
+def addresses_of(facts: EnvironmentRecord) -> list[str]:
+    """Addresses at which other hosts may reach this one: those of fast interfaces first."""
+    nics = [nic for nic in facts.nics if nic.up and nic.kind != "loopback"]
+    nics.sort(key=lambda nic: (nic.kind == "virtual", -(nic.speed_bits_per_s or 0)))
+    found = [address for nic in nics for address in nic.addresses]
+    usable = [address for address in found if not ipaddress.ip_address(address).is_link_local]
+    return sorted(usable, key=lambda address: ":" in address)
+
+
+def meet(sessions: Sequence[HostSession], first: EnvironmentRecord) -> tuple[str, list[str | None]]:
+    """The first host's address that all others reach, and each host's interface to it.
+
+    Tried, not looked up: names resolve to other addresses on other hosts, and clouds give a host several.
+    """
+    if len(sessions) == 1:
+        return "127.0.0.1", [None]
+    addresses = addresses_of(first)
+    listening = sessions[0].ask("listen", timeout_s=TRY_S).fields
+    tried = on_all(
+        sessions[1:],
+        lambda session: session.ask(
+            "try", timeout_s=TRY_S, addresses=addresses, port=listening["port"], token=listening["token"]
+        ).fields["found"],
+    )
+    for address in addresses:
+        if all("error" not in found[address] for found in tried):
+            own = next(nic.name for nic in first.nics if address in nic.addresses)
+            return address, [own, *(found[address]["interface"] for found in tried)]
+    raise _apart(sessions, addresses, tried)
+
+
+def _apart(
+    sessions: Sequence[HostSession], addresses: Sequence[str], tried: Sequence[dict[str, dict[str, str]]]
+) -> HostLost:
+    head = sessions[0].host
+    if not addresses:
+        return HostLost(head, f"{head} has no address that other hosts could reach", fix=f"on {head}: ip address")
+    for session, found in zip(sessions[1:], tried, strict=True):
+        if all("error" in each for each in found.values()):
+            said = "; ".join(f"{address}: {each['error']}" for address, each in found.items())
+            return HostLost(
+                session.host,
+                f"{session.host} does not reach {head}",
+                why=said,
+                fix="let TCP of all ports through between the hosts: firewall, security group, or the same private network",
+            )
+    return HostLost(head, f"no address of {head} is reached by all other hosts", fix="put the hosts into one network")
