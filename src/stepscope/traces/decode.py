@@ -26,6 +26,7 @@ from stepscope.traces.events import (
     Note,
     Shapes,
 )
+from stepscope.traces.scan import LINKS, BlockScanner, ScannedBlock
 from stepscope.traces.source import repaired, why_invalid
 from stepscope.traces.wire import (
     DECODER,
@@ -91,6 +92,9 @@ class ColumnBuilder:
         self._names = _Interner()
         self._threads = _Interner()
         self._shapes = _Interner()
+        self._scanner = BlockScanner(
+            code=self._names.__getitem__, place=self._threads.__getitem__, shape=self._shapes.__getitem__
+        )
         self._parts = {key: GrowingColumn(dtype) for key, dtype in _COLUMNS.items()}
         self._memory: list[tuple[int, int, int, int, int, int]] = []
         self._collectives: dict[int, CollectiveArgs] = {}
@@ -137,11 +141,43 @@ class ColumnBuilder:
         self._take_block(block)
 
     def _take_block(self, block: bytes) -> None:
+        scanned = self._scanner.scan(block)
+        if scanned is not None and self._take_scanned(scanned, block):
+            return
         text = b"[" + block + b"]"
         if self._far:
             self._take_exact(EXACT_DECODER.decode(text))
         else:
             self._take(DECODER.decode(text), text)
+
+    def _take_scanned(self, scanned: ScannedBlock, block: bytes) -> bool:
+        """Add what the scanner read, and decode the few events it left; False, and nothing added, where that fails."""
+        columns, categories = scanned.columns, self._scanner.categories
+        codes = np.array([_CODES[c] for c in categories], dtype=np.int8)[scanned.category]
+        looked_at = scanned.special.copy()
+        with_values = [self._names[name] for name in WITH_VALUES if name in self._names]
+        if with_values:
+            looked_at |= np.isin(columns["name"], with_values)
+        indices = np.flatnonzero(looked_at)
+        texts = [block[s:e] for s, e in zip(scanned.starts[indices], scanned.ends[indices], strict=True)]
+        try:
+            others = EXACT_DECODER.decode(b"[" + b",".join(scanned.others) + b"]")
+            special = EXACT_DECODER.decode(b"[" + b",".join(texts) + b"]")
+        except UNREADABLE:
+            return False
+        self._others(others)
+        for key in _COLUMNS:
+            self._parts[key].append(codes if key == "category" else columns[key])
+        foreign = np.flatnonzero(codes == Category.OTHER).tolist()
+        threads = list(self._threads) if foreign else []
+        for i in foreign:
+            self.foreign[categories[scanned.category[i]], _id_text(threads[columns["thread"][i]][0])] += 1
+        self._sparse(indices + self._count, special, codes[indices])
+        if "Trace" in categories:
+            window = np.flatnonzero(scanned.category == categories.index("Trace"))[:1]
+            self._window(columns["ts_ns"][window], columns["dur_ns"][window])
+        self._count += len(codes)
+        return True
 
     def add_device_rows(self, rows: Sequence[Row]) -> bool:
         """Add events found by the device scan: time, category, name and place; every link stays NONE.
@@ -224,7 +260,8 @@ class ColumnBuilder:
         categories = [e.cat for e in events]
         add = parts.__getitem__
         add("ts_ns").append(ts_ns)
-        add("dur_ns").append(from_floats(duration))
+        dur_ns = from_floats(duration)
+        add("dur_ns").append(dur_ns)
         codes = np.array([_CODES[c] for c in categories], dtype=np.int8)
         add("category").append(codes)
         add("name").append(np.array([names[e.name] for e in events], dtype=np.int32))
@@ -244,31 +281,34 @@ class ColumnBuilder:
         )
         for i in np.flatnonzero(codes == Category.OTHER).tolist():
             self.foreign[categories[i], _id_text(events[i].pid)] += 1
-        for i in [i for i, e in enumerate(events) if e.name in WITH_VALUES and e.args is not None]:
-            if args[i].values is not NO_TEXT:
-                self._values[self._count + i] = bytes(args[i].values).decode()
-        self._sparse(args, codes, categories, ts_ns, duration)
-        self._count += len(events)
-
-    def _sparse(self, args: list[Args], codes: Any, categories: list[str], ts_ns: Any, duration: Any) -> None:
-        base = self._count
-        for i in [i for i, a in enumerate(args) if a.collective is not None or a.flops > 0]:
-            if args[i].collective is not None:
-                self._collectives[base + i] = _collective(args[i])
-            if args[i].flops > 0:
-                self._flop[base + i] = args[i].flops
-        copies = np.flatnonzero(np.isin(codes, (Category.MEMCPY, Category.MEMSET, Category.RUNTIME))).tolist()
-        for i in [i for i in copies if args[i].copied != NONE or args[i].size != NONE]:
-            for size in (args[i].copied, args[i].size):
-                # ROCm's runtime writes sizes as text.
-                known = as_number(size)
-                if known >= 0:
-                    self._copied[base + i] = known
-                    break
+        rare = [i for i, (e, a) in enumerate(zip(events, args, strict=True)) if e.name in WITH_VALUES or _is_rare(a)]
+        self._sparse(np.array(rare, dtype=np.int64) + self._count, [events[i] for i in rare], codes[rare])
         if "Trace" in categories:
             i = categories.index("Trace")
-            start = int(ts_ns[i])
-            self.profiler_window_ns = (start, start + round(float(duration[i]) * 1000))
+            self._window(ts_ns[i : i + 1], dur_ns[i : i + 1])
+        self._count += len(events)
+
+    def _sparse(self, indices: NDArray[np.int64], events: Sequence[Any], codes: NDArray[np.int8]) -> None:
+        """What few events have: of these, at ``indices`` among all."""
+        for i, e, code in zip(indices.tolist(), events, codes.tolist(), strict=True):
+            a = e.args
+            if a is None:
+                continue
+            if e.name in WITH_VALUES and a.values is not NO_TEXT:
+                self._values[i] = bytes(a.values).decode()
+            if a.collective is not None:
+                self._collectives[i] = _collective(a)
+            if a.flops > 0:
+                self._flop[i] = a.flops
+            if code in _WITH_SIZE:
+                # ROCm's runtime writes sizes as text.
+                size = next((n for n in map(as_number, (a.copied, a.size)) if n >= 0), None)
+                if size is not None:
+                    self._copied[i] = size
+
+    def _window(self, ts_ns: NDArray[np.int64], dur_ns: NDArray[np.int64]) -> None:
+        for start, duration in zip(ts_ns.tolist(), dur_ns.tolist(), strict=True):
+            self.profiler_window_ns = (start, start + duration)
 
     def _others(self, events: Sequence[Any]) -> None:
         for e in events:
@@ -402,7 +442,12 @@ def _place(text: bytes) -> int | str:
     return place
 
 
-_LINKS = attrgetter("correlation", "external_id", "stream", "device", "sequence", "forward_thread")
+_LINKS = attrgetter(*LINKS)
+_WITH_SIZE = frozenset((Category.MEMCPY, Category.MEMSET, Category.RUNTIME))
+
+
+def _is_rare(a: Args) -> bool:
+    return a.collective is not None or a.flops > 0 or a.copied != NONE or a.size != NONE
 
 
 def _links(args: list[Args]) -> list[NDArray[np.int64]]:
