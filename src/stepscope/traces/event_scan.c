@@ -52,7 +52,7 @@ typedef struct {
         char text[MAX_KEY_BYTES];
         int size, meaning;
     } keys[MAX_KEYS];
-    int key_count;
+    int key_count, first_of_size[MAX_KEY_BYTES + 1]; /* keys ascend by size */
     int may_be_text; /* bit i: link i */
     int64_t *columns[COLUMNS];
     size_t room;
@@ -160,17 +160,27 @@ static int hex4(const char *p) {
     return value;
 }
 
+/* Which of eight bytes is the first with its top bit set; of those above it a borrow may have set some. */
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define FIRST_HIT(hits) (__builtin_ctzll(hits) >> 3)
+#else
+#define FIRST_HIT(hits) 0
+#endif
+
 /* After an opening quote: its closing quote. NULL: not valid JSON, or half of a surrogate pair. */
 static const char *string_end(const char *p, const char *end) {
     const uint64_t ones = 0x0101010101010101ull, tops = 0x8080808080808080ull;
     for (;;) {
         while (end - p >= 8) {
-            uint64_t part, quote, slash;
+            uint64_t part, quote, slash, hits;
             memcpy(&part, p, 8);
             quote = part ^ (ones * '"');
             slash = part ^ (ones * '\\');
-            if ((((quote - ones) & ~quote) | ((slash - ones) & ~slash) | ((part - ones * 0x20) & ~part)) & tops)
+            hits = (((quote - ones) & ~quote) | ((slash - ones) & ~slash) | ((part - ones * 0x20) & ~part)) & tops;
+            if (hits) {
+                p += FIRST_HIT(hits);
                 break;
+            }
             p += 8;
         }
         unsigned char c = (unsigned char)*p;
@@ -341,8 +351,10 @@ typedef struct {
 } Event;
 
 static int meaning_of(const Scanner *scanner, Slice key) {
-    for (int i = 0; i < scanner->key_count; i++)
-        if (scanner->keys[i].size == key.size && !memcmp(scanner->keys[i].text, key.at, (size_t)key.size))
+    if (key.size > MAX_KEY_BYTES)
+        return -1;
+    for (int i = scanner->first_of_size[key.size]; i < scanner->key_count && scanner->keys[i].size == key.size; i++)
+        if (!memcmp(scanner->keys[i].text, key.at, (size_t)key.size))
             return scanner->keys[i].meaning;
     return -1;
 }
@@ -641,7 +653,7 @@ static void freed(PyObject *capsule) {
     free(scanner);
 }
 
-/* keys: (text, meaning) of args: 0 to 5 a link, then dims, types, and what Python is to look at. */
+/* keys: (text, meaning) of args, ascending by size: 0 to 5 a link, then dims, types, and what Python is to look at. */
 static PyObject *scanner(PyObject *module, PyObject *args) {
     (void)module;
     PyObject *keys;
@@ -666,6 +678,11 @@ static PyObject *scanner(PyObject *module, PyObject *args) {
         memcpy(made->keys[made->key_count].text, text, (size_t)size);
         made->keys[made->key_count].size = (int)size;
         made->keys[made->key_count++].meaning = meaning;
+    }
+    for (int size = 0, i = 0; size <= MAX_KEY_BYTES; size++) {
+        while (i < made->key_count && made->keys[i].size < size)
+            i++;
+        made->first_of_size[size] = i;
     }
     PyObject *capsule = PyCapsule_New(made, CAPSULE, freed);
     if (!capsule)

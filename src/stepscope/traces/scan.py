@@ -110,7 +110,8 @@ def _keys() -> list[tuple[bytes, int]]:
     names = {spec.name: spec.encode_name.encode() for spec in msgspec.structs.fields(Args)}
     first = LINKS + _TEXTS
     others = [s.name for s in msgspec.structs.fields(Args) if s.name not in first and s.type is not msgspec.Raw]
-    return [(names[key], i) for i, key in enumerate(first)] + [(names[key], _OTHER_KEY) for key in others]
+    keys = [(names[key], i) for i, key in enumerate(first)] + [(names[key], _OTHER_KEY) for key in others]
+    return sorted(keys, key=lambda key: len(key[0]))
 
 
 def _text_bits() -> int:
