@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DATA ?=
+BUILT_FROM := pyproject.toml constraints.txt src/stepscope/traces/event_scan.c
 # One more than there are cores: tests that start ranks wait for them now and then.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -53,11 +54,11 @@ $(VENV)/bin/python:
 	  { echo "error: stepscope needs Python 3.11 or newer, $(PYTHON) is older; run make PYTHON=python3.12 ..." >&2; exit 3; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed-base: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed-base: $(BUILT_FROM) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed: $(BUILT_FROM) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]'
 	@touch $@
 
