@@ -114,8 +114,8 @@ static int64_t code_of(Table *table, Slice first, Slice second, int *is_new) {
         table->room = room;
     }
     size_t needed = table->used + (size_t)(first.size + second.size);
-    if (needed > table->space) {
-        size_t space = needed * 2;
+    if (needed >= table->space) {
+        size_t space = needed * 2 + 64;
         char *grown = realloc(table->text, space);
         if (!grown)
             return -1;
@@ -420,6 +420,7 @@ static const char *event_end(const Scanner *scanner, const char *p, const char *
     for (int i = 0; i < LINKS; i++)
         event->links[i] = NONE;
     event->category.at = event->name.at = event->phase.at = event->pid.at = event->tid.at = "";
+    event->dims.at = event->types.at = "";
     event->start = p;
     if (*p != '{')
         return NULL;
