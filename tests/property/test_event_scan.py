@@ -29,12 +29,13 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "compiled", lambda: None)
 
 
-def built(blocks: list[bytes]) -> Any:
+def built(blocks: list[bytes], *, device_only: bool = False) -> Any:
     """Everything that a builder makes of the blocks; an error's text where it refuses one."""
     builder = ColumnBuilder("file")
     try:
         for block in blocks:
-            builder.add(block, offset=0)
+            if not device_only or not builder.add_device(block, kineto=False):
+                builder.add(block, offset=0)
     except DataError as error:
         return str(error)
     notes = [note.text for note in builder.notes()]
@@ -52,16 +53,16 @@ def _plain(columns: Any) -> dict[str, Any]:
     return found
 
 
-def same(blocks: list[bytes]) -> None:
-    scanned = built(blocks)
+def same(blocks: list[bytes], *, device_only: bool = False) -> None:
+    scanned = built(blocks, device_only=device_only)
     with pytest.MonkeyPatch.context() as patch:
         in_python(patch)
-        assert built(blocks) == scanned
+        assert built(blocks, device_only=device_only) == scanned
 
 
-def is_scanned(block: bytes) -> bool:
+def is_scanned(block: bytes, *, device_only: bool = False) -> bool:
     scanner = BlockScanner(code=lambda _: 0, place=lambda _: 0, shape=lambda _: 0)
-    return scanner.scan(block) is not None
+    return scanner.scan(block, device_only=device_only) is not None
 
 
 def inner(text: str) -> bytes:
@@ -100,8 +101,42 @@ def test_what_profilers_write_is_scanned_and_read_alike() -> None:
 @pytest.mark.parametrize("generation", ["relative", "lines", "absolute"])
 def test_a_generated_trace_is_scanned_and_read_alike(generation: str) -> None:
     block = inner(rank_text(build(steps=2, layers=2, generation=generation), 0))
-    assert is_scanned(block)
-    same([block, block])
+    for device_only in (False, True):
+        assert is_scanned(block, device_only=device_only)
+        same([block, block], device_only=device_only)
+
+
+STEP = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#12", "pid": 1, "tid": 2, "ts": 1.5, "dur": 9}
+SPAN = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 1.25}
+
+
+def test_device_events_alone() -> None:
+    events = [
+        {"z": 1},
+        STEP,
+        {**STEP, "name": "mine"},
+        SPAN,
+        {**SPAN, "cat": "cpu_op"},
+        {**SPAN, "args": {"x": [1, "cat"]}},
+    ]
+    block = b", ".join(json.dumps(e).encode() for e in events)
+    assert is_scanned(block, device_only=True)
+    same([block], device_only=True)
+    columns = built([block], device_only=True)[0]
+    assert columns["ts_ns"][1] == [1500, 3000, 3000]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"cat": "kernel", **{k: v for k, v in SPAN.items() if k != "cat"}}, {**SPAN, "cat": "gpu_memory_pool"},
+        {**SPAN, "cat": "concurrent_kernel"}, {k: v for k, v in SPAN.items() if k != "dur"}, {**SPAN, "ts": 1e300},
+    ],
+)  # fmt: skip
+def test_device_events_that_are_written_otherwise_are_left_to_python(event: dict[str, Any]) -> None:
+    block = json.dumps(event).encode()
+    assert not is_scanned(block, device_only=True)
+    same([block], device_only=True)
 
 
 WORDS = st.sampled_from(["kernel", "cpu_op", "Trace", "X", "7", "-7", "0x7f", "", "stream", "\u00e9", "a\\b", "\x7f"])
@@ -117,7 +152,7 @@ KEYS = st.sampled_from([*PLAIN, "id", "bp"])
 ARGUMENTS = st.sampled_from([*[key.decode() for key, _ in scan._keys()], "grid", "Concrete Inputs"])
 
 
-@examples(200)
+@examples(60)
 @given(st.lists(st.tuples(st.booleans(), KEYS, ARGUMENTS, VALUES), min_size=1, max_size=4))
 def test_events_with_any_values_are_read_alike(changes: list[tuple[bool, str, str, Any]]) -> None:
     event = json.loads(json.dumps(PLAIN))
@@ -131,7 +166,7 @@ def test_events_with_any_values_are_read_alike(changes: list[tuple[bool, str, st
     same([plain, plain + b", " + text, text + b"," + plain])
 
 
-@examples(200)
+@examples(60)
 @given(st.lists(mutation, min_size=1, max_size=3))
 def test_damaged_text_is_read_alike(changes: list[tuple[str, float, int, bytes]]) -> None:
     whole = b", ".join(json.dumps(e).encode() for e in [PLAIN, *OTHERS])
@@ -171,12 +206,13 @@ def test_real_traces_are_scanned_and_read_alike() -> None:
 
     files = sorted(f for f in TRACES.glob("*/*.json*") if f.name not in ("hta_oracle.json", "reference.json"))
     assert len(files) >= 16
-    for file in files[::4]:
-        scanned = load_file(file)
-        with pytest.MonkeyPatch.context() as patch:
-            in_python(patch)
-            plain = load_file(file)
-        assert _plain(scanned.events) == _plain(plain.events)
-        assert (scanned.meta, scanned.notes) == (plain.meta, plain.notes)
+    for file in files[::6]:
+        for device_only in (False, True):
+            scanned = load_file(file, device_only=device_only)
+            with pytest.MonkeyPatch.context() as patch:
+                in_python(patch)
+                plain = load_file(file, device_only=device_only)
+            assert _plain(scanned.events) == _plain(plain.events)
+            assert (scanned.meta, scanned.notes) == (plain.meta, plain.notes)
         text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         assert is_scanned(b", ".join(json.dumps(e).encode() for e in json.loads(text)["traceEvents"][:2000]))

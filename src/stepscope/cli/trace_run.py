@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.conditions import Condition
 
-EARLY_FROM_BYTES = 100 << 20
-"""Text from which on the budget is shown before the rest is read: two seconds of reading, of which it takes a fifth."""
+EARLY_FROM_BYTES = 1 << 30
+"""Text from which on the budget is shown before the rest is read: two seconds of reading, of which it takes a third."""
 
 FINDINGS_SHOWN = 3
 

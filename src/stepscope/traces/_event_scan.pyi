@@ -3,9 +3,8 @@
 class Scanner: ...
 
 def scanner(keys: list[tuple[bytes, int]], may_be_text: int, /) -> Scanner: ...
-def scan(
-    scanner: Scanner, block: bytes, /
-) -> (
+
+_Scanned = (
     tuple[
         tuple[bytes, ...],
         list[bytes],
@@ -15,4 +14,9 @@ def scan(
         list[bytes],
     ]
     | None
-): ...
+)
+
+def scan(scanner: Scanner, block: bytes, /) -> _Scanned: ...
+def scan_device(
+    scanner: Scanner, block: bytes, device: tuple[bytes, ...], unknown: tuple[bytes, ...], /
+) -> _Scanned: ...

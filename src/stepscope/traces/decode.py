@@ -44,6 +44,7 @@ from stepscope.traces.wire import (
     GrowingColumn,
     Row,
     as_number,
+    device_rows,
     from_floats,
     from_texts,
     loosely,
@@ -179,18 +180,27 @@ class ColumnBuilder:
         self._count += len(codes)
         return True
 
-    def add_device_rows(self, rows: Sequence[Row]) -> bool:
-        """Add events found by the device scan: time, category, name and place; every link stays NONE.
+    def add_device(self, block: bytes, *, kineto: bool = True) -> bool:
+        """Add the device's events and the profiler's steps: time, category, name and place; every link stays NONE.
 
-        False, and nothing added, when one of them cannot be read: the block is to be decoded in full.
+        False, and nothing added, where they cannot be read without decoding the block in full. kineto: the profiler's own
+        layout, its spaces included.
         """
+        scanned = self._scanner.scan(block, device_only=True)
+        if scanned is not None and self._take_scanned(scanned, block):
+            return True
+        rows = device_rows(block, kineto=kineto)
+        return rows is not None and self._add_rows(rows)
+
+    def _add_rows(self, rows: Sequence[Row]) -> bool:
         add = self._parts.__getitem__
         categories, names, pids, tids, ts, dur = zip(*rows, strict=True) if rows else ((),) * 6
         table, seen = self._scanned_names, self._scanned_places
         try:
             ts_ns, dur_ns = from_texts(ts), from_floats(np.array(list(map(float, dur))))
-            new = {name: msgspec.json.decode(b'"' + name + b'"') for name in set(names).difference(table)}
-            places = {p: (_place(p[0]), _place(p[1])) for p in set(zip(pids, tids, strict=True)).difference(seen)}
+            new = {name: msgspec.json.decode(b'"' + name + b'"') for name in dict.fromkeys(names) if name not in table}
+            unseen = (place for place in dict.fromkeys(zip(pids, tids, strict=True)) if place not in seen)
+            places = {p: (_place(p[0]), _place(p[1])) for p in unseen}
         except (ValueError, *UNREADABLE):
             return False
         table.update((name, self._names[text]) for name, text in new.items())

@@ -30,6 +30,10 @@ typedef struct {
     Py_ssize_t size;
 } Slice;
 
+#ifdef __GNUC__
+typedef unsigned char Sixteen __attribute__((vector_size(16)));
+#endif
+
 /* Texts, or pairs of texts, and their codes: open addressing over entries in order of first sight. */
 typedef struct {
     size_t offset;
@@ -486,6 +490,32 @@ static const char *event_end(const Scanner *scanner, const char *p, const char *
     }
 }
 
+/* Where a text of at least three bytes stands next; NULL: nowhere. Sixteen bytes at a time: quotes are everywhere. */
+static const char *found(const char *p, const char *end, const char *text, size_t size) {
+    for (; (size_t)(end - p) >= size; p++) {
+#ifdef __GNUC__
+        while (end - p >= 18) {
+            Sixteen first, second, third;
+            uint64_t hits[2];
+            memcpy(&first, p, 16);
+            memcpy(&second, p + 1, 16);
+            memcpy(&third, p + 2, 16);
+            first = (Sixteen)(first == (unsigned char)text[0]) & (Sixteen)(second == (unsigned char)text[1]) &
+                    (Sixteen)(third == (unsigned char)text[2]);
+            memcpy(hits, &first, 16);
+            if (hits[0] | hits[1])
+                break;
+            p += 16;
+        }
+#endif
+        for (int i = 0; i < 16 && (size_t)(end - p) >= size; i++, p++)
+            if (*p == *text && !memcmp(p, text, size))
+                return p;
+        p--;
+    }
+    return NULL;
+}
+
 static int is_unicode(Slice text) {
     PyObject *decoded = PyUnicode_DecodeUTF8(text.at, text.size, NULL);
     if (!decoded)
@@ -575,6 +605,84 @@ static PyObject *answer(Scanner *scanner, size_t rows, PyObject *others) {
     Py_XDECREF(threads);
     Py_XDECREF(shapes);
     return all;
+}
+
+/* The '{' of an event that begins `{"ph": "X", "cat"`, by where "cat" stands; NULL: it begins otherwise. */
+static const char *event_start(const char *text, const char *p) {
+    static const char *const before[] = {",", "\"X\"", ":", "\"ph\"", "{"};
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        size_t size = strlen(before[i]);
+        while (p > text && (p[-1] == ' ' || p[-1] == '\n' || p[-1] == '\t' || p[-1] == '\r'))
+            p--;
+        if ((size_t)(p - text) < size || memcmp(p - size, before[i], size))
+            return NULL;
+        p -= size;
+    }
+    return p;
+}
+
+/* Whether a category (with its quotes) is one of the list; `begins`: begins as one of it. */
+static int is_in(PyObject *list, const char *category, int begins) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(list); i++) {
+        char *text;
+        Py_ssize_t size;
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(list, i), &text, &size))
+            return 0;
+        if (!strncmp(category + 1, text, (size_t)size) && (begins || category[1 + size] == '"'))
+            return 1;
+    }
+    return 0;
+}
+
+static PyObject *scan_device(PyObject *module, PyObject *args) {
+    (void)module;
+    static const char key[] = "\"cat\"", steps[] = "\"user_annotation\"", step[] = "ProfilerStep#";
+    PyObject *capsule, *device, *unknown;
+    char *text;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "Oy#O!O!", &capsule, &text, &size, &PyTuple_Type, &device, &PyTuple_Type, &unknown))
+        return NULL;
+    Scanner *scanner = PyCapsule_GetPointer(capsule, CAPSULE);
+    if (!scanner)
+        return NULL;
+    const char *p = text, *end = text + size;
+    size_t rows = 0;
+    int good = 1;
+    while (good == 1 && (p = found(p, end, key, sizeof key - 1))) {
+        const char *at = p, *category = blank(p + sizeof key - 1);
+        p += sizeof key - 1;
+        if (*category != ':')
+            continue; /* a value */
+        category = blank(category + 1);
+        int is_step = !strncmp(category, steps, sizeof steps - 1);
+        if (*category != '"' || is_step + is_in(device, category, 0) == 0) {
+            good = *category == '"' && !is_in(unknown, category, 1);
+            continue;
+        }
+        Event event;
+        const char *start = event_start(text, at);
+        if (!start || !(p = event_end(scanner, start, end, &event)) || p > end || !event.has_ts || !event.has_dur) {
+            good = 0;
+            break;
+        }
+        if (is_step && (event.name.size < (Py_ssize_t)sizeof step - 1 || memcmp(event.name.at, step, sizeof step - 1)))
+            continue;
+        for (int i = 0; i < LINKS; i++)
+            event.links[i] = NONE;
+        event.dims.size = event.special = 0;
+        good = add(scanner, &event, text, rows++);
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *others = PyList_New(0), *answered = NULL;
+    if (others && good == 1)
+        answered = answer(scanner, rows, others);
+    else if (others && good == 0 && refused(scanner))
+        answered = Py_NewRef(Py_None);
+    else if (others)
+        PyErr_NoMemory();
+    Py_XDECREF(others);
+    return answered;
 }
 
 static PyObject *scan(PyObject *module, PyObject *args) {
@@ -694,6 +802,7 @@ static PyObject *scanner(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"scanner", scanner, METH_VARARGS, "A scanner for the blocks of one file; its codes go on from block to block."},
     {"scan", scan, METH_VARARGS, "Columns, new categories, names, threads, shapes, and other events; None: refused."},
+    {"scan_device", scan_device, METH_VARARGS, "As scan, of the events of some categories and the profiler's steps alone."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -24,7 +24,7 @@ from stepscope.traces.discover import REPORTS, candidates
 from stepscope.traces.envelope import EventStream, NotATrace, meta_from, rank_from_name, unread_categories
 from stepscope.traces.events import Note, RankTrace, TraceSet
 from stepscope.traces.source import CHUNK_BYTES, KINETO_CUT, SQLITE_MAGIC, ByteSource, is_packed
-from stepscope.traces.wire import UNREADABLE, device_rows
+from stepscope.traces.wire import UNREADABLE
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -115,8 +115,7 @@ def read_part(path: Path, start: int, end: int, device_only: bool) -> DecodedPar
     try:
         for block in _blocks(path, start, end):
             if device_only:
-                rows = device_rows(block)
-                if rows is None or not builder.add_device_rows(rows):
+                if not builder.add_device(block):
                     return None
             else:
                 builder.add_clean(block)
@@ -228,8 +227,7 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
     try:
         for block in stream:
             advanced(path, source.taken)
-            rows = device_rows(block, kineto=stream.kineto) if device_only else None
-            if rows is not None and builder.add_device_rows(rows):
+            if device_only and builder.add_device(block, kineto=stream.kineto):
                 scanned = True
             else:
                 builder.add(block, offset=stream.offset + skipped)

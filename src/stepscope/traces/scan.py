@@ -24,6 +24,11 @@ _TEXTS = ("dims", "types")
 _OTHER_KEY = len(LINKS) + len(_TEXTS)
 
 
+_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset")
+_UNKNOWN = (b"gpu_mem", b"Mem", b"concurrent_kernel")
+"""How other categories begin that may be the device's: a block with one is decoded."""
+
+
 def compiled() -> ModuleType | None:
     """The compiled module; None where it was not built."""
     try:
@@ -64,11 +69,15 @@ class BlockScanner:
         self._shapes = np.full(1, -1, dtype=np.int32)  # the last one is that of no shape
         self.categories: list[str] = []
 
-    def scan(self, block: bytes) -> ScannedBlock | None:
-        """The block's events; None where it has to be decoded."""
+    def scan(self, block: bytes, *, device_only: bool = False) -> ScannedBlock | None:
+        """The block's events; None where it has to be decoded. device_only: those of the device and the profiler's steps,
+        of which time, category, name and place alone are known."""
         if self._module is None:
             return None
-        found = self._module.scan(self._scanner, block)
+        if device_only:
+            found = self._module.scan_device(self._scanner, block, _DEVICE, _UNKNOWN)
+        else:
+            found = self._module.scan(self._scanner, block)
         if found is None:
             return None
         columns, categories, names, threads, shapes, others = found
