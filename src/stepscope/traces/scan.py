@@ -88,7 +88,7 @@ class BlockScanner:
         self._names = _grown(self._names, [self._code(_text(each)) for each in names])
         self._threads = _grown(self._threads, [self._place((_id(pid), _id(tid))) for pid, tid in threads])
         self._shapes = np.append(_grown(self._shapes[:-1], list(map(self._shape, shapes))), self._shapes[-1:])
-        values = dict(zip(LINKS, links, strict=True))
+        values: dict[str, NDArray[Any]] = dict(zip(LINKS, links, strict=True))
         for key in ("stream", "device", "forward_thread"):
             values[key] = narrow(values[key])
         return ScannedBlock(
