@@ -16,6 +16,7 @@ LONG = (
     "monitor_vs_traceml",
     "own_jobs",
     "predictor_left_out",
+    "slurm_resume",
     "trace_vs_peers",
 )
 """Minutes to an hour: only by name."""

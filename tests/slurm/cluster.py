@@ -10,12 +10,16 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+
+from stepscope.core.processes import die_with_parent
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "ip")
 PATH = os.pathsep.join(["/usr/sbin", "/sbin", os.environ.get("PATH", "")])
@@ -142,8 +146,9 @@ class Cluster:
     def _start(self, name: str, line: list[str]) -> None:
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
             self.daemons[name] = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(self.environ), start_new_session=True
-            )
+                line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(self.environ), start_new_session=True,
+                preexec_fn=partial(die_with_parent, signal.SIGKILL, parent=os.getpid()),
+            )  # fmt: skip
 
     def start(self) -> None:
         folder, conf = self.folder, str(self.folder / "slurm.conf")

@@ -256,10 +256,14 @@ ranks() {
 }"""
 
 _REQUEUE = """
-# again CODE: near the time limit, begin again behind other jobs.
+# lost_node: whether a node of the job does not answer. Slurm finds out some time after the ranks on the others.
+lost_node() {
+  sinfo -hN -n "$SLURM_JOB_NODELIST" -o %T | grep -q -e '[*]' -e down -e fail
+}
+# again CODE: near the time limit, or without a node: begin again behind other jobs.
 again() {
   if [ "${SLURM_RESTART_COUNT:-0}" -ge "$REQUEUES" ]; then
-    echo "stopped before the time limit, after ${SLURM_RESTART_COUNT:-0} of $REQUEUES requeues" >&2
+    echo "stopped, after ${SLURM_RESTART_COUNT:-0} of $REQUEUES requeues" >&2
     exit "$1"
   fi
   scontrol requeue "$SLURM_JOB_ID" && sleep 600  # Slurm ends this script
@@ -268,6 +272,9 @@ again() {
 }"""
 
 _MEASURE = """
+finished() { grep -Els '"status": *"(ok|oom|host_oom)"' "$RUN"/cells/*/status.json | wc -l; }
+AT_START=$(finished)
+
 # measure NODES RANKS COMMAND...: on RANKS ranks of each node. A rank that dies ends its world; what came after it is
 # measured by the next one.
 measure() {
@@ -278,7 +285,11 @@ measure() {
     PID=$!
     ended
     code=$?
-    [ -z "$STOPPING" ] || again "$code"
+    if [ -n "$STOPPING" ] && [ "$(finished)" = "$AT_START" ]; then
+      echo "the time limit ends this job before a cell is finished: ask for more time, or fewer steps" >&2
+      exit "$code"
+    fi
+    if [ -n "$STOPPING" ] || { [ "$code" != 0 ] && lost_node; }; then again "$code"; fi
     left=$(grep -ls '"status": *"interrupted"' "$RUN"/cells/*/status.json | wc -l)
     if [ "$left" = 0 ] || [ "$left" = "$before" ]; then break; fi
     before=$left
