@@ -12,10 +12,13 @@ from rich.text import Text
 
 from stepscope.cli.console import err, log, print_document, say
 from stepscope.cli.findings import print_block, show_facts, show_table
+from stepscope.cli.host_options import asked_hosts
 from stepscope.core.errors import CheckFailed, Unavailable, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped, plural
+from stepscope.launch.hosts.tasks import nodes_of
+from stepscope.launch.join import world_environ
 from stepscope.launch.torchrun import require_torch
 from stepscope.machine.collect import collect
 from stepscope.machine.judging import topology_of
@@ -40,10 +43,16 @@ def run(options: Doctor) -> int:
     """Look, judge and print. Raises CheckFailed under ``--strict`` when a check fails."""
     if options.ranks is not None:
         raise UsageError("--ranks belongs to --quick", fix="stepscope doctor --quick --ranks N")
-    local_rank = os.environ.get("LOCAL_RANK", "0")
+    asked_hosts(options, against={})  # --ssh without --hosts
+    local_rank = world_environ(os.environ).get("LOCAL_RANK", "0")
     if local_rank != "0":
         log(f"LOCAL_RANK={local_rank}: local rank 0 reports for this host (outside a launcher: unset LOCAL_RANK)", "")
         return 0
+    environ = world_environ(os.environ)
+    if (nodes := nodes_of(environ)) > 1 and environ.get("MASTER_ADDR") and environ.get("MASTER_PORT", "").isdigit():
+        from stepscope.cli.doctor_hosts import run_tasks
+
+        return run_tasks(options, nodes)
     shown = err().status("checking this machine ...") if err().is_terminal and not options.json else nullcontext()
     with shown:
         record = collect(torch_timeout_s=options.torch_timeout)
@@ -115,6 +124,7 @@ def _mark(status: str) -> Text:
 
 def run_quick(options: Doctor) -> int:
     """Check, print, and raise CheckFailed under ``--strict`` when something is broken."""
+    asked_hosts(options, against={})
     require_torch()
     with stop_signals_raise("interrupted; nothing is left behind"), _on_screen(json=options.json) as show:
         found = quick_check(ranks=options.ranks, torch_timeout_s=options.torch_timeout, show=show)

@@ -19,7 +19,7 @@ from stepscope.core.forks import STOP_SIGNALS, stop_signals_raise
 from stepscope.core.words import counted
 from stepscope.launch import join, torchrun
 from stepscope.launch.hosts import world as hosts
-from stepscope.launch.hosts.session import HostLost
+from stepscope.launch.hosts.conversation import HostLost
 from stepscope.launch.netns import start as netns
 from stepscope.launch.supervise import CellOutcome, RunningGroup
 from stepscope.launch.torchrun import Launched

@@ -36,6 +36,7 @@ class NicFact:
     up: bool
     addresses: tuple[str, ...] = ()  # IP addresses, of interfaces that carry IP
     rdma: bool = False  # an RDMA device (mlx5_0), not an IP interface: never in *_SOCKET_IFNAME
+    mtu_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,4 +106,5 @@ class EnvironmentRecord:
     hostname_addresses: tuple[str, ...] = ()  # what the own host name resolves to
     scheduling_policy: str | None = None  # other | batch | idle | fifo | rr | deadline
     batch_scheduling: bool | None = None  # SCHED_BATCH is allowed
+    clock_synchronised: bool | None = None  # the kernel's clock follows NTP or PTP
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # third-party probes: key -> facts

@@ -46,6 +46,7 @@ READ = {
     "world_size": ["--world-size", "old=1,new=4"], "scaling": ["--scaling", "weak"], "columns": ["--columns", "val_loss=-"],
     "target_accuracy": ["--target-accuracy", "0.5"], "drop_epochs": ["--drop-epochs", "3"], "cell": ["--cell", "x"],
 }  # fmt: skip
+HOSTS = {"hosts": ["--hosts", "a,a"], "ssh": ["--ssh", "ssh -4"], "remote_python": ["--remote-python", "python3.12"]}
 SAMPLES: dict[str, dict[str, list[str]]] = {
     "trace": TRACE,
     "diagnose": {
@@ -90,7 +91,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "rerun": ["--rerun", "failed"], "force": ["--force"], "json": ["--json"], "model": ["--model", "models:build"],
         "batch": ["--batch", "8"], "strategies": ["--strategies", "ddp"], "ranks": ["--ranks", "2"],
         "input": ["--input", "3x8x8"], "inject": ["--inject", "jitter"], "only": ["--only", "memory"],
-        "share": ["--share", "2/3"],
+        "share": ["--share", "2/3"], **HOSTS,
     },
     "comm": {
         "ops": ["--ops", "all_gather"], "sizes": ["--sizes", "1K"], "dtype": ["--dtype", "bf16"],
@@ -102,7 +103,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "overlap": ["--overlap"], "env": ["--env", "A=1,2"], "emulate_network": ["--emulate-network", "1gbit:2"],
         "nccl_debug": ["--nccl-debug", "all"], "threads": ["--threads", "1"], "output": ["--output", "OUT/run"],
         "plan": ["--plan"], "charts": ["--charts"], "format_": ["--format", "csv"], "force": ["--force"],
-        "json": ["--json"],
+        "json": ["--json"], **HOSTS,
     },
     "hardware": {"json": ["--json"]},
     "schema": {"names": ["--list"]},
@@ -110,7 +111,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
     "demo": {"output": ["--output", "OUT/demo"], "data_dir": ["--data-dir", "."], "json": ["--json"]},
     "doctor": {
         "json": ["--json"], "strict": ["--strict"], "torch_timeout": ["--torch-timeout", "9"], "quick": ["--quick"],
-        "ranks": ["--ranks", "3"],
+        "ranks": ["--ranks", "3"], **HOSTS,
     },
     "example": {"inject": ["--inject", "slow_rank=3:40%"]},
     "profile": {
@@ -265,8 +266,7 @@ def _here(data: Path, environment: Any, passes: Any, tmp_path: Path, monkeypatch
     monkeypatch.setattr("stepscope.traces.job.pass_file", passes)
     monkeypatch.setattr("stepscope.cli.report_run.usable_cores", lambda: 1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for module in ("session", "comm_plan"):
-        monkeypatch.setattr(f"stepscope.matrix.{module}.collect", lambda **_: environment)
+    monkeypatch.setattr("stepscope.matrix.machine.collect", lambda **_: environment)
 
 
 _VARIES = re.compile(r'"created": "[^"]*"|"command": \[[^\]]*\]|runs/\S+')

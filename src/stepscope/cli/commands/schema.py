@@ -118,6 +118,7 @@ def documents() -> Mapping[str, Mapping[str, Any]]:
             "checks": objects,
             "summary": dict[str, int],
         },
+        "doctor_hosts/1": {"sound": bool, "nodes": objects, "differences": objects, "pairs": objects},
         "doctor_quick/1": {"healthy": bool, "ranks": objects, "checks": objects},
     }
 

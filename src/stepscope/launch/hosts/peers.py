@@ -20,6 +20,7 @@ import psutil
 
 CONNECT_TIMEOUT_S = 3.0
 TRANSFER_TIMEOUT_S = 20.0
+TRANSFERS = 4
 _REQUEST = struct.Struct("!32sIQ")
 """Token, round trips, bytes of a transfer."""
 
@@ -56,7 +57,7 @@ class Listener:
             link.sendall(b"+")
             for _ in range(trips):
                 link.sendall(_read(link, 1))
-            for _ in range(2 if size else 0):
+            for _ in range(TRANSFERS if size else 0):
                 _drain(link, size)
                 link.sendall(b".")
 
@@ -89,7 +90,7 @@ def try_addresses(addresses: Sequence[str], port: int, token: str) -> dict[str, 
 def measure_peer(address: str, port: int, token: str, *, trips: int, size_bytes: int) -> dict[str, Any]:
     """``round_trip_ns`` (median of one-byte messages), ``bytes_per_s`` from here to there; or ``error``.
 
-    The transfer runs twice and the faster one counts: the first opens the connection's window.
+    The transfer runs several times and the fastest counts: the first opens the connection's window.
     """
     try:
         with _connected(address, port, token, trips=trips, size_bytes=size_bytes) as link:
@@ -97,7 +98,7 @@ def measure_peer(address: str, port: int, token: str, *, trips: int, size_bytes:
             times = [_timed_round_trip(link) for _ in range(trips)]
             round_trip_ns = int(median(times))
             payload, took = memoryview(bytes(1 << 20)), []
-            for _ in range(2):
+            for _ in range(TRANSFERS):
                 begun = time.perf_counter_ns()
                 left = size_bytes
                 while left > 0:

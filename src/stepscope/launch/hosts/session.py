@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import re
 import shlex
 import signal
@@ -14,23 +13,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from stepscope import __version__
-from stepscope.core.errors import DataError, MissingError
 from stepscope.core.processes import die_with_parent
-from stepscope.launch.hosts import messages
-from stepscope.launch.hosts.messages import HostMessage
+from stepscope.launch.hosts.conversation import Conversation, HostLost
 
 CONNECT_S = 10
 ALIVE_S = 5
 """ssh asks a silent host this often; after three questions without an answer the host is lost."""
-HELLO_S = 60.0
 CLOSE_S = 1.0
 """An agent that is asked to end has no more to say: what it ends itself takes longer, without ssh."""
 _OPTIONS = (
@@ -40,15 +35,6 @@ _OPTIONS = (
 """After the user's own, so that what --ssh says of one counts."""
 
 AGENT = "stepscope.launch.hosts.agent"
-_WAITING = 64
-
-
-class HostLost(MissingError):  # noqa: N818 - reads as the state it reports
-    """A host cannot be used, or went away."""
-
-    def __init__(self, host: str, what: str, *, why: str | None = None, fix: str | None = None) -> None:
-        super().__init__(what, why=why, fix=fix)
-        self.host = host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +61,19 @@ def command(host: str, reach: Reach) -> list[str]:
     return [*reach.ssh, *_OPTIONS, host, f"exec sh -c {shlex.quote(script)}"]
 
 
-class HostSession:
-    """An agent that runs on ``host``. Use as a context manager: leaving it ends the agent and what it started.
-
-    Frames arrive in an inbox as (session, message); the last one is (session, None).
+class HostSession(Conversation):
+    """An agent that runs on ``host``, at the other end of ssh. Use as a context manager: leaving it ends the agent and what
+    it started.
     """
 
     def __init__(self, host: str, reach: Reach) -> None:
         """Starts ssh and returns."""
-        self.host = host
         self._reach = reach
-        self._inbox: queue.Queue[tuple[HostSession, HostMessage | None]] = queue.Queue(_WAITING)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the session
+        line = command(host, reach)
         try:
             self._process = subprocess.Popen(
-                command(host, reach),
+                line,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -98,81 +82,19 @@ class HostSession:
             )
         except OSError as error:
             self._errors.close()
-            program = command(host, reach)[0]
             raise HostLost(
                 host,
-                f"{program} cannot be started: {error.strerror}",
+                f"{line[0]} cannot be started: {error.strerror}",
                 why=f"{host} is reached with it",
                 fix="install OpenSSH's client, or name another command with --ssh",
             ) from error
-        self._reader = threading.Thread(target=self._read, name=f"stepscope-{host}", daemon=True)
-        self._reader.start()
+        super().__init__(host, cast(BinaryIO, self._process.stdout), cast(BinaryIO, self._process.stdin))
 
     def __enter__(self) -> HostSession:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _read(self) -> None:
-        stream = cast(BinaryIO, self._process.stdout)
-        with suppress(OSError, ValueError, DataError):
-            if messages.skip_to_mark(stream):
-                while (message := messages.receive(stream)) is not None:
-                    self._inbox.put((self, message))
-        self._inbox.put((self, None))
-
-    def send(self, kind: str, body: bytes = b"", **fields: Any) -> None:
-        """Raises HostLost where the agent is gone."""
-        try:
-            messages.send(cast(BinaryIO, self._process.stdin), kind, body, **fields)
-        except (OSError, ValueError):
-            raise self.lost() from None
-
-    def answer(self, *, timeout_s: float) -> HostMessage:
-        """The next message. Raises HostLost when none comes in time, MissingError when it is a failure."""
-        try:
-            _, message = self._inbox.get(timeout=timeout_s)
-        except queue.Empty:
-            raise HostLost(
-                self.host,
-                f"{self.host} does not answer within {timeout_s:.0f} s",
-                why="ssh has connected or still tries to; stepscope on the host has not answered",
-                fix=f"try {self._by_hand()}",
-            ) from None
-        if message is None:
-            raise self.lost()
-        if message.kind == "failed":
-            raise MissingError(
-                f"{self.host}: {message.fields['what']}", why=message.fields["why"], fix=message.fields["fix"]
-            )
-        return message
-
-    def ask(self, kind: str, *, timeout_s: float, **fields: Any) -> HostMessage:
-        self.send(kind, **fields)
-        return self.answer(timeout_s=timeout_s)
-
-    def greet(self) -> HostMessage:
-        """The agent's first message. Raises HostLost where there is none, or when it is of another version of stepscope."""
-        hello = self.answer(timeout_s=HELLO_S)
-        theirs = hello.fields.get("version")
-        if theirs != __version__:
-            raise HostLost(
-                self.host,
-                f"{self.host} has stepscope {theirs}, and this is {__version__}",
-                why="command and ranks exchange files of one version",
-                fix=f"on {self.host}: {hello.fields.get('executable', 'python3')} -m pip install stepscope=={__version__}",
-            )
-        return hello
-
-    def forward_to(self, inbox: queue.Queue[tuple[HostSession, HostMessage | None]]) -> None:
-        """What arrives from now on goes to ``inbox``; call it before the question whose answers belong there."""
-        self._inbox = inbox
-
-    def hang_up(self) -> None:
-        """Tell the agent to end; it may still send what it has."""
-        with suppress(OSError, ValueError):
-            cast(BinaryIO, self._process.stdin).close()
 
     def close(self) -> None:
         """End the agent: its input ends; ssh is ended when that does not do."""
@@ -186,10 +108,8 @@ class HostSession:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        while self._reader.is_alive():  # it may wait for room
-            with suppress(queue.Empty):
-                self._inbox.get(timeout=0.05)
-        cast(BinaryIO, self._process.stdout).close()
+        self.drain()
+        self._from.close()
         self._errors.close()
 
     def lost(self) -> HostLost:
@@ -198,9 +118,9 @@ class HostSession:
             self._process.wait(2.0)
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace")
-        return why_lost(self.host, self._process.returncode, said, by_hand=self._by_hand(), python=self._reach.python)
+        return why_lost(self.host, self._process.returncode, said, by_hand=self.by_hand(), python=self._reach.python)
 
-    def _by_hand(self) -> str:
+    def by_hand(self) -> str:
         return f"`{' '.join([*self._reach.ssh, '-o', 'BatchMode=yes', self.host, 'true'])}`"
 
 

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from stepscope.core.errors import MissingError, StepscopeError, UsageError
 from stepscope.core.words import counted, in_words
+from stepscope.launch.hosts.conversation import Conversation, HostLost
 from stepscope.launch.hosts.host_list import NamedHost, placement
-from stepscope.launch.hosts.session import HostLost, HostSession, Reach
+from stepscope.launch.hosts.session import HostSession, Reach
 from stepscope.records.codec import decode
 from stepscope.records.environment import EnvironmentRecord
 
@@ -109,13 +110,7 @@ def open_sessions(names: Sequence[str], reach: Reach, stack: ExitStack) -> list[
 
 def on_all(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
     """``work`` of each at once. Raises the error of one, or one HostLost that names all that failed."""
-    results, errors = each_or_error(items, work)
-    if errors:
-        raise _together(errors)
-    return results
 
-
-def each_or_error(items: Sequence[T], work: Callable[[T], R]) -> tuple[list[R], list[StepscopeError]]:
     def attempt(item: T) -> R | StepscopeError:
         try:
             return work(item)
@@ -124,10 +119,9 @@ def each_or_error(items: Sequence[T], work: Callable[[T], R]) -> tuple[list[R], 
 
     with ThreadPoolExecutor(max_workers=len(items)) as pool:
         found = list(pool.map(attempt, items))
-    return (
-        [each for each in found if not isinstance(each, StepscopeError)],
-        [each for each in found if isinstance(each, StepscopeError)],
-    )
+    if errors := [each for each in found if isinstance(each, StepscopeError)]:
+        raise _together(errors)
+    return [each for each in found if not isinstance(each, StepscopeError)]
 
 
 def _together(errors: Sequence[StepscopeError]) -> StepscopeError:
@@ -142,7 +136,7 @@ def _together(errors: Sequence[StepscopeError]) -> StepscopeError:
     )
 
 
-def facts_of(session: HostSession, *, torch_timeout_s: float) -> EnvironmentRecord:
+def facts_of(session: Conversation, *, torch_timeout_s: float) -> EnvironmentRecord:
     message = session.ask("facts", timeout_s=FACTS_S + torch_timeout_s, torch_timeout_s=torch_timeout_s)
     return decode(message.body, EnvironmentRecord, source=f"the facts of {session.host}")
 
@@ -156,7 +150,7 @@ def _require_torch(host: str, facts: EnvironmentRecord) -> None:
         )
 
 
-def _refuse_two_torches(sessions: Sequence[HostSession], found: Sequence[EnvironmentRecord]) -> None:
+def _refuse_two_torches(sessions: Sequence[Conversation], found: Sequence[EnvironmentRecord]) -> None:
     versions = {
         session.host: facts.torch.version for session, facts in zip(sessions, found, strict=True) if facts.torch
     }
@@ -179,7 +173,7 @@ def addresses_of(facts: EnvironmentRecord) -> list[str]:
     return sorted(usable, key=lambda address: ":" in address)
 
 
-def meet(sessions: Sequence[HostSession], first: EnvironmentRecord) -> tuple[str, list[str | None]]:
+def meet(sessions: Sequence[Conversation], first: EnvironmentRecord) -> tuple[str, list[str | None]]:
     """The first host's address that all others reach, and each host's interface to it.
 
     Tried, not looked up: names resolve to other addresses on other hosts, and clouds give a host several.
@@ -202,7 +196,7 @@ def meet(sessions: Sequence[HostSession], first: EnvironmentRecord) -> tuple[str
 
 
 def _apart(
-    sessions: Sequence[HostSession], addresses: Sequence[str], tried: Sequence[dict[str, dict[str, str]]]
+    sessions: Sequence[Conversation], addresses: Sequence[str], tried: Sequence[dict[str, dict[str, str]]]
 ) -> HostLost:
     head = sessions[0].host
     if not addresses:

@@ -23,8 +23,9 @@ from stepscope.core.errors import DataError, ExitCode, Interrupted, StepscopeErr
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.processes import die_with_parent
 from stepscope.launch import torchrun
+from stepscope.launch.hosts.conversation import Conversation, HostLost
 from stepscope.launch.hosts.messages import HostMessage
-from stepscope.launch.hosts.session import HostLost, HostSession, Reach
+from stepscope.launch.hosts.session import Reach
 from stepscope.launch.hosts.survey import HostWorld, on_all, open_sessions
 from stepscope.records import codec
 from stepscope.records.cell import GroupSpec
@@ -78,7 +79,7 @@ class HostPart:
     """A host of this group: its ranks, and how its part of the group is. clock_ns: its clock less this machine's."""
 
     name: str
-    session: HostSession
+    session: Conversation
     first_rank: int
     ranks: int
     clock_ns: int = 0
@@ -113,7 +114,7 @@ def main() -> int:
 
 
 def _run(asked: Mapping[str, Any], spec: GroupSpec, spec_text: bytes, layout: RunLayout, stack: ExitStack) -> int:
-    inbox: queue.Queue[tuple[HostSession, HostMessage | None]] = queue.Queue(64)
+    inbox: queue.Queue[tuple[Conversation, HostMessage | None]] = queue.Queue(64)
     reach = Reach(ssh=tuple(asked["ssh"]), python=asked["python"])
     sessions = open_sessions([host["name"] for host in asked["hosts"]], reach, stack)
     clocks = on_all(sessions, clock_offset_ns)
@@ -146,7 +147,7 @@ def _run(asked: Mapping[str, Any], spec: GroupSpec, spec_text: bytes, layout: Ru
     return ExitCode.BUG if failed else ExitCode.OK
 
 
-def clock_offset_ns(session: HostSession, *, tries: int = 7) -> tuple[int, int]:
+def clock_offset_ns(session: Conversation, *, tries: int = 7) -> tuple[int, int]:
     """(the host's clock less this machine's, by how much that may be wrong): from the fastest of ``tries`` answers.
 
     The answer was written between question and arrival: half their distance is the most that the offset is off by.
@@ -169,7 +170,7 @@ class Pump:
     def __init__(
         self,
         members: Sequence[HostPart],
-        inbox: queue.Queue[tuple[HostSession, HostMessage | None]],
+        inbox: queue.Queue[tuple[Conversation, HostMessage | None]],
         layout: RunLayout,
         *,
         now: Callable[[], float] = time.monotonic,

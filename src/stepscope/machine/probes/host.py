@@ -5,6 +5,7 @@ NICs: network interfaces and RDMA devices with speed and state.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import os
 import platform
@@ -12,6 +13,8 @@ import re
 import resource
 import shutil
 import socket
+import struct
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,7 +44,24 @@ def host(context: ProbeContext) -> Facts:
         "disk": filesystem(context.cwd),
         "scheduling_policy": _policy(),
         "batch_scheduling": batch_scheduling_allowed(),
+        "clock_synchronised": clock_synchronised(),
     }
+
+
+_TIMEX_BYTES, _TIMEX_STATUS = 208, 40
+_STA_UNSYNC = 0x0040
+"""struct timex of 64-bit Linux, its field ``status``, and the bit that a daemon clears (adjtimex(2))."""
+
+
+def clock_synchronised() -> bool | Unavailable:
+    """Whether something (NTP, PTP) keeps this kernel's clock, as the kernel itself has it."""
+    if platform.system() != "Linux" or sys.maxsize < 2**32:
+        return Unavailable(f"{platform.system()} does not report it")
+    timex = ctypes.create_string_buffer(_TIMEX_BYTES)  # all 0: asked, nothing changed
+    if ctypes.CDLL(None, use_errno=True).adjtimex(timex) < 0:
+        return Unavailable(f"adjtimex: {os.strerror(ctypes.get_errno())}")
+    (status,) = struct.unpack_from("i", timex, _TIMEX_STATUS)
+    return not status & _STA_UNSYNC
 
 
 def resolve(name: str, *, timeout_s: float) -> tuple[str, ...] | Unavailable:
@@ -222,6 +242,7 @@ def _interfaces(sysfs: Path) -> tuple[NicFact, ...]:
             kind=interface_kind(sysfs / name, name),
             speed_bits_per_s=stats.speed * 1_000_000 if stats.speed > 0 else None,
             up=stats.isup,
+            mtu_bytes=stats.mtu or None,
             addresses=tuple(a.address.partition("%")[0] for a in addresses.get(name, ()) if a.family in families),
         )
         for name, stats in sorted(psutil.net_if_stats().items())
