@@ -101,7 +101,7 @@ def main(network: str, hosts: int, folder: Path, argv: list[str]) -> int:
             _call("mount", b"tmpfs", b"/run", b"tmpfs", 0, None)
             run.mkdir()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command's to answer
+        signal.signal(signal.SIGINT, lambda *_: None)  # the command's to answer, and not ignored there, too
         for host in range(hosts):
             server = subprocess.Popen(
                 [tool("sshd") or "sshd", "-D", "-e", "-f", str(folder / f"sshd_config_{host}")],
