@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from stepscope.core.errors import StepscopeError
 from stepscope.launch.hosts.conversation import Conversation, HostLost
 from stepscope.launch.hosts.pairs import SlowSide, TriedPair, slow_ends, slow_pairs, try_pairs
-from stepscope.launch.hosts.survey import addresses_of, facts_of
+from stepscope.launch.hosts.survey import addresses_of, at_once, facts_of
 from stepscope.launch.hosts.world import clock_offset_ns
 from stepscope.machine.nodes import NodeDifference, NodeFacts, differences
 from stepscope.records import codec
@@ -45,8 +44,7 @@ def each_or_lost(hosts: Sequence[Conversation], ask: Callable[[Conversation], T]
         except StepscopeError as error:
             return HostLost(host.host, error.what, why=error.why, fix=error.fix)
 
-    with ThreadPoolExecutor(max_workers=max(1, len(hosts))) as pool:
-        return list(pool.map(asked, hosts))
+    return at_once(hosts, asked)
 
 
 def check_up(hosts: Sequence[Conversation], *, torch_timeout_s: float, failed: Sequence[HostLost] = ()) -> Checkup:

@@ -6,12 +6,12 @@ Plain sockets, a few seconds in all: what it finds slow, ``stepscope comm --pair
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median, quantiles
 
 from stepscope.core.errors import StepscopeError
 from stepscope.launch.hosts.conversation import Conversation
+from stepscope.launch.hosts.survey import at_once
 from stepscope.results.slow_pairs import EXPLAINED
 
 TRIPS = 30
@@ -44,10 +44,9 @@ def try_pairs(hosts: Sequence[Conversation], addresses: Mapping[str, Sequence[st
         return [_tried(x, y.host, listening[y.host], addresses[y.host]) for x, y in ((a, b), (b, a))]
 
     found: list[TriedPair] = []
-    with ThreadPoolExecutor(max_workers=max(1, len(hosts) // 2)) as pool:
-        for together in rounds(hosts):
-            for tried in pool.map(both_ways, together):
-                found += tried
+    for together in rounds(hosts):
+        for tried in at_once(together, both_ways):
+            found += tried
     order = {host.host: place for place, host in enumerate(hosts)}
     return tuple(sorted(found, key=lambda pair: (order[pair.source], order[pair.target])))
 

@@ -108,6 +108,15 @@ def open_sessions(names: Sequence[str], reach: Reach, stack: ExitStack) -> list[
     return sessions
 
 
+def at_once(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
+    """``work`` of all items at the same time. Left by Ctrl-C it waits for none: closing the sessions ends the questions."""
+    pool = ThreadPoolExecutor(max_workers=max(1, len(items)))
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 def on_all(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
     """``work`` of each at once. Raises the error of one, or one HostLost that names all that failed."""
 
@@ -117,8 +126,7 @@ def on_all(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
         except StepscopeError as error:
             return error
 
-    with ThreadPoolExecutor(max_workers=len(items)) as pool:
-        found = list(pool.map(attempt, items))
+    found = at_once(items, attempt)
     if errors := [each for each in found if isinstance(each, StepscopeError)]:
         raise _together(errors)
     return [each for each in found if not isinstance(each, StepscopeError)]
