@@ -132,6 +132,7 @@ def test_a_log_is_diagnosed_with_little_loaded(tmp_path: Path) -> None:
 
 
 def test_no_module_of_the_offline_half_loads_torch() -> None:
+    """Nor do commands that show what is there."""
     code = (
         "import importlib, pkgutil, stepscope\n"
         f"folders = {OFFLINE_FOLDERS!r}\n"
@@ -140,6 +141,9 @@ def test_no_module_of_the_offline_half_loads_torch() -> None:
         "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
         "        if not module.name.endswith('__main__'):\n"
         "            importlib.import_module(module.name)\n"
+        "from stepscope.cli.main import main\n"
+        "for line in (['bench', '--list'], ['bench', '--preset', 'quick', '--show']):\n"
+        "    try:\n        main(line)\n    except SystemExit as stop:\n        assert not stop.code, (line, stop.code)"
     )
     assert "torch" not in loaded_after(code)
 

@@ -246,14 +246,6 @@ def test_profiling_a_finished_run_measures_again_and_says_so(cli: Cli) -> None:
     assert "--force" in other.err
 
 
-def test_list_and_show_need_no_torch(cli: Cli) -> None:
-    (cli.folder / "stub").mkdir()
-    (cli.folder / "stub" / "torch.py").write_text("raise ImportError('no torch here')")
-    path = f"{cli.folder / 'stub'}:{cli.environ['PYTHONPATH']}"
-    assert "ag-news" in cli("bench", "--list", PYTHONPATH=path).out
-    assert "version: 1" in cli("bench", "--preset", "quick", "--show", PYTHONPATH=path).out
-
-
 def test_inside_a_torchrun_world_the_command_joins_it(cli: Cli) -> None:
     """No second launcher: the ranks that exist run the cells, rank 0 keeps the folder and prints."""
     name = cli.matrix("include: [{strategy: single, world_size: 1}]")
