@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -146,3 +147,17 @@ def test_a_training_command_is_watched_on_both_nodes(slurm: Cluster, tmp_path: P
     ranks = sorted((tmp_path / "jobs/run/.stepscope").glob("rank-*.json"))
     assert [path.stem for path in ranks] == ["rank-00000", "rank-00001"]
     slurm.wait(report, "COMPLETED", patience_s=200)
+
+
+@pytest.mark.long
+def test_doctor_compares_the_two_nodes(slurm: Cluster, tmp_path: Path) -> None:
+    """``srun stepscope doctor``: the first task reports for both; the second has another variable."""
+    command = f'[ "$SLURM_PROCID" = 1 ] && export NCCL_DEBUG=INFO; exec {sys.executable} -m stepscope.cli doctor --json'
+    done = slurm.run("srun", "-N2", "--ntasks-per-node=1", "bash", "-c", command, cwd=tmp_path, timeout_s=200)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["nodes"]) == 2
+    assert [(each["key"], set(each["values"].values())) for each in found["differences"]] == [
+        ("variable NCCL_DEBUG", {"not set", "INFO"})
+    ]
+    assert [pair["error"] for pair in found["pairs"]] == [None, None]

@@ -39,6 +39,7 @@ def pairs(hosts: str, rates: dict[str, float] | None = None) -> list[TriedPair]:
         ("abcd", {"ac": 0.2e9}, []),
         ("abc", {"c*": 0.2e9}, [("c", "out")]),
         ("abc", {"b*": 0.2e9, "*b": 0.2e9}, [("b", "out"), ("b", "in")]),
+        ("ab", {"ab": 0.5e9}, []),
         ("ab", {"ab": 0.2e9}, []),  # of two hosts, either end may be the slow one
     ],
 )
