@@ -50,7 +50,7 @@ def run(options: Predict) -> int:
     if scaling not in SCALINGS:
         raise UsageError(unknown("--scaling", scaling, SCALINGS))
     what = parse_what_if(options.what_if)
-    job = _job(path, options.cell, calib=options.calib)
+    job = measured_job(path, options.cell, calib=options.calib)
     gpus = tuple(job.ranks * 2**doubled for doubled in range(7)) if options.gpus is None else parse_gpus(options.gpus)
     check_gpus(gpus, job, scaling=cast("Literal['weak', 'strong']", scaling))
     prices, measured = _prices(options, job, what)
@@ -85,7 +85,7 @@ def _draw(prediction: ScalePrediction, file: Path, *, global_batch: int | None) 
     write_chart(file, curve, predicted_step.predicted_scaling_chart, predicted_step.predicted_scaling_caption)
 
 
-def _job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
+def measured_job(path: Path, cell_id: str | None, *, calib: Path | None) -> MeasuredJob:
     """The measured job at ``path``. Raises DataError, UsageError."""
     require_there(path)
     layout = RunLayout(path)

@@ -57,11 +57,12 @@ def prepare(
     step_optimizer: int,
     memory: bool,
     diary: bool = True,
+    knobs: Mapping[str, object] | None = None,
 ) -> dict[str, str]:
     """Make the output folder and return the environment of the command. Raises StepscopeError.
 
     memory: keep the allocator's history from the first use of CUDA on. diary: time every step; without, the hook only waits
-    for requests.
+    for requests. knobs: settings of the job that the hook changes (hook/stepscope_hook/knobs.py).
     The folder must be new or empty: windows of two jobs in one folder could not be told apart. That of a job which failed
     before its first step is emptied: the same line is typed again once its fault is corrected.
     """
@@ -86,6 +87,7 @@ def prepare(
         "memory": memory,
         "diary": diary,
         "first": codec.to_builtins(record.first),
+        **({"knobs": dict(knobs)} if knobs else {}),
     }
     write_bytes(layout.hook, json.dumps(options).encode())
     environment = _hooked(options)

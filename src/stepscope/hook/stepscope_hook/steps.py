@@ -14,6 +14,7 @@ from stepscope_hook.facts import Objects, model_facts, parameters_of
 from stepscope_hook.gradients import LastGradient, LastGradientOnDevice
 from stepscope_hook.groups import Groups
 from stepscope_hook.hardware import Hardware
+from stepscope_hook.knobs import turn
 from stepscope_hook.looks import Looks
 from stepscope_hook.modules import Forwards, Roots
 from stepscope_hook.own_loop import Mark
@@ -40,6 +41,7 @@ def watch(control):
         {"pid": control.pid, "host": control.host, "argv": list(getattr(sys, "orig_argv", sys.argv)),
          "rank": rank, "world_size": world, "python": sys.version.split()[0]},
     )  # fmt: skip
+    turn(control)
     current = steps = Steps(control)
     if control.options.get("memory"):
         from stepscope_hook.memory import Recording

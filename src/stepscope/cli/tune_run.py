@@ -1,0 +1,427 @@
+"""What ``stepscope tune RUN|MATRIX`` does: look at the cell, propose, measure by halving, show the better cell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import duration_ns, listed, require_only
+from stepscope.cli.commands.tune import MATRIX
+from stepscope.cli.console import log, print_document, say
+from stepscope.cli.findings import show_table
+from stepscope.core.errors import DataError, ExitCode, Interrupted, StepscopeError, UsageError
+from stepscope.core.units import format_percent
+from stepscope.core.words import counted, in_words, named, unknown
+from stepscope.matrix import proposals as proposing
+from stepscope.matrix.load import resolved_matrix
+from stepscope.matrix.run_folder import default_run_dir
+from stepscope.matrix.session import make_plan
+from stepscope.matrix.tuning import (
+    PROBE,
+    failure_of,
+    gain_of,
+    learned_less,
+    loss_change,
+    loss_specs,
+    matrix_of,
+    overrides_of,
+    repeated,
+    score_of,
+    settings_diff,
+    trial_spec,
+    trial_specs,
+)
+from stepscope.predict.halving import BASELINE, Contender, Found, Lost, Score, chosen, search
+from stepscope.records import codec
+from stepscope.records.cell import CellSpec
+from stepscope.records.nouns import Estimate
+from stepscope.records.samples import CellResult
+from stepscope.records.tuning import CHANGES_MATHEMATICS, Proposal, Trial, Tuned
+from stepscope.report.views.tuned import tuned_table
+from stepscope.store.layout import RunLayout
+from stepscope.store.reader import read_calibration, read_cell, read_cells, read_if_there, read_run
+from stepscope.store.writer import write_bytes
+
+if TYPE_CHECKING:
+    from stepscope.cli.commands.tune import Tune
+    from stepscope.predict.overlap import Transport
+    from stepscope.predict.prices import Prices
+
+SIZES = "4K:16M:4"
+LAUNCH = ("backend", "device", "threads_per_rank", "env", "isolate", "oversubscribe")
+LOOK_S = 10
+"""Of the first look at the cell, and of each size of its collectives a tenth."""
+
+
+def run(options: Tune) -> int:
+    """Tune what the words name; the exit code. Raises StepscopeError."""
+    words = options.words
+    require_only(options, "a run or a matrix", vars(options).keys() - {"knob", "hook_knobs", "start"})
+    budget_s = duration_ns("--budget", options.budget) / 1e9
+    allowed = allowed_knobs(options.allow)
+    most = loss_limit(options.max_loss_change)
+    path = Path(words[0])
+    if not _is_ours(path):
+        raise UsageError(
+            f"{path} is neither a run of `stepscope bench` nor a matrix file (.yaml)",
+            why="it does not exist" if not path.exists() else None,
+            fix="stepscope tune MATRIX.yaml, stepscope tune RUN",
+        )
+    return tune_cell(path, options, budget_s=budget_s, allowed=allowed, max_loss_change=most)
+
+
+def _is_ours(path: Path) -> bool:
+    return RunLayout(path).run.is_file() or (path.suffix in MATRIX and path.is_file())
+
+
+def allowed_knobs(texts: Sequence[str]) -> frozenset[str]:
+    """Of --allow. Raises UsageError."""
+    words = {word for text in texts for word in listed(text)}
+    if strange := sorted(words - CHANGES_MATHEMATICS - {"all"}):
+        raise UsageError(unknown("--allow", strange[0], {*CHANGES_MATHEMATICS, "all"}))
+    return CHANGES_MATHEMATICS if "all" in words else frozenset(words)
+
+
+def loss_limit(text: str | None) -> float | None:
+    """Of --max-loss-change, a share. Raises UsageError."""
+    if text is None:
+        return None
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 10:
+        raise UsageError(f"--max-loss-change {text!r}: expected a share such as 2% or 0.02")
+    return value
+
+
+def tune_cell(
+    path: Path, options: Tune, *, budget_s: float, allowed: frozenset[str], max_loss_change: float | None
+) -> int:
+    """A cell of a run or of a matrix."""
+    spec, launch, data_dir = _cell(path, options)
+    root = options.output or default_run_dir(f"tune-{spec.workload}-{spec.strategy}".replace(":", "."))
+    bench = _Bench(root, launch=launch, data_dir=data_dir)
+    found, losses, refused = (
+        Found(best=BASELINE, lost={}, scores=()),
+        dict[str, tuple[float, float]](),
+        dict[str, str](),
+    )
+    try:
+        basis = _look(bench, spec, options)
+        offered = proposing.proposals(basis)
+        tried, left_out = admitted(offered, options.trials, allowed=allowed, lossy=max_loss_change is not None)
+        specs = trial_specs(basis.cell.spec, tried)
+        rungs = _Rungs(bench, specs, budget_s=budget_s)
+        if not options.plan and tried:
+            losses, refused = _losses(bench, basis.cell.spec, tried, max_loss_change)
+            found = search([candidate(each) for each in tried if each.key not in refused], rungs)
+    except Interrupted as stop:
+        raise Interrupted(
+            stop.what,
+            signum=stop.exit_code - 128,
+            fix=f"what has finished is kept: the same command with `-o {root}` continues",
+        ) from None
+    won = next((each for each in tried if each.key == found.best), None)
+    tuned = Tuned(
+        of=str(path),
+        best=found.best,
+        trials=_trials(tried, found, losses, refused, rungs, specs),
+        left_out=left_out,
+        proposals=tuple(offered),
+        diff=() if won is None else settings_diff(spec, specs[won.key], won),
+    )
+    document = {**codec.headed("tune/1"), **codec.plain(tuned)}
+    write_bytes(root / "tune.json", codec.encode_document(document))
+    if options.json:
+        print_document(document)
+    else:
+        _show(tuned, root, path, planned=options.plan)
+    failed = found.scores and isinstance(found.scores[0][BASELINE], Lost)
+    return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.OK
+
+
+def _cell(path: Path, options: Tune) -> tuple[CellSpec, dict[str, Any], Path | None]:
+    """The cell to tune, how its ranks start, where its data lies. Raises StepscopeError."""
+    layout = RunLayout(path)
+    if layout.run.is_file():
+        if options.set_ or options.data_dir:
+            name = "--set" if options.set_ else "--data-dir"
+            raise UsageError(f"{name} goes with a matrix file: {path} is a run", fix="name the matrix file of the run")
+        record = read_run(path)
+        if record.kind != "bench":
+            raise UsageError(f"{path} is a {record.kind} run", fix="tune takes a run of `stepscope bench`")
+        launch = dict(record.matrix.get("launch") or {})
+        data = None if record.data_dir is None else Path(record.data_dir)
+        return _one(read_cells(layout), options.cell), launch, data
+    plan = make_plan(path, overrides=options.set_, data_dir=options.data_dir)
+    runnable = [cell.spec for cell in plan.cells if cell.runnable]
+    if not runnable:
+        why = next((cell.unsupported or cell.skipped for cell in plan.cells), None)
+        raise UsageError(f"no cell of {path} can run here", why=why)
+    return _one(runnable, options.cell), dict(resolved_matrix(plan.matrix)["launch"]), options.data_dir
+
+
+def _one(specs: Sequence[CellSpec], cell_id: str | None) -> CellSpec:
+    """The cell asked for; else the only one, or the only one on several ranks."""
+    if cell_id is not None:
+        ids = named(cell_id, [spec.cell_id for spec in specs])
+        able = [spec for spec in specs if spec.cell_id in ids]
+    else:
+        able = list(specs) if len(specs) == 1 else [spec for spec in specs if spec.world_size > 1]
+    if len(able) != 1:
+        lines = [
+            f"    --cell {s.cell_id}  {s.strategy}, {counted(s.world_size, 'rank')}, batch {s.micro_batch}"
+            for s in specs
+        ]
+        raise UsageError(
+            f"--cell {cell_id} names {counted(len(able), 'cell')}"
+            if cell_id
+            else f"there are {counted(len(specs), 'cell')}",
+            fix="\n".join(["choose one:", *lines]),
+        )
+    if able[0].strategy == "pipeline":
+        raise UsageError(
+            "pipeline cells are not tuned", fix="stepscope bench --preset pipeline-microbatches measures them"
+        )
+    return able[0]
+
+
+class _Bench:
+    """Runs matrices of trials, each in a folder of its own below ``root``."""
+
+    def __init__(self, root: Path, *, launch: Mapping[str, Any], data_dir: Path | None) -> None:
+        self.root, self.data_dir = root, data_dir
+        self.launch = {key: launch[key] for key in LAUNCH if key in launch}
+
+    def run(
+        self, name: str, specs: Iterable[CellSpec], *, budget_s: float, comm: Mapping[str, Any] | None = None
+    ) -> None:
+        """Measure cells into the folder ``name``."""
+        from stepscope.cli.bench_run import run_plan
+        from stepscope.cli.commands.bench import Bench
+
+        measure = {"budget_s": budget_s, "ci": 0.005}
+        document = matrix_of(specs, name=name, launch=self.launch, measure=measure, comm=comm)
+        plan = make_plan(document, data_dir=self.data_dir)
+        run_plan(plan, Bench(output=self.root / name, data_dir=self.data_dir), printed=False)
+
+    def read(self, name: str, spec: CellSpec) -> CellResult | None:
+        """What a cell came to; None: it has not begun."""
+        layout = RunLayout(self.root / name).cell(spec.cell_id)
+        return read_cell(layout) if layout.spec.is_file() else None
+
+
+def _look(bench: _Bench, spec: CellSpec, options: Tune) -> proposing.Basis:
+    """The cell measured once, beside what its prediction needs: another batch, whole replicas, its collectives' costs."""
+    from stepscope.diagnose.engine import diagnose
+    from stepscope.predict.specs import specs_of
+    from stepscope.records.environment import EnvironmentRecord
+    from stepscope.results.open import load_evidence
+
+    base = trial_spec(spec)
+    sharded = specs_of(base).strategy.sharded
+    whole = replace(base, mesh={}) if sharded else base
+    like: dict[str, Any] = {"strategy": "ddp"} if sharded else {}
+    probe = trial_spec(whole, {**like, "micro_batch": base.micro_batch * PROBE})
+    replica = trial_spec(whole, like)
+    comm = None
+    if base.world_size > 1 and options.calib is None:
+        ops = "all_reduce,all_gather,reduce_scatter" if sharded else "all_reduce"
+        comm = {"ops": ops, "sizes": SIZES, "budget_s": LOOK_S / 10, "overlap": not sharded}
+    log("a first look at the cell" + (", and at what its collectives cost" if comm else ""), "bold")
+    bench.run("look", dict.fromkeys((base, replica, probe)) if sharded else (base, probe), budget_s=LOOK_S, comm=comm)
+    cell, larger, copy = (bench.read("look", each) for each in (base, probe, replica))
+    lost = failure_of(cell)
+    if cell is None or lost is not None:
+        why = "it has not begun" if lost is None else lost.reason
+        raise DataError(f"the cell to tune did not finish: {why}", fix=f"stepscope diagnose {bench.root / 'look'}")
+    layout = RunLayout(bench.root / "look")
+    prices, transport = _prices(base, layout, options.calib) if base.world_size > 1 else (None, None)
+    environment = read_if_there(layout.environment, EnvironmentRecord)
+    return proposing.Basis(
+        cell=cell,
+        others=(copy,) if sharded and copy is not None and failure_of(copy) is None else (),
+        prices=prices,
+        transport=transport,
+        replica=copy if sharded and copy is not None and failure_of(copy) is None else cell,
+        probe=larger if larger is not None and failure_of(larger) is None else None,
+        found=frozenset(f.rule for f in diagnose(load_evidence([layout.root], traces=False)).findings),
+        cores=1 if environment is None else environment.usable_cores,
+    )
+
+
+def _prices(spec: CellSpec, layout: RunLayout, calib: Path | None) -> tuple[Prices, Transport | None]:
+    """What the cell's collectives cost, and what they and computation slow each other."""
+    from stepscope.cli.commands.calibrate import _of_comm
+    from stepscope.predict.overlap import measured_transport
+    from stepscope.predict.prices import calibrated_prices
+    from stepscope.results.comm_rows import read_comm_rows
+
+    calibration = read_calibration(calib) if calib is not None else _of_comm(layout.comm_run)[1]
+    prices = calibrated_prices(calibration, backend=spec.backend, network=spec.network)
+    try:
+        return prices, measured_transport(spec.backend, read_comm_rows(Path(calibration.run)))
+    except StepscopeError:  # the calibrated run is elsewhere, or did not measure overlap
+        return prices, None
+
+
+def candidate(each: Proposal) -> Contender:
+    return Contender(key=each.key, gain=None if each.gain is None else each.gain.value, changes=len(each.knobs))
+
+
+def admitted(
+    offered: Sequence[Proposal], most: int, *, allowed: frozenset[str], lossy: bool, judged: bool = True
+) -> tuple[list[Proposal], dict[str, str]]:
+    """(to try, key -> why not) of what is offered. lossy: the loss decides; judged: it could."""
+    left_out: dict[str, str] = {}
+    able: list[Proposal] = []
+    for each in offered:
+        needed = sorted(_mathematics(each))
+        if needed and not lossy and not allowed.issuperset(needed):
+            ways = f"--allow {','.join(needed)}{' or --max-loss-change' if judged else ''}"
+            left_out[each.key] = f"changes the mathematics: {ways} tries it"
+        else:
+            able.append(each)
+    kept, others = chosen([candidate(each) for each in able], most)
+    for one in others:
+        small = one.gain is not None and one.gain < 1.01
+        left_out[one.key] = "no gain predicted" if small else f"beyond --trials {most}"
+    by_key = {each.key: each for each in able}
+    return [by_key[one.key] for one in kept], left_out
+
+
+def _mathematics(each: Proposal) -> set[str]:
+    """The knobs of a proposal that change the mathematics."""
+    return set() if each.exact else {str(knob) for knob in each.knobs if knob in CHANGES_MATHEMATICS} or {"batch"}
+
+
+class _Rungs:
+    """Measures a rung of trials as one matrix, in which all of them and the baseline take turns."""
+
+    def __init__(self, bench: _Bench, specs: Mapping[str, CellSpec], *, budget_s: float) -> None:
+        self._bench, self._specs, self._budget_s = bench, specs, budget_s
+
+    def __call__(self, rung: int, keys: Sequence[str]) -> Mapping[str, Score]:
+        budget_s, times = self._budget_s * 2 ** (rung - 1), rung + 1
+        log(
+            f"rung {rung}: {counted(len(keys) - 1, 'configuration')} and the baseline, {times} times "
+            f"{budget_s / times:.3g} s each",
+            "bold",
+        )
+        cells = repeated({key: self._specs[key] for key in keys}, times)
+        self._bench.run(f"rung-{rung}", cells.values(), budget_s=budget_s / times)
+        return {key: score_of(self.repeats(rung, key)) for key in keys}
+
+    def repeats(self, rung: int, key: str) -> list[CellResult | None]:
+        cells = repeated({key: self._specs[key]}, rung + 1)
+        return [self._bench.read(f"rung-{rung}", spec) for spec in cells.values()]
+
+
+def _losses(
+    bench: _Bench, spec: CellSpec, tried: Sequence[Proposal], most: float | None
+) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
+    """(key -> loss and its change, key -> why it is not accepted) of trials that change the mathematics, all of them on as
+    many samples as the baseline. most: allowed change; None: it is not judged."""
+    lossy = [each for each in tried if not each.exact]
+    if not lossy:
+        return {}, {}
+    specs = loss_specs(spec, lossy)
+    log(f"loss of {counted(len(lossy), 'configuration')} and the baseline at the same samples", "bold")
+    bench.run("loss", specs.values(), budget_s=3600)
+    base = bench.read("loss", specs[BASELINE])
+    found: dict[str, tuple[float, float]] = {}
+    refused: dict[str, str] = {}
+    for each in lossy:
+        cell = bench.read("loss", specs[each.key])
+        change = None if base is None or cell is None else loss_change(base, cell)
+        if change is not None:
+            found[each.key] = change
+        why = None if most is None else learned_less(base, cell, most)
+        if why is not None:
+            refused[each.key] = why
+    return found, refused
+
+
+def _trials(
+    tried: Sequence[Proposal], found: Found, losses: Mapping[str, tuple[float, float]], refused: Mapping[str, str],
+    rungs: _Rungs, specs: Mapping[str, CellSpec],
+) -> tuple[Trial, ...]:  # fmt: skip
+    """The baseline, then every configuration that was tried."""
+    trials = []
+    for key, proposal in ({BASELINE: None} | {each.key: each for each in tried}).items():
+        loss = losses.get(key)
+        numbers = [number for number, scores in enumerate(found.scores, start=1) if key in scores]
+        trial = Trial(
+            key=key,
+            proposal=proposal,
+            rungs=len(numbers),
+            loss=None if loss is None else loss[0],
+            loss_change=None if loss is None else loss[1],
+            lost=refused.get(key) or found.lost.get(key),
+        )
+        if numbers:
+            scores = found.scores[numbers[-1] - 1]
+            score, base = scores[key], scores[BASELINE]
+            if isinstance(score, Estimate):
+                trial = replace(trial, sample=score, step_ns=score.value * specs[key].global_batch)
+            if isinstance(score, Estimate) and isinstance(base, Estimate) and proposal is not None:
+                sides = [[c for c in rungs.repeats(numbers[-1], each) if c is not None] for each in (BASELINE, key)]
+                trial = replace(trial, gain=gain_of(*sides) or base.over(score))
+        elif proposal is not None and trial.lost is None:
+            trial = replace(trial, lost="not tried")
+        trials.append(trial)
+    return tuple(trials)
+
+
+def _show(tuned: Tuned, root: Path, path: Path, *, planned: bool) -> None:
+    """A cell's search; how to run the better one, where a matrix was named."""
+    named_file = path.suffix in MATRIX and tuned.diff
+    run_it = f"stepscope bench {shlex.quote(str(path))} {' '.join(overrides_of(tuned.diff))}" if named_file else None
+    show_found(tuned, root, planned=planned, run_it=run_it)
+
+
+def show_found(tuned: Tuned, root: Path, *, planned: bool, run_it: str | None) -> None:
+    """The answer, the table of trials, what was not tried, the change."""
+    best = next((trial for trial in tuned.trials if trial.key == tuned.best), None)
+    if planned:
+        say(f"{counted(len(tuned.trials) - 1, 'configuration')} would be tried", "bold")
+    elif best is None or best.proposal is None:
+        say("no configuration is surely faster than the baseline", "bold")
+    else:
+        say(f"{best.key}: {_words(best.gain)} the throughput of the baseline", "bold green")
+        say(f"predicted: {_words(best.proposal.gain)}" if best.proposal.gain else "predicted: nothing predicts it")
+        if best.loss_change is not None:
+            say(f"loss at the same samples: {format_percent(best.loss_change, digits=1, signed=True)}")
+        say(f"risk: {best.proposal.risk}")
+        if best.proposal.because:
+            say(f"asked for by: {in_words(best.proposal.because)}")
+    say()
+    show_table(tuned_table(tuned), folded=True)
+    for trial in tuned.trials:
+        for name, words in trial.applied.items():
+            say(f"{trial.key}: {name} {words}", "dim" if words.startswith("applied") else "yellow")
+    if tuned.left_out:
+        say("\nnot tried:")
+        by_proposal = {each.key: each for each in tuned.proposals}
+        for key, why in tuned.left_out.items():
+            gain = by_proposal[key].gain
+            say(f"  {key}{'' if gain is None else f', predicted {gain.value:.2f}x'}: {why}")
+    if tuned.diff:
+        say("\nthe change:")
+        for line in tuned.diff:
+            say(f"  {line}", "red" if line.startswith("-") else "green")
+    if run_it is not None:
+        say(f"\nrun it: {run_it}")
+    say(f"\nall trials: {root}", "dim")
+
+
+def _words(gain: Estimate | None) -> str:
+    if gain is None:
+        return "unknown"
+    ends = "" if gain.low is None or gain.high is None else f" ({gain.low:.2f} to {gain.high:.2f})"
+    return f"{gain.value:.2f}x{ends}"

@@ -1,0 +1,159 @@
+"""One trial of the user's command: started under the hook with other settings, stopped once enough steps are timed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from stepscope.core.dataclass import dataclass
+from stepscope.launch import hooked_job
+from stepscope.launch.job_window import runs_here
+from stepscope.records.profile import HookedProcess, ProfileRecord
+from stepscope.store.layout import ProfileLayout
+from stepscope.store.reader import read_record, steps_in
+from stepscope.store.writer import writing
+
+POLL_S = 0.2
+WARM_STEPS = 5
+"""Of every rank, before the time of a trial counts: the first ones compile, allocate and open connections."""
+LEAST_STEPS = 30
+PATIENCE = 6.0
+"""Times the budget: so long a trial is given for its least number of steps."""
+WINDOW_S = 120.0
+"""Longer, where a window of profiled steps is waited for: its traces are written in it."""
+GRACE_S = 10.0
+"""From SIGTERM to SIGKILL."""
+_USAGE = re.compile(
+    r"(?m)^.*(?:error: (?:unrecognized arguments|argument |invalid choice|the following arguments)|No such option).*$"
+)
+_OOM = re.compile(r"out of memory|OutOfMemoryError|MemoryError|can't allocate memory|bad_alloc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEnd:
+    """code: of the command; None: we stopped it, as enough steps were timed. problem: why it says nothing; None: it does."""
+
+    code: int | None
+    problem: str | None
+
+
+def run_trial(
+    layout: ProfileLayout, record: ProfileRecord, knobs: Mapping[str, object], *, budget_s: float, start_s: float
+) -> TrialEnd:
+    """Run the command until its steps have been timed for ``budget_s``, or to its end; what it prints goes to output.log.
+
+    knobs: for the hook. start_s: how long it may take to its first steps. A window that ``record`` asks for is waited for.
+    Raises StepscopeError where it cannot be started; what a signal raises passes through once the job is stopped.
+    """
+    environment = hooked_job.prepare(
+        layout, record, nccl_debug=False, step_optimizer=1, memory=False, knobs=dict(knobs) or None
+    )
+    log = layout.root / "output.log"
+    with writing(log), log.open("wb") as output:
+        child = subprocess.Popen(
+            list(record.command), env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        timed = _timed(layout, child, budget_s=budget_s, start_s=start_s, window=record.first is not None)
+    finally:
+        code = child.poll()
+        stop(child, layout)
+    if code is None:
+        return TrialEnd(code=None, problem=None if timed else f"no step in {start_s:g} s")
+    return TrialEnd(code=code, problem=_problem(log, code) if code else None)
+
+
+def _timed(
+    layout: ProfileLayout, child: subprocess.Popen[bytes], *, budget_s: float, start_s: float, window: bool
+) -> bool:
+    """Wait for the steps of a budget, or the job's end; whether there were any."""
+    began, warm_at, warm_steps = time.monotonic(), None, 0
+    while child.poll() is None:
+        time.sleep(POLL_S)
+        now, steps = time.monotonic(), _steps(layout)
+        if warm_at is None:
+            if steps >= WARM_STEPS:
+                warm_at, warm_steps = now, steps
+            elif now - began > start_s:
+                return steps > 0
+            continue
+        if now - warm_at > PATIENCE * budget_s + (WINDOW_S if window else 0.0):
+            return True
+        written = not window or _window_over(layout)
+        if written and now - warm_at >= budget_s and steps - warm_steps >= LEAST_STEPS:
+            return True
+    return True
+
+
+def _window_over(layout: ProfileLayout) -> bool:
+    """Whether every rank has written the traces of the first window."""
+    from stepscope.records.profile import WindowOfRank
+
+    ranks = [read_record(path, WindowOfRank) for path in layout.window_ranks(1)]
+    return bool(ranks) and len(ranks) >= ranks[0].world_size and all(each.status != "open" for each in ranks)
+
+
+def _steps(layout: ProfileLayout) -> int:
+    """Of the rank that has the fewest."""
+    diaries = layout.diaries()
+    with suppress(OSError):
+        return min((steps_in(path) for path in diaries), default=0)
+    return 0
+
+
+def stop(child: subprocess.Popen[bytes], layout: ProfileLayout) -> None:
+    """End the command and its ranks, whatever session they are in."""
+    if child.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=GRACE_S)
+    if child.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    for path in layout.processes():
+        process = read_record(path, HookedProcess)
+        if runs_here(process):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def _problem(log: Path, code: int) -> str:
+    """Why a command failed, from what it printed: one line."""
+    with suppress(OSError):
+        text = log.read_bytes()[-(64 << 10) :].decode("utf-8", "replace")
+        if code == 2 and (usage := _USAGE.search(text)):
+            return f"the command refuses it: {usage[0].strip()}"
+        if _OOM.search(text):
+            return "out of memory"
+        lines = [
+            line.strip() for line in text.splitlines() if re.match(r"^(?:\[\w+\]:)?\s*\w*(?:Error|Exception)\b", line)
+        ]
+        if lines:
+            return f"exit code {code}: {lines[-1][:160]}"
+    return f"exit code {hooked_job.exit_code(code)}"
+
+
+def read_knobs(layout: ProfileLayout, asked: Sequence[str]) -> dict[str, str]:
+    """Knob -> what the hook says of it, of the process that changed most; or that there was nothing to change."""
+    import json
+
+    found: dict[str, str] = {}
+    for path in sorted(layout.control.glob("knobs-*.json")):
+        with suppress(OSError, ValueError):
+            for name, words in json.loads(path.read_text(encoding="utf-8"))["found"].items():
+                if not found.get(name, "").startswith("applied"):
+                    found[name] = str(words)
+    missing = {name: "not applied: the job made no data loader" if name == "num_workers" else
+               "not applied: the job made no DistributedDataParallel" for name in asked}  # fmt: skip
+    if (wrapper := found.get("DistributedDataParallel")) is not None:
+        missing |= {name: wrapper for name in asked if name != "num_workers"}
+    return {name: found.get(name, missing[name]) for name in asked}

@@ -1,0 +1,230 @@
+"""What to change in a user's own command: its knobs and those of the hook, with predicted gain, risk and findings.
+
+A prediction is the measured job replayed with one thing changed (predict/scale.py) where traces of a window show the job,
+else its step diary without the part that the knob takes away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import StepscopeError
+from stepscope.matrix.command_knobs import HOOK_KNOBS, PER_STEP, CommandKnob, changes_mathematics
+from stepscope.matrix.proposals import ALIKE, ALONE, REACH, RISK, RULES
+from stepscope.predict.job import MeasuredJob, replayed, sending
+from stepscope.predict.prices import Prices
+from stepscope.predict.scale import predict_scale
+from stepscope.predict.what_if import FOLLOWS_BATCH, WhatIf
+from stepscope.records.nouns import Estimate
+from stepscope.records.tuning import Knob, Proposal
+
+CAPS_MB = (50, 25, 16, 8, 4, 2, 1)
+MIB = 1 << 20
+EXPOSED = 0.05
+"""Share of the step that waits for communication from which on anything about it is proposed."""
+WORKERS = (1, 2, 4, 8)
+UNTOLD = ("static_graph", "gradient_as_bucket_view")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobBasis:
+    """A job as it was measured. step_ns: of the slowest rank; data_ns, comm_ns: of it, waits for data and for transfers.
+
+    waiting_ns: for slower ranks, which no knob here takes away. share: of its own work that follows the batch; None: usual.
+
+    job, prices: from traces of a window; None: there are none. ddp: arguments of its DistributedDataParallel that are known;
+    None: it has none. workers: of its loader; None: it has no loader. micro_steps: backward passes of a step, each of which
+    reduces; 1: one does. found: rules with a finding.
+    """
+
+    step_ns: float
+    data_ns: float
+    comm_ns: float
+    ranks: int
+    waiting_ns: float = 0.0
+    share: float | None = None
+    job: MeasuredJob | None = None
+    prices: Prices | None = None
+    ddp: Mapping[str, object] | None = None
+    workers: int | None = None
+    micro_steps: int = 1
+    found: frozenset[str] = frozenset()
+    cores: int = 1
+
+
+def job_proposals(basis: JobBasis, knobs: Sequence[CommandKnob], *, hook: frozenset[str]) -> tuple[Proposal, ...]:
+    """All that the command's knobs and the hook's (names of ``HOOK_KNOBS``) can change; the best of several together."""
+    single = [*_of_command(basis, knobs)]
+    taken = {each.knob for each in knobs}
+    single += [each for each in _of_hook(basis, hook) if each.knobs[0] not in taken]
+    gaining = sorted(
+        (p for p in single if p.gain and p.gain.value > 1.01), key=lambda p: -(p.gain.value if p.gain else 0)
+    )
+    found = [both for part in ([p for p in gaining if p.exact], gaining) if (both := _together(basis, part, knobs))]
+    return tuple({each.key: each for each in (*found, *gaining, *single)}.values())
+
+
+def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[CommandKnob]) -> Proposal | None:
+    """The best of each knob at once. What each saves of the step adds up; loading grows with the samples of a step,
+    communication does not."""
+    chosen: dict[Knob, Proposal] = {}
+    for part in parts:
+        chosen.setdefault(part.knobs[0], part)
+    if len(chosen) < 2 or {"batch", "accumulation"} <= chosen.keys():
+        return None
+    now = {each.option: each.now for each in knobs if each.knob in PER_STEP}
+    factor, step = 1.0, basis.step_ns
+    for part in chosen.values():
+        for option, value in part.changes.items():
+            if (before := now.get(option)) and part.gain:
+                factor = float(str(value)) / float(before)
+                step = factor * basis.step_ns / part.gain.value
+    for knob, part in chosen.items():
+        if knob not in PER_STEP and part.gain:
+            saved = basis.step_ns * (1 - 1 / part.gain.value)
+            step -= saved * (factor if knob == "workers" else 1.0)
+    share = FOLLOWS_BATCH[0] if basis.share is None else basis.share
+    work = max(0.0, basis.step_ns - basis.data_ns - basis.comm_ns - basis.waiting_ns) * (factor * share + 1 - share)
+    each = list(chosen.values())
+    return Proposal(
+        key=" ".join(p.key for p in each),
+        knobs=tuple(chosen),
+        changes={key: value for p in each for key, value in p.changes.items()},
+        gain=_around(factor * basis.step_ns / max(step, work)),
+        exact=all(p.exact for p in each),
+        risk="; ".join(dict.fromkeys(p.risk for p in each)),
+        because=tuple(sorted({rule for p in each for rule in p.because})),
+    )
+
+
+def _around(value: float) -> Estimate:
+    return Estimate(value=value, low=value / (1 + REACH), high=value * (1 + REACH))
+
+
+def _proposal(
+    basis: JobBasis, knob: Knob, changes: Mapping[str, object], gain: Estimate | None, *, exact: bool
+) -> Proposal:
+    said = " ".join(name if value == "" else f"{name}={value}" for name, value in changes.items())
+    return Proposal(
+        key=said,
+        knobs=(knob,),
+        changes=changes,  # type: ignore[arg-type]
+        gain=gain,
+        exact=exact,
+        risk=RISK.get(knob, "unknown: the command's own option"),
+        because=tuple(sorted(set(RULES.get(knob, ())) & basis.found)),
+    )
+
+
+def _of_command(basis: JobBasis, knobs: Sequence[CommandKnob]) -> Iterator[Proposal]:
+    for each in knobs:
+        exact = not changes_mathematics(each.knob)
+        for value in each.values:
+            gain = _gain_of_option(basis, each, value)
+            yield _proposal(basis, each.knob, {each.option: value}, gain, exact=exact)
+
+
+def _gain_of_option(basis: JobBasis, knob: CommandKnob, value: str) -> Estimate | None:
+    if knob.knob in ("batch", "accumulation") and knob.now and value.isdecimal() and int(value) > 0:
+        factor = int(value) / int(knob.now)
+        return _of_batch(basis, factor) if knob.knob == "batch" else _of_accumulation(basis, factor)
+    if knob.knob == "workers" and value.isdecimal():
+        return _of_workers(
+            basis, int(value), before=int(knob.now) if knob.now and knob.now.isdecimal() else basis.workers or 0
+        )
+    if knob.knob == "bucket":
+        try:
+            return _of_bucket(basis, float(value))
+        except ValueError:
+            return None
+    return None
+
+
+def _of_batch(basis: JobBasis, factor: float) -> Estimate | None:
+    fixed = basis.comm_ns + basis.waiting_ns
+    work = max(0.0, basis.step_ns - basis.data_ns - fixed)
+    if basis.share is not None:
+        longer = work * (factor * basis.share + 1 - basis.share) + basis.data_ns * factor + fixed
+        return _around(factor * basis.step_ns / longer)
+    if basis.job is not None and basis.prices is not None:
+        try:
+            (step,) = predict_scale(basis.job, [basis.job.ranks], basis.prices, what=WhatIf(batch=factor)).steps
+        except StepscopeError:
+            pass
+        else:
+            return Estimate(value=step.throughput, low=step.throughput_low, high=step.throughput_high)
+    steps = [work * (factor * share + 1 - share) + basis.data_ns * factor + fixed for share in FOLLOWS_BATCH]
+    gains = sorted(factor * basis.step_ns / step for step in steps)
+    return Estimate(value=factor * basis.step_ns / steps[1], low=gains[0], high=gains[-1])
+
+
+def _of_accumulation(basis: JobBasis, factor: float) -> Estimate:
+    """Of more micro-steps, of which one communicates."""
+    step = (basis.step_ns - basis.comm_ns) * factor + basis.comm_ns
+    return _around(factor * basis.step_ns / step)
+
+
+def _of_workers(basis: JobBasis, workers: int, *, before: int) -> Estimate | None:
+    if workers <= before:
+        return None
+    rest = basis.step_ns - basis.data_ns
+    whole = basis.data_ns if before == 0 else (basis.data_ns + rest) * before
+    left = max(0.02 * basis.data_ns, whole / workers - rest)
+    return _around(basis.step_ns / (rest + min(left, basis.data_ns)))
+
+
+def _of_bucket(basis: JobBasis, cap_mb: float) -> Estimate | None:
+    if basis.job is None or basis.prices is None:
+        return None
+    try:
+        what = WhatIf(bucket_bytes=max(1, round(cap_mb * MIB)))
+        (step,) = predict_scale(basis.job, [basis.job.ranks], basis.prices, what=what).steps
+    except StepscopeError:  # one bucket does not show when its gradients are ready
+        return None
+    return Estimate(value=step.throughput, low=step.throughput_low, high=step.throughput_high)
+
+
+def _of_hook(basis: JobBasis, hook: frozenset[str]) -> Iterator[Proposal]:
+    """Of the hook's knobs those that the diagnosis asks for."""
+
+    def made(name: str, value: object, gain: Estimate | None) -> Proposal:
+        return _proposal(basis, HOOK_KNOBS[name], {name: value}, gain, exact=name != "comm_hook")
+
+    if "num_workers" in hook and basis.workers is not None and basis.data_ns > ALONE * basis.step_ns:
+        counts = [n for n in WORKERS if n > basis.workers and n <= 2 * basis.cores]
+        rated = [(gain.value, n) for n in counts if (gain := _of_workers(basis, n, before=basis.workers))]
+        most = max((gain for gain, _ in rated), default=0.0)
+        for _, n in [each for each in rated if each[0] >= most / (1 + ALIKE)][:1]:
+            yield made("num_workers", n, _of_workers(basis, n, before=basis.workers))
+    if basis.ddp is None or basis.ranks < 2:
+        return
+    if "no_sync" in hook and basis.micro_steps > 1:
+        k = basis.micro_steps
+        yield made("no_sync", k, _around(basis.step_ns / max(1.0, basis.step_ns - basis.comm_ns * (k - 1) / k)))
+    if "bucket_cap_mb" in hook and basis.comm_ns > EXPOSED * basis.step_ns:
+        yield from (made("bucket_cap_mb", cap, gain) for cap, gain in _buckets(basis))
+    if "comm_hook" in hook and basis.comm_ns > EXPOSED * basis.step_ns:
+        yield made("comm_hook", "bf16", _of_half_the_bytes(basis))
+    for name in UNTOLD:
+        if name in hook and not basis.ddp.get(name) and not (name == "static_graph" and basis.micro_steps > 1):
+            yield made(name, True, None)
+
+
+def _buckets(basis: JobBasis) -> list[tuple[int, Estimate | None]]:
+    """The size that the prediction favours; two usual ones where it cannot tell."""
+    rated = [(cap, gain) for cap in CAPS_MB if (gain := _of_bucket(basis, cap)) is not None]
+    if not rated:
+        return [(25, None), (4, None)]
+    most = max(gain.value for _, gain in rated)
+    return [next((cap, gain) for cap, gain in rated if gain.value >= most / (1 + ALIKE))]
+
+
+def _of_half_the_bytes(basis: JobBasis) -> Estimate:
+    """Gradients in 16 bits, from 32."""
+    job, prices = basis.job, basis.prices
+    if job is None or prices is None:
+        return _around(basis.step_ns / (basis.step_ns - basis.comm_ns / 2))
+    halved = sending(job, gradients=0.5, activations=1)
+    now, then = (replayed(each, lambda *call: prices.of(*call).time_ns).step_ns for each in (job, halved))
+    return _around(basis.step_ns / max(1.0, basis.step_ns - (now - then)))

@@ -1,0 +1,140 @@
+"""Which of several configurations is the fastest, by successive halving: all a little, the better half longer, and so on.
+
+Pure: what is measured comes from the caller. The baseline is measured in every rung beside the others, as a machine changes
+in between. Jamieson and Talwalkar, Non-stochastic best arm identification and hyperparameter optimization, AISTATS 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from stepscope.core.dataclass import dataclass
+from stepscope.records.nouns import Estimate
+
+SAME = 0.01
+"""Configurations whose times differ by less are equally fast: so do repeated runs of one (results/comparing.py)."""
+
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A configuration. gain: throughput / the baseline's as predicted; None: nobody can say. changes: settings that are
+    other than the baseline's: of equals the one with fewer wins."""
+
+    key: str
+    gain: float | None = None
+    changes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Why a configuration is out: it failed, learned too little, or was slower."""
+
+    reason: str
+
+
+Score = Estimate | Lost
+"""Time of a sample, ns, with its 95% interval; or why there is none."""
+
+Measure = Callable[[int, Sequence[str]], Mapping[str, Score]]
+"""Measures these configurations, the baseline first, in a rung (1, 2, ...; each twice as long as the one before)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search came to. best: key of the fastest, ``BASELINE`` where none is surely faster. lost: why each other one
+    is out. scores: by rung.
+    """
+
+    best: str
+    lost: Mapping[str, str]
+    scores: tuple[Mapping[str, Score], ...]
+
+
+def chosen(
+    candidates: Sequence[Contender], most: int, *, least: float = 1 + SAME
+) -> tuple[list[Contender], list[Contender]]:
+    """(those to try, those left out). Best predicted gain first, of equals the one with fewer changes; then those of which
+    nothing is predicted. Left out: predicted gains below ``least``, and what is beyond ``most``."""
+    known = [c for c in candidates if c.gain is not None and c.gain >= least]
+    known.sort(key=lambda c: (-round(math.log(c.gain or 1.0) / SAME), c.changes))
+    unknown = [c for c in candidates if c.gain is None]
+    kept = [*known, *unknown][:most]
+    return kept, [c for c in candidates if c not in kept]
+
+
+def better(a: Estimate, b: Estimate) -> bool:
+    """Whether ``a`` is shorter than ``b`` beyond doubt: the intervals part, or without intervals by more than ``SAME``."""
+    surely = a.below(b)
+    return a.value < b.value * (1 - SAME) and (True if surely is None else surely)
+
+
+def ranked(scores: Mapping[str, Score], changes: Mapping[str, int]) -> list[str]:
+    """Those with a score, the fastest first; within ``SAME`` of the fastest of a group the one with fewer changes."""
+    left = sorted(
+        ((key, score) for key, score in scores.items() if isinstance(score, Estimate)), key=lambda item: item[1].value
+    )
+    order: list[str] = []
+    while left:
+        limit = left[0][1].value * (1 + SAME)
+        group = [item for item in left if item[1].value <= limit]
+        order += [key for key, _ in sorted(group, key=lambda item: (changes.get(item[0], 0), item[1].value))]
+        left = left[len(group) :]
+    return order
+
+
+def search(candidates: Sequence[Contender], measure: Measure, *, rungs: int = 3) -> Found:
+    """Measure all, keep the better half of those that are not surely slower than the baseline, and so on.
+
+    The last rung is that of one candidate, or number ``rungs``. Candidates that lose there are named with their time.
+    """
+    changes = {BASELINE: 0} | {c.key: c.changes for c in candidates}
+    left, lost, all_scores = [c.key for c in candidates], dict[str, str](), list[Mapping[str, Score]]()
+    scores: Mapping[str, Score] = {}
+    for rung in range(1, rungs + 1):
+        if not left:
+            break
+        scores = measure(rung, (BASELINE, *left))
+        all_scores.append(scores)
+        base = scores[BASELINE]
+        if isinstance(base, Lost):
+            return Found(best=BASELINE, lost=lost | dict.fromkeys(left, f"no baseline: {base.reason}"),
+                         scores=tuple(all_scores))  # fmt: skip
+        for key in list(left):
+            score = scores[key]
+            if isinstance(score, Lost):
+                lost[key] = score.reason
+            elif better(base, score):
+                lost[key] = f"slower than the baseline: {score.value / base.value:.2f}x the time of a sample"
+            else:
+                continue
+            left.remove(key)
+        order = [key for key in ranked(scores, changes) if key in left]
+        alone = len(left) <= 1
+        for key in order[math.ceil(len(order) / 2) :] if rung < rungs else []:
+            if len(order) > 1:
+                lost[key] = f"slower than {order[0]}: {_over(scores, key, order[0]):.2f}x the time of a sample"
+                left.remove(key)
+        if alone and rung > 1:
+            break
+    base = scores.get(BASELINE, Lost(reason="nothing was measured"))
+    order = [key for key in ranked(scores, changes) if key in left]
+    if not order or isinstance(base, Lost):
+        return Found(best=BASELINE, lost=lost, scores=tuple(all_scores))
+    best, score = order[0], scores[order[0]]
+    assert isinstance(score, Estimate)
+    lost |= {key: f"slower than {best}: {_over(scores, key, best):.2f}x the time of a sample" for key in order[1:]}
+    if not better(score, base):
+        lost[best] = f"not surely faster than the baseline: {score.value / base.value:.2f}x the time of a sample"
+        return Found(best=BASELINE, lost=lost, scores=tuple(all_scores))
+    return Found(best=best, lost=lost, scores=tuple(all_scores))
+
+
+def _over(scores: Mapping[str, Score], key: str, other: str) -> float:
+    """Time of one over that of another, both measured."""
+    a, b = scores[key], scores[other]
+    assert isinstance(a, Estimate)
+    assert isinstance(b, Estimate)
+    return a.value / b.value

@@ -1,0 +1,71 @@
+"""What `tune` proposes, tries and finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Literal
+
+from stepscope.core.dataclass import dataclass
+from stepscope.records.nouns import Estimate
+
+Knob = Literal[
+    "batch", "accumulation", "workers", "bucket", "strategy", "hook", "precision", "unit", "reshard", "prefetch",
+    "static-graph", "bucket-view", "no-sync", "compile", "several",
+]  # fmt: skip
+
+CHANGES_MATHEMATICS = frozenset({"batch", "hook", "precision"})
+"""Knobs that make another sequence of parameters, beyond rounding: more samples a step, rounded gradients or products."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A configuration to try. knobs: what it turns; changes: setting -> value, as the user would write them.
+
+    gain: throughput / the baseline's as predicted, with its 80% interval; None: nothing predicts it. exact: the same
+    mathematics up to the order of additions. risk: what may be lost. because: rules whose findings ask for it.
+    """
+
+    key: str
+    knobs: tuple[Knob, ...]
+    changes: Mapping[str, str | int | float | bool | None]
+    gain: Estimate | None
+    exact: bool
+    risk: str
+    because: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A configuration that was tried. proposal: None: the baseline. sample: ns of a sample in the last rung that it was in;
+    gain: its throughput over the baseline's there. rungs: how many it was in. loss, loss_change: mean loss of a sample over
+    the same samples, and that over the baseline's - 1; None: not known. lost: why it is out; None: it won, or is the
+    baseline.
+    applied: what the hook says of each knob that it turned, or could not.
+    """
+
+    key: str
+    proposal: Proposal | None
+    sample: Estimate | None = None
+    step_ns: float | None = None
+    gain: Estimate | None = None
+    rungs: int = 0
+    loss: float | None = None
+    loss_change: float | None = None
+    lost: str | None = None
+    applied: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """A search. best: key of the trial that won; ``baseline``: none is surely faster. left_out: proposals that were not
+    tried -> why. diff: the better configuration against the user's own, line by line. notes: what is assumed or doubtful.
+    """
+
+    of: str
+    best: str
+    trials: tuple[Trial, ...]
+    left_out: Mapping[str, str]
+    proposals: tuple[Proposal, ...]
+    diff: tuple[str, ...]
+    notes: tuple[str, ...] = ()

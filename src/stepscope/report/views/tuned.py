@@ -1,0 +1,55 @@
+"""What `tune` tried: predicted and measured gain of each configuration, its loss, and why it is out."""
+
+from __future__ import annotations
+
+from stepscope.core.units import format_percent
+from stepscope.records.nouns import Estimate
+from stepscope.records.tuning import Trial, Tuned
+from stepscope.report.table import Column, Table, Value, duration, said, tabled, text
+from stepscope.report.views import View
+
+
+def gain(found: Estimate | None) -> Value:
+    """``1.52x (1.40 to 1.66)``."""
+    if found is None:
+        return said(None)
+    ends = "" if found.low is None or found.high is None else f" ({found.low:.2f} to {found.high:.2f})"
+    return said(f"{found.value:.2f}x{ends}", raw=found.value)
+
+
+def tuned_table(tuned: Tuned) -> Table:
+    """One row a configuration, the baseline first."""
+
+    def loss(trial: Trial) -> Value:
+        if trial.loss is None:
+            return said(None)
+        change = "" if trial.loss_change is None else f" {format_percent(trial.loss_change, digits=1, signed=True)}"
+        return said(f"{trial.loss:.4g}{change}", raw=trial.loss)
+
+    def verdict(trial: Trial) -> Value:
+        if trial.proposal is None:
+            return said("baseline")
+        return said("best", tone="good") if trial.key == tuned.best else said(trial.lost)
+
+    def mathematics(trial: Trial) -> Value:
+        return said(None) if trial.proposal is None else said("same" if trial.proposal.exact else "changed")
+
+    return tabled(
+        "tuned",
+        "Tried configurations",
+        tuned.trials,
+        Column("trial", "trial", lambda t: t.key, text, role="lead"),
+        Column("predicted", "predicted", lambda t: gain(t.proposal.gain if t.proposal else None)),
+        Column("measured", "measured", lambda t: gain(t.gain)),
+        Column("step_ns", "step", lambda t: t.step_ns, duration),
+        Column("loss", "loss", loss, drop=1),
+        Column("mathematics", "mathematics", mathematics, drop=2),
+        Column("verdict", "verdict", verdict),
+        footnotes=(
+            "predicted, measured: throughput (samples per second) over the baseline's, with the 80% interval of the "
+            "prediction and the 95% interval of the measurement",
+        ),
+    )
+
+
+VIEWS = (View("tuned", "Tried configurations", needs=("tuned",), table=tuned_table),)
