@@ -124,6 +124,16 @@ def test_an_array_measures_each_cell_in_a_folder_of_its_own(slurm: Cluster, tmp_
 
 
 @pytest.mark.long
+def test_a_sweep_of_several_worlds_is_one_run(slurm: Cluster, tmp_path: Path) -> None:
+    sweep = ("comm", "--sizes", "1K", "--ranks", "1,2", "--iters", "20")
+    words = ("slurm", "--nodes", "2", "--ranks-per-node", "1", "--time", "8", "-o", "jobs", "--submit", "--", *sweep)
+    job, _ = submitted(stepscope(slurm, tmp_path, *words))
+    slurm.wait(job, "COMPLETED", patience_s=200)
+    found = statuses(tmp_path / "jobs/run")
+    assert [cell["status"] for cell in found.values()] == ["ok", "ok"]
+
+
+@pytest.mark.long
 def test_srun_alone_starts_ranks_that_join_one_world(slurm: Cluster, tmp_path: Path) -> None:
     """``srun stepscope bench``: a task for each rank, on two nodes that have no names."""
     (tmp_path / "mine.yaml").write_text(MATRIX)

@@ -165,8 +165,8 @@ def _of_comm(options: Slurm, words: Sequence[str]) -> Decided:
     comm_run.comm_request(own)
     comm_run.comm_measure(own)
     sizes = comm_run.worlds(own) or ((options.nodes or 1) * _per_node(options),)
-    bare = (*CLI, "comm", *_without(words, "--ranks"))
-    return "comm", [_world(options, ranks, (*bare, f"--ranks={ranks}")) for ranks in sorted(sizes)], ()
+    asked = (*CLI, "comm", *_without(words, "--ranks"), f"--ranks={','.join(map(str, sizes))}")  # one sweep in one folder
+    return "comm", [_world(options, ranks, asked) for ranks in sorted(sizes)], ()
 
 
 def _of_watched(kind: str, options: Slurm, words: Sequence[str]) -> Decided:

@@ -86,11 +86,21 @@ def test_a_training_command_runs_under_the_monitor_and_is_not_begun_again() -> N
 
 
 @pytest.mark.usefixtures("folder")
+def test_sections_of_a_suite_train_first_and_sweep_then() -> None:
+    assert slurm("bench", "--preset", "suite", "--only", "comm,scaling", gpus_per_node=4) == 0
+    *training, sweep = measured("suite.sbatch")
+    assert {word for world in training for word in world if "--only" in word} == {"--only=scaling"}
+    assert sweep[:2] == training[-1][:2]
+    assert "--only=comm" in sweep
+
+
+@pytest.mark.usefixtures("folder")
 def test_a_sweep_has_all_ranks_or_those_asked_for() -> None:
     assert slurm("comm", "--ops", "all_gather", nodes=2, gpus_per_node=4) == 0
     assert measured("comm.sbatch")[0][:6] == ["2", "4", "-m", "stepscope.cli", "comm", "--ops"]
     assert slurm("comm", "--ranks", "2,8", gpus_per_node=4, force=True) == 0
     assert [world[:2] for world in measured("comm.sbatch")] == [["1", "2"], ["2", "4"]]
+    assert {word for world in measured("comm.sbatch") for word in world if "--ranks" in word} == {"--ranks=2,8"}
 
 
 @pytest.mark.parametrize(
