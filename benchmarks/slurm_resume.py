@@ -1,6 +1,8 @@
 """A matrix on a real Slurm, ended by the time limit, a lost node or preemption: is every cell measured, and exactly once?
 
-``python -m benchmarks.slurm_resume [--rounds N]``: N rounds, the faults in turn, each at another number of finished cells.
+``python -m benchmarks.slurm_resume [--rounds N] [--fault NAME]``: N rounds, the faults in turn, each time at
+another number of finished cells.
+
 Needs root, slurm-wlm, munge and network namespaces; says so where they are missing.
 """
 
@@ -23,6 +25,7 @@ from benchmarks._report import heading
 def main(arguments: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.slurm_resume", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--fault", choices=FAULTS, help="this one alone")
     options = parser.parse_args(list(arguments) or sys.argv[1:])
     heading("a matrix on two Slurm nodes, its job ended in the middle")
     if (why := obstacle()) is not None:
@@ -37,7 +40,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         cluster_folder = Path(name) / "cluster"
         cluster_folder.mkdir()
         with started(cluster_folder) as slurm:
-            for number, (fault, act) in enumerate(islice(cycle(FAULTS.items()), options.rounds), start=1):
+            chosen = {name: act for name, act in FAULTS.items() if options.fault in (None, name)}
+            for number, (fault, act) in enumerate(islice(cycle(chosen.items()), options.rounds), start=1):
                 folder = Path(name) / f"round-{number}"
                 folder.mkdir()
                 slow = fault == "time limit"

@@ -143,7 +143,9 @@ def head_failure(slurm: Cluster, job: str) -> None:
 
 def preemption(slurm: Cluster, job: str) -> None:
     """A job of a partition that comes first takes both nodes."""
-    urgent = slurm.ask("sbatch", "--parsable", "-p", "urgent", "-N2", "-o", "/dev/null", "--wrap", "srun sleep 1")
+    urgent = slurm.ask(
+        "sbatch", "--parsable", "-p", "urgent", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "srun sleep 1"
+    )
     slurm.wait(urgent, "COMPLETED", patience_s=120)
     assert int(slurm.fact(job, "Restarts") or 0) > 0, "it was not preempted"
 
