@@ -165,7 +165,12 @@ def _of_comm(options: Slurm, words: Sequence[str]) -> Decided:
     comm_run.comm_request(own)
     comm_run.comm_measure(own)
     sizes = comm_run.worlds(own) or ((options.nodes or 1) * _per_node(options),)
-    asked = (*CLI, "comm", *_without(words, "--ranks"), f"--ranks={','.join(map(str, sizes))}")  # one sweep in one folder
+    asked = (
+        *CLI,
+        "comm",
+        *_without(words, "--ranks"),
+        f"--ranks={','.join(map(str, sizes))}",
+    )  # one sweep in one folder
     return "comm", [_world(options, ranks, asked) for ranks in sorted(sizes)], ()
 
 
