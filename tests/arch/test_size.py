@@ -19,7 +19,7 @@ MOST = {
     "": (100, 2),
     "cli": (10300, 60),
     "collectives": (400, 2),
-    "core": (1100, 11),
+    "core": (1200, 11),
     "datasets": (1200, 9),
     "diagnose": (15100, 85),
     "examples": (1100, 4),
@@ -37,7 +37,7 @@ MOST = {
     "stats": (1400, 7),
     "store": (10900, 42),
     "strategies": (1300, 12),
-    "traces": (13500, 47),
+    "traces": (14200, 50),
     "workloads": (700, 6),
 }
 """Room -> lines of its Python files, and their number."""

@@ -264,7 +264,8 @@ Pair = tuple["WorkProfile", "WorkProfile"]
 
 STEPS = "--diff-steps"
 OBEYED = frozenset({
-    "paths", "rank", "limit", "cell", "rank_of", "diff", "diff_steps", "processes", "cache", "csv", "fail_if", "json",
+    "paths", "rank", "limit", "cell", "rank_of", "diff", "diff_steps", "ranks", "processes", "executor", "cache",
+    "csv", "fail_if", "json",
 })  # fmt: skip
 
 

@@ -26,6 +26,7 @@ SCALING = option(
 )
 COLUMNS = option("What a table's columns mean: tok_s=tokens_per_s; NAME=- leaves a column out.", "NAME=MEANING,...")
 DROP_EPOCHS = option("Number of first epochs to leave out of epoch times.", "N", default=1, min=0)
+EXECUTOR = option("Read traces on the workers of this dask cluster.", "dask://HOST:PORT")
 PATHS = "Run folders, traces, or results of other tools (tables, logs, nccl-tests, ...)."
 
 
@@ -39,6 +40,7 @@ class EvidenceOptions(Options):
     target_accuracy: str | None = option("Also show the time to these validation accuracies.", "A,...")
     drop_epochs: int = DROP_EPOCHS
     cell: str | None = option("Only this cell of a run folder.", "ID")
+    executor: str | None = EXECUTOR
 
 
 _STOPPED = "terminated while reading"
@@ -60,6 +62,8 @@ def read_evidence(options: EvidenceOptions, *, spans: bool = False) -> Evidence:
     with stop_signals_raise(_STOPPED):
         evidence = _load(options.paths, options, stated, spans=spans)
     require_stated(evidence, stated)
+    if options.executor is not None and not evidence.traces:
+        raise UsageError(f"--executor changes nothing: no traces in {', '.join(map(str, options.paths))}")
     for name in ("drop_epochs", "target_accuracy"):
         if name in given(options) and not any(run.epochs for run in evidence.runs):
             raise UsageError(f"{spelled(type(options), name)} changes nothing: no run here has epochs")
@@ -132,7 +136,18 @@ def _load(paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, 
         targets=_targets(options.target_accuracy),
         spans=spans,
         on_trace=_said if err().is_terminal else None,
+        scheduler=scheduler_of(options.executor),
+        said=log,
     )
+
+
+def scheduler_of(executor: str | None) -> str | None:
+    """The scheduler that ``--executor`` names. Raises UsageError, MissingError."""
+    if executor is None:
+        return None
+    from stepscope.traces.cluster import scheduler_of as address_of
+
+    return address_of(executor)
 
 
 def _targets(text: str | None) -> tuple[float, ...]:
@@ -160,7 +175,7 @@ def _said(path: Path) -> None:
     log(f"read {path.name}")
 
 
-PROGRESS_AFTER_S = 2.0
+PROGRESS_AFTER_S, EVERY_S = 2.0, 1.0
 TOLD_FROM_S = 3.0
 """Less than this to wait for needs no telling."""
 LEARN_S, LEARN_SHARE = 0.7, 0.08
@@ -243,6 +258,7 @@ class Watch:
         self._taken: dict[Path, int] = {}
         self._done = 0
         self._said = False
+        self._told = 0.0
 
     def started(self, files: Sequence[Path]) -> None:
         self._sizes = {file: file.stat().st_size for file in files}
@@ -264,7 +280,9 @@ class Watch:
     def done(self, path: Path) -> None:
         self._done += 1
         self.advanced(path, self._sizes[path])
-        if time.monotonic() - self._start > PROGRESS_AFTER_S and self._done < len(self._sizes):
+        now = time.monotonic()
+        if now - self._start > PROGRESS_AFTER_S and now - self._told > EVERY_S and self._done < len(self._sizes):
+            self._told = now
             log(f"{self._done} of {len(self._sizes)} ranks read ({path.name})")
 
     def end(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import given, parse_ranges, spelled
 from stepscope.cli.console import err, log, out, print_document, say
-from stepscope.cli.evidence import Watch, traces_of
+from stepscope.cli.evidence import Watch, scheduler_of, traces_of
 from stepscope.core.errors import DataError, NoTraceError, UsageError
 from stepscope.core.forks import stop_signals_raise
 from stepscope.core.units import format_bytes
@@ -46,6 +46,11 @@ def run(
     from stepscope.traces.load import DEVICE_ONLY, Wanted
 
     stated = _stated_ranks(options.rank_of)
+    if options.executor is not None and options.processes is not None:
+        raise UsageError("--processes does not go with --executor", fix="the cluster's workers are what they are")
+    scheduler = scheduler_of(options.executor)
+    sample = parse_ranges(options.ranks, "--ranks")
+    _require_here(options)
     paths = [found for path in options.paths for found in traces_of(path, options.cell)]
     files_read: set[str] = set()
 
@@ -67,6 +72,9 @@ def run(
                 done=watch.done,
                 advanced=watch.advanced,
                 meanwhile=meanwhile,
+                scheduler=scheduler,
+                said=log,
+                sample=sample,
             )
         watch.end()
         ranks = [p for summary in found.values() for p in summary.ranks]
@@ -129,6 +137,20 @@ def run(
     return 0
 
 
+def _require_here(options: Trace) -> None:
+    """Raises UsageError where what is asked for needs files of this machine and URLs are given."""
+    from stepscope.core.words import url_of
+
+    given_url = next((url for path in options.paths if (url := url_of(path)) is not None), None)
+    for name in ("cache", "merge"):
+        if given_url is not None and getattr(options, name):
+            raise UsageError(
+                f"{spelled(type(options), name)} does not go with {given_url}",
+                why="no copy of what a URL names is kept",
+                fix="copy the traces here first",
+            )
+
+
 def _get_ready(sections: Sequence[str], options: Trace, *, rules: bool) -> None:
     """Load what finds and shows the answer, a tenth of a second: one core has nothing to read when the last rank is."""
     if rules:
@@ -153,7 +175,9 @@ def _kind_named(paths: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except NoTraceError as error:
-        if len(paths) != 1:
+        from stepscope.core.words import url_of
+
+        if len(paths) != 1 or url_of(paths[0]) is not None:
             raise
         import shlex  # only an error needs it
 
@@ -311,11 +335,16 @@ def _shows_early(paths: Sequence[str], options: Trace) -> bool:
     """Whether the budget comes before the findings: where only it can be had soon, and everything is shown anyway."""
     if options.show or options.json or options.cache or options.csv is not None or options.merge is not None:
         return False
+    from stepscope.core.words import url_of
     from stepscope.traces.discover import candidates
-    from stepscope.traces.job import text_bytes
+    from stepscope.traces.job import FILES_HERE, text_bytes
 
+    if options.ranks is not None or any(url_of(path) is not None for path in paths):
+        return False  # a sample is soon read; what is read twice is sent twice
     with _kind_named(options.paths):
-        return text_bytes(candidates(paths)[0]) >= EARLY_FROM_BYTES
+        files = candidates(paths)[0]
+        # Workers of a cluster would begin twice.
+        return options.executor is None and len(files) <= FILES_HERE and text_bytes(files) >= EARLY_FROM_BYTES
 
 
 def _show_early(summary: TraceSummary, *, limit: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -108,3 +109,15 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/{1,3}([^/].*)")
+_WITHOUT_HOST = ("file", "local", "memory")
+
+
+def url_of(path: object) -> str | None:
+    """The URL, be it one whose slashes a Path has joined; None for a path of this machine."""
+    found = _URL.fullmatch(str(path))
+    if found is None:
+        return None
+    return f"{found[1]}://{'/' if found[1] in _WITHOUT_HOST else ''}{found[2]}"

@@ -12,7 +12,7 @@ from statistics import fmean, median
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
-from stepscope.core.words import in_words
+from stepscope.core.words import in_words, url_of
 from stepscope.diagnose.frameworks import used_in
 from stepscope.diagnose.rule import Declared, Limit, Rule, Statement
 from stepscope.records.finding import Advice, Finding, Severity, Skipped, VerdictKind
@@ -309,7 +309,7 @@ def share_rule(
 def trace_command(job: TraceEvidence, options: str) -> str:
     """``stepscope trace FOLDER OPTIONS`` for this job's files; of files in folders of their ranks, each by its name."""
     files = list(dict.fromkeys(p.facts.file for p in job.summary.ranks))
-    folders = {str(Path(file).parent) for file in files}
+    folders = {url_of(parent) or str(parent) for parent in (Path(file).parent for file in files)}
     where = folders if len(folders) == 1 < len(files) else files
     return f"stepscope trace {shlex.join(where)} {options}"
 

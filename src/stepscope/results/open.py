@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, Unavailable, UsageError
 from stepscope.core.places import telling_names
-from stepscope.core.words import counted, named
+from stepscope.core.words import counted, named, url_of
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell import RunRecord
 from stepscope.records.codec import decode
@@ -66,6 +66,8 @@ def load_evidence(
     traces: bool = True,
     spans: bool = False,
     on_trace: Callable[[Path], None] | None = None,
+    scheduler: str | None = None,
+    said: Callable[[str], None] | None = None,
 ) -> Evidence:
     """What lies at ``paths``: run folders, traces (files, folders), anything an importer knows; several are joined. Trace
     files of one folder are ranks of one job.
@@ -73,9 +75,17 @@ def load_evidence(
     cell: which cell's traces of a run folder; None: those of all cells. drop_epochs: first epochs left out of epoch times.
     targets: accuracies to give times to; empty: round ones that tell most.
     traces: whether traces of cells are read. spans: traces also carry what timelines draw. on_trace: told each trace file as
-    it is finished. Raises DataError for a path that nothing reads.
+    it is finished. scheduler, said: as of ``analyse_captures``. Raises DataError for a path that nothing reads.
     """
-    how = Reading(stated=stated or Stated(), cell=cell, traces=traces, spans=spans, on_trace=on_trace)
+    how = Reading(
+        stated=stated or Stated(),
+        cell=cell,
+        traces=traces,
+        spans=spans,
+        on_trace=on_trace,
+        scheduler=scheduler,
+        said=said,
+    )
     parts = _sources([Path(path) for path in paths], how)
     if cell is not None and not any(source.kind == "bench" for part in parts for source in part.sources):
         raise UsageError(
@@ -97,6 +107,8 @@ class Reading:
     spans: bool = False
     by_step: bool = False
     on_trace: OnTrace | None = None
+    scheduler: str | None = None
+    said: Callable[[str], None] | None = None
 
     @property
     def wanted(self) -> Wanted:
@@ -106,11 +118,11 @@ class Reading:
         more = {name for name, asked in (("spans", self.spans), ("profile", self.by_step)) if asked}
         return Wanted(sections=EVERYTHING | more)
 
-    def job(self, files: Path | Sequence[Path]) -> TraceSummary:
+    def job(self, files: Path | Sequence[Path | str]) -> TraceSummary:
         """The traces of one job."""
         from stepscope.traces.job import analyse_job
 
-        return analyse_job(files, wanted=self.wanted, done=self.on_trace)
+        return analyse_job(files, wanted=self.wanted, done=self.on_trace, scheduler=self.scheduler, said=self.said)
 
     def captures(
         self, files: Sequence[Path], ranks: Mapping[str, int], left_out: Callable[[Path, DataError], None]
@@ -118,18 +130,31 @@ class Reading:
         """The traces of one job by capture. left_out: told of damaged files."""
         from stepscope.traces.job import analyse_captures
 
-        return analyse_captures(files, wanted=self.wanted, ranks=ranks, done=self.on_trace, left_out=left_out)
+        return analyse_captures(
+            files,
+            wanted=self.wanted,
+            ranks=ranks,
+            done=self.on_trace,
+            left_out=left_out,
+            scheduler=self.scheduler,
+            said=self.said,
+        )
 
 
 def _sources(paths: Sequence[Path], how: Reading) -> list[Evidence]:
     """What lies at each path, in order; trace files of one folder are ranks of one job (``diagnose traces/rank*.json``)."""
     groups: dict[Path, list[Path]] = {}
+    behind: dict[str, list[str]] = {}
     for path in paths:
+        if (url := url_of(path)) is not None:
+            single = url.endswith((".json", ".gz", ".zst"))  # files of one folder are of one job
+            behind.setdefault(url.rpartition("/")[0] if single else url, []).append(url)
+            continue
         if path.parent in paths and RunLayout(path).run.is_file() and RunLayout(path.parent).run.is_file():
             continue  # it comes with the run that it lies in
         together = len(paths) > 1 and _is_trace_file(path)
         groups.setdefault(path.parent if together else path, []).append(path)
-    found = []
+    found = [_job_evidence(Path(place), how.job(urls)) for place, urls in behind.items()]
     for place, members in groups.items():
         job = _one_job(place, members, how) if len(members) > 1 and place not in members else None
         found += [job] if job is not None else [load_source(path, _of_source(how, path, paths)) for path in members]

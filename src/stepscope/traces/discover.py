@@ -6,9 +6,13 @@ import glob
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from stepscope.core.errors import DataError, NoTraceError, unreadable
-from stepscope.core.words import listed, nearest_path
+from stepscope.core.words import listed, nearest_path, url_of
+
+if TYPE_CHECKING:
+    from stepscope.traces.remote import RemoteFile
 
 REPORTS = (".nsys-rep", ".qdrep")
 """Nsight Systems' own formats, which only nsys reads; the second is that of versions before 2021.4."""
@@ -29,6 +33,11 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
     found: dict[Path, None] = {}
     named: set[Path] = set()
     for given in paths:
+        if (url := url_of(given)) is not None:
+            behind = _behind(url)
+            named.update(cast("Path", file) for file in behind if not file.listed)
+            found.update((cast("Path", file), None) for file in behind)
+            continue
         path = Path(given)
         if _is_folder(path):
             try:
@@ -63,6 +72,19 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
             named.update(files)
         found.update(dict.fromkeys(files))
     return list(found), named
+
+
+def _behind(url: str) -> list[RemoteFile]:
+    from stepscope.traces.remote import files_at
+
+    files = sorted(files_at(url, RANK_FOLDER), key=lambda file: _natural(file.url))
+    if not files:
+        raise NoTraceError(
+            f"{url}: no trace files there",
+            why="its listing names no .json, .json.gz or .json.zst, or the server lists nothing",
+            fix="name the files one by one",
+        )
+    return files
 
 
 def _readable(path: Path) -> Path:

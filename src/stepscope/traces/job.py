@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.errors import DataError, MissingError, StepscopeError, Unavailable
-from stepscope.core.words import counted, listed
+from stepscope.core.errors import DataError, MissingError, NoTraceError, StepscopeError, Unavailable
+from stepscope.core.words import counted, listed, url_of
 from stepscope.records.trace_budget import BudgetVerdict
 from stepscope.records.trace_summary import FileNote, RankPass, RankVerdict, TraceSummary, common_steps
 from stepscope.traces.envelope import RANK_IN_NAME
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 
 LeaveOut = Callable[[Path, DataError], None]
+
+FILES_HERE, CLUSTER_FROM_BYTES = 32, 128 << 20
+"""More files, with this much text: a killed process would cost too much, and workers take 6 s of CPU time to begin."""
 
 PARALLEL_FROM_BYTES = 16 << 20
 SCANNED_FROM_BYTES = 64 << 20
@@ -55,6 +59,9 @@ def analyse_captures(
     advanced: Advanced | None = None,
     meanwhile: Callable[[], None] | None = None,
     left_out: LeaveOut | None = None,
+    scheduler: str | None = None,
+    said: Callable[[str], None] | None = None,
+    sample: Collection[int] | None = None,
 ) -> dict[str, TraceSummary]:
     """Load and analyse every rank's trace under ``paths``, then match the ranks of each capture. ``wanted`` None:
     everything. By the captures' names; one capture, as usual, is called "".
@@ -63,21 +70,46 @@ def analyse_captures(
     pays. ``cache``: keep the columns of each file for the next time. ``started`` is told the files, ``advanced`` how far
     those read here have got, ``done`` each one as it is finished. ``meanwhile`` is called once while other processes read,
     where they do: it may load what the caller needs for the answer. ``left_out`` is told a file that cannot be read, and
-    why; without it, and where no file can be read, the DataError is raised. Raises DataError as ``load_traces`` does.
+    why; without it, and where no file can be read, the DataError is raised. ``scheduler`` of a dask cluster: its
+    workers read; with ``said`` alone workers of this machine do where there is much to read, and it is told where none can
+    be had. A file that ends every worker is left out with a note. ``sample``: only these ranks are read, and notes say what
+    that leaves open. Raises DataError as ``load_traces`` does.
     """
     files, skipped = trace_files([paths] if isinstance(paths, str | Path) else paths)
+    there = len(files)
+    if sample is not None:
+        from stepscope.traces.sample import files_of
+
+        files = files_of(files, sample, ranks or {})
     if started:
         started(files)
     work = partial(pass_file, wanted=wanted or Wanted(), stated=ranks or {}, alone=len(files) == 1, cache=cache)
-    passes = _map(work, files, executor or processes, done or (lambda _: None), advanced, meanwhile, left_out)
-    notes = tuple(FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped)
+    notes = [FileNote(rank=None, kind=n.kind, text=n.text) for n in skipped]
+    if any(url_of(file) is not None for file in files):
+        left_out = _skips_what_is_none(left_out, notes)
+    done = done or (lambda _: None)
+    if _for_cluster(scheduler, said, files, processes):
+        passes, unread = _on_cluster(scheduler, work, files, processes, done, left_out)
+        notes += unread
+    else:
+        passes = _map(work, files, executor or processes, done, advanced, meanwhile, left_out)
     found = {"": passes}
     if len({p.facts.rank for p in passes}) < len(passes):
         # One that cannot be told apart is refused below.
         found = captures(passes) or found
-    return {
-        name: combine(one_per_rank(group, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file)), notes=notes)
+    joined = {
+        name: combine(
+            one_per_rank(group, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file)), notes=tuple(notes)
+        )
         for name, group in found.items()
+    }
+    if sample is None:
+        return joined
+    from stepscope.traces.sample import what_a_sample_leaves_open
+
+    return {
+        name: replace(each, notes=(*each.notes, *what_a_sample_leaves_open(each, there)))
+        for name, each in joined.items()
     }
 
 
@@ -91,6 +123,8 @@ def analyse_job(
     cache: bool = False,
     done: Callable[[Path], None] | None = None,
     left_out: LeaveOut | None = None,
+    scheduler: str | None = None,
+    said: Callable[[str], None] | None = None,
 ) -> TraceSummary:
     """As ``analyse_captures`` for files of one capture. Raises DataError too where there are several."""
     found = analyse_captures(
@@ -102,6 +136,8 @@ def analyse_job(
         cache=cache,
         done=done,
         left_out=left_out,
+        scheduler=scheduler,
+        said=said,
     )
     if len(found) > 1:
         raise several_captures(found)
@@ -246,6 +282,69 @@ def _map(
     return _readable(files, partial(_finished, work, done), left_out)
 
 
+def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote]) -> LeaveOut:
+    """Also leaves out what a listing behind a URL names and is no trace: only reading it tells."""
+
+    def leave(file: Path, error: DataError) -> None:
+        if isinstance(error, NoTraceError) and getattr(file, "listed", False):
+            notes.append(FileNote(rank=None, kind="skipped", text=f"{file.name}: not a trace: {error.why}"))
+        elif left_out is None:
+            raise error
+        else:
+            left_out(file, error)
+
+    return leave
+
+
+def _for_cluster(
+    scheduler: str | None, said: Callable[[str], None] | None, files: Sequence[Path], processes: int | None
+) -> bool:
+    """Whether a cluster reads the files; where one should and cannot be had, says so."""
+    if scheduler is not None:
+        return True
+    if said is None or len(files) <= FILES_HERE or processes == 1 or text_bytes(files) < CLUSTER_FROM_BYTES:
+        return False
+    from stepscope.traces.cluster import INSTALL, installed
+
+    if not installed():
+        said(
+            f"{len(files)} files are read without dask, so that a process that is killed ends the command; to read them in "
+            f"workers that may be lost: {INSTALL}"
+        )
+    return installed()
+
+
+def _on_cluster(
+    scheduler: str | None,
+    work: Callable[[Path], RankPass],
+    files: Sequence[Path],
+    processes: int | None,
+    done: Callable[[Path], None],
+    left_out: LeaveOut | None,
+) -> tuple[list[RankPass], list[FileNote]]:
+    from stepscope.core.forks import usable_cores
+    from stepscope.traces.cluster import NotReadError, read_on_cluster
+
+    workers = processes or usable_cores()
+    found = read_on_cluster(work, files, scheduler=scheduler, workers=workers, size_of=_size, done=done)
+    gone = {file: error for file, error in found.items() if isinstance(error, NotReadError)}
+    rest = [file for file in files if file not in gone]
+    if not rest:
+        raise next(iter(gone.values()))
+    notes = [FileNote(rank=None, kind="missing", text=f"{file.name}: not read: {e.why}") for file, e in gone.items()]
+    return _readable(rest, lambda file: _pass_of(found[file]), left_out), notes
+
+
+def _pass_of(outcome: RankPass | StepscopeError) -> RankPass:
+    if isinstance(outcome, StepscopeError):
+        raise outcome
+    return outcome
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
+
+
 def _get_ready(meanwhile: Callable[[], None] | None, *, quick: bool) -> None:
     """What comes after the reading, and takes as long to import as a rank of 1 MB to read."""
     if not quick:
@@ -296,19 +395,12 @@ def _fork(
         found = dict(zip(order, map_forked(work, order, count, done=done, meanwhile=meanwhile), strict=True))
     except ProcessKilledError as error:
         raise _killed() from error
-
-    def result(file: Path) -> RankPass:
-        outcome = found[file]
-        if isinstance(outcome, StepscopeError):
-            raise outcome
-        return outcome
-
-    return _readable(files, result, left_out)
+    return _readable(files, lambda file: _pass_of(found[file]), left_out)
 
 
 def _largest_first(files: Sequence[Path]) -> list[Path]:
     """So that no process starts a long one last."""
-    return sorted(files, key=lambda f: f.stat().st_size, reverse=True)
+    return sorted(files, key=_size, reverse=True)
 
 
 def _killed() -> MissingError:

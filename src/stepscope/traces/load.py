@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, NoTraceError
-from stepscope.core.words import counted
+from stepscope.core.words import counted, url_of
 from stepscope.traces.decode import ColumnBuilder, DecodedPart
 from stepscope.traces.discover import REPORTS, candidates
 from stepscope.traces.envelope import EventStream, NotATrace, meta_from, rank_from_name, unread_categories
@@ -285,7 +285,9 @@ def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
     found: list[Path] = []
     notes: list[Note] = []
     for file in files:
-        why = why_no_trace(file, None if file in named else FOLDER_HEADER_LIMIT)
+        # Behind a URL one look is one request: whoever reads the file says so then.
+        here = url_of(file) is None
+        why = why_no_trace(file, None if file in named else FOLDER_HEADER_LIMIT) if here else None
         if why is None:
             found.append(file)
         elif file in named:
@@ -307,6 +309,8 @@ def _is_sqlite(path: Path) -> bool:
     """By its name or its first bytes: nsys exports are also called .db, .sqlite3 or after the report."""
     if path.suffix == ".sqlite":
         return True
+    if not path.is_file():  # of a pipe or a URL nothing may be read twice
+        return False
     try:
         with path.open("rb") as file:
             return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC

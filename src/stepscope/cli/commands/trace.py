@@ -32,6 +32,7 @@ class Trace(Options):
     )
     steps: str | None = option("Only these steps in the step table: 12, 10-14.", "N,A-B")
     rank: str | None = option("Only these ranks in the tables: 0,3 or 0-7.", "N,A-B")
+    ranks: str | None = option("Read only the traces of these ranks, a sample: 0,8,16 or 0-63.", "N,A-B")
     limit: int = option("Most rows of a table; 0: all rows.", "N", default=24, min=0)
     sort: str = option(
         "Order of operators: host_self, host_total, device_self, device_total, calls, flop, name.",
@@ -53,6 +54,9 @@ class Trace(Options):
         "Compare two ranges of steps of the same traces, the earlier first: 10-13:20-23.", "A-B:C-D"
     )
     processes: int | None = option("Number of ranks to read at the same time; default: one per core.", "N", min=1)
+    executor: str | None = option(
+        "Read on the workers of this dask cluster, which see the same paths.", "dask://HOST:PORT"
+    )
     cache: bool = switch("Keep what was read in ~/.cache/stepscope, for faster starts.")
     csv: Path | None = option("Also write the tables there as CSV.", "DIR")
     fail_if: tuple[str, ...] = option(
