@@ -40,11 +40,13 @@ TRACE = {
     "flop": ["--flop", "1e9"], "hardware_flop": ["--hardware-flop", "1e9"], "merge": ["--merge", "OUT/merged.json.gz"],
     "region": ["--region", "ProfilerStep=optimizer"], "diff": ["--diff", "old"], "diff_steps": ["--diff-steps", "10:12"],
     "processes": ["--processes", "1"], "cache": ["--cache"], "csv": ["--csv", "OUT/csv"],
-    "fail_if": ["--fail-if", "FAILING"], "json": ["--json"],
+    "fail_if": ["--fail-if", "FAILING"], "json": ["--json"], "ranks": ["--ranks", "0"],
+    "executor": ["--executor", "dask://127.0.0.1:1"],  # nobody listens there
 }  # fmt: skip
 READ = {
     "world_size": ["--world-size", "old=1,new=4"], "scaling": ["--scaling", "weak"], "columns": ["--columns", "val_loss=-"],
     "target_accuracy": ["--target-accuracy", "0.5"], "drop_epochs": ["--drop-epochs", "3"], "cell": ["--cell", "x"],
+    "executor": ["--executor", "dask://127.0.0.1:1"],
 }  # fmt: skip
 HOSTS = {"hosts": ["--hosts", "a,a"], "ssh": ["--ssh", "ssh -4"], "remote_python": ["--remote-python", "python3.12"]}
 SAMPLES: dict[str, dict[str, list[str]]] = {
@@ -144,6 +146,13 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "namespace": ["--namespace", "team"], "nodes": ["--nodes", "2"], "gpus_per_node": ["--gpus-per-node", "4"],
         "ranks_per_node": ["--ranks-per-node", "2"], "cpus_per_node": ["--cpus-per-node", "8"],
         "memory_per_node": ["--memory-per-node", "64Gi"], "claim": ["--claim", "shared"], "runtime": ["--runtime", "mine"],
+    },
+    "tune": {  # tests/unit/matrix/test_tuning.py and tests/dist/test_tuned_jobs.py have them change what is tried
+        "cell": ["--cell", "x"], "trials": ["--trials", "3"], "budget": ["--budget", "60s"], "allow": ["--allow", "batch"],
+        "max_loss_change": ["--max-loss-change", "5%"], "calib": ["--calib", "calib.json"],
+        "knob": ["--knob", "batch=--batch-size:8..64"], "hook_knobs": ["--hook-knobs", "none"], "start": ["--start", "9s"],
+        "plan": ["--plan"], "set_": ["--set", "base.lr=1"], "data_dir": ["--data-dir", "."],
+        "output": ["--output", "OUT/tuned"], "json": ["--json"],
     },
     "watch": {"every": ["--every", "3"], "once": ["--once"], "html": ["--html", "OUT/live.html"], "json": ["--json"]},
 }  # fmt: skip

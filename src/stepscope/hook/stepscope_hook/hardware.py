@@ -34,8 +34,11 @@ class Hardware:
     def look(self):
         """Called about once a second: begins the thread once the diary is open."""
         if self.thread is None and self.diary.pages.name is not None and not self.stop.is_set():
-            self.thread = threading.Thread(target=self.run, name="stepscope-hardware", daemon=True)
-            self.thread.start()
+            thread = threading.Thread(target=self.run, name="stepscope-hardware", daemon=True)
+            thread.start()
+            self.thread = (
+                thread  # only now: the process may end meanwhile, and a thread that has not begun cannot be joined
+            )
 
     def close(self):
         """The process ends: the driver's library must not be asked while it is being torn down."""
