@@ -16,6 +16,7 @@ from stepscope.cli.command import duration_ns, listed
 from stepscope.cli.console import log, print_document, typed
 from stepscope.cli.tune_run import admitted, allowed_knobs, candidate, show_found
 from stepscope.core.errors import DataError, ExitCode, Interrupted, StepscopeError, Unavailable, UsageError
+from stepscope.core.forks import STOP_SIGNALS, signals_call
 from stepscope.core.words import counted, unknown
 from stepscope.launch.hooked_job import check_program
 from stepscope.launch.trial_job import TrialEnd, read_knobs, run_trial
@@ -127,13 +128,8 @@ def _stopping() -> Iterator[None]:
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         raise _Stopped(signum)
 
-    caught = [s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN]
-    before = {signum: signal.signal(signum, stop) for signum in caught}
-    try:
+    with signals_call(stop, (signal.SIGINT, *STOP_SIGNALS)):
         yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 def hook_names(text: str) -> frozenset[str]:

@@ -35,14 +35,21 @@ def stop_signals_raise(what: str) -> Iterator[None]:
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         raise Interrupted(what, signum=signum)
 
+    with signals_call(stop, STOP_SIGNALS):
+        yield
+
+
+@contextmanager
+def signals_call(handler: Callable[[int, FrameType | None], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
+    """Within the block each of these signals calls ``handler``. Main thread only."""
     # What is ignored stays ignored: nohup is how a user says that SIGHUP means nothing.
-    caught = [s for s in STOP_SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
-    before = {signum: signal.signal(signum, stop) for signum in caught}
+    caught = [s for s in signals if signal.getsignal(s) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, handler) for signum in caught}
     try:
         yield
     finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+        for signum, earlier in before.items():
+            signal.signal(signum, earlier)
 
 
 T = TypeVar("T")

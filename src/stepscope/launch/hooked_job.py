@@ -17,6 +17,7 @@ from types import FrameType
 
 from stepscope import __version__
 from stepscope.core.errors import MissingError, UsageError
+from stepscope.core.forks import STOP_SIGNALS, signals_call
 from stepscope.core.words import counted
 from stepscope.launch.job_window import runs_here
 from stepscope.records import codec
@@ -176,13 +177,8 @@ def signals_passed_on(child: subprocess.Popen[bytes]) -> Iterator[list[tuple[int
         if child.poll() is None and not (signum == signal.SIGINT and _in_foreground()):
             child.send_signal(signum)
 
-    caught = [s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN]
-    before = {signum: signal.signal(signum, pass_on) for signum in caught}
-    try:
+    with signals_call(pass_on, (signal.SIGINT, *STOP_SIGNALS)):
         yield came
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 def _in_foreground() -> bool:

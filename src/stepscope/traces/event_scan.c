@@ -291,19 +291,25 @@ static const char *value_end(const char *p, const char *end, int depth) {
     }
 }
 
-/* A whole number of up to 18 digits; NULL: something else. */
-static const char *integer(const char *p, int64_t *value) {
-    int negative = *p == '-';
-    p += negative;
+/* Behind a whole number without sign, of so many digits at most; NULL: none, or a longer one. */
+static const char *digits_end(const char *p, int most, int64_t *value) {
     if (!is_digit(*p) || (*p == '0' && is_digit(p[1])))
         return NULL;
     const char *first = p;
-    int64_t found = 0;
-    while (is_digit(*p)) {
-        if (p - first == 18)
+    for (*value = 0; is_digit(*p); p++) {
+        if (p - first == most)
             return NULL;
-        found = found * 10 + (*p++ - '0');
+        *value = *value * 10 + (*p - '0');
     }
+    return p;
+}
+
+/* A whole number of up to 18 digits; NULL: something else. */
+static const char *integer(const char *p, int64_t *value) {
+    int negative = *p == '-';
+    int64_t found;
+    if (!(p = digits_end(p + negative, 18, &found)))
+        return NULL;
     if (*p == '.' || (*p | 32) == 'e')
         return NULL;
     *value = negative ? -found : found;
@@ -313,16 +319,9 @@ static const char *integer(const char *p, int64_t *value) {
 /* Microseconds with at most three decimals as nanoseconds; NULL: something else. */
 static const char *time_ns(const char *p, int64_t *value) {
     int negative = *p == '-';
-    p += negative;
-    if (!is_digit(*p) || (*p == '0' && is_digit(p[1])))
+    int64_t found;
+    if (!(p = digits_end(p + negative, 16, &found)))
         return NULL;
-    const char *first = p;
-    int64_t found = 0;
-    while (is_digit(*p)) {
-        if (p - first == 16)
-            return NULL;
-        found = found * 10 + (*p++ - '0');
-    }
     if (found > MAX_US - 1)
         return NULL;
     int decimals = 0;
@@ -376,23 +375,28 @@ static int64_t number_in(Slice text) {
     return value;
 }
 
+/* The value behind the key that begins at p; NULL: no key, or one with an escape. */
+static const char *value_of(const char *p, const char *end, Slice *key) {
+    if (*p != '"')
+        return NULL;
+    key->at = p + 1;
+    if (!(p = string_end(p + 1, end)))
+        return NULL;
+    key->size = p - key->at;
+    if (memchr(key->at, '\\', (size_t)key->size))
+        return NULL;
+    p = blank(p + 1);
+    return *p == ':' ? blank(p + 1) : NULL;
+}
+
 static const char *arguments(const Scanner *scanner, const char *p, const char *end, Event *event) {
     p = blank(p + 1);
     if (*p == '}')
         return p + 1;
     for (;;) {
-        if (*p != '"')
+        Slice key;
+        if (!(p = value_of(p, end, &key)))
             return NULL;
-        Slice key = {p + 1, 0};
-        if (!(p = string_end(p + 1, end)))
-            return NULL;
-        key.size = p - key.at;
-        if (memchr(key.at, '\\', (size_t)key.size))
-            return NULL;
-        p = blank(p + 1);
-        if (*p != ':')
-            return NULL;
-        p = blank(p + 1);
         const char *value = p;
         int meaning = meaning_of(scanner, key);
         if (meaning >= 0 && meaning < LINKS && (*p != '"' || !(scanner->may_be_text >> meaning & 1)))
@@ -432,18 +436,9 @@ static const char *event_end(const Scanner *scanner, const char *p, const char *
     if (*p == '}')
         return event->end = p + 1;
     for (;;) {
-        if (*p != '"')
+        Slice key, *text = NULL, *raw = NULL;
+        if (!(p = value_of(p, end, &key)))
             return NULL;
-        Slice key = {p + 1, 0}, *text = NULL, *raw = NULL;
-        if (!(p = string_end(p + 1, end)))
-            return NULL;
-        key.size = p - key.at;
-        if (memchr(key.at, '\\', (size_t)key.size))
-            return NULL;
-        p = blank(p + 1);
-        if (*p != ':')
-            return NULL;
-        p = blank(p + 1);
         if (is_text(key, "ph", 2))
             text = &event->phase;
         else if (is_text(key, "cat", 3))

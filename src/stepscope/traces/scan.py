@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
-from stepscope.traces.wire import Args, narrow
+from stepscope.traces.wire import DEVICE, Args, narrow
 
 LINKS = ("correlation", "external_id", "stream", "device", "sequence", "forward_thread")
 """Fields of ``wire.Args`` that become columns of numbers."""
@@ -24,7 +24,6 @@ _TEXTS = ("dims", "types")
 _OTHER_KEY = len(LINKS) + len(_TEXTS)
 
 
-_DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset")
 _UNKNOWN = (b"gpu_mem", b"Mem", b"concurrent_kernel")
 """How other categories begin that may be the device's: a block with one is decoded."""
 
@@ -75,7 +74,7 @@ class BlockScanner:
         if self._module is None:
             return None
         if device_only:
-            found = self._module.scan_device(self._scanner, block, _DEVICE, _UNKNOWN)
+            found = self._module.scan_device(self._scanner, block, DEVICE, _UNKNOWN)
         else:
             found = self._module.scan(self._scanner, block)
         if found is None:

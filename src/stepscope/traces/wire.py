@@ -296,7 +296,9 @@ def _pattern(colon: bytes, comma: bytes) -> re.Pattern[bytes]:
 
 _KINETO = rb": ", rb",\s+"  # a longer literal beginning is found faster
 _ANY_LAYOUT = rb"\s*:\s*", rb"\s*,\s*"
-_READ = frozenset((b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset", b"user_annotation"))
+DEVICE = (b"kernel", b"gpu_memcpy", b"gpu_memset", b"Kernel", b"Memcpy", b"Memset")
+"""Categories of the device's events, as they stand in the text, that are read without the rest."""
+_READ = frozenset((*DEVICE, b"user_annotation"))
 
 Row = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
 """cat, name (still JSON-escaped), pid, tid, ts, dur: as they stand in the file."""
