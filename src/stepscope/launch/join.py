@@ -32,8 +32,9 @@ from stepscope.store.layout import GroupLayout
 from stepscope.store.reader import read_if_there
 from stepscope.store.writer import make_dir, write_bytes, writing
 
-FIRST_PORT, PORTS = 20_000, 20_000
-"""MASTER_PORT lies in [20000, 40000), by job and step, so that jobs that share a host rarely meet."""
+FIRST_PORT, PORTS = 20_000, 12_000
+"""MASTER_PORT lies in [20000, 32000), by job and step, so that jobs that share a host rarely meet; Linux gives ports from
+32768 on to whatever connects."""
 
 _SCONTROL_TIMEOUT_S = 10.0
 _STEP = ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_JOB_ID")
@@ -66,7 +67,7 @@ def slurm_world(environ: Mapping[str, str], *, address: Callable[[str], str] | N
         "LOCAL_RANK": str(local),
         **({} if here is None else {"LOCAL_WORLD_SIZE": str(here)}),
         "MASTER_ADDR": (address or _address)(first_host(hosts)),
-        "MASTER_PORT": str(FIRST_PORT + (job + step) % PORTS),
+        "MASTER_PORT": environ.get("MASTER_PORT") or str(FIRST_PORT + (job + step) % PORTS),
     }
 
 
@@ -151,6 +152,23 @@ def world_environ(environ: Mapping[str, str]) -> Mapping[str, str]:
         return environ
     mpi = mpi_world(environ, port_from=FIRST_PORT, ports=PORTS, first_host=lambda hosts: _address(first_host(hosts)))
     return {**environ, **(mpi or slurm_world(environ))}
+
+
+def meeting_port(environ: Mapping[str, str]) -> int | None:
+    """Where the ranks of a joined world meet on this host, rank 0's: the port by its job, or the next that is free.
+
+    None where the launcher names a port: others, or its own store, may count on it.
+    """
+    if environ.get("MASTER_PORT"):
+        return None
+    first = int(world_environ(environ)["MASTER_PORT"])
+    for tried in range(PORTS):
+        port = FIRST_PORT + (first - FIRST_PORT + tried) % PORTS
+        with suppress(OSError), socket.create_server(("", port)):
+            return port
+    raise MissingError(
+        f"no port of this host is free from {FIRST_PORT} to {FIRST_PORT + PORTS - 1}", fix="export MASTER_PORT"
+    )
 
 
 SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

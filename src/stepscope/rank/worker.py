@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from stepscope.core.errors import StepscopeError
+from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.rank import flight, recorder
 from stepscope.rank.cell import run_cell
 from stepscope.rank.comm.cell import run_comm
@@ -184,7 +184,17 @@ def _open(group: GroupSpec, place: RankPlace, layout: RunLayout, pulse: Pulse) -
     device = pick_device(group.device, place, os.environ)
     torch.set_num_threads(group.threads_per_rank)
     timeout_s = group.measure.timeout_ns / 1e9
-    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=min(timeout_s, 300))))
+    if group.master_port is not None:
+        os.environ["MASTER_PORT"] = str(group.master_port)
+    try:
+        store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=min(timeout_s, 300))))
+    except dist.DistNetworkError as error:
+        if "EADDRINUSE" not in str(error):
+            raise
+        raise UsageError(
+            f"port {os.environ['MASTER_PORT']}, at which the ranks would meet, is in use on rank 0's host",
+            fix="export another MASTER_PORT for all ranks",
+        ) from error
     dist.init_process_group(
         group.backend,
         store=PrefixStore("stepscope.group", store),

@@ -98,7 +98,7 @@ class GroupSpec:
 
     cells: training cells; comm_cells: sweeps of collectives. A group has one kind of them.
     members: the nonces of the ranks that it is for, where a launcher has started them (launch/join.py); any may read it
-    otherwise.
+    otherwise. master_port: where they meet, if not at the port that their environment names.
     """
 
     group_id: str
@@ -117,6 +117,7 @@ class GroupSpec:
     comm_cells: tuple[CommSpec, ...] = ()
     comm_measure: CommMeasure = field(default_factory=CommMeasure)
     members: tuple[str, ...] = ()
+    master_port: int | None = None
 
     @property
     def work(self) -> tuple[Cell, ...]:

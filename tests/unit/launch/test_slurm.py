@@ -6,13 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.core.errors import MissingError, UsageError
-from stepscope.launch.join import first_host, group_id, joined_world, slurm_world, tasks_per_node
+from stepscope.launch.join import first_host, group_id, joined_world, meeting_port, slurm_world, tasks_per_node
 
 TASK = {
     "SLURM_JOB_ID": "4321", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "7", "SLURM_PROCID": "5",
@@ -76,26 +77,44 @@ def test_tasks_by_node(text: str, counts: list[int]) -> None:
     assert tasks_per_node(text) == counts
 
 
+def test_ranks_meet_at_a_port_that_is_free() -> None:
+    here = TASK | {"SLURM_STEP_NODELIST": "localhost"}
+    port = meeting_port(here)
+    assert port is not None
+    with socket.create_server(("", port)):
+        later = meeting_port(here | {"SLURM_JOB_ID": str(port - 20_000 - 2)})
+    assert later is not None
+    assert port < later < 32_000
+    assert meeting_port(here | {"MASTER_PORT": "29500"}) is None
+    assert slurm_world(TASK | {"MASTER_PORT": "29500"}, address=str)["MASTER_PORT"] == "29500"
+
+
 @pytest.mark.e2e
 def test_tasks_of_srun_join_one_world(tmp_path: Path) -> None:
-    """Two processes as srun would start them: one run folder, one table, cells on both ranks."""
+    """Two processes as srun would start them, the port of their job in use: one run folder, one table, cells on both."""
     line = [
         sys.executable, "-m", "stepscope.cli", "bench", "--preset", "quick", "-o", str(tmp_path / "run"),
         "--set", "axes.strategy=[ddp]", "--set", "axes.model.size=[tiny]", "--steps", "4", "--warmup", "1",
     ]  # fmt: skip
-    task = {
+    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")}
+    step = clean | {
         "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0",
         "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "2", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    tasks = [
-        ForkedPopen(
-            line, server=shared_server(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**clean, **task, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    printed = [task.communicate(timeout=100) for task in tasks]
+    environs = [{**step, "SLURM_PROCID": rank, "SLURM_LOCALID": rank} for rank in "01"]
+    with ExitStack() as held:
+        with suppress(OSError):  # in use already: as good
+            held.enter_context(socket.create_server(("", int(slurm_world(environs[0])["MASTER_PORT"]))))
+        tasks = [
+            ForkedPopen(
+                line, server=shared_server(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=each
+            )
+            for each in environs
+        ]
+        for task in tasks:
+            held.callback(task.communicate)
+            held.callback(task.kill)
+        printed = [task.communicate(timeout=100) for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0], printed
     assert "ddp" in printed[0][0]
     assert printed[1][0] == ""
