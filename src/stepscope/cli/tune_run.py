@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from stepscope.cli.command import duration_ns, listed, require_only
 from stepscope.cli.commands.tune import MATRIX
 from stepscope.cli.console import log, print_document, say
 from stepscope.cli.findings import show_table
+from stepscope.cli.tune_trials import Bench, Losses, Rungs
 from stepscope.core.errors import DataError, ExitCode, Interrupted, StepscopeError, UsageError
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted, in_words, named, unknown
@@ -23,26 +25,19 @@ from stepscope.matrix.tuning import (
     PROBE,
     failure_of,
     gain_of,
-    learned_less,
-    loss_change,
-    loss_specs,
-    matrix_of,
     overrides_of,
-    repeated,
-    score_of,
     settings_diff,
     trial_spec,
     trial_specs,
 )
-from stepscope.predict.halving import BASELINE, Contender, Found, Lost, Score, chosen, search
+from stepscope.predict.halving import BASELINE, Contender, Found, Lost, chosen, search
 from stepscope.records import codec
 from stepscope.records.cell import CellSpec
 from stepscope.records.nouns import Estimate
-from stepscope.records.samples import CellResult
 from stepscope.records.tuning import CHANGES_MATHEMATICS, Proposal, Trial, Tuned
 from stepscope.report.views.tuned import tuned_table
 from stepscope.store.layout import RunLayout
-from stepscope.store.reader import read_calibration, read_cell, read_cells, read_if_there, read_run
+from stepscope.store.reader import read_calibration, read_cells, read_if_there, read_run
 from stepscope.store.writer import write_bytes
 
 if TYPE_CHECKING:
@@ -51,7 +46,6 @@ if TYPE_CHECKING:
     from stepscope.predict.prices import Prices
 
 SIZES = "4K:16M:4"
-LAUNCH = ("backend", "device", "threads_per_rank", "env", "isolate", "oversubscribe")
 LOOK_S = 10
 """Of the first look at the cell, and of each size of its collectives a tenth."""
 
@@ -105,21 +99,22 @@ def tune_cell(
     """A cell of a run or of a matrix."""
     spec, launch, data_dir = _cell(path, options)
     root = options.output or default_run_dir(f"tune-{spec.workload}-{spec.strategy}".replace(":", "."))
-    bench = _Bench(root, launch=launch, data_dir=data_dir)
-    found, losses, refused = (
-        Found(best=BASELINE, lost={}, scores=()),
-        dict[str, tuple[float, float]](),
-        dict[str, str](),
-    )
+    bench = Bench(root, launch=launch, data_dir=data_dir)
+    found, learnt = Found(best=BASELINE, lost={}, scores=()), dict[str, Proposal]()
     try:
         basis = _look(bench, spec, options)
+        losses = Losses(bench, basis.cell.spec, max_loss_change)
+        if max_loss_change is not None and not options.plan:
+            basis, learnt = learning(basis, losses)
         offered = proposing.proposals(basis)
         tried, left_out = admitted(offered, options.trials, allowed=allowed, lossy=max_loss_change is not None)
+        offered += tuple(learnt.values())
+        left_out |= {key: losses.refused[key] for key in learnt}
         specs = trial_specs(basis.cell.spec, tried)
-        rungs = _Rungs(bench, specs, budget_s=budget_s)
+        rungs = Rungs(bench, specs, budget_s=budget_s)
         if not options.plan and tried:
-            losses, refused = _losses(bench, basis.cell.spec, tried, max_loss_change)
-            found = search([candidate(each) for each in tried if each.key not in refused], rungs)
+            losses.judge(tried)
+            found = search([candidate(each) for each in tried if each.key not in losses.refused], rungs)
     except Interrupted as stop:
         raise Interrupted(
             stop.what,
@@ -130,9 +125,9 @@ def tune_cell(
     tuned = Tuned(
         of=str(path),
         best=found.best,
-        trials=_trials(tried, found, losses, refused, rungs, specs),
+        trials=_trials(tried, found, losses, rungs, specs),
         left_out=left_out,
-        proposals=tuple(offered),
+        proposals=offered,
         diff=() if won is None else settings_diff(spec, specs[won.key], won),
     )
     document = {**codec.headed("tune/1"), **codec.plain(tuned)}
@@ -191,32 +186,7 @@ def _one(specs: Sequence[CellSpec], cell_id: str | None) -> CellSpec:
     return able[0]
 
 
-class _Bench:
-    """Runs matrices of trials, each in a folder of its own below ``root``."""
-
-    def __init__(self, root: Path, *, launch: Mapping[str, Any], data_dir: Path | None) -> None:
-        self.root, self.data_dir = root, data_dir
-        self.launch = {key: launch[key] for key in LAUNCH if key in launch}
-
-    def run(
-        self, name: str, specs: Iterable[CellSpec], *, budget_s: float, comm: Mapping[str, Any] | None = None
-    ) -> None:
-        """Measure cells into the folder ``name``."""
-        from stepscope.cli.bench_run import run_plan
-        from stepscope.cli.commands.bench import Bench
-
-        measure = {"budget_s": budget_s, "ci": 0.005}
-        document = matrix_of(specs, name=name, launch=self.launch, measure=measure, comm=comm)
-        plan = make_plan(document, data_dir=self.data_dir)
-        run_plan(plan, Bench(output=self.root / name, data_dir=self.data_dir), printed=False)
-
-    def read(self, name: str, spec: CellSpec) -> CellResult | None:
-        """What a cell came to; None: it has not begun."""
-        layout = RunLayout(self.root / name).cell(spec.cell_id)
-        return read_cell(layout) if layout.spec.is_file() else None
-
-
-def _look(bench: _Bench, spec: CellSpec, options: Tune) -> proposing.Basis:
+def _look(bench: Bench, spec: CellSpec, options: Tune) -> proposing.Basis:
     """The cell measured once, beside what its prediction needs: another batch, whole replicas, its collectives' costs."""
     from stepscope.diagnose.engine import diagnose
     from stepscope.predict.specs import specs_of
@@ -300,61 +270,23 @@ def _mathematics(each: Proposal) -> set[str]:
     return set() if each.exact else {str(knob) for knob in each.knobs if knob in CHANGES_MATHEMATICS} or {"batch"}
 
 
-class _Rungs:
-    """Measures a rung of trials as one matrix, in which all of them and the baseline take turns."""
-
-    def __init__(self, bench: _Bench, specs: Mapping[str, CellSpec], *, budget_s: float) -> None:
-        self._bench, self._specs, self._budget_s = bench, specs, budget_s
-
-    def __call__(self, rung: int, keys: Sequence[str]) -> Mapping[str, Score]:
-        budget_s, times = self._budget_s * 2 ** (rung - 1), rung + 1
-        log(
-            f"rung {rung}: {counted(len(keys) - 1, 'configuration')} and the baseline, {times} times "
-            f"{budget_s / times:.3g} s each",
-            "bold",
-        )
-        cells = repeated({key: self._specs[key] for key in keys}, times)
-        self._bench.run(f"rung-{rung}", cells.values(), budget_s=budget_s / times)
-        return {key: score_of(self.repeats(rung, key)) for key in keys}
-
-    def repeats(self, rung: int, key: str) -> list[CellResult | None]:
-        cells = repeated({key: self._specs[key]}, rung + 1)
-        return [self._bench.read(f"rung-{rung}", spec) for spec in cells.values()]
-
-
-def _losses(
-    bench: _Bench, spec: CellSpec, tried: Sequence[Proposal], most: float | None
-) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
-    """(key -> loss and its change, key -> why it is not accepted) of trials that change the mathematics, all of them on as
-    many samples as the baseline. most: allowed change; None: it is not judged."""
-    lossy = [each for each in tried if not each.exact]
-    if not lossy:
-        return {}, {}
-    specs = loss_specs(spec, lossy)
-    log(f"loss of {counted(len(lossy), 'configuration')} and the baseline at the same samples", "bold")
-    bench.run("loss", specs.values(), budget_s=3600)
-    base = bench.read("loss", specs[BASELINE])
-    found: dict[str, tuple[float, float]] = {}
-    refused: dict[str, str] = {}
-    for each in lossy:
-        cell = bench.read("loss", specs[each.key])
-        change = None if base is None or cell is None else loss_change(base, cell)
-        if change is not None:
-            found[each.key] = change
-        why = None if most is None else learned_less(base, cell, most)
-        if why is not None:
-            refused[each.key] = why
-    return found, refused
+def learning(basis: proposing.Basis, losses: Losses) -> tuple[proposing.Basis, dict[str, Proposal]]:
+    """The basis with the largest batch that learns enough, and the larger ones, by key, that do not."""
+    ladder = proposing.larger_batches(basis)
+    losses.judge(ladder)
+    accepted = list(takewhile(lambda each: each.key not in losses.refused, ladder))
+    spec = basis.cell.spec
+    most = max([spec.micro_batch, *(proposing.changed(spec, each.changes).micro_batch for each in accepted)])
+    return replace(basis, most_batch=most), {each.key: each for each in ladder if each.key in losses.refused}
 
 
 def _trials(
-    tried: Sequence[Proposal], found: Found, losses: Mapping[str, tuple[float, float]], refused: Mapping[str, str],
-    rungs: _Rungs, specs: Mapping[str, CellSpec],
-) -> tuple[Trial, ...]:  # fmt: skip
+    tried: Sequence[Proposal], found: Found, losses: Losses, rungs: Rungs, specs: Mapping[str, CellSpec]
+) -> tuple[Trial, ...]:
     """The baseline, then every configuration that was tried."""
     trials = []
     for key, proposal in ({BASELINE: None} | {each.key: each for each in tried}).items():
-        loss = losses.get(key)
+        loss = losses.by_key.get(key)
         numbers = [number for number, scores in enumerate(found.scores, start=1) if key in scores]
         trial = Trial(
             key=key,
@@ -362,7 +294,7 @@ def _trials(
             rungs=len(numbers),
             loss=None if loss is None else loss[0],
             loss_change=None if loss is None else loss[1],
-            lost=refused.get(key) or found.lost.get(key),
+            lost=losses.refused.get(key) or found.lost.get(key),
         )
         if numbers:
             scores = found.scores[numbers[-1] - 1]

@@ -85,7 +85,7 @@ class Basis:
     """What a cell's proposals rest on. cell: finished. others: of the same run. prices: None: one rank, or not known.
     replica, probe: two cells that differ in the batch of a rank alone, for what of the computation follows it (whole
     replicas where the cell is sharded); None: the usual share.
-    found: names of rules with a finding. cores: of the machine.
+    found: names of rules with a finding. cores: of the machine. most_batch: of a rank; None: whatever the model favours.
     """
 
     cell: CellResult
@@ -97,6 +97,15 @@ class Basis:
     found: frozenset[str] = frozenset()
     cores: int = 1
     scale_lr: bool = True
+    most_batch: int | None = None
+
+
+def larger_batches(basis: Basis) -> tuple[Proposal, ...]:
+    """The batch alone, from twice the present one to that which is proposed, each twice the one before."""
+    model = _Model(basis)
+    most = max((factor for factor in _factors(basis, model)), default=0)
+    changes = [_batch(basis, factor) for factor in FACTORS if factor <= most]
+    return tuple(each for value in changes if (each := _proposal(basis, model, value, ("batch",))))
 
 
 def proposals(basis: Basis) -> tuple[Proposal, ...]:
@@ -205,7 +214,7 @@ def _single(basis: Basis, model: _Model) -> Iterator[tuple[dict[str, Any], Knob]
             yield value, "workers"
     if spec.accumulation > 1:
         yield {"accumulation": 1, "micro_batch": spec.micro_batch * spec.accumulation}, "accumulation"
-    yield from ((value, "batch") for value in _batches(basis, model))
+    yield from ((_batch(basis, factor), "batch") for factor in _factors(basis, model))
     if spec.world_size == 1:
         return
     if spec.strategy == "naive":
@@ -235,24 +244,29 @@ def _single(basis: Basis, model: _Model) -> Iterator[tuple[dict[str, Any], Knob]
         yield {"precision": "amp_bf16"}, "precision"
 
 
-def _batches(basis: Basis, model: _Model) -> Iterator[dict[str, Any]]:
-    """The smallest batch of a rank that has most of what a far larger one gains, and twice the present one, which learns
-    nearly as fast; each with its learning rate."""
+def _factors(basis: Basis, model: _Model) -> tuple[int, ...]:
+    """Times the batch: the smallest that has most of what a far larger one gains, and twice, which learns nearly as fast."""
     spec = basis.cell.spec
     rated: list[tuple[int, float]] = []
     for factor in FACTORS:
-        gain = model.gain(changed(spec, {"micro_batch": spec.micro_batch * factor}))
-        rated.append((factor, 1.0 if gain is None else gain.value))
-    most = max(gain for _, gain in rated)
+        if basis.most_batch is None or spec.micro_batch * factor <= basis.most_batch:
+            gain = model.gain(changed(spec, {"micro_batch": spec.micro_batch * factor}))
+            rated.append((factor, 1.0 if gain is None else gain.value))
+    most = max((gain for _, gain in rated), default=0.0)
     if most <= 1.01:
-        return
+        return ()
     enough = next(factor for factor, gain in rated if gain - 1 >= ENOUGH * (most - 1))
-    for factor in dict.fromkeys((enough, FACTORS[0])):
-        value: dict[str, Any] = {"micro_batch": spec.micro_batch * factor}
-        if basis.scale_lr and spec.optimizer != "own" and spec.lr > 0:
-            # Goyal et al. 2017 for SGD: in proportion; Malladi et al. 2022 for Adam: by the square root.
-            value["lr"] = float(f"{spec.lr * (factor if spec.optimizer == 'sgd' else math.sqrt(factor)):.4g}")
-        yield value
+    return tuple(dict.fromkeys((enough, FACTORS[0])))
+
+
+def _batch(basis: Basis, factor: int) -> dict[str, Any]:
+    """A batch of a rank so many times as large, with its learning rate."""
+    spec = basis.cell.spec
+    value: dict[str, Any] = {"micro_batch": spec.micro_batch * factor}
+    if basis.scale_lr and spec.optimizer != "own" and spec.lr > 0:
+        # Goyal et al. 2017 for SGD: in proportion; Malladi et al. 2022 for Adam: by the square root.
+        value["lr"] = float(f"{spec.lr * (factor if spec.optimizer == 'sgd' else math.sqrt(factor)):.4g}")
+    return value
 
 
 class _Model:

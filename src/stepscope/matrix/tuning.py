@@ -83,14 +83,17 @@ def repeated(specs: Mapping[str, CellSpec], times: int) -> dict[tuple[str, int],
     return {(key, n): named(replace(s, seed=s.seed + n)) for n in range(times) for key, s in specs.items()}
 
 
-def loss_specs(baseline: CellSpec, proposals: Sequence[Proposal]) -> dict[str, CellSpec]:
-    """Cells that all train on as many samples: ``LOSS_STEPS`` steps of the largest batch among them."""
-    specs = trial_specs(baseline, proposals)
-    samples = LOSS_STEPS * max(spec.global_batch for spec in specs.values())
-    by_key = {each.key: each.changes for each in proposals}
+def loss_samples(baseline: CellSpec, proposals: Sequence[Proposal]) -> int:
+    """So many that the largest batch among them makes ``LOSS_STEPS`` steps."""
+    return LOSS_STEPS * max(spec.global_batch for spec in trial_specs(baseline, proposals).values())
+
+
+def loss_specs(baseline: CellSpec, proposals: Sequence[Proposal], samples: int) -> dict[str, CellSpec]:
+    """Cells that all train on as many samples, the baseline first."""
+    changes = {BASELINE: None} | {each.key: each.changes for each in proposals}
     return {
-        key: trial_spec(baseline, by_key.get(key), steps=-(-samples // spec.global_batch))
-        for key, spec in specs.items()
+        key: trial_spec(baseline, change, steps=-(-samples // trial_spec(baseline, change).global_batch))
+        for key, change in changes.items()
     }
 
 

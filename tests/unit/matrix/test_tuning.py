@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import bench_evidence, fake_runs
 from tests.bench_evidence import MS, made, profile
 
-from stepscope.cli.tune_run import admitted, allowed_knobs, loss_limit
+from stepscope.cli.tune_run import admitted, allowed_knobs, learning, loss_limit
+from stepscope.cli.tune_trials import Bench, Losses
 from stepscope.core.errors import UsageError
 from stepscope.matrix.load import load_matrix
 from stepscope.matrix.proposals import Basis, changed, proposals
@@ -19,6 +22,7 @@ from stepscope.matrix.tuning import (
     gain_of,
     learned_less,
     loss_change,
+    loss_samples,
     loss_specs,
     matrix_of,
     overrides_of,
@@ -30,6 +34,7 @@ from stepscope.matrix.tuning import (
 from stepscope.predict.collectives.costs import Price
 from stepscope.predict.halving import BASELINE, Lost
 from stepscope.predict.prices import Prices
+from stepscope.records.cell import CellSpec
 from stepscope.records.nouns import Estimate
 from stepscope.records.samples import CellResult, RankSamples
 from stepscope.records.tuning import Proposal
@@ -174,12 +179,13 @@ def losing(of: CellResult, loss_at: Any) -> CellResult:
     return replace(of, samples=tuple(samples))
 
 
-def at_batch(factor: int, steps: int) -> CellResult:
-    found = cell(steps=steps, micro_batch=32 * factor, global_batch=64 * factor)
+def at_batch(factor: int, steps: int, of: int = 32) -> CellResult:
+    """A cell of two ranks with ``of`` samples a rank, times ``factor``."""
+    found = cell(steps=steps, micro_batch=of * factor, global_batch=2 * of * factor)
     grown = tuple(
         RankSamples(
             header=r.header,
-            steps=tuple(replace(s, samples=32 * factor, global_samples=64 * factor) for s in r.steps),
+            steps=tuple(replace(s, samples=of * factor, global_samples=2 * of * factor) for s in r.steps),
         )
         for r in found.samples
     )
@@ -197,6 +203,38 @@ def test_losses_are_compared_at_the_same_number_of_samples() -> None:
     assert (loss_change(base, slower) or (0, 0))[1] > 0.5
     assert "allowed 5.0%" in (learned_less(base, slower, 0.05) or "")
     assert loss_change(base, losing(at_batch(4, 6), lambda _: 1.0)) is None  # 3 steps there
+
+
+class Trained(Bench):
+    """Trains nothing: cells with a batch of a rank above ``most`` learn half as fast."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(Path(), launch={}, data_dir=None)
+        self.most, self.asked = most, list[int]()
+
+    def run(self, name: str, specs: Iterable[CellSpec], **_: Any) -> None:
+        assert name == "loss"
+        self.asked += [spec.micro_batch for spec in specs]
+
+    def read(self, name: str, spec: CellSpec) -> CellResult | None:  # noqa: ARG002
+        done = at_batch(spec.micro_batch, steps=spec.steps or 0, of=1)  # type: ignore[arg-type]
+        slow = 1 + (spec.micro_batch > self.most)
+        return losing(done, lambda seen: 4 / (1 + seen / 1000 / slow))
+
+
+@pytest.mark.parametrize(("most", "offered"), [(1000, {64, 4}), (17, {16, 4}), (4, {4}), (2, set())])
+def test_the_largest_batch_that_learns_enough_is_proposed_and_no_larger_one(most: int, offered: set[int]) -> None:
+    small = cell(comm_ms=200, micro_batch=2, global_batch=4)
+    probe = cell(comm_ms=200, micro_batch=8, global_batch=16, phases={"forward": 31.0, "backward_compute": 62.0})
+    bench = Trained(most)
+    losses = Losses(bench, small.spec, 0.1)
+    limited, lost = learning(basis(small, replica=small, probe=probe), losses)
+    assert bench.asked == [2, 4, 8, 16, 32, 64]
+    batches = [each for each in proposals(limited) if each.knobs == ("batch",)]
+    assert {each.changes["micro_batch"] for each in batches} == offered
+    assert {each.changes["micro_batch"] for each in lost.values()} == {n for n in bench.asked if n > most}
+    losses.judge(batches)
+    assert len(bench.asked) == 6  # none is trained again
 
 
 def test_a_trial_that_ran_out_of_memory_is_lost() -> None:
@@ -240,7 +278,7 @@ def test_trials_become_cells_of_a_matrix_with_the_ids_that_are_looked_for() -> N
 def test_losses_are_trained_over_as_many_samples() -> None:
     spec = fake_runs.spec("cell")
     larger = Proposal(key="more", knobs=("batch",), changes={"micro_batch": 256}, gain=None, exact=False, risk="")
-    found = loss_specs(spec, [larger])
+    found = loss_specs(spec, [larger], loss_samples(spec, [larger]))
     assert {key: (each.steps or 0) * each.global_batch for key, each in found.items()} == {
         BASELINE: 12288,
         "more": 12288,
