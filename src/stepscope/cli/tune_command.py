@@ -13,8 +13,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import duration_ns, listed
-from stepscope.cli.console import log, print_document, typed
-from stepscope.cli.tune_run import admitted, allowed_knobs, candidate, show_found
+from stepscope.cli.console import log, typed
+from stepscope.cli.tune_run import admitted, allowed_knobs, candidate, tell
 from stepscope.core.errors import DataError, ExitCode, Interrupted, StepscopeError, Unavailable, UsageError
 from stepscope.core.forks import STOP_SIGNALS, signals_call
 from stepscope.core.words import counted, unknown
@@ -32,12 +32,10 @@ from stepscope.matrix.command_knobs import (
 from stepscope.matrix.job_proposals import JobBasis, job_proposals
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
 from stepscope.predict.halving import BASELINE, Found, Lost, Score, search
-from stepscope.records import codec
 from stepscope.records.nouns import Estimate
 from stepscope.records.profile import ProfileRecord, WindowRequest
-from stepscope.records.tuning import Proposal, Trial, Tuned
+from stepscope.records.tuning import KnobTurn, Proposal, Trial, Tuned
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.writer import write_bytes
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.tune import Tune
@@ -99,14 +97,7 @@ def run(options: Tune) -> int:
         proposals=tuple(offered),
         diff=() if won is None else command_diff(command, won.changes),
     )
-    document = {**codec.headed("tune/1"), **codec.plain(tuned)}
-    write_bytes(root / "tune.json", codec.encode_document(document))
-    if options.json:
-        print_document(document)
-    else:
-        show_found(
-            tuned, root, planned=options.plan, run_it=shlex.join(command_of(command, won.changes)) if won else None
-        )
+    tell(tuned, root, options, run_it=shlex.join(command_of(command, won.changes)) if won else None)
     if stopped:
         raise Interrupted("interrupted", signum=stopped, fix=f"the trials that have finished are in {root}")
     failed = found.scores and isinstance(found.scores[0].get(BASELINE), Lost)
@@ -153,7 +144,7 @@ class _Runs:
         self.root, self.command, self.knobs = root, tuple(command), knobs
         self.budget_s, self.start_s = budget_s, start_s
         self.proposals: dict[str, Proposal] = {}
-        self.applied: dict[str, dict[str, str]] = {}
+        self.applied: dict[str, dict[str, KnobTurn]] = {}
         self.scores: list[Mapping[str, Score]] = []
 
     def trial(self, name: str, key: str, *, budget_s: float, first: WindowRequest | None = None) -> TrialEnd:
@@ -188,7 +179,7 @@ class _Runs:
                 log(f"  {key}", "")
                 end = self.trial(name, key, budget_s=budget_s)
                 steps = timed(ProfileLayout(self.root / name))
-                unturned = [f"{n}: {w}" for n, w in self.applied.get(key, {}).items() if not w.startswith("applied")]
+                unturned = [f"{n}: {turn}" for n, turn in self.applied.get(key, {}).items() if not turn.applied]
                 if end.problem is not None or isinstance(steps, Unavailable) or unturned:
                     reason = steps.reason if isinstance(steps, Unavailable) else "no step"
                     problems[key] = end.problem or next(iter(unturned), reason)

@@ -38,7 +38,7 @@ from stepscope.records.tuning import CHANGES_MATHEMATICS, Proposal, Trial, Tuned
 from stepscope.report.views.tuned import tuned_table
 from stepscope.store.layout import RunLayout
 from stepscope.store.reader import read_calibration, read_cells, read_if_there, read_run
-from stepscope.store.writer import write_bytes
+from stepscope.store.writer import write_record
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.tune import Tune
@@ -130,12 +130,9 @@ def tune_cell(
         proposals=offered,
         diff=() if won is None else settings_diff(spec, specs[won.key], won),
     )
-    document = {**codec.headed("tune/1"), **codec.plain(tuned)}
-    write_bytes(root / "tune.json", codec.encode_document(document))
-    if options.json:
-        print_document(document)
-    else:
-        _show(tuned, root, path, planned=options.plan)
+    named_file = path.suffix in MATRIX and tuned.diff
+    run_it = f"stepscope bench {shlex.quote(str(path))} {' '.join(overrides_of(tuned.diff))}" if named_file else None
+    tell(tuned, root, options, run_it=run_it)
     failed = found.scores and isinstance(found.scores[0][BASELINE], Lost)
     return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.OK
 
@@ -310,17 +307,14 @@ def _trials(
     return tuple(trials)
 
 
-def _show(tuned: Tuned, root: Path, path: Path, *, planned: bool) -> None:
-    """A cell's search; how to run the better one, where a matrix was named."""
-    named_file = path.suffix in MATRIX and tuned.diff
-    run_it = f"stepscope bench {shlex.quote(str(path))} {' '.join(overrides_of(tuned.diff))}" if named_file else None
-    show_found(tuned, root, planned=planned, run_it=run_it)
-
-
-def show_found(tuned: Tuned, root: Path, *, planned: bool, run_it: str | None) -> None:
-    """The answer, the table of trials, what was not tried, the change."""
+def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None) -> None:
+    """tune.json, and on the terminal the answer, the table of trials, what was not tried, the change and how to run it."""
+    write_record(root / "tune.json", tuned)
+    if options.json:
+        print_document({**codec.headed("tune/1"), **codec.plain(tuned)})
+        return
     best = next((trial for trial in tuned.trials if trial.key == tuned.best), None)
-    if planned:
+    if options.plan:
         say(f"{counted(len(tuned.trials) - 1, 'configuration')} would be tried", "bold")
     elif best is None or best.proposal is None:
         say("no configuration is surely faster than the baseline", "bold")
@@ -335,8 +329,8 @@ def show_found(tuned: Tuned, root: Path, *, planned: bool, run_it: str | None) -
     say()
     show_table(tuned_table(tuned), folded=True)
     for trial in tuned.trials:
-        for name, words in trial.applied.items():
-            say(f"{trial.key}: {name} {words}", "dim" if words.startswith("applied") else "yellow")
+        for name, turn in trial.applied.items():
+            say(f"{trial.key}: {name} {turn}", "dim" if turn.applied else "yellow")
     if tuned.left_out:
         say("\nnot tried:")
         by_proposal = {each.key: each for each in tuned.proposals}

@@ -12,9 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from stepscope.core.dataclass import dataclass
+from stepscope.core.errors import DataError
 from stepscope.launch import hooked_job
 from stepscope.launch.job_window import runs_here
 from stepscope.records.profile import HookedProcess, ProfileRecord
+from stepscope.records.tuning import HookedKnobs, KnobTurn
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record, steps_in
 from stepscope.store.writer import writing
@@ -142,18 +144,17 @@ def _problem(log: Path, code: int) -> str:
     return f"exit code {hooked_job.exit_code(code)}"
 
 
-def read_knobs(layout: ProfileLayout, asked: Sequence[str]) -> dict[str, str]:
-    """Knob -> what the hook says of it, of the process that changed most; or that there was nothing to change."""
-    import json
-
-    found: dict[str, str] = {}
+def read_knobs(layout: ProfileLayout, asked: Sequence[str]) -> dict[str, KnobTurn]:
+    """Knob -> what the hook made of it, in the process that changed most; or that there was nothing to change."""
+    found: dict[str, KnobTurn] = {}
     for path in sorted(layout.control.glob("knobs-*.json")):
-        with suppress(OSError, ValueError):
-            for name, words in json.loads(path.read_text(encoding="utf-8"))["found"].items():
-                if not found.get(name, "").startswith("applied"):
-                    found[name] = str(words)
-    missing = {name: "not applied: the job made no data loader" if name == "num_workers" else
-               "not applied: the job made no DistributedDataParallel" for name in asked}  # fmt: skip
-    if (wrapper := found.get("DistributedDataParallel")) is not None:
-        missing |= {name: wrapper for name in asked if name != "num_workers"}
-    return {name: found.get(name, missing[name]) for name in asked}
+        with suppress(DataError):  # of a process that was stopped while it wrote
+            for name, turn in read_record(path, HookedKnobs).found.items():
+                if name not in found or not found[name].applied:
+                    found[name] = turn
+    return {name: found.get(name) or _unturned(name, found) for name in asked}
+
+
+def _unturned(knob: str, found: Mapping[str, KnobTurn]) -> KnobTurn:
+    owner, made = ("DataLoader", "data loader") if knob == "num_workers" else (("DistributedDataParallel",) * 2)
+    return found.get(owner) or KnobTurn(applied=False, words=f"the job made no {made}")

@@ -14,7 +14,7 @@ from stepscope.records.tuning import CHANGES_MATHEMATICS, Knob
 EXAMPLE = "--knob batch=--batch-size:16..256, --knob workers=--num-workers:0,2,4 or --knob compile=--compile"
 PER_STEP = ("batch", "accumulation")
 """Knobs that a step's number of samples is in proportion to."""
-KNOBS = tuple(name for name in get_args(Knob) if name != "several")
+KNOBS: tuple[str, ...] = get_args(Knob)
 
 HOOK_KNOBS: Mapping[str, Knob] = {
     "bucket_cap_mb": "bucket", "static_graph": "static-graph", "gradient_as_bucket_view": "bucket-view",

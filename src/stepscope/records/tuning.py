@@ -11,7 +11,7 @@ from stepscope.records.nouns import Estimate
 
 Knob = Literal[
     "batch", "accumulation", "workers", "bucket", "strategy", "hook", "precision", "unit", "reshard", "prefetch",
-    "static-graph", "bucket-view", "no-sync", "compile", "several",
+    "static-graph", "bucket-view", "no-sync", "compile",
 ]  # fmt: skip
 
 CHANGES_MATHEMATICS = frozenset({"batch", "hook", "precision"})
@@ -36,6 +36,26 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnobTurn:
+    """What became of a knob in a job. words: its value and the one before, or why it was not applied."""
+
+    applied: bool
+    words: str
+
+    def __str__(self) -> str:
+        return f"{'' if self.applied else 'not '}applied: {self.words}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookedKnobs:
+    """knobs-HOST-PID.json: what the hook made of the knobs in one process; by name of the knob, or of the class that it
+    could not change."""
+
+    pid: int
+    found: Mapping[str, KnobTurn]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A configuration that was tried. proposal: None: the baseline. sample: ns of a sample in the last rung that it was in;
     gain: its throughput over the baseline's there. rungs: how many it was in. loss, loss_change: mean loss of a sample over
@@ -53,13 +73,13 @@ class Trial:
     loss: float | None = None
     loss_change: float | None = None
     lost: str | None = None
-    applied: Mapping[str, str] = field(default_factory=dict)
+    applied: Mapping[str, KnobTurn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """A search. best: key of the trial that won; ``baseline``: none is surely faster. left_out: proposals that were not
-    tried -> why. diff: the better configuration against the user's own, line by line. notes: what is assumed or doubtful.
+    """tune.json: a search. best: key of the trial that won; ``baseline``: none is surely faster. left_out: proposals that
+    were not tried -> why. diff: the better configuration against the user's own, line by line.
     """
 
     of: str
@@ -68,4 +88,3 @@ class Tuned:
     left_out: Mapping[str, str]
     proposals: tuple[Proposal, ...]
     diff: tuple[str, ...]
-    notes: tuple[str, ...] = ()

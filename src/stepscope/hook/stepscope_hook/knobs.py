@@ -17,7 +17,7 @@ def turn(control):
 
 
 class Knobs:
-    """The knobs of one process. wanted: name -> value. found: name -> what became of it, in words."""
+    """The knobs of one process. wanted: name -> value. found: name -> what became of it."""
 
     def __init__(self, control, wanted):
         self.control, self.wanted = control, wanted
@@ -43,13 +43,13 @@ class Knobs:
                 change(bound.arguments)
                 args, kwargs = bound.args[1:], bound.kwargs
             except Exception as error:  # the job goes on with its own arguments
-                self.say(owner.__name__, "not applied: {}: {}".format(type(error).__name__, error))
+                self.say(owner.__name__, False, "{}: {}".format(type(error).__name__, error))
             original(own, *args, **kwargs)
             if made is not None:
                 try:
                     made(own)
                 except Exception as error:  # as above
-                    self.say(owner.__name__, "not applied: {}: {}".format(type(error).__name__, error))
+                    self.say(owner.__name__, False, "{}: {}".format(type(error).__name__, error))
 
         made_with.__wrapped__ = original
         owner.__init__ = made_with
@@ -59,27 +59,28 @@ class Knobs:
             if name in self.wanted:
                 before = arguments.get(name)
                 arguments[name] = self.wanted[name]
-                self.say(name, "applied: {}, was {}".format(self.wanted[name], "default" if before is None else before))
+                self.say(name, True, "{}, was {}".format(self.wanted[name], "default" if before is None else before))
 
     def arguments_of_loader(self, arguments):
         wanted, before = self.wanted["num_workers"], arguments.get("num_workers", 0)
         if before >= wanted:
-            if not self.found.get("num_workers", "").startswith("applied"):
-                self.say("num_workers", "not applied: the job has {} already".format(before))
+            if not self.found.get("num_workers", {}).get("applied"):
+                self.say("num_workers", False, "the job has {} already".format(before))
             return
         arguments["num_workers"] = wanted
-        self.say("num_workers", "applied: {}, was {}".format(wanted, before))
+        self.say("num_workers", True, "{}, was {}".format(wanted, before))
 
     def made_ddp(self, module):
         if "comm_hook" in self.wanted:
             module.register_comm_hook(None, bf16_hook)
-            self.say("comm_hook", "applied: bf16")
+            self.say("comm_hook", True, "bf16")
         if "no_sync" in self.wanted:
             Accumulation(self, module, self.wanted["no_sync"]).begin()
 
-    def say(self, name, words):
-        if self.found.get(name) != words:
-            self.found[name] = words
+    def say(self, name, applied, words):
+        turn = {"applied": applied, "words": words}
+        if self.found.get(name) != turn:
+            self.found[name] = turn
             kind, place = "profile_knobs/1", "knobs-{}-{}.json".format(self.control.host, os.getpid())
             self.control.write(kind, place, {"pid": os.getpid(), "found": self.found})
 
@@ -119,14 +120,14 @@ class Accumulation:
             return
         if self.passes == 0 and not module.require_backward_grad_sync:
             self.on = False
-            self.knobs.say("no_sync", "not applied: the job does it itself")
+            self.knobs.say("no_sync", False, "the job does it itself")
             return
         self.passes += 1
         last = self.passes % self.micro_steps == 0
         module.require_backward_grad_sync = last
         self.left = not last
         if self.passes == self.micro_steps:
-            self.knobs.say("no_sync", "applied: 1 of {} micro-steps reduces".format(self.micro_steps))
+            self.knobs.say("no_sync", True, "1 of {} micro-steps reduces".format(self.micro_steps))
 
     def optimizer_begins(self, optimizer, args, kwargs):
         if not self.on:
