@@ -26,15 +26,12 @@ import psutil
 from stepscope.core.errors import DataError, MissingError, UsageError
 from stepscope.core.words import in_words
 from stepscope.launch.mpi_world import mpi_world
+from stepscope.launch.ports import FIRST_PORT, PORTS, free_port
 from stepscope.launch.torchrun import Launched
 from stepscope.records.cell import GroupSpec, MeasureSettings
 from stepscope.store.layout import GroupLayout
 from stepscope.store.reader import read_if_there
 from stepscope.store.writer import make_dir, write_bytes, writing
-
-FIRST_PORT, PORTS = 20_000, 12_000
-"""MASTER_PORT lies in [20000, 32000), by job and step, so that jobs that share a host rarely meet; Linux gives ports from
-32768 on to whatever connects."""
 
 _SCONTROL_TIMEOUT_S = 10.0
 _STEP = ("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_JOB_ID")
@@ -67,6 +64,7 @@ def slurm_world(environ: Mapping[str, str], *, address: Callable[[str], str] | N
         "LOCAL_RANK": str(local),
         **({} if here is None else {"LOCAL_WORLD_SIZE": str(here)}),
         "MASTER_ADDR": (address or _address)(first_host(hosts)),
+        # By job and step, so that jobs that share a host rarely meet.
         "MASTER_PORT": environ.get("MASTER_PORT") or str(FIRST_PORT + (job + step) % PORTS),
     }
 
@@ -150,25 +148,18 @@ def world_environ(environ: Mapping[str, str]) -> Mapping[str, str]:
     srun where only it has set its own. mpirun first: on other hosts srun starts its daemons, which is no world."""
     if environ.get("RANK") or environ.get("WORLD_SIZE"):
         return environ
-    mpi = mpi_world(environ, port_from=FIRST_PORT, ports=PORTS, first_host=lambda hosts: _address(first_host(hosts)))
+    mpi = mpi_world(environ, first_host=lambda hosts: _address(first_host(hosts)))
     return {**environ, **(mpi or slurm_world(environ))}
 
 
-def meeting_port(environ: Mapping[str, str]) -> int | None:
+def rank_zero_port(environ: Mapping[str, str]) -> int | None:
     """Where the ranks of a joined world meet on this host, rank 0's: the port by its job, or the next that is free.
 
     None where the launcher names a port: others, or its own store, may count on it.
     """
     if environ.get("MASTER_PORT"):
         return None
-    first = int(world_environ(environ)["MASTER_PORT"])
-    for tried in range(PORTS):
-        port = FIRST_PORT + (first - FIRST_PORT + tried) % PORTS
-        with suppress(OSError), socket.create_server(("", port)):
-            return port
-    raise MissingError(
-        f"no port of this host is free from {FIRST_PORT} to {FIRST_PORT + PORTS - 1}", fix="export MASTER_PORT"
-    )
+    return free_port(int(world_environ(environ)["MASTER_PORT"]))
 
 
 SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

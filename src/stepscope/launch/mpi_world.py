@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stepscope.core.errors import MissingError, UsageError
+from stepscope.launch.ports import FIRST_PORT, PORTS
 
 _STATED = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
@@ -33,14 +34,11 @@ _JOBS = (
 """What names one start of a world, the same on all of its ranks: the first that is set."""
 
 
-def mpi_world(
-    environ: Mapping[str, str], *, port_from: int, ports: int, first_host: Callable[[str], str]
-) -> dict[str, str]:
+def mpi_world(environ: Mapping[str, str], *, first_host: Callable[[str], str]) -> dict[str, str]:
     """RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT of a process of mpirun.
 
-    Empty outside a world of several ranks. port_from, ports: where MASTER_PORT lies, where none is exported. first_host: of
-    a host list of Slurm's. Raises UsageError where PMIx alone states a rank, or numbers contradict each other,
-    MissingError where nothing says where ranks meet.
+    Empty outside a world of several ranks. first_host: of a host list of Slurm's. Raises UsageError where PMIx alone states
+    a rank, or numbers contradict each other, MissingError where nothing says where ranks meet.
     """
     names = next((each for each in _STATED if environ.get(each[0]) and environ.get(each[2])), None)
     if names is None:
@@ -66,7 +64,7 @@ def mpi_world(
         "LOCAL_RANK": str(local),
         "LOCAL_WORLD_SIZE": str(here),
         "MASTER_ADDR": environ.get("MASTER_ADDR") or _head(environ, alone=here == size, first_host=first_host),
-        "MASTER_PORT": environ.get("MASTER_PORT") or str(port_from + zlib.crc32(job.encode()) % ports),
+        "MASTER_PORT": environ.get("MASTER_PORT") or str(FIRST_PORT + zlib.crc32(job.encode()) % PORTS),
     }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import UsageError
-from stepscope.launch.join import FIRST_PORT, PORTS
+from stepscope.launch.ports import FIRST_PORT, PORTS
 
 REPORT_LIMIT = "00:15:00"
 

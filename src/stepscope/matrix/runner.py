@@ -321,7 +321,7 @@ class _Run:
             download=request.download,
             tensorboard_dir=None if request.tensorboard_dir is None else str(request.tensorboard_dir.resolve()),
             members=() if request.joined is None else join.gather(self._layout.group(group_id), group.world_size),
-            master_port=None if request.joined is None else join.meeting_port(os.environ),
+            master_port=None if request.joined is None else join.rank_zero_port(os.environ),
             warnings_as_errors=os.environ.get("STEPSCOPE_WARNINGS") == "error",
             **request.kind.group_fields(request, cells),
         )

@@ -12,8 +12,8 @@ import pytest
 from stepscope.core.errors import MissingError
 from stepscope.launch.hosts.checkup import check_up, document
 from stepscope.launch.hosts.pairs import TriedPair, rounds, slow_ends, slow_pairs
-from stepscope.launch.hosts.peers import free_port
 from stepscope.launch.hosts.tasks import gather, meeting_port, named_apart, nodes_of
+from stepscope.launch.ports import free_port
 
 
 def pairs(hosts: str, rates: dict[str, float] | None = None) -> list[TriedPair]:

@@ -13,7 +13,7 @@ import pytest
 from tests.torch_forks import ForkedPopen, shared_server
 
 from stepscope.core.errors import MissingError, UsageError
-from stepscope.launch.join import first_host, group_id, joined_world, meeting_port, slurm_world, tasks_per_node
+from stepscope.launch.join import first_host, group_id, joined_world, rank_zero_port, slurm_world, tasks_per_node
 
 TASK = {
     "SLURM_JOB_ID": "4321", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "7", "SLURM_PROCID": "5",
@@ -79,13 +79,13 @@ def test_tasks_by_node(text: str, counts: list[int]) -> None:
 
 def test_ranks_meet_at_a_port_that_is_free() -> None:
     here = TASK | {"SLURM_STEP_NODELIST": "localhost"}
-    port = meeting_port(here)
+    port = rank_zero_port(here)
     assert port is not None
     with socket.create_server(("", port)):
-        later = meeting_port(here | {"SLURM_JOB_ID": str(port - 20_000 - 2)})
+        later = rank_zero_port(here | {"SLURM_JOB_ID": str(port - 20_000 - 2)})
     assert later is not None
     assert port < later < 32_000
-    assert meeting_port(here | {"MASTER_PORT": "29500"}) is None
+    assert rank_zero_port(here | {"MASTER_PORT": "29500"}) is None
     assert slurm_world(TASK | {"MASTER_PORT": "29500"}, address=str)["MASTER_PORT"] == "29500"
 
 

@@ -17,7 +17,8 @@ from stepscope import __version__
 from stepscope.core.errors import StepscopeError
 from stepscope.launch.hosts import messages
 from stepscope.launch.hosts.messages import HostMessage
-from stepscope.launch.hosts.peers import Listener, free_port, measure_peer, try_addresses
+from stepscope.launch.hosts.peers import Listener, measure_peer, try_addresses
+from stepscope.launch.ports import free_port
 
 
 def serve(read: BinaryIO, write: BinaryIO, *, ranks: bool = False) -> int:

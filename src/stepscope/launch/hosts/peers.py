@@ -124,12 +124,6 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def free_port() -> int:
-    """A port that nothing listens at now."""
-    with listening() as found:
-        return int(found.getsockname()[1])
-
-
 def reason(error: OSError | EOFError) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {CONNECT_TIMEOUT_S:g} s"
