@@ -19,7 +19,7 @@ from stepscope.core.errors import Unavailable
 from stepscope.launch.netns.start import probe_emulation
 from stepscope.results.open import load_evidence
 
-RATE = "1gbit"
+RATE = "2500mbit"
 START, BAR, BAR_POINTS = 0.6, 0.8, 10.0
 MODEL = {"d_model": 128, "n_heads": 4, "num_layers": 2, "dim_feedforward": 256, "max_seq_len": 64, "vocab_size": 8000}
 BASE = {

@@ -43,7 +43,7 @@ CASES = {
     ),
     "bucket-small": Case(
         cause=("strategy_options.bucket_cap_mb",),
-        cell={**CELL, "micro_batch": 8, "network": "1gbit", "strategy_options": {"bucket_cap_mb": 0.1}},
+        cell={**CELL, "micro_batch": 8, "network": "1gbit,delay=1ms", "strategy_options": {"bucket_cap_mb": 0.1}},
     ),
     "loader": Case(cause=("num_workers",), command=("--load-ms", "4")),
     "no-sync": Case(cause=("no_sync",), command=("--accumulation", "8", "--batch-size", "4")),

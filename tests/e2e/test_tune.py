@@ -108,3 +108,35 @@ def test_a_cell_of_two_ranks_is_tuned_and_the_same_command_continues(cli: Cli, t
     again = cli(*words)
     assert again.code == 0, again.err
     assert [t["sample"] for t in again.json()["trials"]] == [t["sample"] for t in document["trials"]]
+
+
+@pytest.mark.long
+def test_a_sharded_cell_of_a_run_is_tuned_and_goes_on_after_ctrl_c(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text(
+        "version: 1\nlaunch: {threads_per_rank: 1}\n"
+        "base: {workload: gpt, model: {d_model: 32, num_layers: 4, vocab_size: 64, max_seq_len: 16, n_heads: 2},\n"
+        "  dataset: synthetic, micro_batch: 4, steps: 12, world_size: 2, strategy: fsdp2}\n"
+    )
+    run, tried = tmp_path / "run", tmp_path / "t"
+    assert cli("bench", str(tmp_path / "m.yaml"), "-o", str(run)).code == 0
+    words = ("tune", str(run), "--budget", "300ms", "--trials", "2", "-o", str(tried), "--json")
+    child = cli.start(*words)
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and not list(tried.glob("rung-1/cells/*/status.json")):
+        time.sleep(0.05)
+    looks = {path: path.stat().st_mtime_ns for path in tried.glob("look/cells/*/status.json")}
+    finished = {path: path.stat().st_mtime_ns for path in tried.glob("rung-1/cells/*/status.json")}
+    os.kill(child.pid, signal.SIGINT)
+    stopped = cli.finished(child)
+    assert stopped.code == 130, stopped.err
+    assert str(tried) in stopped.err
+    done = cli(*words)
+    assert done.code == 0, done.err
+    document = done.json()
+    assert {"unit", "reshard"} <= {knob for each in document["proposals"] for knob in each["knobs"]}
+    assert len(document["trials"]) > 1
+    assert all(trial["sample"] is not None for trial in document["trials"] if trial["rungs"])
+    assert looks
+    assert {path: path.stat().st_mtime_ns for path in looks} == looks
+    kept = [path for path, time_ns in finished.items() if path.stat().st_mtime_ns == time_ns]
+    assert kept

@@ -201,7 +201,8 @@ def _look(bench: Bench, spec: CellSpec, options: Tune) -> proposing.Basis:
         ops = "all_reduce,all_gather,reduce_scatter" if sharded else "all_reduce"
         comm = {"ops": ops, "sizes": SIZES, "budget_s": LOOK_S / 10, "overlap": not sharded}
     log("a first look at the cell" + (", and at what its collectives cost" if comm else ""), "bold")
-    bench.run("look", dict.fromkeys((base, replica, probe)) if sharded else (base, probe), budget_s=LOOK_S, comm=comm)
+    cells = {each.cell_id: each for each in ((base, replica, probe) if sharded else (base, probe))}
+    bench.run("look", cells.values(), budget_s=LOOK_S, comm=comm)
     cell, larger, copy = (bench.read("look", each) for each in (base, probe, replica))
     lost = failure_of(cell)
     if cell is None or lost is not None:
