@@ -47,6 +47,16 @@ CASES = {
     ),
     "loader": Case(cause=("num_workers",), command=("--load-ms", "4")),
     "no-sync": Case(cause=("no_sync",), command=("--accumulation", "8", "--batch-size", "4")),
+    "unit-deep": Case(
+        cause=("strategy_options.blocks_per_unit", "strategy_options.reshard_after_forward"),
+        cell={
+            **CELL,
+            "model": {**GPT, "d_model": 64, "num_layers": 12},
+            "micro_batch": 16,
+            "strategy": "fsdp2",
+            "network": "1gbit",
+        },
+    ),
     "unit-small": Case(
         cause=("strategy_options.blocks_per_unit", "strategy_options.reshard_after_forward"),
         cell={**CELL, "micro_batch": 8, "strategy": "fsdp2", "network": "1gbit,delay=1ms"},

@@ -18,6 +18,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.predict.job import MeasuredJob, replayed
 from stepscope.predict.overlap import Transport
 from stepscope.predict.prices import Prices
+from stepscope.predict.run_buckets import profile_of
 from stepscope.predict.specs import specs_of
 from stepscope.predict.what_if import FOLLOWS_BATCH
 from stepscope.records.cell import CellSpec
@@ -275,6 +276,7 @@ class _Model:
     def __init__(self, basis: Basis) -> None:
         self._basis = basis
         self._spec = basis.cell.spec
+        self._of_units = _of_units(basis)
         self._job = self._job_of(self._spec)
         measured = step_of(basis.cell)
         self._measured = measured.value if measured is not None else None
@@ -301,8 +303,10 @@ class _Model:
 
     def _step(self, spec: CellSpec) -> tuple[float, float, float] | None:
         ends = []
-        for share in (self._share, FOLLOWS_BATCH[0], FOLLOWS_BATCH[-1]) if self._usual else (self._share,):
-            job = self._job_of(spec, share=share)
+        shares = (self._share, FOLLOWS_BATCH[0], FOLLOWS_BATCH[-1]) if self._usual else (self._share,)
+        units = _units(spec) / max(1, _units(self._spec))
+        for share, times in ((s, u) for s in shares for u in dict.fromkeys((units, (units + 1) / 2))):
+            job = self._job_of(spec, share=share, units=times)
             if job is None:
                 return None
             ends.append(self._replay(job) + self._rest)
@@ -348,15 +352,35 @@ class _Model:
         ratio = probe.spec.micro_batch / self._spec.micro_batch
         return min(1.0, max(0.0, (there / here - 1) / (ratio - 1)))
 
-    def _job_of(self, spec: CellSpec, *, share: float = 1.0) -> MeasuredJob | None:
-        """The job that ``spec`` would be; None where no profile tells."""
-        known = [_as(cell, spec, share=share) for cell in (self._basis.cell, *self._basis.others)]
+    def _job_of(self, spec: CellSpec, *, share: float = 1.0, units: float = 1.0) -> MeasuredJob | None:
+        """The job that ``spec`` would be, with so many times the units; None where no profile tells."""
+        own = _as(self._basis.cell, spec, share=share, of_units=self._of_units, units=units)
+        known = [own, *(_as(cell, spec, share=share) for cell in self._basis.others)]
         try:
             if spec.world_size == 1:
                 return _alone(known[0])
             return job_of_cell(known[0], known[1:], transport=self._basis.transport)
         except StepscopeError:
             return None
+
+
+def _units(spec: CellSpec) -> int:
+    """Units whose gradients are scattered in a step: of fully sharded strategies; 0: others."""
+    return sum(op.op == "reduce_scatter" for op in specs_of(spec).comm_plan)
+
+
+def _of_units(basis: Basis) -> tuple[float, float]:
+    """(forward, backward) ns of a micro-step that a sharded cell takes beyond the same work on whole replicas: the work of
+    the host on its units, and their copies. It follows their number, not the batch."""
+    cell, replica = basis.cell, basis.replica
+    if replica is None or replica is cell or not _units(cell.spec):
+        return 0.0, 0.0
+    try:
+        own, whole = profile_of(cell), profile_of(replica)
+    except StepscopeError:
+        return 0.0, 0.0
+    rounds = cell.spec.accumulation
+    return max(0.0, own.forward_ns - whole.forward_ns) / rounds, max(0.0, float(own.backward_ns - whole.backward_ns))
 
 
 def _computing(cell: CellResult) -> float | None:
@@ -382,7 +406,9 @@ def _alone(cell: CellResult) -> MeasuredJob | None:
     )  # fmt: skip
 
 
-def _as(cell: CellResult, spec: CellSpec, *, share: float) -> CellResult:
+def _as(
+    cell: CellResult, spec: CellSpec, *, share: float, of_units: tuple[float, float] = (0.0, 0.0), units: float = 1.0
+) -> CellResult:
     """``cell`` as if it had been measured with the settings of ``spec``, as far as its own work goes."""
     old = cell.spec
     mine = replace(
@@ -398,23 +424,33 @@ def _as(cell: CellResult, spec: CellSpec, *, share: float) -> CellResult:
         options = spec.strategy_options if keep == spec.strategy else old.strategy_options
         mine = replace(mine, strategy=keep, strategy_options=options, precision=spec.precision)
     summaries = tuple(
-        summary if summary.backward is None else replace(summary, backward=_scaled(summary.backward, old, spec, share))
+        summary
+        if summary.backward is None
+        else replace(summary, backward=_scaled(summary.backward, old, spec, share, of_units, units))
         for summary in cell.summaries
     )
     return replace(cell, spec=mine, summaries=summaries)
 
 
-def _scaled(p: BackwardProfile, old: CellSpec, new: CellSpec, share: float) -> BackwardProfile:
-    """The profile with another batch of a rank, accumulation, and loading processes."""
+def _scaled(
+    p: BackwardProfile, old: CellSpec, new: CellSpec, share: float, of_units: tuple[float, float], units: float
+) -> BackwardProfile:
+    """The profile with another batch of a rank, accumulation, loading processes, and so many times the units."""
     ratio = new.micro_batch / old.micro_batch
     longer = ratio * share + 1 - share
     times = new.accumulation / old.accumulation
+
+    def passes(whole: float, of_units: float) -> float:
+        of_units = min(of_units, whole)
+        return (whole - of_units) * longer + of_units * units
+
     loading = p.data_wait_ns * ratio * times
-    backward = p.backward_ns * longer
+    backward = passes(p.backward_ns, of_units[1])
     earlier = backward * (new.accumulation - 1)
     if old.accumulation > 1 and new.accumulation > 1:
-        earlier = p.earlier_backward_ns * longer * (new.accumulation - 1) / (old.accumulation - 1)
-    forward = p.forward_ns * longer * times
+        one = p.earlier_backward_ns / (old.accumulation - 1)
+        earlier = passes(one, of_units[1]) * (new.accumulation - 1)
+    forward = passes(p.forward_ns / old.accumulation, of_units[0]) * new.accumulation
     if new.num_workers > old.num_workers:
         rest = forward + earlier + backward + p.optimizer_ns + p.other_ns
         whole = loading if old.num_workers == 0 else (loading + rest) * old.num_workers
@@ -426,5 +462,7 @@ def _scaled(p: BackwardProfile, old: CellSpec, new: CellSpec, share: float) -> B
         forward_ns=round(forward),
         earlier_backward_ns=round(earlier),
         backward_ns=round(backward),
-        ready=tuple(replace(each, ready_ns=round(each.ready_ns * longer)) for each in p.ready),
+        ready=tuple(
+            replace(each, ready_ns=round(each.ready_ns * backward / max(1, p.backward_ns))) for each in p.ready
+        ),
     )

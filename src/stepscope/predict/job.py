@@ -196,7 +196,7 @@ def replayed(job: MeasuredJob, comm_time: CommTime, *, ranks: int | None = None,
                 latency=latency,
                 wire=alone - latency,
                 link=link_share(call.op, group, backend=job.backend),
-                stall=latency if job.transport.startup_stalls and needed > ready else 0.0,
+                stall=job.transport.stall_ns(latency) if needed > ready else 0.0,
             )
         )
     waited = run(jobs, job.length_ns, job.transport)

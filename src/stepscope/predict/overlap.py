@@ -30,6 +30,10 @@ NO_SLOWDOWN = 0.05
 STARTUP_BYTES = 4 << 10
 """A message that is start-up and nothing else."""
 
+STALL_NS = 450_000.0
+"""Of start-up, what is work of the cores at most: all of it between two ranks of one host (1 KiB all-reduce of gloo on
+loopback, mean 447 us). What is longer waits for the network, and cores compute meanwhile."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
@@ -40,13 +44,17 @@ class Transport:
     compute_slowdown: duration of computation while a collective runs / alone; comm_slowdown: of a collective while the
     backward pass runs / alone. 1 or more.
     startup_stalls: starting a collective is work of the cores that compute, and stops computation for as long as the
-    smallest message takes (gloo on ranks that have no core to spare).
+    smallest message takes, at most ``STALL_NS`` (gloo on ranks that have no core to spare).
     """
 
     lanes: int
     compute_slowdown: float = 1.0
     comm_slowdown: float = 1.0
     startup_stalls: bool = False
+
+    def stall_ns(self, startup_ns: float) -> float:
+        """How long starting a collective stops computation; startup_ns: what its smallest message takes."""
+        return min(startup_ns, STALL_NS) if self.startup_stalls else 0.0
 
     def __post_init__(self) -> None:
         if self.lanes < 1 or self.compute_slowdown < 1 or self.comm_slowdown < 1:

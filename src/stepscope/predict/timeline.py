@@ -150,7 +150,7 @@ def step_timeline(
     that a call of an op takes alone. A strategy's own copies and casts are not in the model. Raises DataError for a
     gradient that the profile does not know.
     """
-    jobs = _jobs(profile, plan, comm_time, link, stalls=transport.startup_stalls)
+    jobs = _jobs(profile, plan, comm_time, link, transport)
     marks = [_mark(profile.before_ns), _mark(profile.before_ns + profile.backward_ns)]
     run([*jobs, *marks], float(profile.step_ns), transport)
     begin, end = (mark.ready_at for mark in marks)
@@ -235,14 +235,18 @@ def best_bucket(
 
 
 def _jobs(
-    profile: BackwardProfile, plan: Sequence[CommOp], comm_time: CommTime, link: Callable[[str], float], *, stalls: bool
+    profile: BackwardProfile,
+    plan: Sequence[CommOp],
+    comm_time: CommTime,
+    link: Callable[[str], float],
+    transport: Transport,
 ) -> list[Transfer]:
     per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {each.op for each in plan}}
     jobs: list[Transfer] = []
     for op, timing in zip(plan, timings(profile, plan), strict=True):
         alone = _checked(comm_time(op.op, max(1, op.size_bytes)), op)
         wire = min(alone, op.size_bytes * per_byte[op.op])
-        stall = _checked(comm_time(op.op, min(STARTUP_BYTES, max(1, op.size_bytes))), op) if stalls else 0.0
+        stall = transport.stall_ns(_checked(comm_time(op.op, min(STARTUP_BYTES, max(1, op.size_bytes))), op))
         jobs.append(
             Transfer(
                 ready=timing.ready_ns,
