@@ -117,6 +117,25 @@ def test_a_batch_whose_computation_hardly_grows_is_proposed_larger_with_its_lear
     assert batch.gain.value == pytest.approx(factor * 160 / step, rel=0.12)
 
 
+def test_the_work_on_units_follows_their_number() -> None:
+    """Of 30 ms that a sharded cell takes beyond whole replicas, one unit in place of 5 leaves 6."""
+    gpt = {"workload": "gpt", "model": {"d_model": 16, "num_layers": 4, "vocab_size": 32, "max_seq_len": 8, "n_heads": 2},
+           "data_digest": "s"}  # fmt: skip
+    shape = profile(fake_runs.spec("x", **gpt))
+    longer = replace(shape, forward_ns=shape.forward_ns + 10 * MS, backward_ns=shape.backward_ns + 20 * MS)
+    phases = {"forward": 40.0, "backward_compute": 80.0, "data_wait": 0.0, "other": 0.0}
+    sharded = made("cell", strategy="fsdp2", comm_ms=0, profile=longer, phases=phases, jitter=0.001, **gpt).result
+    whole = made("copy", comm_ms=0, profile=shape, **gpt).result
+    free = prices(latency_ms=0.001, mb_per_ms=1000)
+    found = proposals(Basis(cell=sharded, others=(whole,), prices=free, replica=whole, cores=4))
+    unit = named(found, "unit")
+    assert unit.changes == {"strategy_options.blocks_per_unit": 0}
+    assert unit.gain is not None
+    assert unit.gain.value == pytest.approx(125 / 101, rel=0.01)
+    assert unit.gain.low is not None
+    assert unit.gain.low < 125 / 113  # half of it may be copies, which stay
+
+
 def test_accumulation_at_the_same_global_batch_is_exact() -> None:
     found = named(proposals(basis(cell(accumulation=4, micro_batch=8, global_batch=64))), "accumulation")
     assert found.changes == {"accumulation": 1, "micro_batch": 32}

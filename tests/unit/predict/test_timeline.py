@@ -119,10 +119,12 @@ def test_slowdowns_stretch_backward_and_communication_while_both_run() -> None:
 
 def test_starting_a_collective_stops_computation_where_no_core_is_spare() -> None:
     stalling = Transport(lanes=1, startup_stalls=True)
-    line = step_timeline(profile(10, 20, 40), [op("a"), op("b")], constant(3), transport=stalling)
-    assert line.backward_ns == 46 * MS  # two starts of 3 ms each
+    line = step_timeline(profile(10, 20, 40), [op("a"), op("b")], constant(0.3), transport=stalling)
+    assert line.backward_ns == 40.6 * MS  # two starts of 0.3 ms each
     assert line.backward_alone_ns == 40 * MS
-    assert [b.ready_ns for b in line.buckets] == [10 * MS, 23 * MS]
+    assert [b.ready_ns for b in line.buckets] == [10 * MS, 20.3 * MS]
+    far = step_timeline(profile(10, 20, 40), [op("a"), op("b")], constant(3), transport=stalling)
+    assert far.backward_ns == 40.9 * MS  # the rest of the 3 ms passes on the network
     after = step_timeline(profile(10, 40), [op("b", phase="after_backward")], constant(3), transport=stalling)
     assert after.backward_ns == 40 * MS  # nothing computes any more
 
