@@ -151,7 +151,7 @@ def with_nodes(events: Events) -> Ints:
     at = np.searchsorted(rank[: len(others)], rank[len(others) :]) - 1
     known = at >= 0
     known[known] &= events.sequence[others[at[known]]] == events.sequence[nodes[known]]
-    found = np.unique(others[at[known]])
+    found = np.flatnonzero(np.bincount(others[at[known]]))  # distinct ones; np.unique alone would load numpy.ma
     return found[np.argsort(events.ts_ns[found], kind="stable")]
 
 
