@@ -95,6 +95,18 @@ else:
         made.__qualname__ = f"{cls.__qualname__}.__init__"
         return made
 
+    def _restorer(cls):
+        """``__setstate__`` of one class: a job of many ranks hands over some hundred thousand objects."""
+        names = [f.name for f in dataclasses.fields(cls)]
+        space, lines = {"_put": object.__setattr__}, []
+        for name in names:
+            slot = getattr(getattr(cls, name, None), "__set__", None)
+            space[f"put_{name}"] = slot
+            lines.append(f"_put(self, {name!r}, {name})" if slot is None else f"put_{name}(self, {name})")
+        unpacked = f"({', '.join(names)},) = state" if names else "() = state"
+        exec("def __setstate__(self, state):\n " + "\n ".join([unpacked, *lines]), space)
+        return space["__setstate__"]
+
     class _Methods:
         """What every class gets that does not define it."""
 
@@ -119,7 +131,7 @@ else:
             return self._values(self)
 
         def __setstate__(self, state):
-            for f, value in zip(dataclasses.fields(self), state, strict=True):
-                object.__setattr__(self, f.name, value)
+            type(self).__setstate__ = restored = _restorer(type(self))
+            restored(self, state)
 
     _METHODS = {name: method for name, method in _Methods.__dict__.items() if callable(method)}
