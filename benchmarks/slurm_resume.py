@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] = ()) -> None:
                 folder = Path(name) / f"round-{number}"
                 folder.mkdir()
                 slow = fault == "time limit"
-                matrix(folder, rates=9 if slow else 3, steps=1200 if slow else 300)
+                matrix(folder, rates=9 if slow else 3, steps=6000 if slow else 300)
                 found = ended_in_the_middle(
                     slurm, folder, act, time_="2" if slow else "9", after=1 + number // len(FAULTS) % 4
                 )

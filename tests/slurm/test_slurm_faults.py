@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800)]
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_job_that_is_ended_resumes_exactly(fault: str, slurm: Cluster, tmp_path: Path) -> None:
     slow = fault == "time limit"
-    matrix(tmp_path, rates=9 if slow else 3, steps=1200 if slow else 300)
+    matrix(tmp_path, rates=9 if slow else 3, steps=6000 if slow else 300)
     found = ended_in_the_middle(slurm, tmp_path, FAULTS[fault], time_="2" if slow else "9", after=2)
     assert found.exact, found
     assert found.before >= 2

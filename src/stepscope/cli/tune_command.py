@@ -79,8 +79,8 @@ def run(options: Tune) -> int:
     try:
         with _stopping():
             basis = _look(runs, probe="batch" in allowed)
-            offered = job_proposals(basis, knobs, hook=hook)
-            tried, left_out = admitted(offered, options.trials, allowed=allowed, lossy=False, judged=False)
+            offered = job_proposals(basis, knobs, hook=hook, allowed=allowed)
+            tried, left_out = admitted(offered, options.trials, allowed=allowed, judged=False)
             runs.proposals |= {each.key: each for each in tried}
             if tried and not options.plan:
                 found = search([candidate(each) for each in tried], runs)

@@ -106,8 +106,9 @@ def tune_cell(
         losses = Losses(bench, basis.cell.spec, max_loss_change)
         if max_loss_change is not None and not options.plan:
             basis, learnt = learning(basis, losses)
-        offered = proposing.proposals(basis)
-        tried, left_out = admitted(offered, options.trials, allowed=allowed, lossy=max_loss_change is not None)
+        allowed = allowed if max_loss_change is None else CHANGES_MATHEMATICS
+        offered = proposing.proposals(replace(basis, allowed=allowed))
+        tried, left_out = admitted(offered, options.trials, allowed=allowed)
         offered += tuple(learnt.values())
         left_out |= {key: losses.refused[key] for key in learnt}
         specs = trial_specs(basis.cell.spec, tried)
@@ -243,14 +244,14 @@ def candidate(each: Proposal) -> Contender:
 
 
 def admitted(
-    offered: Sequence[Proposal], most: int, *, allowed: frozenset[str], lossy: bool, judged: bool = True
+    offered: Sequence[Proposal], most: int, *, allowed: frozenset[str], judged: bool = True
 ) -> tuple[list[Proposal], dict[str, str]]:
-    """(to try, key -> why not) of what is offered. lossy: the loss decides; judged: it could."""
+    """(to try, key -> why not) of what is offered. judged: the loss could decide, too."""
     left_out: dict[str, str] = {}
     able: list[Proposal] = []
     for each in offered:
-        needed = sorted(_mathematics(each))
-        if needed and not lossy and not allowed.issuperset(needed):
+        needed = sorted(each.mathematics)
+        if not allowed.issuperset(needed):
             ways = f"--allow {','.join(needed)}{' or --max-loss-change' if judged else ''}"
             left_out[each.key] = f"changes the mathematics: {ways} tries it"
         else:
@@ -261,11 +262,6 @@ def admitted(
         left_out[one.key] = "no gain predicted" if small else f"beyond --trials {most}"
     by_key = {each.key: each for each in able}
     return [by_key[one.key] for one in kept], left_out
-
-
-def _mathematics(each: Proposal) -> set[str]:
-    """The knobs of a proposal that change the mathematics."""
-    return set() if each.exact else {str(knob) for knob in each.knobs if knob in CHANGES_MATHEMATICS} or {"batch"}
 
 
 def learning(basis: proposing.Basis, losses: Losses) -> tuple[proposing.Basis, dict[str, Proposal]]:

@@ -7,6 +7,7 @@ else its step diary without the part that the knob takes away.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import StepscopeError
@@ -17,7 +18,7 @@ from stepscope.predict.prices import Prices
 from stepscope.predict.scale import predict_scale
 from stepscope.predict.what_if import FOLLOWS_BATCH, WhatIf
 from stepscope.records.nouns import Estimate
-from stepscope.records.tuning import Knob, Proposal
+from stepscope.records.tuning import CHANGES_MATHEMATICS, Knob, Proposal
 
 CAPS_MB = (50, 25, 16, 8, 4, 2, 1)
 MIB = 1 << 20
@@ -53,37 +54,51 @@ class JobBasis:
     cores: int = 1
 
 
-def job_proposals(basis: JobBasis, knobs: Sequence[CommandKnob], *, hook: frozenset[str]) -> tuple[Proposal, ...]:
-    """All that the command's knobs and the hook's (names of ``HOOK_KNOBS``) can change; the best of several together."""
+def job_proposals(
+    basis: JobBasis,
+    knobs: Sequence[CommandKnob],
+    *,
+    hook: frozenset[str],
+    allowed: frozenset[str] = CHANGES_MATHEMATICS,
+) -> tuple[Proposal, ...]:
+    """All that the command's knobs and the hook's (names of ``HOOK_KNOBS``) can change; the best of several together, of
+    those too that are the same mathematics, or another one only by ``allowed`` knobs."""
     single = [*_of_command(basis, knobs)]
     taken = {each.knob for each in knobs}
     single += [each for each in _of_hook(basis, hook) if each.knobs[0] not in taken]
     gaining = sorted(
         (p for p in single if p.gain and p.gain.value > 1.01), key=lambda p: -(p.gain.value if p.gain else 0)
     )
-    found = [both for part in ([p for p in gaining if p.exact], gaining) if (both := _together(basis, part, knobs))]
+    permitted = [p for p in gaining if p.mathematics <= allowed]
+    parts = (permitted, [p for p in gaining if p.exact], gaining)
+    found = [both for part in parts if (both := _together(basis, part, knobs))]
     return tuple({each.key: each for each in (*found, *gaining, *single)}.values())
 
 
 def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[CommandKnob]) -> Proposal | None:
-    """The best of each knob at once. What each saves of the step adds up; loading grows with the samples of a step,
-    communication does not."""
+    """The best of each knob at once: with the step that more samples make, each knob of communication leaves a share of it,
+    and workers hide what they can of the loading then."""
     chosen: dict[Knob, Proposal] = {}
     for part in parts:
         chosen.setdefault(part.knobs[0], part)
     if len(chosen) < 2 or {"batch", "accumulation"} <= chosen.keys():
         return None
-    now = {each.option: each.now for each in knobs if each.knob in PER_STEP}
-    factor, step = 1.0, basis.step_ns
-    for part in chosen.values():
-        for option, value in part.changes.items():
-            if (before := now.get(option)) and part.gain:
-                factor = float(str(value)) / float(before)
-                step = factor * basis.step_ns / part.gain.value
+    now = {each.option: each.now for each in knobs if each.now}
+    factor, step, left = 1.0, basis.step_ns, 1.0
     for knob, part in chosen.items():
-        if knob not in PER_STEP and part.gain:
-            saved = basis.step_ns * (1 - 1 / part.gain.value)
-            step -= saved * (factor if knob == "workers" else 1.0)
+        saved = basis.step_ns * (1 - 1 / part.gain.value) if part.gain else 0.0
+        if knob in PER_STEP and part.gain:
+            ((option, value),) = part.changes.items()
+            factor = float(str(value)) / float(now[option])
+            step = factor * basis.step_ns / part.gain.value
+        elif knob != "workers" and basis.comm_ns:
+            left *= max(0.0, 1 - saved / basis.comm_ns)
+    step -= basis.comm_ns * (1 - left)
+    if "workers" in chosen:
+        ((option, value),) = chosen["workers"].changes.items()
+        fed = replace(basis, step_ns=max(step, basis.data_ns * factor), data_ns=basis.data_ns * factor)
+        hidden = _of_workers(fed, int(str(value)), before=int(now.get(option) or basis.workers or 0))
+        step = fed.step_ns / hidden.value if hidden else step
     share = FOLLOWS_BATCH[0] if basis.share is None else basis.share
     work = max(0.0, basis.step_ns - basis.data_ns - basis.comm_ns - basis.waiting_ns) * (factor * share + 1 - share)
     each = list(chosen.values())

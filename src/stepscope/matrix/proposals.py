@@ -87,6 +87,7 @@ class Basis:
     replica, probe: two cells that differ in the batch of a rank alone, for what of the computation follows it (whole
     replicas where the cell is sharded); None: the usual share.
     found: names of rules with a finding. cores: of the machine. most_batch: of a rank; None: whatever the model favours.
+    allowed: knobs that may change the mathematics in what is tried.
     """
 
     cell: CellResult
@@ -99,6 +100,7 @@ class Basis:
     cores: int = 1
     scale_lr: bool = True
     most_batch: int | None = None
+    allowed: frozenset[str] = CHANGES_MATHEMATICS
 
 
 def larger_batches(basis: Basis) -> tuple[Proposal, ...]:
@@ -116,7 +118,8 @@ def proposals(basis: Basis) -> tuple[Proposal, ...]:
     gaining = [each for each in single if each.gain is not None and each.gain.value > 1.01]
     gaining.sort(key=lambda each: -(each.gain.value if each.gain else 0.0))
     modest = [each for each in gaining if not _far(each, single)]
-    parts = ([p for p in gaining if p.exact], gaining, modest)
+    permitted = [p for p in gaining if p.mathematics <= basis.allowed]
+    parts = ([p for p in gaining if p.exact], permitted, gaining, modest)
     several = [each for part in parts if (each := _together(basis, model, part))]
     unknown = [each for each in single if each.gain is None]
     found = {each.key: each for each in (*several, *gaining, *unknown, *single)}

@@ -34,6 +34,11 @@ class Proposal:
     risk: str
     because: tuple[str, ...] = ()
 
+    @property
+    def mathematics(self) -> frozenset[str]:
+        """Its knobs that change the mathematics: ``batch`` stands for an option of the user's that is none of them."""
+        return frozenset() if self.exact else CHANGES_MATHEMATICS.intersection(self.knobs) or frozenset({"batch"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobTurn:

@@ -134,6 +134,30 @@ def test_several_knobs_together_save_different_parts_of_the_step() -> None:
     assert both.exact
 
 
+def test_knobs_of_communication_together_leave_a_share_of_it_each() -> None:
+    made = found(basis(comm_ns=40e6, micro_steps=2), hook=frozenset({"no_sync", "comm_hook"}))
+    both = next(each for each in made.values() if len(each.knobs) == 2)
+    assert both.gain is not None
+    assert both.gain.value == pytest.approx(100 / (100 - 40 * (1 - 1 / 4)))
+
+
+def test_workers_hide_what_they_can_of_the_loading_of_a_larger_batch() -> None:
+    """16 times the samples in the time of 1.75 steps' work: one worker loads for 4.8."""
+    of = basis(data_ns=30e6, workers=0, share=0.1, cores=1)
+    made = found(of, "batch=--batch-size:256", hook=frozenset({"num_workers"}))
+    both = next(each for each in made.values() if "batch" in each.knobs and len(each.knobs) == 2)
+    assert both.changes["num_workers"] == 1
+    assert both.gain is not None
+    assert both.gain.value == pytest.approx(16 * 100 / (16 * 30), rel=0.01)
+
+
+def test_what_may_be_tried_is_put_together_without_what_may_not() -> None:
+    of = basis(data_ns=20e6, comm_ns=40e6, workers=0, micro_steps=2)
+    made = job_proposals(of, [], hook=frozenset({"no_sync", "comm_hook", "num_workers"}), allowed=frozenset())
+    several = {frozenset(each.knobs) for each in made if len(each.knobs) > 1}
+    assert several == {frozenset({"no-sync", "workers"}), frozenset({"no-sync", "workers", "hook"})}
+
+
 def test_hook_knobs_are_named_or_all_or_none() -> None:
     assert hook_names("none") == frozenset()
     assert hook_names("auto") == frozenset(HOOK_KNOBS)

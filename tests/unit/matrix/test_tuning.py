@@ -37,7 +37,7 @@ from stepscope.predict.prices import Prices
 from stepscope.records.cell import CellSpec
 from stepscope.records.nouns import Estimate
 from stepscope.records.samples import CellResult, RankSamples
-from stepscope.records.tuning import Proposal
+from stepscope.records.tuning import CHANGES_MATHEMATICS, Proposal
 
 
 def prices(*, latency_ms: float, mb_per_ms: float) -> Prices:
@@ -166,15 +166,15 @@ def test_what_changes_the_mathematics_is_tried_only_when_it_is_allowed() -> None
         Proposal(key="both", knobs=("bucket", "batch"), changes={}, gain=Estimate(value=1.9), exact=False, risk=""),
     ]
     tried = {
-        allowed: [each.key for each in admitted(offered, 6, allowed=allowed_knobs((allowed,)), lossy=False)[0]]
+        allowed: [each.key for each in admitted(offered, 6, allowed=allowed_knobs((allowed,)))[0]]
         for allowed in ("hook", "batch", "all")
     }
     assert tried == {"hook": ["bf16", "cap"], "batch": ["both", "cap"], "all": ["both", "bf16", "cap"]}
-    kept, left = admitted(offered, 6, allowed=frozenset(), lossy=False)
+    kept, left = admitted(offered, 6, allowed=frozenset())
     assert [each.key for each in kept] == ["cap"]
     assert set(left) == {"bf16", "both"}
-    assert len(admitted(offered, 6, allowed=frozenset(), lossy=True)[0]) == 3
-    assert len(admitted(offered, 1, allowed=frozenset(), lossy=True)[0]) == 1
+    assert len(admitted(offered, 6, allowed=CHANGES_MATHEMATICS)[0]) == 3
+    assert len(admitted(offered, 1, allowed=CHANGES_MATHEMATICS)[0]) == 1
 
 
 def test_words_of_the_options_are_checked() -> None:
