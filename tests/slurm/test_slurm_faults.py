@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
+def nothing_is_left_behind() -> None:
     """Not looked at here: a node that comes back is a new slurmd, which the cluster of all tests ends."""
-    yield
 
 
 @pytest.mark.parametrize("fault", FAULTS)
