@@ -106,7 +106,7 @@ class Basis:
 def larger_batches(basis: Basis) -> tuple[Proposal, ...]:
     """The batch alone, from twice the present one to that which is proposed, each twice the one before."""
     model = _Model(basis)
-    most = max((factor for factor in _factors(basis, model)), default=0)
+    most = max(_factors(basis, model), default=0)
     changes = [_batch(basis, factor) for factor in FACTORS if factor <= most]
     return tuple(each for value in changes if (each := _proposal(basis, model, value, ("batch",))))
 

@@ -39,7 +39,6 @@ WORKERS_S = 10.0
 ALONE_S = 60.0
 """How long it may have none later on: lost ones are started again, or come back from a queue."""
 LOOK_S = 2.0
-_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 LOSSES = 2
 """Workers of ours that one batch, and then one file, may end; a scheduler that runs already has its own number."""
 
@@ -238,12 +237,13 @@ def _quiet() -> Iterator[None]:
 
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    environ = dask.config.get("distributed.nanny.pre-spawn-environ")
     settings = {
         "distributed.comm.timeouts.connect": CONNECT_S,
         "distributed.scheduler.allowed-failures": LOSSES,
         "distributed.admin.tick.limit": "1h",
         # Of our own workers. Dask's MALLOC_TRIM_THRESHOLD_ would have every block of text come from the system anew.
-        "distributed.nanny.pre-spawn-environ": dict.fromkeys(_ONE_THREAD, 1),
+        "distributed.nanny.pre-spawn-environ": {k: v for k, v in environ.items() if k != "MALLOC_TRIM_THRESHOLD_"},
         "distributed.worker.profile.enabled": False,
     }
     try:
