@@ -1,5 +1,5 @@
 """``python -m stepscope``."""
 
-from stepscope.cli.main import main
+from stepscope.cli.main import command
 
-main()
+command()

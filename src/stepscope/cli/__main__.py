@@ -1,3 +1,3 @@
-from stepscope.cli.main import main
+from stepscope.cli.main import command
 
-main()
+command()

@@ -39,6 +39,20 @@ def main(argv: list[str] | None = None) -> None:
     sys.exit(code)
 
 
+def command() -> None:
+    """The console script: ``main``, then the process is left at once where nothing else runs in it."""
+    try:
+        main()
+    except SystemExit as end:
+        from threading import active_count
+
+        from stepscope.core.forks import leave
+
+        if active_count() > 1 or "torch" in sys.modules or not isinstance(end.code, int):
+            raise
+        leave(end.code)
+
+
 def _run(argv: list[str] | None, interrupts: _Interrupts) -> int:
     from stepscope.cli.console import checked_streams
 
@@ -65,12 +79,14 @@ def _command(argv: list[str] | None) -> int:
     from stepscope.cli.command import read
     from stepscope.cli.commands import REGISTRY
     from stepscope.core.errors import ExitCode
+    from stepscope.core.registry import uncollected
 
     arguments = sys.argv[1:] if argv is None else argv
     completing = "_STEPSCOPE_COMPLETE" in os.environ  # a shell asks what may follow: nothing is run
     known = bool(arguments) and arguments[0] in REGISTRY.shipped and not completing
-    named = REGISTRY.load(arguments[0]) if known else None
-    options = None if named is None else read(named.options, arguments[1:])
+    with uncollected():
+        named = REGISTRY.load(arguments[0]) if known else None
+        options = None if named is None else read(named.options, arguments[1:])
     if named is not None and options is not None:
         code = named.run(options)
     else:

@@ -17,6 +17,7 @@ from stepscope.cli.console import err, log, out, print_document, say
 from stepscope.cli.evidence import Watch, scheduler_of, traces_of
 from stepscope.core.errors import DataError, NoTraceError, UsageError
 from stepscope.core.forks import stop_signals_raise
+from stepscope.core.registry import uncollected
 from stepscope.core.units import format_bytes
 from stepscope.core.words import counted, did_you_mean, unknown
 from stepscope.report import trace_sections
@@ -42,8 +43,9 @@ def run(
 ) -> int:
     """Analyse and show; returns the exit code. also: sections beside the usual ones. read: the captures, where they are
     analysed already; told: the findings, where somebody judged them already. Raises StepscopeError."""
-    import_numpy_alone()
-    from stepscope.traces.load import DEVICE_ONLY, Wanted
+    with uncollected():
+        import_numpy_alone()
+        from stepscope.traces.load import DEVICE_ONLY, Wanted
 
     stated = _stated_ranks(options.rank_of)
     if options.executor is not None and options.processes is not None:

@@ -6,6 +6,7 @@ and an interpreter beside it that minds its resources.
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import select
@@ -67,6 +68,14 @@ class ProcessKilledError(Exception):
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def leave(code: int) -> NoReturn:
+    """Exit without taking the process apart object by object: 20 ms of numpy's, a second of torch's, seen by nobody."""
+    atexit._run_exitfuncs()  # a data loader's workers end here
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by whoever started this process
+        stream.flush()
+    os._exit(code)
 
 
 def can_fork() -> bool:

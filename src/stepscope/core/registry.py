@@ -6,12 +6,13 @@ add entries through the entry-point group ``stepscope.<folder>`` (``stepscope.ra
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -96,6 +97,17 @@ class Registry(Generic[T]):
         from importlib.metadata import entry_points  # takes longer than most commands need to start
 
         return {e.name: e for e in entry_points(group=self.package)}
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """For imports: no garbage is looked for within the block, and later not among what is there by then, which stays."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _may_register(group: bytes, path: tuple[str, ...]) -> bool:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
+
+from stepscope.core.forks import leave
 
 
 def main() -> int:
@@ -34,13 +33,5 @@ def main() -> int:
     return work(Path(arguments[0]))
 
 
-def _leave(code: int) -> NoReturn:
-    """Exit without taking torch apart object by object, a second of every rank at which nobody looks."""
-    atexit._run_exitfuncs()  # data workers end here
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    _leave(main())
+    leave(main())

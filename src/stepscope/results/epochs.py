@@ -146,8 +146,6 @@ def learning_rate(run: TrainingRun) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-CONVENTION = "model FLOP (3 x forward, 2 a multiply-add) / (step time x ranks x dense peak of the type in use)"
-
 _TYPES = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "amp_bf16": "bf16", "amp_fp16": "fp16"}
 """Precision of a cell -> type in which it multiplies."""
 

@@ -173,7 +173,7 @@ class Events:
 
     def named(self, test: Callable[[str], object]) -> NDArray[np.bool_]:
         """True for the events whose name passes ``test``, which is asked once for each different name."""
-        passed = np.fromiter((bool(test(n)) for n in self.names), dtype=bool, count=len(self.names))
+        passed = np.fromiter(map(bool, map(test, self.names)), dtype=bool, count=len(self.names))
         return passed[self.name]
 
     def begins(self, prefixes: str | tuple[str, ...]) -> NDArray[np.bool_]:

@@ -8,6 +8,7 @@ pyarrow and simdjson were slower than msgspec on these texts (docs/decisions/002
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -113,6 +114,7 @@ def _id(raw: bytes) -> int | str | None:
     return known
 
 
+@cache
 def _keys() -> list[tuple[bytes, int]]:
     """What the arguments that decode.py reads are called in the text, and what becomes of each."""
     names = {spec.name: spec.encode_name.encode() for spec in msgspec.structs.fields(Args)}
@@ -122,6 +124,7 @@ def _keys() -> list[tuple[bytes, int]]:
     return sorted(keys, key=lambda key: len(key[0]))
 
 
+@cache
 def _text_bits() -> int:
     """Bit i: the link i may be text."""
     kinds = {spec.name: spec.type for spec in msgspec.structs.fields(Args)}

@@ -18,7 +18,7 @@ from stepscope.cli.commands import REGISTRY
 from stepscope.cli.console import typed
 from stepscope.cli.main import main
 
-SCRIPT = "from stepscope.cli.main import main; main()"
+SCRIPT = "from stepscope.cli.main import command; command()"
 
 
 def started(*words: str, **environ: str) -> str:
@@ -34,6 +34,19 @@ def started(*words: str, **environ: str) -> str:
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "stepscope", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"stepscope {stepscope.__version__}\n"
+
+
+def test_the_process_is_left_at_once_and_loses_nothing() -> None:
+    last = "import atexit; atexit.register(print, 'registered')"
+    thread = "import threading, time; threading.Thread(target=lambda: time.sleep(0.1) or print('thread')).start()"
+    version = f"stepscope {stepscope.__version__}\n"
+    for lines, said in ((last, "registered\n"), (f"{last}; {thread}", "thread\nregistered\n")):
+        words = [sys.executable, "-c", f"{lines}; {SCRIPT}", "--version"]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert done.stdout == version + said
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        words = ["/bin/sh", "-c", f'"$0" -m stepscope --version {closed}', sys.executable]
+        assert not subprocess.run(words, check=False).returncode, closed
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,8 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
         if worst is not None and worst.mfu is not None and worst.mfu > MAX_MFU.value:
             yield _mfu(f"{trace.name}, rank {worst.rank}", worst.mfu, worst.formula)
     for run in evidence.runs:
-        from stepscope.results.epochs import CONVENTION, setting
+        from stepscope.records.nouns import CONVENTION
+        from stepscope.results.epochs import setting
 
         value = run.mfu if run.mfu is not None else setting(run.settings, "mfu")
         if isinstance(value, (int, float)) and value > MAX_MFU.value and run.status == "ok":

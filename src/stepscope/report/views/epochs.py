@@ -12,7 +12,7 @@ from typing import Any
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted, grouped
-from stepscope.records.nouns import Measured
+from stepscope.records.nouns import CONVENTION, Measured
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part
 from stepscope.report.shared.curves import CurvePoint, RunCurve, RunCurves, curves_chart, epoch_curves
@@ -33,7 +33,7 @@ from stepscope.report.shared.stacks import MAX_ROWS, StackRow, Stacks, failed_te
 from stepscope.report.table import Column, Format, Table, duration, tabled, whole
 from stepscope.report.vega import MAX_LINES, known
 from stepscope.report.views import View, distinct, drawn
-from stepscope.results.epochs import CONVENTION, dropped_epochs, epoch_time, per_second
+from stepscope.results.epochs import dropped_epochs, epoch_time, per_second
 from stepscope.results.evidence import CellEvidence
 from stepscope.stats.measured import common_steps
 

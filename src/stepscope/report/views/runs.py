@@ -13,7 +13,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_count, format_percent
 from stepscope.core.words import counted, grouped, listed
-from stepscope.records.nouns import EXPOSED_COMM_SHORT
+from stepscope.records.nouns import CONVENTION, EXPOSED_COMM_SHORT
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.names import clean
 from stepscope.report.shared.curves import CurvePoint, RunCurve, RunCurves, curves_chart
@@ -47,7 +47,7 @@ from stepscope.report.table import (
 )
 from stepscope.report.vega import MAX_LINES
 from stepscope.report.views import View, drawn
-from stepscope.results.epochs import CONVENTION, best_accuracy, epoch_time, mfu, too_short, train_loss
+from stepscope.results.epochs import best_accuracy, epoch_time, mfu, too_short, train_loss
 from stepscope.results.figures import Unit, figures_of, run_facts
 from stepscope.results.labels import distinct, failure_label, ranks_label
 from stepscope.results.run_figures import MORE

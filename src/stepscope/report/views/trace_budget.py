@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.records.nouns import EXPOSED_COMM, EXPOSED_COMM_SHORT
+from stepscope.records.nouns import CONVENTION, EXPOSED_COMM, EXPOSED_COMM_SHORT
 from stepscope.records.trace_budget import Parts, PhaseBudget
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import short_names
@@ -28,7 +28,6 @@ from stepscope.report.shared.traces import (
 from stepscope.report.table import Column, Table, Value, duration, judged, percent, said, tabled, whole
 from stepscope.report.vega import color
 from stepscope.report.views import Charts, View, distinct
-from stepscope.results.epochs import CONVENTION
 
 if TYPE_CHECKING:
     from stepscope.results.evidence import TraceEvidence
