@@ -7,6 +7,7 @@ What bounds a rank's step, in one line, by exposed time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,13 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.records.trace_budget import BudgetVerdict, IdleCause, Parts, RankBudget
-from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.stats import spans
 from stepscope.stats.spans import Spans
 from stepscope.traces.events import Events, Ints, RankTrace
 from stepscope.traces.kernel_names import Work, work_of
+
+if TYPE_CHECKING:
+    from stepscope.records.trace_collectives import RankWaitTotal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.core.errors import MissingError
 from stepscope.core.words import counted
-from stepscope.records.profile import JobSetup, LoaderSetup
 from stepscope.records.trace_summary import FileNote, RankFacts, RankPass
 from stepscope.traces.activity import activity_of, rank_budget
 from stepscope.traces.events import Category, Events, RankTrace, TraceMeta
 from stepscope.traces.load import Advanced, Wanted, load_file, rank_of
+
+if TYPE_CHECKING:
+    from stepscope.records.profile import JobSetup, LoaderSetup
 
 
 def pass_file(
@@ -128,6 +130,8 @@ def setup_of(meta: TraceMeta) -> JobSetup | None:
     model = _facts(meta.stepscope.get("model"))
     if not model:
         return None
+    from stepscope.records.profile import JobSetup  # few traces are of jobs that `stepscope profile` ran
+
     machine, optimizer, pipeline = (_facts(model.get(name)) for name in ("machine", "optimizer", "pipeline"))
     schedule = next((_facts(each) for each in _list(pipeline.get("schedules"))), {})
     return JobSetup(
@@ -150,6 +154,8 @@ def setup_of(meta: TraceMeta) -> JobSetup | None:
 def _loader(loaders: Sequence[Mapping[str, Any]]) -> LoaderSetup | None:
     if not loaders:
         return None
+    from stepscope.records.profile import LoaderSetup
+
     return LoaderSetup(
         workers=_same(loaders, "num_workers", _number),
         pinned=_same(loaders, "pin_memory", _flag),
