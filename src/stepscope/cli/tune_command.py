@@ -222,7 +222,7 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
     import numpy as np
 
     from stepscope.records.profile import HookedRank
-    from stepscope.results.diary import job_steps, parts_of
+    from stepscope.results.diary import crowd, job_steps, parts_of
     from stepscope.store.diary import read_diaries
     from stepscope.store.reader import read_record
 
@@ -244,12 +244,14 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
     loaders = (facts.get("loaders") or {}).get("all", ())
     workers = [int(each["num_workers"]) for each in loaders if each.get("num_workers") is not None]
     ddp = facts.get("ddp")
+    on_cores = (facts.get("optimizer") or {}).get("devices") == ["cpu"] and crowd(found) is None
     job, prices, rules, micro = _traced(layout)
     return JobBasis(
         step_ns=float(np.median(steps.step)),
         data_ns=parts.get("data", 0.0),
         comm_ns=parts.get("transfer", 0.0),
         waiting_ns=parts.get("waiting", 0.0),
+        crowding_ns=float(np.nan_to_num(found.delay_ns).mean()) if on_cores else 0.0,
         ranks=found.world_size,
         job=job,
         prices=prices,
@@ -285,14 +287,14 @@ def _follows_batch(runs: _Runs, before: JobSteps) -> float | None:
 
 
 def _own_ns(steps: JobSteps) -> float:
-    """Mean of a step without waits for data and communication."""
+    """Mean of a step without waits for data, communication and a core."""
     import numpy as np
 
     from stepscope.results.diary import parts_of
 
     parts = parts_of(steps)
     waits = sum(float(np.nan_to_num(parts[name]).mean()) for name in ("data", "transfer", "waiting") if name in parts)
-    return float(steps.whole_ns.mean()) - waits
+    return float((steps.whole_ns - np.nan_to_num(steps.delay_ns)).mean()) - waits
 
 
 def _traced(layout: ProfileLayout) -> tuple[Any, Any, frozenset[str], int]:

@@ -32,7 +32,9 @@ UNTOLD = ("static_graph", "gradient_as_bucket_view")
 class JobBasis:
     """A job as it was measured. step_ns: of the slowest rank; data_ns, comm_ns: of it, waits for data and for transfers.
 
-    waiting_ns: for slower ranks, which no knob here takes away. share: of its own work that follows the batch; None: usual.
+    waiting_ns: for slower ranks, which no knob here takes away. crowding_ns: of its work, waits for a core that threads of
+    its communication have (gloo's, on a CPU; whoever else has it is taken for them). share: of its own work that follows the
+    batch; None: usual.
 
     job, prices: from traces of a window; None: there are none. ddp: arguments of its DistributedDataParallel that are known;
     None: it has none. workers: of its loader; None: it has no loader. micro_steps: backward passes of a step, each of which
@@ -44,6 +46,7 @@ class JobBasis:
     comm_ns: float
     ranks: int
     waiting_ns: float = 0.0
+    crowding_ns: float = 0.0
     share: float | None = None
     job: MeasuredJob | None = None
     prices: Prices | None = None
@@ -52,6 +55,11 @@ class JobBasis:
     micro_steps: int = 1
     found: frozenset[str] = frozenset()
     cores: int = 1
+
+    @property
+    def communicating_ns(self) -> float:
+        """What the step would be shorter by without communication."""
+        return self.comm_ns + self.crowding_ns
 
 
 def job_proposals(
@@ -91,16 +99,17 @@ def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[Comman
             ((option, value),) = part.changes.items()
             factor = float(str(value)) / float(now[option])
             step = factor * basis.step_ns / part.gain.value
-        elif knob != "workers" and basis.comm_ns:
-            left *= max(0.0, 1 - saved / basis.comm_ns)
-    step -= basis.comm_ns * (1 - left)
+        elif knob != "workers" and basis.communicating_ns:
+            left *= max(0.0, 1 - saved / basis.communicating_ns)
+    step -= basis.communicating_ns * (1 - left)
     if "workers" in chosen:
         ((option, value),) = chosen["workers"].changes.items()
         fed = replace(basis, step_ns=max(step, basis.data_ns * factor), data_ns=basis.data_ns * factor)
         hidden = _of_workers(fed, int(str(value)), before=int(now.get(option) or basis.workers or 0))
         step = fed.step_ns / hidden.value if hidden else step
     share = FOLLOWS_BATCH[0] if basis.share is None else basis.share
-    work = max(0.0, basis.step_ns - basis.data_ns - basis.comm_ns - basis.waiting_ns) * (factor * share + 1 - share)
+    own = max(0.0, basis.step_ns - basis.data_ns - basis.communicating_ns - basis.waiting_ns)
+    work = own * (factor * share + 1 - share)
     each = list(chosen.values())
     return Proposal(
         key=" ".join(p.key for p in each),
@@ -157,7 +166,7 @@ def _gain_of_option(basis: JobBasis, knob: CommandKnob, value: str) -> Estimate 
 
 
 def _of_batch(basis: JobBasis, factor: float) -> Estimate | None:
-    fixed = basis.comm_ns + basis.waiting_ns
+    fixed = basis.communicating_ns + basis.waiting_ns
     work = max(0.0, basis.step_ns - basis.data_ns - fixed)
     if basis.share is not None:
         longer = work * (factor * basis.share + 1 - basis.share) + basis.data_ns * factor + fixed
@@ -176,7 +185,7 @@ def _of_batch(basis: JobBasis, factor: float) -> Estimate | None:
 
 def _of_accumulation(basis: JobBasis, factor: float) -> Estimate:
     """Of more micro-steps, of which one communicates."""
-    step = (basis.step_ns - basis.comm_ns) * factor + basis.comm_ns
+    step = (basis.step_ns - basis.communicating_ns) * factor + basis.communicating_ns
     return _around(factor * basis.step_ns / step)
 
 
@@ -216,7 +225,8 @@ def _of_hook(basis: JobBasis, hook: frozenset[str]) -> Iterator[Proposal]:
         return
     if "no_sync" in hook and basis.micro_steps > 1:
         k = basis.micro_steps
-        yield made("no_sync", k, _around(basis.step_ns / max(1.0, basis.step_ns - basis.comm_ns * (k - 1) / k)))
+        saved = basis.communicating_ns * (k - 1) / k
+        yield made("no_sync", k, _around(basis.step_ns / max(1.0, basis.step_ns - saved)))
     if "bucket_cap_mb" in hook and basis.comm_ns > EXPOSED * basis.step_ns:
         yield from (made("bucket_cap_mb", cap, gain) for cap, gain in _buckets(basis))
     if "comm_hook" in hook and basis.comm_ns > EXPOSED * basis.step_ns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,16 @@ def test_reductions_of_every_micro_step_are_saved_but_one() -> None:
     assert made["no_sync=4"].exact
     assert "static_graph=True" not in made
     assert "no_sync=4" not in found(basis(comm_ns=40e6))
+
+
+def test_what_communicating_keeps_the_cores_from_goes_with_it() -> None:
+    crowded = basis(comm_ns=40e6, crowding_ns=20e6, micro_steps=4)
+    saved = found(crowded)["no_sync=4"].gain
+    assert saved is not None
+    assert saved.value == pytest.approx(100 / 55)
+    batch = found(replace(crowded, share=0.5), "batch=--batch-size:16..64")["--batch-size=64"].gain
+    assert batch is not None
+    assert batch.value == pytest.approx(4 * 100 / (40 * (1 + 3 * 0.5) + 60))
 
 
 def test_a_job_without_ddp_or_alone_gets_nothing_of_it() -> None:
