@@ -222,7 +222,7 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
     import numpy as np
 
     from stepscope.records.profile import HookedRank
-    from stepscope.results.diary import crowd, job_steps, parts_of
+    from stepscope.results.diary import crowd, job_steps, late_ranks, parts_of
     from stepscope.store.diary import read_diaries
     from stepscope.store.reader import read_record
 
@@ -251,6 +251,7 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
         data_ns=parts.get("data", 0.0),
         comm_ns=parts.get("transfer", 0.0),
         waiting_ns=parts.get("waiting", 0.0),
+        by_chance=not late_ranks(found),
         crowding_ns=float(np.nan_to_num(found.delay_ns).mean()) if on_cores else 0.0,
         ranks=found.world_size,
         job=job,

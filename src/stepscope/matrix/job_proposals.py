@@ -32,9 +32,9 @@ UNTOLD = ("static_graph", "gradient_as_bucket_view")
 class JobBasis:
     """A job as it was measured. step_ns: of the slowest rank; data_ns, comm_ns: of it, waits for data and for transfers.
 
-    waiting_ns: for slower ranks, which no knob here takes away. crowding_ns: of its work, waits for a core that threads of
-    its communication have (gloo's, on a CPU; whoever else has it is taken for them). share: of its own work that follows the
-    batch; None: usual.
+    waiting_ns: for other ranks; of a late one it stays, else (``by_chance``) it goes with the root of the number of waits.
+    crowding_ns: of its work, waits for a core that threads of its communication have (gloo's, on a CPU; whoever else has it
+    is taken for them). share: of its own work that follows the batch; None: usual.
 
     job, prices: from traces of a window; None: there are none. ddp: arguments of its DistributedDataParallel that are known;
     None: it has none. workers: of its loader; None: it has no loader. micro_steps: backward passes of a step, each of which
@@ -46,6 +46,7 @@ class JobBasis:
     comm_ns: float
     ranks: int
     waiting_ns: float = 0.0
+    by_chance: bool = False
     crowding_ns: float = 0.0
     share: float | None = None
     job: MeasuredJob | None = None
@@ -226,6 +227,8 @@ def _of_hook(basis: JobBasis, hook: frozenset[str]) -> Iterator[Proposal]:
     if "no_sync" in hook and basis.micro_steps > 1:
         k = basis.micro_steps
         saved = basis.communicating_ns * (k - 1) / k
+        if basis.by_chance:
+            saved += basis.waiting_ns * (1 - k**-0.5)
         yield made("no_sync", k, _around(basis.step_ns / max(1.0, basis.step_ns - saved)))
     if "bucket_cap_mb" in hook and basis.comm_ns > EXPOSED * basis.step_ns:
         yield from (made("bucket_cap_mb", cap, gain) for cap, gain in _buckets(basis))

@@ -107,6 +107,9 @@ def test_what_communicating_keeps_the_cores_from_goes_with_it() -> None:
     saved = found(crowded)["no_sync=4"].gain
     assert saved is not None
     assert saved.value == pytest.approx(100 / 55)
+    saved = found(replace(crowded, waiting_ns=10e6, by_chance=True))["no_sync=4"].gain
+    assert saved is not None
+    assert saved.value == pytest.approx(100 / 50)
     batch = found(replace(crowded, share=0.5), "batch=--batch-size:16..64")["--batch-size=64"].gain
     assert batch is not None
     assert batch.value == pytest.approx(4 * 100 / (40 * (1 + 3 * 0.5) + 60))
