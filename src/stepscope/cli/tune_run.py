@@ -320,7 +320,7 @@ def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None) -> None
         say(f"predicted: {_words(best.proposal.gain)}" if best.proposal.gain else "predicted: nothing predicts it")
         if best.loss_change is not None:
             say(f"loss at the same samples: {format_percent(best.loss_change, digits=1, signed=True)}")
-        say(f"risk: {best.proposal.risk}")
+        say(f"risk: {best.proposal.risk or 'none known: the same sums, in other groups'}")
         if best.proposal.because:
             say(f"asked for by: {in_words(best.proposal.because)}")
     say()

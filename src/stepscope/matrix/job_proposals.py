@@ -118,7 +118,7 @@ def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[Comman
         changes={key: value for p in each for key, value in p.changes.items()},
         gain=_around(factor * basis.step_ns / max(step, work)),
         exact=all(p.exact for p in each),
-        risk="; ".join(dict.fromkeys(p.risk for p in each)),
+        risk="; ".join(dict.fromkeys(p.risk for p in each if p.risk)),
         because=tuple(sorted({rule for p in each for rule in p.because})),
     )
 

@@ -68,8 +68,9 @@ RISK: Mapping[Knob, str] = {
     "batch": "another optimisation: fewer steps for the same samples, and more memory",
     "accumulation": "more memory for activations",
     "workers": "processes that need cores and memory of their own",
-    "bucket": "none: the same sums, in other groups",
-    "strategy": "none: the same sums; gradients have buckets beside them, as large as the model",
+    "bucket": "",  # the same sums, in other groups
+    "no-sync": "",  # the same sums, in another order
+    "strategy": "more memory: gradients have buckets beside them, as large as the model",
     "hook": "gradients are rounded before they are added",
     "precision": "products are rounded",
     "unit": "more memory while a larger unit is whole",
@@ -166,7 +167,7 @@ def _proposal(basis: Basis, model: _Model, changes: Mapping[str, Any], knobs: tu
         changes=changes,
         gain=model.gain(after) if _predicted(knobs) else None,
         exact=exact,
-        risk="; ".join(dict.fromkeys(RISK[knob] for knob in knobs if knob in RISK)),
+        risk="; ".join(dict.fromkeys(RISK[knob] for knob in knobs if RISK.get(knob))),
         because=tuple(sorted(rules)),
     )
 

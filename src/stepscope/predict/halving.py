@@ -115,7 +115,7 @@ def search(candidates: Sequence[Contender], measure: Measure, *, rungs: int = 3)
         alone = len(left) <= 1
         for key in order[math.ceil(len(order) / 2) :] if rung < rungs else []:
             if len(order) > 1:
-                lost[key] = f"slower than {order[0]}: {_over(scores, key, order[0]):.2f}x the time of a sample"
+                lost[key] = f"slower than the fastest: {_over(scores, key, order[0]):.2f}x the time of a sample"
                 left.remove(key)
         if alone and rung > 1:
             break
@@ -125,7 +125,7 @@ def search(candidates: Sequence[Contender], measure: Measure, *, rungs: int = 3)
         return Found(best=BASELINE, lost=lost, scores=tuple(all_scores))
     best, score = order[0], scores[order[0]]
     assert isinstance(score, Estimate)
-    lost |= {key: f"slower than {best}: {_over(scores, key, best):.2f}x the time of a sample" for key in order[1:]}
+    lost |= {key: f"slower than the fastest: {_over(scores, key, best):.2f}x the time of a sample" for key in order[1:]}
     if not better(score, base):
         lost[best] = f"not surely faster than the baseline: {score.value / base.value:.2f}x the time of a sample"
         return Found(best=BASELINE, lost=lost, scores=tuple(all_scores))

@@ -38,7 +38,8 @@ def test_the_package_runs_as_a_module() -> None:
 
 def test_the_process_is_left_at_once_and_loses_nothing() -> None:
     last = "import atexit; atexit.register(print, 'registered')"
-    thread = "import threading, time; threading.Thread(target=lambda: time.sleep(0.1) or print('thread')).start()"
+    after = "threading.main_thread().join() or print('thread')"
+    thread = f"import threading; threading.Thread(target=lambda: {after}).start()"
     version = f"stepscope {stepscope.__version__}\n"
     for lines, said in ((last, "registered\n"), (f"{last}; {thread}", "thread\nregistered\n")):
         words = [sys.executable, "-c", f"{lines}; {SCRIPT}", "--version"]
