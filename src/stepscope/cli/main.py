@@ -48,7 +48,8 @@ def command() -> None:
 
         from stepscope.core.forks import leave
 
-        if active_count() > 1 or "torch" in sys.modules or not isinstance(end.code, int):
+        others = active_count() > 1 or "torch" in sys.modules or sys.getprofile() is not None
+        if others or not isinstance(end.code, int):
             raise
         leave(end.code)
 

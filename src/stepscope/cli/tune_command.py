@@ -97,7 +97,9 @@ def run(options: Tune) -> int:
         proposals=tuple(offered),
         diff=() if won is None else command_diff(command, won.changes),
     )
-    tell(tuned, root, options, run_it=shlex.join(command_of(command, won.changes)) if won else None)
+    run_it = shlex.join(command_of(command, won.changes)) if won else None
+    edited = won is not None and not won.changes.keys().isdisjoint(HOOK_KNOBS)
+    tell(tuned, root, options, run_it=run_it, edited=edited)
     if stopped:
         raise Interrupted("interrupted", signum=stopped, fix=f"the trials that have finished are in {root}")
     failed = found.scores and isinstance(found.scores[0].get(BASELINE), Lost)

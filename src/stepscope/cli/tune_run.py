@@ -304,8 +304,10 @@ def _trials(
     return tuple(trials)
 
 
-def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None) -> None:
-    """tune.json, and on the terminal the answer, the table of trials, what was not tried, the change and how to run it."""
+def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None, edited: bool = False) -> None:
+    """tune.json, and on the terminal the answer, the table of trials, what was not tried, the change and how to run it.
+
+    edited: with lines of the change in the user's own code."""
     write_record(root / "tune.json", tuned)
     if options.json:
         print_document({**codec.headed("tune/1"), **codec.plain(tuned)})
@@ -339,7 +341,7 @@ def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None) -> None
         for line in tuned.diff:
             say(f"  {line}", "red" if line.startswith("-") else "green")
     if run_it is not None:
-        say(f"\nrun it: {run_it}")
+        say(f"\nrun it{', with these lines in its code' if edited else ''}: {run_it}")
     say(f"\nall trials: {root}", "dim")
 
 
