@@ -45,6 +45,7 @@ def run(
     analysed already; told: the findings, where somebody judged them already. Raises StepscopeError."""
     with uncollected():
         import_numpy_alone()
+        from stepscope.traces.job import analyse_captures
         from stepscope.traces.load import DEVICE_ONLY, Wanted
 
     stated = _stated_ranks(options.rank_of)
@@ -59,8 +60,6 @@ def run(
     def analyse(
         files: Sequence[str], wanted: Wanted, meanwhile: Callable[[], None] | None = None
     ) -> dict[str, TraceSummary]:
-        from stepscope.traces.job import analyse_captures
-
         watch = Watch()
         # The reading processes end too where this one is stopped.
         with _kind_named(options.paths), stop_signals_raise("terminated while reading traces"):

@@ -1,7 +1,7 @@
 """What the name of a device event tells: computing, communicating or moving memory; and of a compute kernel the dtype it
 multiplies in, whether on the matrix units, and what it works on.
 
-Patterns are compiled where the first name is looked at: half of a summary's start-up would go into those it never asks.
+Patterns are compiled where the first name is looked at: a time budget asks one of them.
 Where case does not matter, text and pattern are in lower case: re.IGNORECASE tries every alternative at every letter.
 """
 
