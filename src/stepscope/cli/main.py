@@ -24,6 +24,23 @@ class _Interrupts:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit the process."""
+    sys.exit(_ended(argv))
+
+
+def command() -> None:
+    """The console script: as ``main``, and the process is left at once where nothing else runs in it."""
+    code = _ended(None)
+    from threading import active_count
+
+    from stepscope.core.forks import leave
+
+    if active_count() > 1 or "torch" in sys.modules or sys.getprofile() is not None:
+        sys.exit(code)
+    leave(code)
+
+
+def _ended(argv: list[str] | None) -> int:
+    """Run the command line, to its end or Ctrl-C; the exit code."""
     interrupts = _Interrupts()
     try:
         import signal
@@ -36,22 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         code = 130
-    sys.exit(code)
-
-
-def command() -> None:
-    """The console script: ``main``, then the process is left at once where nothing else runs in it."""
-    try:
-        main()
-    except SystemExit as end:
-        from threading import active_count
-
-        from stepscope.core.forks import leave
-
-        others = active_count() > 1 or "torch" in sys.modules or sys.getprofile() is not None
-        if others or not isinstance(end.code, int):
-            raise
-        leave(end.code)
+    return code
 
 
 def _run(argv: list[str] | None, interrupts: _Interrupts) -> int:

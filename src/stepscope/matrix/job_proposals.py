@@ -62,6 +62,11 @@ class JobBasis:
         """What the step would be shorter by without communication."""
         return self.comm_ns + self.crowding_ns
 
+    @property
+    def work_ns(self) -> float:
+        """Of the step, what the rank itself does."""
+        return max(0.0, self.step_ns - self.data_ns - self.communicating_ns - self.waiting_ns)
+
 
 def job_proposals(
     basis: JobBasis,
@@ -109,8 +114,7 @@ def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[Comman
         hidden = _of_workers(fed, int(str(value)), before=int(now.get(option) or basis.workers or 0))
         step = fed.step_ns / hidden.value if hidden else step
     share = FOLLOWS_BATCH[0] if basis.share is None else basis.share
-    own = max(0.0, basis.step_ns - basis.data_ns - basis.communicating_ns - basis.waiting_ns)
-    work = own * (factor * share + 1 - share)
+    work = basis.work_ns * (factor * share + 1 - share)
     each = list(chosen.values())
     return Proposal(
         key=" ".join(p.key for p in each),
@@ -167,8 +171,7 @@ def _gain_of_option(basis: JobBasis, knob: CommandKnob, value: str) -> Estimate 
 
 
 def _of_batch(basis: JobBasis, factor: float) -> Estimate | None:
-    fixed = basis.communicating_ns + basis.waiting_ns
-    work = max(0.0, basis.step_ns - basis.data_ns - fixed)
+    fixed, work = basis.communicating_ns + basis.waiting_ns, basis.work_ns
     if basis.share is not None:
         longer = work * (factor * basis.share + 1 - basis.share) + basis.data_ns * factor + fixed
         return _around(factor * basis.step_ns / longer)

@@ -115,7 +115,7 @@ def search(candidates: Sequence[Contender], measure: Measure, *, rungs: int = 3)
         alone = len(left) <= 1
         for key in order[math.ceil(len(order) / 2) :] if rung < rungs else []:
             if len(order) > 1:
-                lost[key] = f"slower than the fastest: {_over(scores, key, order[0]):.2f}x the time of a sample"
+                lost[key] = _behind(scores, key, order[0])
                 left.remove(key)
         if alone and rung > 1:
             break
@@ -125,16 +125,16 @@ def search(candidates: Sequence[Contender], measure: Measure, *, rungs: int = 3)
         return Found(best=BASELINE, lost=lost, scores=tuple(all_scores))
     best, score = order[0], scores[order[0]]
     assert isinstance(score, Estimate)
-    lost |= {key: f"slower than the fastest: {_over(scores, key, best):.2f}x the time of a sample" for key in order[1:]}
+    lost |= {key: _behind(scores, key, best) for key in order[1:]}
     if not better(score, base):
         lost[best] = f"not surely faster than the baseline: {score.value / base.value:.2f}x the time of a sample"
         return Found(best=BASELINE, lost=lost, scores=tuple(all_scores))
     return Found(best=best, lost=lost, scores=tuple(all_scores))
 
 
-def _over(scores: Mapping[str, Score], key: str, other: str) -> float:
-    """Time of one over that of another, both measured."""
-    a, b = scores[key], scores[other]
+def _behind(scores: Mapping[str, Score], key: str, fastest: str) -> str:
+    """Why a candidate lost to the fastest, both measured."""
+    a, b = scores[key], scores[fastest]
     assert isinstance(a, Estimate)
     assert isinstance(b, Estimate)
-    return a.value / b.value
+    return f"slower than the fastest: {a.value / b.value:.2f}x the time of a sample"

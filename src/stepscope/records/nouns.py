@@ -17,7 +17,7 @@ Scaling = Literal["strong", "weak"]
 EXPOSED_COMM, EXPOSED_COMM_SHORT = "exposed communication", "exposed comm"
 """A step's communication under no computation: its name in every title, legend and sentence; in a narrow column."""
 
-CONVENTION = "model FLOP (3 x forward, 2 a multiply-add) / (step time x ranks x dense peak of the type in use)"
+MFU_CONVENTION = "model FLOP (3 x forward, 2 a multiply-add) / (step time x ranks x dense peak of the type in use)"
 """What MFU is, in the note of every table that shows it."""
 
 Ends = tuple[float, float]

@@ -33,7 +33,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.commands import remeasured
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.finding import Finding
-from stepscope.records.nouns import EXPOSED_COMM
+from stepscope.records.nouns import EXPOSED_COMM, MFU_CONVENTION
 from stepscope.results.evidence import Evidence, name_of
 from stepscope.stats.compare import SUPERLINEAR
 
@@ -148,14 +148,13 @@ def _utilisation(evidence: Evidence) -> Iterator[Finding]:
         if worst is not None and worst.mfu is not None and worst.mfu > MAX_MFU.value:
             yield _mfu(f"{trace.name}, rank {worst.rank}", worst.mfu, worst.formula)
     for run in evidence.runs:
-        from stepscope.records.nouns import CONVENTION
         from stepscope.results.epochs import setting
 
         value = run.mfu if run.mfu is not None else setting(run.settings, "mfu")
         if isinstance(value, (int, float)) and value > MAX_MFU.value and run.status == "ok":
             share = value / 100 if value > 2 else value  # a source that writes per cent
             if share > MAX_MFU.value:
-                how = "as the source states it" if run.model_flop is None else CONVENTION
+                how = "as the source states it" if run.model_flop is None else MFU_CONVENTION
                 yield _mfu(name_of(run), share, how, runs=(run.run_id,))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_number, format_percent
 from stepscope.core.words import counted, grouped
-from stepscope.records.nouns import CONVENTION, Measured
+from stepscope.records.nouns import MFU_CONVENTION, Measured
 from stepscope.records.training import TrainingRun
 from stepscope.report.names import file_part
 from stepscope.report.shared.curves import CurvePoint, RunCurve, RunCurves, curves_chart, epoch_curves
@@ -298,7 +298,7 @@ def mfu_caption(data: Stacks) -> str:
     rows = sorted_rows(data)
     return (
         f"Share of the devices' peak that the model's FLOP use on {data.title}, {counted(len(rows), 'run')}; most: "
-        f"{rows[0].name} with {rows[0].text}, least: {rows[-1].name} with {rows[-1].text}. MFU: {CONVENTION}."
+        f"{rows[0].name} with {rows[0].text}, least: {rows[-1].name} with {rows[-1].text}. MFU: {MFU_CONVENTION}."
     )
 
 

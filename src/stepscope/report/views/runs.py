@@ -13,7 +13,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_count, format_percent
 from stepscope.core.words import counted, grouped, listed
-from stepscope.records.nouns import CONVENTION, EXPOSED_COMM_SHORT
+from stepscope.records.nouns import EXPOSED_COMM_SHORT, MFU_CONVENTION
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.report.names import clean
 from stepscope.report.shared.curves import CurvePoint, RunCurve, RunCurves, curves_chart
@@ -291,7 +291,7 @@ def _mfu_footnotes(runs: Sequence[TrainingRun]) -> list[str]:
            if isinstance(found := mfu(run), Unavailable)}  # fmt: skip
     stated = any(run.mfu is not None and run.model_flop is None for run in runs)
     counted = any(run.mfu is not None and run.model_flop is not None for run in runs)
-    notes = [f"MFU: {CONVENTION}."] if counted else []
+    notes = [f"MFU: {MFU_CONVENTION}."] if counted else []
     notes += ["HFU: the same with the FLOP that activation checkpointing computes again."] if _recomputes(runs) else []
     return [
         *notes,

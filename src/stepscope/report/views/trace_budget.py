@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.records.nouns import CONVENTION, EXPOSED_COMM, EXPOSED_COMM_SHORT
+from stepscope.records.nouns import EXPOSED_COMM, EXPOSED_COMM_SHORT, MFU_CONVENTION
 from stepscope.records.trace_budget import Parts, PhaseBudget
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import short_names
@@ -110,7 +110,7 @@ def budget_table(summary: TraceSummary) -> Table:
         footnotes=(
             f"compute + {EXPOSED_COMM_SHORT} + exposed copies + idle = window; exposed: under no computation",
             *many_note(len(known), f"those farthest from the median share of {EXPOSED_COMM}"),
-            *((f"MFU: {CONVENTION}",) if any(_mfu(p) is not None for p, _ in known) else ()),
+            *((f"MFU: {MFU_CONVENTION}",) if any(_mfu(p) is not None for p, _ in known) else ()),
             *(_CPU_NOTE for source in sources if source == "cpu_spans"),
         ),
     )
