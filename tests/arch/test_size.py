@@ -21,7 +21,7 @@ MOST = {
     "collectives": (400, 2),
     "core": (1200, 11),
     "datasets": (1200, 9),
-    "diagnose": (15100, 85),
+    "diagnose": (15300, 86),
     "examples": (1100, 4),
     "hook": (4400, 23),
     "launch": (6700, 40),

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_bytes, format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, grouped, listed, ranges
 from stepscope.records.finding import (
-    Advice,
     ClockDrop,
     Diagnosis,
     Finding,
@@ -220,70 +219,6 @@ def by_rank(part: VerdictPart, *, most: int = MOST_RANKS) -> str:
 
 # Its words: a noun that everybody in the field uses, one number, one interval; then what to do
 
-MOST_WORKERS = 4
-"""Advised at first: a look at the next profile says whether they keep up."""
-
-_PLAIN: Mapping[VerdictKind, str] = {
-    "straggler": "compare its work and its host with another rank's: samples, clocks, other jobs",
-    "uneven-work": "give ranks batches of equal work: sort or bucket samples by length",
-    "evaluation": "evaluate less often, on a part of the data, or in a job of its own",
-    "checkpointing": "save less often, or in the background: torch.distributed.checkpoint.async_save",
-    "garbage-collection": "gc.freeze() after set-up and gc.disable(); collect at the same step on all ranks",
-    "compilation": "find what changes: TORCH_LOGS=recompiles; mark_dynamic() for shapes that vary",
-    "periodic-pause": "look at what the loop does at those steps: logging, saving, validation",
-    "contended-machine": "find what else runs here; no more processes x threads than cores: OMP_NUM_THREADS=1",
-    "optimizer-bound": "a fused optimizer: AdamW(..., fused=True), or fewer parameters that change in a step",
-    "pipeline-bubble": "more micro-batches a step, or an interleaved schedule",
-    "independent-processes": "start them with torchrun, and call torch.distributed.init_process_group() before training",
-    "compute-bound": "to be faster: more ranks, lower precision, or less work",
-}
-_OUTSIDE_LOADERS = "see what the loop does there; what prepares batches belongs in a DataLoader with num_workers"
-
-
-def advice_for(
-    verdict: JobVerdict, *, job: ProfiledJob, diagnosis: Diagnosis, late: Sequence[Slow]
-) -> tuple[Advice, ...]:
-    """At most two: of the finding that explains the first cost, or the general one."""
-    from stepscope.diagnose.rule import advise
-    from stepscope.diagnose.rules import kind_of
-    from stepscope.results.diary import crowd
-
-    if verdict.kind == "input-bound":
-        outside = verdict.costs[0].rules == ("before",)
-        return (advise(_OUTSIDE_LOADERS) if outside else _loader(job),)
-    if verdict.kind == "straggler" and any(each.kind == "chronic" and each.part == "data_wait" for each in late):
-        from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
-
-        return (advise(CAUSE_ADVICE["data"]),)
-    explained = [f for f in diagnosis.findings if kind_of(f) == verdict.kind and f.advice]
-    if explained:
-        return explained[0].advice[:1]
-    full = crowd(job.steps) if verdict.kind == "contended-machine" and job.steps is not None else None
-    if full is not None:
-        return (advise(f"start no more ranks x threads a host than its {full.cores} cores"),)
-    plain = _PLAIN.get(verdict.kind)
-    return () if plain is None else (advise(plain),)
-
-
-def _loader(job: ProfiledJob) -> Advice:
-    """Workers where there are none, more where cores are left, else cheaper loading."""
-    from stepscope.diagnose.frameworks import option
-    from stepscope.diagnose.rule import advise
-
-    loaders = job.facts.get("loaders") or {}
-    if not loaders and job.facts:
-        return advise(_OUTSIDE_LOADERS)
-    workers = (loaders.get("first") or {}).get("num_workers") or 0
-    free = job.cores_a_rank or MOST_WORKERS
-    if workers and workers >= free:
-        return advise(f"make loading cheaper: {workers} workers a rank use all cores; store decoded samples")
-    wanted = min(MOST_WORKERS, free) if not workers else min(2 * workers, free)
-    keep = "" if (loaders.get("first") or {}).get("persistent_workers") else ", persistent_workers=True"
-    plain = f"DataLoader(num_workers={wanted}{keep})"
-    named = option("loader workers", job.facts.get("frameworks") or {}, plain=plain).replace("...", str(wanted))
-    return advise(named)
-
-
 KIND_OF_EVENT: Mapping[str, VerdictKind] = {
     "evaluation": "evaluation",
     "checkpoint": "checkpointing",
@@ -316,6 +251,8 @@ def worded(
     verdict: JobVerdict, *, job: ProfiledJob, steps: JobSteps, late: tuple[Slow, ...], diagnosis: Diagnosis
 ) -> JobVerdict:
     """The verdict with its headline, evidence, notes and advice."""
+    from stepscope.diagnose.advice import advice_for
+
     told = any(cost.kind == "straggler" for cost in verdict.costs)
     return replace(
         verdict,
