@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.records.nouns import Estimate, Measured
-from stepscope.records.profile import NO_TIMED_STEP, EventKind
+from stepscope.records.profile import NO_TIMED_STEP, PROFILED, WINDOW, EventKind
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
 from stepscope.stats.compare import bootstrap_median_interval, share_interval
 from stepscope.stats.order import mad
@@ -271,6 +271,51 @@ def _own(
         own = np.minimum(cpu + np.nan_to_num(parts["data"]), whole)
         return np.maximum(whole - own - late, 0.0), own, "CPU time of the training thread"
     return np.full_like(whole, np.nan), np.full_like(whole, np.nan), "unknown"
+
+
+def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None:
+    """How many times a timed step a step of the latest window takes: (of the slowest rank, of each rank's own time).
+
+    Ratio of medians. By rank: of the ranks that were profiled; empty where own times are not known. None where no step was
+    profiled, or no other timed.
+    """
+    count = steps.all_steps - steps.first
+    flags = np.stack([each.flags[:count] for each in steps.diaries])
+    window = latest_window(flags)
+    timed = steps.numbers - 1 - steps.first
+    if window is None or ((flags[:, timed] & PROFILED) != 0).any():
+        return None
+    profiled = np.asarray((flags & PROFILED) != 0)
+    profiled[:, : window[0]] = False
+    at = np.flatnonzero(profiled.any(axis=0))
+    net = np.stack([each.net_ns[:count] for each in steps.diaries])[:, at]
+    usual = float(np.median(steps.step_ns))
+    if not usual:
+        return None
+    both = np.concatenate([timed, at])
+    parts = {name: np.stack([_column(each, name, count)[both] for each in steps.diaries]) for name in PARTS}
+    cpu = np.stack([_column(each, "cpu", count)[both] for each in steps.diaries])
+    delay = np.stack([(each.delay * each.whole_ns)[:count][both] for each in steps.diaries])
+    own = _own(np.hstack([steps.whole_ns, net]), parts, cpu, delay, alone=steps.world_size == 1)[1]
+    before, inside = np.median(own[:, : timed.size], axis=1), own[:, timed.size :]
+    by_rank = {
+        diary.rank: float(np.median(mine[there]) / usually)
+        for diary, mine, there, usually in zip(steps.diaries, inside, profiled[:, at], before, strict=True)
+        if there.any() and usually > 0 and np.isfinite(mine[there]).all()
+    }
+    return float(np.median(net.max(axis=0))) / usual, by_rank
+
+
+def latest_window(flags: NDArray[np.uint8]) -> tuple[int, int] | None:
+    """The steps of the latest window, its warm-up and the writing of its trace included, as columns of ``flags`` [ranks,
+    steps]: (first, end); None where no step was profiled."""
+    inside = np.flatnonzero((flags & (PROFILED | WINDOW)).any(axis=0))
+    if not (flags & PROFILED).any():
+        return None
+    begins = np.flatnonzero(np.diff(inside) > 1)
+    spans = np.split(inside, begins + 1)
+    last = next(each for each in reversed(spans) if (flags[:, each] & PROFILED).any())
+    return int(last[0]), int(last[-1]) + 1
 
 
 def share(part_ns: Numbers, whole_ns: Numbers, *, block: int | None = None) -> Estimate | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.diaries import START_UNIX_NS, simulate, write_diary
 
-from stepscope.records.profile import FIRST, PROFILED
+from stepscope.records.profile import FIRST, PROFILED, WINDOW
 from stepscope.results.diary import (
     JobSteps,
     between_steps,
@@ -19,6 +19,7 @@ from stepscope.results.diary import (
     pauses,
     saved_share,
     share,
+    window_slowdown,
 )
 from stepscope.results.job_change import job_change
 from stepscope.store.diary import read_diaries
@@ -262,3 +263,42 @@ def test_the_longest_step_is_of_the_rank_that_the_other_waited_for(tmp_path: Pat
     found = longest_step(steps_of(tmp_path))
     assert found is not None
     assert (found.number, found.rank, found.ns) == (41, 1, pytest.approx(101e6))
+
+
+def _with_window(folder: Path, *, own_ms: tuple[float, float], profiled_ms: tuple[float, float], at: range) -> JobSteps:
+    """Two ranks that end each step together: own time, then waiting for the other."""
+    for rank in range(2):
+        forward = [profiled_ms[rank] if s in at else own_ms[rank] for s in range(60)]
+        longest = [max(profiled_ms if s in at else own_ms) for s in range(60)]
+        columns = {
+            "forward": forward,
+            "comm": [1.0 + whole - mine for whole, mine in zip(longest, forward, strict=True)],
+        }
+        flags = [FIRST, *(PROFILED if s in at else WINDOW if s == at.start - 1 else 0 for s in range(1, 60))]
+        write_diary(folder, columns, rank=rank, world_size=2, flags=flags, delay=0.0)
+    return steps_of(folder)
+
+
+def test_the_window_slows_one_rank_more_than_the_other(tmp_path: Path) -> None:
+    found = window_slowdown(_with_window(tmp_path, own_ms=(9.0, 9.0), profiled_ms=(19.0, 10.0), at=range(30, 38)))
+    assert found is not None
+    assert found[0] == pytest.approx(2.0)
+    assert found[1] == pytest.approx({0: 19 / 9, 1: 10 / 9})
+
+
+def test_slowdown_is_that_of_the_latest_window_on_the_ranks_that_it_profiled(tmp_path: Path) -> None:
+    for rank in range(2):
+        forward = [30.0 if 10 <= s < 18 else 15.0 if 40 <= s < 48 and rank else 9.0 for s in range(60)]
+        flags = [PROFILED if 10 <= s < 18 or (40 <= s < 48 and rank) else 0 for s in range(60)]
+        write_diary(tmp_path, {"forward": forward, "comm": [1.0] * 60}, rank=rank, world_size=2, flags=flags)
+    found = window_slowdown(steps_of(tmp_path))
+    assert found is not None
+    assert found[0] == pytest.approx(1.6)
+    assert found[1] == pytest.approx({1: 15 / 9})
+
+
+def test_slowdown_is_unknown_where_no_step_was_profiled_or_all_were(tmp_path: Path) -> None:
+    write_diary(tmp_path / "timed", {"forward": [5.0] * 20})
+    write_diary(tmp_path / "profiled", {"forward": [5.0] * 20}, flags=PROFILED)
+    assert window_slowdown(steps_of(tmp_path / "timed")) is None
+    assert window_slowdown(steps_of(tmp_path / "profiled")) is None
