@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import listed, require_only
@@ -24,9 +25,11 @@ from stepscope.diagnose.narrator import looked_at
 if TYPE_CHECKING:
     from stepscope.cli.commands.diagnose import Diagnose
     from stepscope.diagnose.rule import Rule
+    from stepscope.diagnose.verdict import Judged
     from stepscope.records.finding import Diagnosis
     from stepscope.report.conditions import Condition
     from stepscope.results.evidence import Evidence
+    from stepscope.results.profiled_job import ProfiledJob
 
 NOTES = 12
 """Notes on what was left out or assumed that are shown without --all."""
@@ -75,12 +78,41 @@ def run(options: Diagnose) -> int:
     elif options.protocol:
         _show_protocol(evidence, diagnosis)
     else:
+        everything = options.everything or options.rules is not None
         if judged is not None:
-            show_verdict(judged.verdict)
-            say()
-        _show(evidence, diagnosis, everything=options.everything or options.rules is not None)
+            job = evidence.profiled[0]
+            show_verdict(judged.verdict, everything=everything, more=_rest(evidence, judged, everything=everything))
+            if not everything:
+                diagnosis = _of_others(diagnosis, evidence, job)
+        if judged is None or everything or diagnosis.findings or len(evidence.sources) > 1:
+            if judged is not None:
+                say()
+            _show(evidence, diagnosis, everything=everything)
     check_evidence(conditions, evidence, diagnosis)
     return 0
+
+
+def _windows(evidence: Evidence, job: ProfiledJob) -> frozenset[str]:
+    """Names of the traced jobs that are windows of this one."""
+    folder = job.folder.resolve()
+    return frozenset(each.name for each in evidence.traces if each.job is not None and each.job.resolve() == folder)
+
+
+def _of_others(diagnosis: Diagnosis, evidence: Evidence, job: ProfiledJob) -> Diagnosis:
+    """The findings that are of no window of the job: the verdict speaks for these."""
+    own = _windows(evidence, job)
+    return replace(diagnosis, findings=tuple(each for each in diagnosis.findings if each.job not in own))
+
+
+def _rest(evidence: Evidence, judged: Judged, *, everything: bool) -> str:
+    """Commands that show what the first screen leaves out, and how many findings the window has."""
+    from stepscope.cli.profile_words import rest_of
+
+    job = evidence.profiled[0]
+    own = _windows(evidence, job)
+    count = sum(each.job in own for each in judged.diagnosis.findings)
+    said = f"{counted(count, 'finding')} of the window: --all; " if count and not everything else ""
+    return said + rest_of(job.folder, window=bool(own))
 
 
 def _mode(options: Diagnose) -> tuple[str, Collection[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,6 +180,12 @@ def print_block(block: Any) -> None:
     console.out("\n".join(lines), highlight=False)
 
 
+Line = tuple[str, str]
+"""Text and style."""
+
+LABEL = " " * 9
+"""As wide as the labels of the first screen."""
+
 WIDEST = 100
 MOST_RANKS = 3
 """Named one by one beside a part: there is room for no more."""
@@ -192,47 +198,90 @@ def style_of(verdict: JobVerdict) -> str:
     return "bold red" if grave else "bold green" if verdict.kind == "compute-bound" else "bold yellow"
 
 
-def show_verdict(verdict: JobVerdict, *, running: bool = False) -> None:
-    """Three lines, the tree, the other costs, what the figures rest on. running: the job goes on, and says so."""
-    _wrapped(f"{verdict.headline}.", style_of(verdict))
-    rests_on = narrator.coverage_line(verdict)
-    if said := "; ".join(filter(None, ("so far: the job still runs" if running else "", rests_on))):
-        say(f"  {said}")
-    if verdict.memory is not None and verdict.memory.line:
-        _wrapped(verdict.memory.line, "yellow" if verdict.memory.growth else "", first="  memory  ", then="          ")
+SCREEN_LINES = 40
+"""Of the first screen; what has no room is counted, and the last line says where it is."""
+
+
+def show_verdict(
+    verdict: JobVerdict,
+    *,
+    running: bool = False,
+    everything: bool = False,
+    warnings: Sequence[str] = (),
+    more: str = "",
+) -> None:
+    """The first screen: the verdict, the tree, why, what to do, what the figures rest on, where the rest is.
+
+    running: the job goes on, and says so. everything: all notes, however many. warnings: what is missing of the window.
+    more: commands that show the rest.
+    """
+    lines = _wrapped(f"{verdict.headline}.", style_of(verdict))
+    if running:
+        lines += [("  so far: the job still runs", "")]
+    if gain := narrator.stake(verdict):
+        lines += [(f"  stake  {gain}", "")]
+    lines += _labelled("also", narrator.also(verdict))
+    lines += [("", ""), *_tree(verdict), ("", "")] if verdict.tree else []
+    lines += _labelled("why", verdict.why)
     if verdict.advice:
         first = verdict.advice[0]
-        _wrapped(first.text, "", first="  next   ", then="         ")
-        if first.command:
-            say(f"         $ {first.command}", "cyan")
-    for line in narrator.also(verdict):
-        _wrapped(line, "", first="  also   ", then="         ")
-    say()
-    _tree(verdict)
-    for line in narrator.below(verdict):
-        _wrapped(line, "dim", first="  ", then="    ")
+        lines += _labelled("next", [first.text])
+        lines += [(f"{LABEL}$ {first.command}", "cyan")] if first.command else []
+    memory = verdict.memory
+    if memory is not None and memory.line:
+        lines += _labelled("memory", [memory.line], "yellow" if memory.growth else "")
+    last = _labelled("from", [rests_on]) if (rests_on := narrator.coverage_line(verdict)) else []
+    last += [line for each in warnings for line in _wrapped(each, "yellow", first="  ! ", then="    ")]
+    last += _labelled("more", [more]) if more else []
+    lines += _notes(verdict, SCREEN_LINES - len(lines) - len(last) if not everything else None)
+    for line, style in (*lines, *last):
+        say(line, style)
 
 
-def _tree(verdict: JobVerdict) -> None:
+def _notes(verdict: JobVerdict, room: int | None) -> list[Line]:
+    """Those that have room, in so many lines; how many more there are."""
+    lines: list[Line] = []
+    notes = narrator.below(verdict)
+    for number, note in enumerate(notes):
+        wrapped = _labelled("note" if not number else "", [note], "dim")
+        if room is not None and len(lines) + len(wrapped) > room - (number < len(notes) - 1):
+            return [*lines, (f"{LABEL}{counted(len(notes) - number, 'more note')}: --all", "dim")]
+        lines += wrapped
+    return lines
+
+
+def _tree(verdict: JobVerdict) -> list[Line]:
     """The parts of a step, each under the one it is a part of."""
-    if not verdict.tree:
-        return
     rows = [("  " * (depth + 1) + narrator.part_name(each), each) for depth, each in narrator.tree_rows(verdict.tree)]
     whole = sum(each.ns for each in verdict.tree)
     width = max(len(name) for name, _ in rows) + 2
-    say(
-        f"  {'a step':<{width}}{format_duration(whole):>9}  100%   mean of {counted(verdict.steps_timed, 'timed step')}"
-    )
+    steps = counted(verdict.steps_timed, "timed step")
+    lines: list[Line] = [(f"  {'a step':<{width}}{format_duration(whole):>9}  100%   mean of {steps}", "")]
     for name, each in rows:
         mark = "   <- " + verdict.kind if each.cause else ""
         line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{mark}"
         told = (
             line + ("   " + said if (said := narrator.by_rank(each, most=most)) else "") for most in (MOST_RANKS, 1)
         )
-        say(next((full for full in told if len(full) <= WIDEST), line), "bold" if each.cause else "")
+        lines.append((next((full for full in told if len(full) <= _width()), line), "bold" if each.cause else ""))
+    return lines
 
 
-def _wrapped(text: str, style: str, *, first: str = "", then: str = "") -> None:
-    width = min(max(out().width, 40), WIDEST)
-    for line in textwrap.wrap(text, width, initial_indent=first, subsequent_indent=then, break_long_words=False):
-        say(line, style)
+def _width() -> int:
+    return min(max(out().width, 40), WIDEST)
+
+
+def _labelled(label: str, texts: Iterable[str], style: str = "") -> list[Line]:
+    """Each text with further lines under its beginning; the first one behind the label."""
+    return [
+        line
+        for number, text in enumerate(texts)
+        for line in _wrapped(text, style, first=f"  {label if not number else '':<7}", then=LABEL)
+    ]
+
+
+def _wrapped(text: str, style: str, *, first: str = "", then: str = "") -> list[Line]:
+    wrapped = textwrap.wrap(
+        text, _width(), initial_indent=first, subsequent_indent=then, break_long_words=False, break_on_hyphens=False
+    )
+    return [(line, style) for line in wrapped]

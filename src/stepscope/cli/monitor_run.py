@@ -219,6 +219,3 @@ def _show(layout: ProfileLayout, end: JobEnd, captures: Mapping[str, TraceSummar
         from stepscope.results.profiled_job import end_sentence
 
         say(end_sentence(end), "bold red")
-    if judged is not None:
-        root = shlex.quote(str(layout.root))
-        say(f"  next: stepscope diagnose {root}; stepscope report {root}")

@@ -15,7 +15,15 @@ from stepscope.cli.command import parse_ranges, require_only, whole_or_auto
 from stepscope.cli.console import ReaderGone, log, out, say
 from stepscope.cli.fail_if import check_job, read_conditions
 from stepscope.cli.hooked import ended, hang_seconds, job_folder, job_outlasts, show_out_of_memory, start_job, tell_hang
-from stepscope.cli.profile_words import checked_place, missing, no_such_rank, notes, results_at, show_profiled
+from stepscope.cli.profile_words import (
+    checked_place,
+    lacks,
+    missing,
+    no_such_rank,
+    recorded,
+    results_at,
+    show_profiled,
+)
 from stepscope.core.errors import DataError, StepscopeError, UsageError
 from stepscope.core.words import counted
 from stepscope.launch import hooked_job
@@ -43,7 +51,7 @@ from stepscope.store.writer import make_dir, writing
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.profile import Profile, Window
-    from stepscope.records.finding import Diagnosis
+    from stepscope.diagnose.verdict import Judged
     from stepscope.records.trace_summary import TraceSummary
 
 FIXED_STEP = 20
@@ -243,11 +251,14 @@ def _verdict(
     """
     with results_at(checked_place(options.verdict)):
         captures = _captures(layout, number, state, reading, options)
-        judged = show_profiled(layout, captures, running=end is None)
+        judged = show_profiled(layout, captures, running=end is None, state=state)
         if judged is None and end is not None and (end.kind != "ok" or end.independent or state is None):
             say(end_sentence(end), "bold" if end.kind in WENT_WELL else "bold red")
         if state is not None:
-            _show(layout, number, state, captures, options, told=None if judged is None else judged.diagnosis)
+            if options.tensorboard is not None:
+                _copy_for_tensorboard(state.written, options.tensorboard)
+            if options.tables or judged is None:
+                _show_tables(layout, number, state, captures, options, judged)
         sys.stdout.flush()
 
 
@@ -266,21 +277,18 @@ def _captures(
         return {}
 
 
-def _show(
+def _show_tables(
     layout: ProfileLayout,
     number: int,
     state: WindowState,
     captures: Mapping[str, TraceSummary],
     options: Profile,
-    *,
-    told: Diagnosis | None,
+    judged: Judged | None,
 ) -> None:
-    """Print what the window's traces say. told: its findings, judged by all steps."""
-    if options.tensorboard is not None:
-        _copy_for_tensorboard(state.written, options.tensorboard)
+    """Print what the window's traces say."""
     console = out()
     say()
-    console.rule(f"stepscope: window {number}: why, from {counted(state.steps, 'profiled step')}")
+    console.rule(f"stepscope: window {number}, {counted(state.steps, 'profiled step')}")
     from stepscope.cli.commands.trace import Trace
     from stepscope.cli.trace_run import run as run_trace
 
@@ -290,14 +298,16 @@ def _show(
                 Trace(paths=(str(layout.traces(number)),)),
                 also=("utilisation", *(("memory",) if options.memory else ())),
                 read=captures or None,
-                told=told,
+                judged=judged,
             )
     except ReaderGone:
         raise
     except StepscopeError as error:
         log(f"error: {error}", "red")
-    for line in notes(layout, state):
+    for line in recorded(layout, state):
         say(line)
+    for line in lacks(layout, state):
+        say(f"! {line}")
     console.rule()
 
 

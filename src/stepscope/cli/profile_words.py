@@ -25,39 +25,54 @@ if TYPE_CHECKING:
     from stepscope.records.trace_summary import TraceSummary
 
 
-def notes(layout: ProfileLayout, state: WindowState) -> list[str]:
-    """What was profiled, what is missing, where the files are."""
+def lacks(layout: ProfileLayout, state: WindowState) -> list[str]:
+    """What is missing of a window, a line each."""
     written = state.written
-    lines = []
-    ranges = {(r.first_step, r.last_step) for r in written}
-    for first, last in sorted(ranges):
-        lines.append(f"profiled: steps {first + 1} to {last} of {counted(len(written), 'rank')}")
-    for reason in dict.fromkeys(r.bounded for r in written if r.bounded):
-        lines.append(f"! the window has fewer steps than it needs: {reason}")
+    lines = [
+        f"the window has fewer steps than it needs: {reason}"
+        for reason in dict.fromkeys(r.bounded for r in written if r.bounded)
+    ]
     for report in state.reports:
         if report.status != "written":
-            lines.append(f"! rank {report.rank} ({report.host}): no trace: {report.reason}")
+            lines.append(f"rank {report.rank} ({report.host}): no trace: {report.reason}")
     reported = {report.rank for report in state.reports}
     registered = {int(path.stem.partition("-")[2]) for path in layout.ranks()}
     if state.unknown:
-        lines.append(f"! {no_such_rank(state)}")
+        lines.append(no_such_rank(state))
     unseen = [rank for rank in state.silent if rank not in reported]
     if late := [rank for rank in unseen if rank in registered]:
-        lines.append(f"! no report from {_ranks(late)}: it ended before the window, or hangs")
+        lines.append(f"no report from {_ranks(late)}: it ended before the window, or hangs")
     if absent := [rank for rank in unseen if rank not in registered]:
         place = layout.traces(state.reports[0].window)
         lines.append(
-            f"! {_ranks(absent)} left nothing in {layout.root}: the hook did not reach it, or its host does not see this "
+            f"{_ranks(absent)} left nothing in {layout.root}: the hook did not reach it, or its host does not see this "
             f"folder; then its trace of the same steps is in {place} on its host: copy it here, and run stepscope trace"
         )
+    return lines
+
+
+def recorded(layout: ProfileLayout, state: WindowState) -> list[str]:
+    """Which steps the window holds, and what it cost, a line each."""
+    written = state.written
+    lines = [
+        f"profiled: steps {first + 1} to {last} of {counted(len(written), 'rank')}"
+        for first, last in sorted({(r.first_step, r.last_step) for r in written})
+    ]
     if any(r.file is not None for r in written):
         size = format_bytes(sum(r.size_bytes for r in written))
         pause = max(r.paused_s for r in written)
         lines.append(f"{layout.root}: {size} of traces; writing them paused the job for {format_duration(pause * 1e9)}")
-    lines.append(
-        f"next: stepscope diagnose {shlex.quote(str(layout.root))}; stepscope report {shlex.quote(str(layout.root))}"
-    )
     return lines
+
+
+MOST_LACKING = 4
+"""Lines of the first screen on what a window lacks."""
+
+
+def rest_of(root: Path, *, window: bool) -> str:
+    """Commands that show what the first screen leaves out. window: there is one."""
+    job = shlex.quote(str(root))
+    return f"stepscope {f'trace {job} · ' if window else ''}diagnose {job} --all · report {job}"
 
 
 def no_such_rank(state: WindowState) -> str:
@@ -139,11 +154,16 @@ _TIMED = _FIXES | {
 
 
 def show_profiled(
-    layout: ProfileLayout, captures: Mapping[str, TraceSummary], *, running: bool = False
+    layout: ProfileLayout,
+    captures: Mapping[str, TraceSummary],
+    *,
+    running: bool = False,
+    state: WindowState | None = None,
 ) -> Judged | None:
     """Print the verdict on the job and return it; None, and nothing printed, where its folder tells nothing.
 
-    captures: what was read of the window's traces. running: the verdict is one so far. Raises DataError for damaged files.
+    captures: what was read of the window's traces. running: the verdict is one so far. state: of the window; None: there is
+    none. Raises DataError for damaged files.
     """
     from stepscope.diagnose.jobs import judge_job
 
@@ -152,7 +172,15 @@ def show_profiled(
         return None
     with suppress(StepscopeError):  # it is derived: a full disk is no reason to say nothing
         write_record(layout.verdict, judged.verdict)
-    show_verdict(judged.verdict, running=running)
+    missing_of = [] if state is None else lacks(layout, state)
+    if len(missing_of) > MOST_LACKING:
+        missing_of[MOST_LACKING - 1 :] = [f"{counted(len(missing_of) - MOST_LACKING + 1, 'more line')}: --tables"]
+    show_verdict(
+        judged.verdict,
+        running=running,
+        warnings=missing_of,
+        more=rest_of(layout.root, window=state is not None or bool(captures)),
+    )
     return judged
 
 

@@ -24,7 +24,8 @@ from stepscope.report import trace_sections
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.trace import Trace
-    from stepscope.records.finding import Diagnosis
+    from stepscope.diagnose.verdict import Judged
+    from stepscope.records.finding import Diagnosis, JobVerdict
     from stepscope.records.trace_summary import TraceSummary
     from stepscope.report.conditions import Condition
 
@@ -39,10 +40,10 @@ def run(
     *,
     also: Sequence[str] = (),
     read: Mapping[str, TraceSummary] | None = None,
-    told: Diagnosis | None = None,
+    judged: Judged | None = None,
 ) -> int:
     """Analyse and show; returns the exit code. also: sections beside the usual ones. read: the captures, where they are
-    analysed already; told: the findings, where somebody judged them already. Raises StepscopeError."""
+    analysed already; judged: the verdict on the job that they are a window of. Raises StepscopeError."""
     with uncollected():
         import_numpy_alone()
         from stepscope.traces.job import analyse_captures
@@ -116,7 +117,12 @@ def run(
     for name, summary in found.items():
         if options.merge is not None:
             _merge(summary, options.merge)
-        diagnosis = told or _diagnosed(summary, name or _name(paths), rules_asked=rules_asked)
+        window_of = judged or _judged(options.paths, summary, several=len(found) > 1)
+        diagnosis = (
+            _diagnosed(summary, name or _name(paths), rules_asked=rules_asked)
+            if window_of is None
+            else window_of.diagnosis
+        )
         shown = _selected(summary, ranks=ranks, steps=steps)
         if options.csv is not None:
             _write_csv(shown, options.csv, sections if options.show else trace_sections.SECTIONS)
@@ -128,6 +134,8 @@ def run(
             if name:
                 say(f"\n{name}", "bold")
             rest = [section for section in sections if not (early and section in DEVICE_ONLY)]
+            if window_of is not None:
+                _say_of_window(window_of.verdict)
             _show(shown, diagnosis, rest, limit=options.limit, head=_bound_by(shown) if early else "")
         if conditions:
             from stepscope.cli.fail_if import check
@@ -136,6 +144,32 @@ def run(
             values = trace_figures(summary)
             check(conditions, values, diagnosis)
     return 0
+
+
+def _judged(paths: Sequence[str], summary: TraceSummary, *, several: bool) -> Judged | None:
+    """The verdict on the job of which these traces are the only window that is shown; None where they are of no such job."""
+    from stepscope.store.layout import ProfileLayout, profiled_job
+
+    if len(paths) != 1 or several or all(p.partial for p in summary.ranks):
+        return None
+    given_path = Path(paths[0])
+    folder = profiled_job(given_path) or (given_path if ProfileLayout(given_path).record.is_file() else None)
+    if folder is None:
+        return None
+    from stepscope.diagnose.jobs import judge_job
+
+    return judge_job(folder, (summary,))
+
+
+def _say_of_window(verdict: JobVerdict) -> None:
+    """Which steps the tables are of, and what their sizes are worth, beside what the timed steps say."""
+    from stepscope.diagnose.narrator import slowed
+
+    worth = "" if verdict.slowdown is None else f"; {slowed(verdict)}"
+    say(
+        f"tables of {counted(verdict.steps_profiled, 'profiled step')}{worth}", "" if verdict.window_sized else "yellow"
+    )
+    say(f"by {counted(verdict.steps_timed, 'timed step')}: {verdict.headline}", "bold")
 
 
 def _require_here(options: Trace) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_bytes, format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, grouped, listed, ranges
 from stepscope.records.finding import (
+    MOST_APART,
+    Advice,
     ClockDrop,
     Diagnosis,
     Finding,
@@ -172,14 +174,38 @@ PART_NAMES = {
 """Key of a part of the step: its name, on terminal and page."""
 
 
+LARGEST_GAIN = 10.0
+"""Beyond it a stake is a question of what else the step then waits for."""
+
+
+def stake(verdict: JobVerdict) -> str:
+    """``up to 1.6x faster``; empty where nothing is at stake."""
+    if not verdict.stake_fraction:
+        return ""
+    gain = 1 / max(1 - verdict.stake_fraction, 1e-9)
+    return f"up to {gain:.2g}x faster" if gain < LARGEST_GAIN else f"more than {LARGEST_GAIN:.0f}x faster"
+
+
+def slowed(verdict: JobVerdict) -> str:
+    """What the window's sizes are worth: ``a profiled step takes 2.1 times a timed one``; empty without a window."""
+    if verdict.slowdown is None:
+        return ""
+    said = f"a profiled step takes {verdict.slowdown:.1f} times a timed one"
+    if verdict.window_sized:
+        return said
+    apart = "" if (verdict.slowed_apart or 1.0) <= MOST_APART else ", and more on one rank than on another"
+    return f"{said}{apart}: of the window order, names and counts alone hold"
+
+
 def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
-    """(what, how much) of the second line: stake, steps, ranks; nothing of a job that made no step."""
+    """(what, how much) that the verdict rests on: stake, steps, ranks; nothing of a job that made no step."""
     if not verdict.steps_timed and not verdict.steps_profiled:
         return ()
     parts = []
-    if verdict.stake_fraction:
-        parts.append(("stake", f"up to {1 / max(1 - verdict.stake_fraction, 0.01):.2g}x faster"))
+    if gain := stake(verdict):
+        parts.append(("stake", gain))
     profiled = f", {verdict.steps_profiled} profiled" if verdict.steps_profiled else ""
+    profiled += f" ({slowed(verdict)})" if profiled and verdict.slowdown is not None else ""
     made = "" if verdict.steps_made is None else f" of {verdict.steps_made:,}"
     parts.append(("steps", f"{verdict.steps_timed:,}{made} timed{profiled}"))
     world = verdict.world_size or verdict.ranks_seen
@@ -189,8 +215,8 @@ def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
 
 
 def coverage_line(verdict: JobVerdict) -> str:
-    """The same as text; empty where there is nothing."""
-    return "     ".join(f"{what}  {much}" for what, much in coverage(verdict))
+    """Steps and ranks as text; empty where there are none."""
+    return "; ".join(f"{what} {much}" for what, much in coverage(verdict) if what != "stake")
 
 
 def also(verdict: JobVerdict) -> tuple[str, ...]:
@@ -233,9 +259,6 @@ def noun(kind: VerdictKind) -> str:
     return kind.replace("-", " ").replace(" bound", "-bound").capitalize()
 
 
-OF_WINDOW = frozenset({"host-bound", "memory-bound"})
-"""Kinds whose size the profiled steps alone show."""
-
 _ENDS = ("crash", "killed", "hang", "no-steps")
 
 PART_WORDS = {
@@ -273,12 +296,18 @@ def worded(
             *_not_together(steps, job.end),
             *_restarted(job),
             *_between(verdict, steps),
-            *by_group(verdict),
             *_longest(steps),
-            *_profiler(verdict),
         ),
-        advice=advice_for(verdict, job=job, diagnosis=diagnosis, late=late),
+        advice=_longer(verdict)
+        if verdict.kind == "undecided"
+        else advice_for(verdict, job=job, diagnosis=diagnosis, late=late),
     )
+
+
+def _longer(verdict: JobVerdict) -> tuple[Advice, ...]:
+    """What to do about a job of too few steps."""
+    short = "train for 50 steps or more; a window of a short job: stepscope profile --wait 0 --warmup 0 --steps 1 -- COMMAND"
+    return (Advice(text=short if not verdict.steps_profiled else "train for 50 steps or more"),)
 
 
 def percent(share: Estimate) -> str:
@@ -302,6 +331,8 @@ def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], en
             same = sum(each.rank == steps.diaries[0].rank for each in steps.processes)
             return f"{noun(verdict.kind)}: {counted(same, 'process')} train at the same time without a process group"
         return f"{noun(verdict.kind)}: {counted(steps.ranks, 'rank')} train, and none ever communicates"
+    if verdict.kind == "undecided":
+        return f"{counted(steps.steps, 'timed step')}: too few for a verdict"
     if not verdict.costs:
         return _computes(verdict)
     return cost_line(verdict.costs[0], steps, late)
@@ -602,9 +633,9 @@ def _not_together(steps: JobSteps, end: JobEnd | None) -> list[str]:
 
 
 def below(verdict: JobVerdict) -> tuple[str, ...]:
-    """The lines under the tree."""
+    """The notes: a lasting change first."""
     change = () if verdict.change is None or not verdict.change.line else (verdict.change.line,)
-    return (*verdict.evidence, *change, *verdict.notes)
+    return (*change, *verdict.notes)
 
 
 def _restarted(job: ProfiledJob) -> list[str]:
@@ -623,17 +654,4 @@ def _restarted(job: ProfiledJob) -> list[str]:
     return [
         said,
         f"goodput {much['productive']} of {format_duration(found.wall_ns)}; restarts take {much['restart']}{lost}",
-    ]
-
-
-def _profiler(verdict: JobVerdict) -> list[str]:
-    if verdict.step_ns is None or verdict.profiled_step_ns is None:
-        return []
-    change = verdict.profiled_step_ns / verdict.step_ns - 1
-    known = "sizes above are those of timed steps"
-    if any(cost.kind in OF_WINDOW for cost in verdict.costs):
-        known = "sizes of profiled steps include the profiler's own time"
-    return [
-        f"a timed step takes {format_duration(verdict.step_ns)} (median), a profiled one "
-        f"{format_duration(verdict.profiled_step_ns)} ({change:+.0%}): {known}"
     ]

@@ -229,6 +229,7 @@ class Declared:
     good_news: bool = False
     kind: VerdictKind | None = None
     names_cause: bool = False
+    claims: tuple[str, ...] = ()
 
     @property
     def rates(self) -> bool:
@@ -275,7 +276,6 @@ class Rule(Declared):
     looks_at: str = ""
     decided_by: str = ""
     folded: bool = False
-    claims: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.module.rpartition(".")[2].replace("_", "-"))

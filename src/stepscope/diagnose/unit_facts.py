@@ -138,6 +138,11 @@ class Units:
         return min(1.0, sum(map(exposed, calls)) / self.step_ns)
 
     @property
+    def step_count(self) -> int:
+        """Steps that the calls are of."""
+        return len({each[0].step for each in self.calls})
+
+    @property
     def on_cpus(self) -> bool:
         return all(rank.source != "device" for rank in self.ranks)
 
@@ -167,15 +172,18 @@ class Units:
         title: str,
         evidence: Iterable[str],
         *,
+        cause: str,
         limit: str,
         advice: tuple[Advice, ...],
     ) -> Finding:
-        """A finding on these calls, shown by the one that exposes most. limit: what the figure does not say."""
+        """A finding on these calls, shown by the one that exposes most. cause: as of ``Finding``. limit: what the figure
+        does not say."""
         most = max(calls, key=min_exposed_ns)[0]
         one = "; from one rank's trace: waiting for others may be part of it" if len(self.ranks) == 1 else ""
         return Finding(
             severity=severity_of(share),
             title=title,
+            cause=cause,
             evidence=tuple(evidence),
             stake_fraction=share,
             ranks=(self.ranks[0].rank,),

@@ -8,17 +8,21 @@ The parts of a timed step are a tree that adds up: mean time of all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
 
 from stepscope.core.dataclass import dataclass
-from stepscope.diagnose.narrator import KIND_OF_EVENT, worded
-from stepscope.diagnose.rules import kind_of, names_cause
+from stepscope.core.units import format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose.narrator import KIND_OF_EVENT, slowed, worded
+from stepscope.diagnose.rules import claims_of, kind_of, names_cause
 from stepscope.diagnose.trace_facts import WORTH, exposed_transfer
+from stepscope.diagnose.why import why_of
 from stepscope.records.finding import (
+    MOST_SLOWED,
     ClockDrop,
     Diagnosis,
     Finding,
@@ -45,6 +49,7 @@ from stepscope.results.diary import (
     saved_share,
     share,
     step_interval,
+    window_slowdown,
 )
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.group_waits import group_waits
@@ -140,7 +145,11 @@ CROWDED = 0.1
 
 OPTIMIZER_HEAVY = 0.3
 
-LEAST_WITH_INTERVAL = 6
+FEW_STEPS = 20
+"""Timed steps, below which no part of a step is told as its cause: the tree is shown, and the next command."""
+
+FEW_EVENTS = 3
+"""Of a kind, below which they are told as a note."""
 
 _END: dict[str, VerdictKind] = {
     "crash": "crash",
@@ -177,8 +186,10 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     steps = job.steps
     window = _window(evidence, job)
     late = late_ranks(steps)
-    costs = _ordered(_costs(steps, job, window, diagnosis, late, pipeline=_is_pipeline(job, diagnosis)))
-    if failed is not None:
+    pipeline = _is_pipeline(job, diagnosis)
+    slowdown, apart = _slowdown(steps)
+    costs = _ordered(_costs(steps, job, window, diagnosis, late, pipeline=pipeline, slowdown=slowdown))
+    if failed is not None or steps.steps < FEW_STEPS:
         costs = []  # how a job failed comes before what its steps cost; the tree still shows it
     kind, ranks = _kind(steps, diagnosis, costs)
     if failed is not None and job.end is not None:
@@ -199,6 +210,8 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         step_low_ns=timed.low,
         step_high_ns=timed.high,
         profiled_step_ns=job.profiled_step_ns,
+        slowdown=slowdown,
+        slowed_apart=apart,
         steps_timed=steps.steps,
         steps_made=steps.all_steps,
         steps_profiled=job.steps_profiled,
@@ -215,8 +228,18 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:
         verdict = replace(verdict, confidence=f"doubtful: {'; '.join(dict.fromkeys(doubts))}")
-    sized = _sized(diagnosis, steps, costs, sized=_sizes_known(job, window))
-    return Judged(verdict=worded(verdict, job=job, steps=steps, late=late, diagnosis=sized), diagnosis=sized)
+    sized = _sized(diagnosis, verdict, steps, pipeline=pipeline) if _sizes_known(job, window) else diagnosis
+    told = worded(verdict, job=job, steps=steps, late=late, diagnosis=sized)
+    summary = None if window is None else window.summary
+    return Judged(
+        verdict=replace(told, why=why_of(told, job=job, summary=summary, diagnosis=diagnosis)), diagnosis=sized
+    )
+
+
+def _slowdown(steps: JobSteps) -> tuple[float | None, float | None]:
+    """(profiled / timed step, how many times as much the most slowed rank is slowed as the least); None: not known."""
+    ratio, by_rank = window_slowdown(steps) or (None, {})
+    return ratio, max(by_rank.values()) / min(by_rank.values()) if len(by_rank) > 1 else None
 
 
 def _without_steps(job: ProfiledJob, kind: VerdictKind) -> JobVerdict:
@@ -285,6 +308,7 @@ def _costs(
     late: Sequence[Slow],
     *,
     pipeline: bool,
+    slowdown: float | None,
 ) -> Iterable[TimeCost]:
     """Everything that takes enough to be named; stakes as they stand alone."""
     if _sizes_known(job, window):
@@ -299,21 +323,21 @@ def _costs(
         updating = tuple(_optimizer(steps))
         yield from updating
         skip = SIZED | ({"pipeline-bubble"} if pipeline else set())
-        yield from _beyond_timed((*fed, *updating), diagnosis, skip=skip)
+        yield from _beyond_timed((*fed, *updating), diagnosis, skip=skip, slowdown=slowdown)
     else:
-        yield from _seen_in_window(diagnosis, skip=frozenset())
+        yield from _seen_in_window(diagnosis, skip=frozenset(), slowdown=slowdown)
     yield from _between(steps)
 
 
 def _beyond_timed(
-    timed: Sequence[TimeCost], diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]
+    timed: Sequence[TimeCost], diagnosis: Diagnosis, *, skip: frozenset[str] | set[str], slowdown: float | None
 ) -> Iterable[TimeCost]:
     """What the window shows, without what is mostly a part that the diary timed: Python that prepares batches, and kernels
     of the optimizer that move memory."""
     prepared = sum(cost.share.value for cost in timed if cost.rules == ("before",))
     updating = sum(cost.share.value for cost in timed if cost.kind == "optimizer-bound")
     known: dict[VerdictKind, float] = {"host-bound": prepared, "memory-bound": updating}
-    for cost in _seen_in_window(diagnosis, skip=skip):
+    for cost in _seen_in_window(diagnosis, skip=skip, slowdown=slowdown):
         if cost.share.value - known.get(cost.kind, 0.0) >= WORTH:
             yield cost
 
@@ -429,6 +453,7 @@ def _communication(
         share=part,
         stake_fraction=min(part.value, scaled),
         rules=_rules(diagnosis, "communication-bound"),
+        cause=max(causes, key=lambda f: f.stake_fraction or 0.0).rule if causes else None,
     )
 
 
@@ -456,8 +481,15 @@ def _optimizer(steps: JobSteps) -> Iterable[TimeCost]:
         yield TimeCost(kind="optimizer-bound", share=part, stake_fraction=part.value)
 
 
-def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) -> Iterable[TimeCost]:
-    """What rules find in the window, of kinds that the diary does not measure: the largest of each kind."""
+def _seen_in_window(
+    diagnosis: Diagnosis, *, skip: frozenset[str] | set[str], slowdown: float | None
+) -> Iterable[TimeCost]:
+    """What rules find in the window, of kinds that the diary does not measure: the largest of each kind.
+
+    slowdown: profiled / timed step. All that the profiler adds is the host's, so the host's time is at least that much of a
+    timed step; of what devices and memory take in such a window nothing is known.
+    """
+    ratio = max(slowdown or 1.0, 1.0)
     best: dict[VerdictKind, Finding] = {}
     for finding in diagnosis.findings:
         kind, stake = kind_of(finding), finding.stake_fraction or 0.0
@@ -468,6 +500,10 @@ def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) ->
             best[kind] = finding if known is None or stake > (known.stake_fraction or 0.0) else known
     for kind, finding in best.items():
         value = finding.stake_fraction or 0.0
+        if kind == "host-bound":
+            value = value * ratio - (ratio - 1)
+        if value < WORTH or (kind != "host-bound" and ratio > MOST_SLOWED):
+            continue
         part = Estimate(value=value)
         yield TimeCost(kind=kind, share=part, stake_fraction=value, ranks=finding.ranks, rules=(finding.rule,))
 
@@ -475,7 +511,7 @@ def _seen_in_window(diagnosis: Diagnosis, *, skip: frozenset[str] | set[str]) ->
 def _between(steps: JobSteps) -> Iterable[TimeCost]:
     for each in between_steps(steps):
         kind = KIND_OF_EVENT.get(each.kind)
-        if kind is not None and each.share.value >= WORTH_WALL:
+        if kind is not None and each.share.value >= WORTH_WALL and each.count >= FEW_EVENTS:
             yield TimeCost(
                 kind=kind,
                 share=each.share,
@@ -518,40 +554,94 @@ def _kind(steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[TimeCost]) -> t
         return "independent-processes", ()
     if costs:
         return costs[0].kind, costs[0].ranks
-    return "compute-bound", ()
+    return "undecided" if steps.steps < FEW_STEPS else "compute-bound", ()
 
 
 def _confidence(steps: JobSteps) -> str:
-    if steps.steps < LEAST_WITH_INTERVAL:
-        return f"likely: {steps.steps} steps are too few for an interval"
+    if steps.steps < FEW_STEPS:
+        return f"undecided: {steps.steps} steps are too few"
     return f"measured over {steps.steps} steps"
 
 
-def _sized(diagnosis: Diagnosis, steps: JobSteps, costs: Sequence[TimeCost], *, sized: bool) -> Diagnosis:
-    """The findings of the window, with the diary's stakes; what the diary measured and found small is no finding."""
-    if not sized:
-        return diagnosis
-    by_kind = {cost.kind: cost for cost in costs}
+_PART_OF_CLAIM: Mapping[str, tuple[str, ...]] = {
+    "communication": ("communication",),
+    "waiting": ("communication",),
+    "computation": ("computation",),
+    "idle": ("data", "computation", "other"),
+    "copies": ("computation", "other"),
+}
+"""What a rule claims of a step, by its second word: the parts of the tree that hold it. On CPUs the host's own time lies in
+the parts that it is spent in."""
+
+
+def _sized(diagnosis: Diagnosis, verdict: JobVerdict, steps: JobSteps, *, pipeline: bool) -> Diagnosis:
+    """The findings of the window, as far as the timed steps bear them out, with the stakes of these.
+
+    What the timed steps size is told by the verdict, and by findings that name its cause. A window whose sizes do not hold
+    sizes nothing. Quiet says what was left out, with the timed figure.
+    """
+    by_kind = {cost.kind: cost for cost in verdict.costs}
+    measured = SIZED | ({"pipeline-bubble"} if pipeline else set())
     of_window = {doubt.why for finding in diagnosis.findings for doubt in finding.casts_doubt.values()}
     kept: list[Finding] = []
     quiet = list(diagnosis.quiet)
+
+    def leave(finding: Finding, why: str) -> None:
+        quiet.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: {why}"))
+
     for finding in diagnosis.findings:
-        kind = kind_of(finding)
+        kind, limit = kind_of(finding), _timed_share(finding, verdict.tree)
         if finding.rule == "long-gap" and by_kind.keys() & _PAUSES:
-            quiet.append(Quiet(rule=finding.rule, looked_at=f"{finding.title}: the verdict names what happens then"))
-        elif kind not in SIZED or finding.severity == "info":
-            kept.append(finding)
-        elif kind in by_kind:
-            most = by_kind[kind].stake_fraction
-            stake = most if finding.stake_fraction is None or most is None else min(most, finding.stake_fraction)
-            kept.append(
-                replace(finding, stake_fraction=stake, doubts=tuple(d for d in finding.doubts if d not in of_window))
-            )
-        else:
-            quiet.append(
-                Quiet(
-                    rule=finding.rule,
-                    looked_at=f"{finding.title}: in the window only, not in the {steps.steps} timed steps",
+            leave(finding, "the verdict names what happens then")
+        elif finding.rule == "profiler-overhead":
+            leave(finding, "sizes are those of timed steps")
+        elif kind == "compute-bound" and finding.severity == "info":
+            leave(finding, "the verdict has the size of timed steps")
+        elif kind in measured and finding.severity != "info":
+            cost = by_kind.get(kind)
+            if cost is None:
+                leave(finding, f"in the window only, not in the {steps.steps} timed steps")
+            elif finding.cause or kind in ("straggler", "input-bound", "optimizer-bound"):
+                kept.append(
+                    _of_timed(finding, cost.stake_fraction, verdict, doubts=of_window, whole=finding.rule == cost.cause)
                 )
-            )
+            else:
+                leave(finding, f"the verdict has its size: {format_percent(cost.share.value)} of the timed steps")
+        elif finding.stake_fraction is None or finding.job is None:
+            kept.append(finding)
+        elif not verdict.window_sized:
+            leave(finding, slowed(verdict))
+        elif limit is not None and limit < WORTH:
+            leave(finding, f"that part takes {format_percent(limit)} of the timed steps")
+        else:
+            kept.append(_of_timed(finding, limit, verdict, doubts=()))
     return replace(diagnosis, findings=tuple(kept), quiet=tuple(sorted(quiet, key=lambda each: each.rule)))
+
+
+def _timed_share(finding: Finding, tree: Sequence[VerdictPart]) -> float | None:
+    """Of the timed steps, the parts that hold what the finding's rule claims; None: of the whole step, or not known."""
+    words = next(iter(claims_of(finding)), "").split("/")
+    parts = _PART_OF_CLAIM.get(words[1], ()) if len(words) > 1 else ()
+    return sum(part.share for part in tree if part.key in parts) if parts else None
+
+
+def _of_timed(
+    finding: Finding, most: float | None, verdict: JobVerdict, *, doubts: Container[str], whole: bool = False
+) -> Finding:
+    """The finding with a stake of at most so much; where it names its cause, that in place of the window's size.
+
+    whole: the verdict's stake is this cause's.
+    """
+    stakes = [each for each in (None if whole else finding.stake_fraction, most) if each is not None]
+    stake = min(stakes, default=None)
+    title = finding.title
+    if finding.cause:
+        title = finding.cause + ("" if stake is None else f": up to {format_percent(stake)} of the step")
+    rests_on = f"of {counted(verdict.steps_profiled, 'profiled step')}" if verdict.steps_profiled else "of the window"
+    return replace(
+        finding,
+        title=title,
+        evidence=tuple(f"{rests_on}: {each}" if at == 0 else each for at, each in enumerate(finding.evidence)),
+        stake_fraction=stake,
+        doubts=tuple(each for each in finding.doubts if each not in doubts),
+    )

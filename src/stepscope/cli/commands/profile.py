@@ -51,6 +51,7 @@ class Window(Options):
     memory: bool = switch("Record every allocation: gives memory by phase, and snapshots on a GPU.")
     flops: bool = switch("Record the profiler's own count of FLOP, too.")
     modules: bool = switch("Mark the model's modules (adds time to each call).")
+    tables: bool = switch("Also print the window's tables, as `stepscope trace RUN` does.")
     verdict: str | None = VERDICT
     fail_if: tuple[str, ...] = FAIL_IF
 

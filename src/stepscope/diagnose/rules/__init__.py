@@ -34,6 +34,12 @@ def names_cause(finding: Finding) -> bool:
     return rule is not None and rule.names_cause
 
 
+def claims_of(finding: Finding) -> tuple[str, ...]:
+    """The parts of a step that its findings want, as its rule declares."""
+    rule = _declared_by(finding)
+    return () if rule is None else rule.claims
+
+
 def _declared_by(finding: Finding) -> Declared | None:
     key = finding.rule.replace("-", "_")
     return declared(key) if key in REGISTRY.names() else None

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections import Counter
 from statistics import median
 
-from stepscope.core.units import format_duration, format_percent
+from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import facts_of
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
@@ -100,6 +100,7 @@ def _look(job: TraceEvidence) -> Statement:
     return Finding(
         severity=severity_of(transfer),
         title=f"{EXPOSED_COMM}: {OF_WINDOW.of(transfer)}" + (" (median rank)" if len(parts) > 1 else ""),
+        cause=_small_messages(job.summary) if kind in ("small", "one small") else "",
         evidence=tuple(evidence),
         stake_fraction=transfer,
         ranks=(most.facts.rank,),
@@ -205,6 +206,17 @@ def _size_or_kind(summary: TraceSummary) -> str:
     if half <= exposed / 2:
         return kind
     return "sharded half" if kind == "sharded" else "half"
+
+
+def _small_messages(summary: TraceSummary) -> str:
+    """How many of a step's collectives are small, on the median rank."""
+    calls = [
+        (sum((c.size_bytes or SMALL.value) < SMALL.value for c in p.communication.collectives), len(p.steps) or 1)
+        for p in summary.ranks
+        if p.communication is not None
+    ]
+    each = median(small / steps for small, steps in calls)
+    return f"{each:.0f} collectives a step carry less than {format_bytes_binary(SMALL.value)} each"
 
 
 _MORE_WORK = advise("increase the work per step: a larger micro-batch")

@@ -129,6 +129,7 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
     return Finding(
         severity=severity_of(share),
         title=f"the last gradient bucket is too large: {_WORTH.of(share)} waits for it",
+        cause=f"{said} holds {size} and begins last",
         evidence=tuple(evidence),
         stake_fraction=share,
         confidence="likely: what a smaller bucket leaves is estimated from this job's own buckets",

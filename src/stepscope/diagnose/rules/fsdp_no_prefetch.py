@@ -70,6 +70,7 @@ def _look(units: Units) -> Statement:
         f"units are gathered without prefetch: {format_percent(share)} of the step is exposed all-gather that "
         "computation could hide",
         evidence,
+        cause=f"gathers that start after the computation before them has ended: {said}",
         limit="gathers may be late only because the host launches late"
         if host
         else "prefetch needs memory for two units at once",

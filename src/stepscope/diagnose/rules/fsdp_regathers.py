@@ -63,6 +63,7 @@ def _look(units: Units) -> Statement:
             f"kept gathered they take {format_bytes_binary(kept)} at most; the allocator reserves "
             f"{format_bytes_binary(used)} of {format_bytes_binary(capacity)}",
         ),
+        cause=f"{len(names)} units are gathered in the forward and again in the backward pass",
         limit="whether host memory has room is not recorded"
         if units.on_cpus
         else "prefetch may hide part of it without more memory",

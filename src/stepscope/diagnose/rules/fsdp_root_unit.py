@@ -54,6 +54,7 @@ def _look(units: Units) -> Statement:
         share,
         f"{what}: {format_percent(share)} of the step is its {EXPOSED_COMM}",
         (f"{format_bytes_binary(known[ROOT])} in the root, {len(known) - 1} other units",),
+        cause=f"{what}: {format_bytes_binary(known[ROOT])}, beside {len(known) - 1} other units",
         limit="inner units still expose their first gather and their last reduction",
         advice=units.advice("wrap blocks" if alone else "split root"),
     )

@@ -74,8 +74,9 @@ def _look(units: Units) -> Statement:
         f"sharded units are too small: larger ones save up to {format_percent(share)} of the step",
         (
             f"{said}, {format_bytes_binary(median(units.sizes[u] for u in small))} in the median",
-            f"{len(mine)} collectives of these units in {len({each[0].step for each in units.calls})} steps",
+            f"{len(mine)} collectives of these units in {units.step_count} steps",
         ),
+        cause=f"{said}; {len(mine) / units.step_count:.0f} collectives a step are theirs",
         limit="larger units still move the same bytes",
         advice=units.advice("larger units"),
     )

@@ -64,6 +64,7 @@ def _look(job: TraceEvidence) -> Statement:
         severity=severity_of(stake),
         title=f"gradients are reduced in each of {passes} micro-steps: once is enough, and saves up to "
         f"{format_percent(stake)} of the step",
+        cause=f"{said}: one would do",
         evidence=(
             f"{said}: {passes - 1} of {passes} are not needed",
             f"{format_duration(exposed / max(len(steps), 1))} of reductions are exposed a step "

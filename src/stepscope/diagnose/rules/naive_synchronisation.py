@@ -135,6 +135,7 @@ def _of_trace(
     return Finding(
         severity=severity_of(exposed),
         title=f"{where}: {OF_WINDOW.of(exposed)} is {EXPOSED_COMM}",
+        cause=f"{where}: {calls / steps:,.0f} reductions a step",
         evidence=(
             f"{calls / steps:,.0f} reductions a step, {format_duration(each)} of it exposed, in {counted(steps, 'step')} "
             f"of {counted(len(ranks), 'rank')}",

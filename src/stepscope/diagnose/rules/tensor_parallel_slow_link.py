@@ -101,6 +101,7 @@ def _finding(
     return Finding(
         severity=severity_of(share),
         title=f"tensor parallelism crosses hosts: {format_percent(share)} of the step is exposed transfer between them",
+        cause=f"tensor parallelism crosses hosts: {evidence[0]}",
         evidence=tuple(evidence),
         stake_fraction=share,
         ranks=tuple(r.rank for r in across[0].ranks),

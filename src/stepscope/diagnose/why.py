@@ -1,0 +1,106 @@
+"""Why the first cost of a verdict is what it is: in names and counts, from the window and from what ranks recorded.
+
+Sizes are those of timed steps (``verdict.py``); the window knows which operators, collectives, units and buckets there are.
+A share is given of a part alone, and only where the profiler slows steps little (``JobVerdict.window_sized``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from statistics import median
+
+from stepscope.core.units import format_bytes, format_percent
+from stepscope.core.words import counted, listed
+from stepscope.diagnose.narrator import by_group
+from stepscope.records.finding import Diagnosis, JobVerdict
+from stepscope.records.trace_summary import TraceSummary
+from stepscope.results.profiled_job import ProfiledJob
+
+MOST_LINES = 5
+"""On the first screen."""
+
+MOST_NAMED = 3
+"""Collectives or operators."""
+
+_SENDS = ("c10d::", "gloo:", "nccl:")
+"""Names of spans that are communication."""
+
+_COMMUNICATES = ("communication-bound", "pipeline-bubble")
+_COMPUTES = ("compute-bound", "memory-bound", "optimizer-bound", "host-bound")
+
+
+def why_of(
+    verdict: JobVerdict, *, job: ProfiledJob, summary: TraceSummary | None, diagnosis: Diagnosis
+) -> tuple[str, ...]:
+    """At most ``MOST_LINES``. summary: of the window; None: there is none. diagnosis: of the window, before it is sized."""
+    lines = list(verdict.evidence)
+    rules = verdict.costs[0].rules if verdict.costs else ()
+    lines += [each.cause for each in diagnosis.findings if each.cause and each.rule in rules]
+    if verdict.kind in _COMMUNICATES:
+        lines += by_group(verdict)
+        lines += [] if summary is None else _collectives(summary)
+    elif verdict.kind == "input-bound":
+        lines += _loader(job.facts)
+    elif verdict.kind in _COMPUTES and summary is not None:
+        lines += _operators(summary, sized=verdict.window_sized)
+    return tuple(dict.fromkeys(lines))[:MOST_LINES]
+
+
+def _collectives(summary: TraceSummary) -> Iterator[str]:
+    """What a step sends, by operation and size, the most exposed first: of the median rank that has steps."""
+    ranks = [p for p in summary.ranks if p.communication is not None and p.steps]
+    calls = Counter[tuple[str, int | None]]()
+    exposed = Counter[tuple[str, int | None]]()
+    for each in ranks:
+        assert each.communication is not None
+        marked = {step.step for step in each.steps}
+        for call in each.communication.collectives:
+            if call.step in marked:
+                calls[call.op, call.size_bytes] += 1
+                exposed[call.op, call.size_bytes] += call.exposed_ns
+    steps = sum(len(each.steps) for each in ranks)
+    if not calls:
+        return
+    named = [
+        f"{calls[key] / steps:.3g} {key[0]}" + ("" if key[1] is None else f" of {format_bytes(key[1])}")
+        for key, _ in exposed.most_common(MOST_NAMED)
+    ]
+    rest = sum(calls.values()) - sum(calls[key] for key, _ in exposed.most_common(MOST_NAMED))
+    more = f", and {rest / steps:.3g} more" if rest else ""
+    yield f"a step of a rank makes {', '.join(named)}{more}"
+
+
+def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
+    """Which operators (on devices, kernels) computation is made of, and how many of them a step calls."""
+    totals = Counter[str]()
+    for each in summary.ranks:
+        if each.budget is not None and each.budget.source == "device":
+            for kernel in each.kernels.rows if each.kernels is not None else ():
+                if kernel.work == "compute":
+                    totals[kernel.name] += kernel.total_ns
+        elif each.operators is not None:
+            for row in each.operators.rows:
+                if not row.name.startswith(_SENDS):
+                    totals[row.name] += row.host_self_ns
+    whole = sum(totals.values())
+    if not whole:
+        return
+    named = [name + (f" {format_percent(ns / whole)}" if sized else "") for name, ns in totals.most_common(MOST_NAMED)]
+    of = "of the time inside operators" if sized else "take most time inside operators"
+    yield f"{listed(named, at_most=MOST_NAMED)} {of}"
+    if known := [each.step_operators for each in summary.ranks if each.step_operators]:
+        yield f"a step calls {median(known):,.0f} operators"
+
+
+def _loader(facts: Mapping[str, object]) -> Iterator[str]:
+    """How the training loader is set up, as rank 0 recorded it."""
+    loaders = facts.get("loaders")
+    first = loaders.get("first") if isinstance(loaders, Mapping) else None
+    if not isinstance(first, Mapping):
+        return
+    workers = first.get("num_workers")
+    if workers == 0:
+        yield "the DataLoader has no workers: the training process makes each batch itself"
+    elif isinstance(workers, int):
+        yield f"the DataLoader has {counted(workers, 'worker')} a rank"
