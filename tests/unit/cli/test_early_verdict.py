@@ -31,7 +31,7 @@ def test_memory_has_a_line_of_its_own_on_terminal_page_and_in_the_picture(
     for path in layout.diaries():
         write_samples(path, [2.0**30] * 20)
     show_profiled(layout, {})
-    assert "  memory  1.00 GiB a rank, steady\n" in capsys.readouterr().out
+    assert "  memory 1.00 GiB a rank, steady\n" in capsys.readouterr().out
     run(Watch(run=layout.root, once=True, html=tmp_path / "page.html"))
     assert "memory 1.00 GiB a rank, steady" in capsys.readouterr().out
     assert "<dt>memory</dt><dd>1.00 GiB a rank, steady</dd>" in (tmp_path / "page.html").read_text()

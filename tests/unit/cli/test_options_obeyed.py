@@ -120,6 +120,7 @@ SAMPLES: dict[str, dict[str, list[str]]] = {
         "steps": ["--steps", "5"], "wait": ["--wait", "7"], "warmup": ["--warmup", "2"], "duration": ["--duration", "3"],
         "after": ["--after", "4"], "ranks": ["--ranks", "1"], "shapes": ["--shapes"], "stacks": ["--stacks"],
         "memory": ["--memory"], "flops": ["--flops"], "modules": ["--modules"], "attach": ["--attach", "RUN"],
+        "tables": ["--tables"],
         "output": ["--output", "OUT/p"], "step_optimizer": ["--step-optimizer", "2"], "nccl_debug": ["--nccl-debug"],
         "tensorboard": ["--tensorboard", "OUT/tb"], "nsys": ["--nsys"],
         "verdict": ["--verdict", "stderr"], "hang_after": ["--hang-after", "9"], "fail_if": ["--fail-if", "input > 20 %"],
@@ -334,7 +335,7 @@ def profiled(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[object,
         wait = poll
 
     def verdict(*_: object, options: Profile, **__: object) -> None:
-        seen.extend((options.tensorboard, options.memory, options.verdict))
+        seen.extend((options.tensorboard, options.memory, options.verdict, options.tables))
 
     def hang_watch(_: object, after_s: float | None) -> SimpleNamespace:
         seen.append(after_s)

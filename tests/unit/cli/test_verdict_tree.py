@@ -25,7 +25,8 @@ def test_no_line_is_too_wide_nor_cut_inside_a_number(
     assert max(map(len, lines)) <= WIDEST
     whole = next(at for at, line in enumerate(lines) if line.startswith("  a step"))
     names = tuple(PART_NAMES.values())
-    tree = [line for line in lines[whole + 1 :] if line.strip().startswith(names)]
+    tree = lines[whole + 1 : lines.index("", whole)]
+    assert all(line.strip().startswith(names) for line in tree)
     assert len(tree) >= 8
     assert [line for line in tree if not line.endswith((" ms", " us", " ns", " s", "%", judged.verdict.kind))] == []
     assert any("rank 1 " in line for line in tree)
