@@ -258,12 +258,11 @@ def _tree(verdict: JobVerdict) -> list[Line]:
     steps = counted(verdict.steps_timed, "timed step")
     lines: list[Line] = [(f"  {'a step':<{width}}{format_duration(whole):>9}  100%   mean of {steps}", "")]
     for name, each in rows:
-        mark = "   <- " + verdict.kind if each.cause else ""
+        mark = "   <- " + verdict.marked if each.cause else ""
         line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{mark}"
-        told = (
-            line + ("   " + said if (said := narrator.by_rank(each, most=most)) else "") for most in (MOST_RANKS, 1)
-        )
-        lines.append((next((full for full in told if len(full) <= _width()), line), "bold" if each.cause else ""))
+        ranks = (narrator.by_rank(each, most=MOST_RANKS), narrator.by_rank(each, most=1), narrator.most_of_ranks(each))
+        full = (f"{line}   {said}" for said in ranks if said)
+        lines.append((next((text for text in full if len(text) <= _width()), line), "bold" if each.cause else ""))
     return lines
 
 

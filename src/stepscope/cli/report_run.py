@@ -66,6 +66,7 @@ def run(options: Report) -> int:
         verdict = None if judged is None else judged.verdict
         if judged is not None:
             diagnosis = judged.diagnosis
+            evidence = judged.evidence_of(evidence)
         files = _write(evidence, diagnosis, verdict, folder, options, formats, drawing)
     _replace_former(folder, files, options, formats)
     if options.json:

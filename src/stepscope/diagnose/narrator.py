@@ -243,6 +243,12 @@ def by_rank(part: VerdictPart, *, most: int = MOST_RANKS) -> str:
     return ", ".join(f"rank {rank} {format_duration(ns)}" for rank, ns in part.by_rank)
 
 
+def most_of_ranks(part: VerdictPart) -> str:
+    """The rank with most of a part, where ranks differ (else empty)."""
+    rank, ns = max(part.by_rank, key=lambda each: each[1], default=(None, 0.0))
+    return "" if rank is None else f"most: rank {rank} {format_duration(ns)}"
+
+
 # Its words: a noun that everybody in the field uses, one number, one interval; then what to do
 
 KIND_OF_EVENT: Mapping[str, VerdictKind] = {

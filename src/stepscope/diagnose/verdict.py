@@ -35,7 +35,7 @@ from stepscope.records.finding import (
     VerdictPart,
 )
 from stepscope.records.nouns import Estimate
-from stepscope.records.trace_summary import RankPass
+from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.diary import (
     LEAVES,
     JobSteps,
@@ -174,6 +174,32 @@ class Judged:
     verdict: JobVerdict
     diagnosis: Diagnosis
 
+    def borne_out(self, summary: TraceSummary) -> TraceSummary:
+        """The window without stragglers that the timed steps do not show: what it says of one is not what the job does."""
+        report = summary.stragglers
+        if report is None or not self.verdict.steps_timed:
+            return summary
+        late = {rank for cost in self.verdict.costs if cost.kind == "straggler" for rank in cost.ranks}
+        kept = tuple(each for each in report.stragglers if each.rank in late)
+        if len(kept) == len(report.stragglers):
+            return summary
+        who = "no other rank" if kept else "no rank"
+        text = f"{who} is late in the {counted(self.verdict.steps_timed, 'timed step')}, whatever profiled ones show"
+        return replace(summary, stragglers=replace(report, stragglers=kept, pattern="none", text=text))
+
+    def evidence_of(self, evidence: Evidence) -> Evidence:
+        """The evidence that was judged, with the windows of its profiled job borne out."""
+        folder = evidence.profiled[0].folder.resolve()
+        return replace(
+            evidence,
+            traces=tuple(
+                replace(each, summary=self.borne_out(each.summary))
+                if each.job and each.job.resolve() == folder
+                else each
+                for each in evidence.traces
+            ),
+        )
+
 
 def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     """The verdict on the only profiled job of ``evidence``; None where there is none, or more than one, or nothing known."""
@@ -205,7 +231,6 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         confidence=_confidence(steps),
         headline="",
         costs=tuple(costs),
-        tree=tree_of(steps, cause=kind),
         step_ns=timed.value,
         step_low_ns=timed.low,
         step_high_ns=timed.high,
@@ -225,6 +250,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         groups=group_waits(steps),
         clocks=_clocks(steps, costs, late, change),
     )
+    verdict = replace(verdict, tree=tree_of(steps, cause=verdict.marked))
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:
         verdict = replace(verdict, confidence=f"doubtful: {'; '.join(dict.fromkeys(doubts))}")

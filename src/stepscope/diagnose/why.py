@@ -34,15 +34,15 @@ def why_of(
     verdict: JobVerdict, *, job: ProfiledJob, summary: TraceSummary | None, diagnosis: Diagnosis
 ) -> tuple[str, ...]:
     """At most ``MOST_LINES``. summary: of the window; None: there is none. diagnosis: of the window, before it is sized."""
+    cost, kind = verdict.part_cost, verdict.marked
     lines = list(verdict.evidence)
-    rules = verdict.costs[0].rules if verdict.costs else ()
-    lines += [each.cause for each in diagnosis.findings if each.cause and each.rule in rules]
-    if verdict.kind in _COMMUNICATES:
+    lines += [each.cause for each in diagnosis.findings if each.cause and cost is not None and each.rule in cost.rules]
+    if kind in _COMMUNICATES:
         lines += by_group(verdict)
         lines += [] if summary is None else _collectives(summary)
-    elif verdict.kind == "input-bound":
+    elif kind == "input-bound":
         lines += _loader(job.facts)
-    elif verdict.kind in _COMPUTES and summary is not None:
+    elif kind in _COMPUTES and summary is not None:
         lines += _operators(summary, sized=verdict.window_sized)
     return tuple(dict.fromkeys(lines))[:MOST_LINES]
 

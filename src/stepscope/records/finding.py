@@ -318,6 +318,16 @@ class JobVerdict:
     clocks: tuple[ClockDrop, ...] = ()
 
     @property
+    def part_cost(self) -> TimeCost | None:
+        """The first cost that is a part of steps: what a contended machine takes is in all parts."""
+        return next((cost for cost in self.costs if cost.kind != "contended-machine"), None)
+
+    @property
+    def marked(self) -> VerdictKind:
+        """What the tree's marked part is the cause of."""
+        return self.kind if self.part_cost is None else self.part_cost.kind
+
+    @property
     def slowed(self) -> tuple[int, ...]:
         """Ranks whose own time a lasting change has made longer; empty: of all, or none."""
         return self.change.ranks if self.change is not None and self.change.slower else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.diaries import simulate, write_record
@@ -12,17 +13,19 @@ from stepscope.diagnose.jobs import judge_job
 from stepscope.diagnose.narrator import PART_NAMES
 
 
+@pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_no_line_is_too_wide_nor_cut_inside_a_number(
-    ranks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ranks: int, columns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the ranks of a part have no room, the least and the most are named, else none."""
+    """Where the ranks of a part have no room, the least and the most are named, else the most."""
+    monkeypatch.setattr("stepscope.cli.findings.out", lambda: SimpleNamespace(width=columns))
     simulate(write_record(tmp_path / "job"), ranks=ranks, steps=100, seed=3, transfer_ms=6.0, slow={1: 1.5})
     judged = judge_job(tmp_path / "job")
     assert judged is not None
     show_verdict(judged.verdict)
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= WIDEST
+    assert max(map(len, lines)) <= min(columns, WIDEST)
     whole = next(at for at, line in enumerate(lines) if line.startswith("  a step"))
     names = tuple(PART_NAMES.values())
     tree = lines[whole + 1 : lines.index("", whole)]

@@ -299,7 +299,7 @@ def _row(depth: int, part: VerdictPart, verdict: JobVerdict) -> TreeRow:
         share=format_percent(part.share),
         ranks=by_rank(part),
         color=None if part.parts else _color(part),
-        cause=verdict.kind if part.cause else None,
+        cause=verdict.marked if part.cause else None,
     )
 
 
