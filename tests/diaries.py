@@ -158,8 +158,12 @@ def simulate(
     slow_from: int = 0,
     delay: float = 0.01,
     per_host: int | None = None,
+    profiled: range = range(0),
+    profiler_ms: float | Mapping[int, float] = 0.0,
 ) -> None:
-    """slow: rank -> factor of its forward and backward, slow_from: after so many steps.
+    """profiled: steps of the window, of which each takes ``profiler_ms`` more in forward, of a rank by its number.
+
+    slow: rank -> factor of its forward and backward, slow_from: after so many steps.
 
     noise: standard deviation / mean of every part, autocorrelated. per_host: ranks of a host; None: all are on one.
 
@@ -170,6 +174,11 @@ def simulate(
     parts = np.maximum(means * (1 + noise_of(rng, (4, ranks, steps), spread=noise, dependence=dependence)), 0.0)
     planted_here = slow if isinstance(slow, Planted) else Planted(ranks=slow)
     parts[1:3, :, slow_from:] *= planted_here.factors(ranks, per_host or ranks)[:, None]
+    flags = np.zeros(steps, int)
+    flags[profiled] = PROFILED
+    for rank in range(ranks):
+        more = profiler_ms[rank] if isinstance(profiler_ms, Mapping) else profiler_ms
+        parts[1, rank] += np.where(flags, more, 0.0)
     entered = parts.sum(axis=0)
     transfer = transfer_ms * (1 + noise_of(rng, (steps,), spread=noise, dependence=dependence)) * (ranks > 1)
     comm = entered.max(axis=0) - entered + transfer
@@ -177,7 +186,7 @@ def simulate(
         named = dict(zip(("data", "forward", "backward", "optimizer"), parts[:, rank], strict=True))
         columns = {**named, "comm": comm[rank], "cpu": entered[rank] - named["data"]}
         host = f"node{rank // (per_host or ranks)}"
-        write_diary(root, columns, rank=rank, world_size=ranks, delay=delay, host=host)
+        write_diary(root, columns, rank=rank, world_size=ranks, delay=delay, host=host, flags=flags.tolist())
 
 
 def own_times(

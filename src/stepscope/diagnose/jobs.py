@@ -19,7 +19,7 @@ from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import rank_of, steps_in
 
 FIRST_AT = 21
-"""Steps of every rank that are there before the first verdict: a late rank is told from 20 on."""
+"""Steps of every rank that are there before a verdict is looked for: a cause is told from 20 timed ones on."""
 
 EVERY_S, COST_SHARE = 5.0, 50
 """Between verdicts, at least; and so many times what one took: it is made beside ranks that are timed."""
@@ -102,7 +102,7 @@ class LiveVerdict:
             self._changed += changed
             self._told, self._newer = says, None
             return True
-        if says == self._told:
+        if says == self._told or judged.verdict.kind == "undecided":
             self._newer = None
             return False
         self._times = self._times + 1 if says == self._newer else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import pytest
 from tests.diaries import simulate, write_diary
 
 from stepscope.diagnose.narrator import below, percent
-from stepscope.diagnose.verdict import judge
+from stepscope.diagnose.narrator import stake as stake_words
+from stepscope.diagnose.verdict import FEW_STEPS, Judged, judge
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, VerdictPart
 from stepscope.records.nouns import Estimate
 from stepscope.records.profile import HookedRank, JobEnd
+from stepscope.records.trace_path import Straggler, StragglerReport
+from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.open import load_evidence
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.writer import write_record
@@ -24,12 +28,23 @@ from stepscope.store.writer import write_record
 NOTHING = Diagnosis(findings=(), skipped=(), quiet=())
 
 
-def verdict_of(folder: Path, findings: Sequence[Finding] = ()) -> JobVerdict:
+def judged_of(folder: Path, findings: Sequence[Finding] = ()) -> Judged:
     record = {"command": ["train"], "folder": ".", "host": "node0", "first": None, "argv": []}
     (folder / "profile.json").write_text(json.dumps({"schema": "stepscope.profile/1", **record}))
     found = judge(load_evidence([folder]), Diagnosis(findings=tuple(findings), skipped=(), quiet=()))
     assert found is not None
-    return found.verdict
+    return found
+
+
+def verdict_of(folder: Path, findings: Sequence[Finding] = ()) -> JobVerdict:
+    return judged_of(folder, findings).verdict
+
+
+def of_window(rule: str, stake: float, **more: Any) -> Finding:
+    return Finding(
+        rule=rule, severity="problem", title=f"{rule} of the window", evidence=("a size of the window",),
+        stake_fraction=stake, confidence="measured", job="job", **more,
+    )  # fmt: skip
 
 
 PLANTED: Sequence[tuple[str, Mapping[str, Any], float]] = (
@@ -324,3 +339,105 @@ def test_a_change_is_one_line_with_its_zone(tmp_path: Path, monkeypatch: pytest.
     assert found.change is not None
     assert " IST)" in found.change.line
     assert below(found).count(found.change.line) == 1
+
+
+@pytest.mark.parametrize("steps", [3, FEW_STEPS, 2 * FEW_STEPS])
+def test_few_steps_are_no_verdict_and_show_the_tree(tmp_path: Path, steps: int) -> None:
+    """The first ones are warm-up."""
+    simulate(tmp_path, ranks=2, steps=steps, seed=1, data_ms=20.0)
+    told = verdict_of(tmp_path)
+    few = steps <= FEW_STEPS
+    assert told.kind == ("undecided" if few else "input-bound")
+    assert bool(told.costs) != few
+    assert told.tree
+    assert told.advice
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_an_event_that_happened_twice_does_not_lead(tmp_path: Path, times: int) -> None:
+    events = [
+        {"kind": "evaluation", "step": step, "at_ns": 0, "ns": int(400e6), "what": "eval()"}
+        for step in range(20, 20 + 20 * times, 20)
+    ]
+    outside = [400.0 if step in range(20, 20 + 20 * times, 20) else 0.0 for step in range(1, 101)]
+    write_diary(tmp_path, {"forward": [10.0] * 100, "outside": outside}, events=events, delay=0.0)
+    assert (verdict_of(tmp_path).kind == "evaluation") == (times == 3)
+
+
+def test_of_a_window_that_the_profiler_slows_no_size_is_told(tmp_path: Path) -> None:
+    """Steps of 13 ms take 39 ms under the profiler."""
+    simulate(tmp_path, ranks=1, steps=100, seed=2, profiled=range(40, 50), profiler_ms=26.0)
+    told = judged_of(tmp_path, [of_window("memory-bandwidth-bound", 0.6), of_window("fp32-matmul", 0.4)])
+    assert told.verdict.slowdown == pytest.approx(3.0, rel=0.1)
+    assert not told.verdict.window_sized
+    assert told.verdict.costs == ()
+    assert told.diagnosis.findings == ()
+    assert sorted(each.rule for each in told.diagnosis.quiet) == ["fp32-matmul", "memory-bandwidth-bound"]
+
+
+def test_ranks_that_the_profiler_slows_unequally_give_no_sizes(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=2, steps=100, seed=2, profiled=range(40, 50), profiler_ms={0: 6.0, 1: 1.0})
+    told = verdict_of(tmp_path)
+    assert told.slowdown is not None
+    assert told.slowdown < 1.5
+    assert not told.window_sized
+
+
+@pytest.mark.parametrize(("stake", "share"), [(0.6, 0.44), (0.3, None)])
+def test_what_the_profiler_adds_is_no_time_of_the_host(tmp_path: Path, stake: float, share: float | None) -> None:
+    """A profiled step takes 1.4 times a timed one: of 60% at least 1.4 * 60% - 40% are a timed step's, of 30% maybe none."""
+    simulate(tmp_path, ranks=1, steps=100, seed=2, noise=0.001, profiled=range(40, 50), profiler_ms=0.4 * 13.2)
+    costs = verdict_of(tmp_path, [of_window("python-overhead", stake)]).costs
+    assert [each.kind for each in costs] == ([] if share is None else ["host-bound"])
+    assert share is None or costs[0].share.value == pytest.approx(share, abs=0.01)
+
+
+def test_a_part_that_timed_steps_hardly_have_is_no_finding(tmp_path: Path) -> None:
+    """Waiting for experts lies in communication, of which the timed steps have 4%."""
+    simulate(tmp_path, ranks=2, steps=100, seed=2, transfer_ms=0.3)
+    assert judged_of(tmp_path, [of_window("expert-skew", 0.3)]).diagnosis.findings == ()
+
+
+def test_a_cause_has_the_stake_of_the_verdict_and_no_size_of_the_window(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=2, steps=100, seed=2, transfer_ms=9.0)
+    naive = of_window("naive-synchronisation", 0.1, cause="gradients are reduced after backward: 12 reductions a step")
+    told = judged_of(tmp_path, [naive, of_window("exposed-communication", 0.2)])
+    assert (told.verdict.kind, told.verdict.costs[0].cause) == ("communication-bound", "naive-synchronisation")
+    assert told.verdict.why[0] == naive.cause
+    assert [each.rule for each in told.diagnosis.findings] == ["naive-synchronisation"]
+    assert told.diagnosis.findings[0].stake_fraction == told.verdict.stake_fraction
+    assert told.diagnosis.findings[0].title.startswith(naive.cause)
+
+
+def test_behind_a_contended_machine_the_tree_marks_what_comes_next(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=2, steps=100, seed=2, transfer_ms=9.0, delay=0.3)
+    told = verdict_of(tmp_path)
+    assert (told.kind, told.marked) == ("contended-machine", "communication-bound")
+    assert [part.key for part in told.tree if part.cause] == ["communication"]
+
+
+def test_a_straggler_of_the_window_alone_is_not_told(tmp_path: Path) -> None:
+    simulate(tmp_path, ranks=2, steps=100, seed=2)
+    told = judged_of(tmp_path)
+    late = Straggler(
+        rank=0, rule="short", kind="chronic", share_of_skew=0.9, times_last=9, instances=10, steps=5, p_value=0.007,
+        excess_ns=None, excess_low_ns=None, saved_ns=10**6, late_ns=10**6, largest_share=0.2, cause="unknown", causes=(), confidence="5 steps", evidence=(),
+    )  # fmt: skip
+    report = StragglerReport(
+        stragglers=(late,), pattern="chronic", skew_ns=10**7, waiting_ns=10**7, instances=10, steps=5, text="rank 0"
+    )
+    summary = TraceSummary(ranks=(), verdicts=(), world_size=2, collectives=None, stragglers=report, notes=())
+    kept = [told.borne_out(summary).stragglers]
+    simulate(tmp_path / "slow", ranks=2, steps=100, seed=2, slow={0: 1.5})
+    kept.append(judged_of(tmp_path / "slow").borne_out(summary).stragglers)
+    assert [each and each.stragglers for each in kept] == [(), (late,)]
+
+
+@pytest.mark.parametrize(
+    ("stake", "said"), [(0.5, "2x"), (0.37, "1.6x"), (0.95, "more than 10x"), (1.0, "more than 10x")]
+)
+def test_a_stake_is_a_plain_factor(tmp_path: Path, stake: float, said: str) -> None:
+    simulate(tmp_path, ranks=1, steps=50, seed=2)
+    told = stake_words(replace(verdict_of(tmp_path), stake_fraction=stake))
+    assert said in told
+    assert "e+" not in told
