@@ -107,7 +107,8 @@ def test_a_rank_killed_inside_the_window_is_named(profile: Profiled) -> None:
 
 
 def test_a_job_without_an_optimizer_is_profiled_for_a_time(profile: Profiled) -> None:
-    assert "1 rank" in profile("forwards", options=("--duration", "0.02", "--after", "0.01")).out
+    done = profile("forwards", options=("--duration", "0.02", "--after", "0.01", "--tables"))
+    assert "Time budget" in done.out
 
 
 def test_the_sitecustomize_that_ours_shadows_runs_and_sees_its_own_path(profile: Profiled, tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_nsys_records_the_window_of_every_rank(profile: Profiled, tmp_path: Path
     for rank in (0, 1):
         told = (profile.out / "window-1" / f"rank-{rank}{suffix}").read_text().splitlines()
         assert told == ["start", "push ProfilerStep#6", "pop", "push ProfilerStep#7", "pop", "stop"]
-    assert "profiled: steps 7 to 8 of 2 ranks" in done.out
+    assert "2 profiled" in done.out
 
 
 def test_nsys_is_refused_where_it_cannot_record(profile: Profiled, tmp_path: Path) -> None:

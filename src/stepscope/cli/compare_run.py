@@ -88,6 +88,7 @@ def _read(options: Compare) -> list[Side]:
     from stepscope.results.comparing import Side
     from stepscope.results.evidence import Evidence
     from stepscope.results.evidence import Source as Place
+    from stepscope.results.profiled_job import read_profiled_job
     from stepscope.store.diary import read_diaries
     from stepscope.store.layout import ProfileLayout
 
@@ -103,7 +104,9 @@ def _read(options: Compare) -> list[Side]:
     )
     read = dict(zip(given.paths, read_each(given), strict=True)) if given.paths else {}
     for path in untraced:
-        read[path] = Evidence(sources=(Place(path=path, kind="trace"),))
+        job = read_profiled_job(path)
+        profiled = () if job is None else (job,)
+        read[path] = Evidence(sources=(Place(path=path, kind="trace"),), profiled=profiled)
     return [
         Side(name=name, rounds=(read[path],), diaries=timed[path])
         for name, path in zip(names, options.paths, strict=True)

@@ -40,6 +40,8 @@ def why_of(
     if kind in _COMMUNICATES:
         lines += by_group(verdict)
         lines += [] if summary is None else _collectives(summary)
+    elif kind == "undecided" and summary is not None:
+        lines += [*_collectives(summary), *_operators(summary, sized=verdict.window_sized)]
     elif kind == "input-bound":
         lines += _loader(job.facts)
     elif kind in _COMPUTES and summary is not None:

@@ -4,8 +4,11 @@ collectives of one side is which of the other.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
 from typing import Any, Literal
 
 from stepscope.core.dataclass import dataclass
@@ -153,11 +156,30 @@ def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]
     settings += [[_settings(job) for job in each] for each in traced]
     return _sorted(
         [
+            ("settings", _commanded(sides)),
             ("machine", _with_devices(machines, traced)),
             ("software", _complete([_software(side.environment) for side in sides])),
             *(("settings", each) for each in settings),
         ]
     )
+
+
+def _commanded(sides: Sequence[Evidence]) -> list[Facts]:
+    """What the commands of jobs that were started under the hook have apart: without the words that all begin, or end, with;
+    nothing where a side is no such job alone."""
+    if any(len(side.profiled) != 1 for side in sides):
+        return [{} for _ in sides]
+    commands = [[Path(word).name for word in side.profiled[0].record.command] for side in sides]
+    ahead = _alike(commands)
+    behind = _alike([words[ahead:][::-1] for words in commands])
+    apart = [words[ahead : len(words) - behind] for words in commands]
+    whole = [shlex.join(words) for words in (apart if any(apart) else commands)]
+    return [{"command": f"... {text or '-'}" if any(apart) and ahead else text or "-"} for text in whole]
+
+
+def _alike(commands: Sequence[Sequence[str]]) -> int:
+    """How many words all begin with."""
+    return sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, zip(*commands, strict=False)))
 
 
 def trace_conditions(first: TraceSummary, second: TraceSummary) -> Conditions:

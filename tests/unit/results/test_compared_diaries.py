@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.diaries import job as profiled
 from tests.diaries import write_diary
 
 from stepscope.core.errors import Unavailable
@@ -138,3 +140,28 @@ def test_two_sides_with_diaries_need_no_traces(tmp_path: Path) -> None:
     assert step.verdict == "worse"
     assert step.ratio == pytest.approx(20.5 / 17, rel=0.01)
     assert {f.metric for f in found.figures} >= {"diary_forward_ns", "diary_backward_ns", "diary_outside_ns"}
+
+
+@pytest.mark.parametrize(
+    ("commands", "told"),
+    [
+        (("torchrun train.py --lr 1", "torchrun train.py --lr 2"), ("... 1", "... 2")),
+        (("python a.py --x", "python b.py --x"), ("... a.py", "... b.py")),
+        (("python a.py", "python a.py --compile"), ("... -", "... --compile")),
+        (("python a.py", "python a.py"), None),
+    ],
+)
+def test_the_command_is_the_first_known_difference(
+    commands: tuple[str, str], told: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    sides = []
+    for name, command in zip("ab", commands, strict=True):
+        folder = tmp_path / name
+        write_diary(folder, {"forward": [10.0] * 100})
+        record = {"command": command.split(), "folder": ".", "host": "node0", "first": None, "argv": []}
+        (folder / "profile.json").write_text(json.dumps({"schema": "stepscope.profile/1", **record}))
+        evidence = Evidence(sources=(), profiled=(profiled(folder),))
+        sides.append(Side(name=name, rounds=(evidence,), diaries=read_diaries(ProfileLayout(folder))))
+    differ = compare(sides).differences
+    assert [each.values for each in differ if each.key == "command"] == ([] if told is None else [told])
+    assert told is None or differ[0].key == "command"
