@@ -175,9 +175,10 @@ class Units:
         cause: str,
         limit: str,
         advice: tuple[Advice, ...],
+        on_host: float = 0.0,
     ) -> Finding:
-        """A finding on these calls, shown by the one that exposes most. cause: as of ``Finding``. limit: what the figure
-        does not say."""
+        """A finding on these calls, shown by the one that exposes most. cause, on_host: as of ``Finding``. limit: what
+        the figure does not say."""
         most = max(calls, key=min_exposed_ns)[0]
         one = "; from one rank's trace: waiting for others may be part of it" if len(self.ranks) == 1 else ""
         return Finding(
@@ -186,6 +187,7 @@ class Units:
             cause=cause,
             evidence=tuple(evidence),
             stake_fraction=share,
+            stake_on_host=on_host,
             ranks=(self.ranks[0].rank,),
             at_ns=(most.start_ns, most.end_ns),
             confidence=f"measured{one}; {limit}",

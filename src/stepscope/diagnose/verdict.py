@@ -343,7 +343,7 @@ def _costs(
             yield from _bubble(steps)
         else:
             yield from _late(steps, diagnosis, late, ahead=job.loads_ahead)
-            yield from _communication(steps, window, diagnosis, late)
+            yield from _communication(steps, window, diagnosis, late, slowdown=slowdown)
         fed = tuple(_input(steps, ahead=job.loads_ahead))
         yield from fed
         updating = tuple(_optimizer(steps))
@@ -461,7 +461,12 @@ def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow], *, ahead:
 
 
 def _communication(
-    steps: JobSteps, window: TraceEvidence | None, diagnosis: Diagnosis, late: Sequence[Slow]
+    steps: JobSteps,
+    window: TraceEvidence | None,
+    diagnosis: Diagnosis,
+    late: Sequence[Slow],
+    *,
+    slowdown: float | None,
 ) -> Iterable[TimeCost]:
     """Exposed communication net of waiting for a late rank; the stake is what the window's cause can return of it."""
     if steps.world_size < 2 or not np.isfinite(steps.comm_ns).all():
@@ -471,16 +476,33 @@ def _communication(
     causes = [f for f in _named(diagnosis, "communication-bound") if names_cause(f)]
     if part is None or part.value < (WORTH if causes else WORTH_TRANSFER):
         return
-    of_window = _exposed(window)
-    stakes = [f.stake_fraction for f in causes if f.stake_fraction is not None]
-    scaled = max(stakes) / of_window * part.value if stakes and of_window else part.value
+    cause = max(causes, key=lambda f: f.stake_fraction or 0.0, default=None)
     yield TimeCost(
         kind="communication-bound",
         share=part,
-        stake_fraction=min(part.value, scaled),
+        stake_fraction=part.value if cause is None else _returned(cause, part.value, _exposed(window), slowdown),
         rules=_rules(diagnosis, "communication-bound"),
-        cause=max(causes, key=lambda f: f.stake_fraction or 0.0).rule if causes else None,
+        cause=None if cause is None else cause.rule,
     )
+
+
+def _returned(cause: Finding, part: float, of_window: float | None, slowdown: float | None) -> float:
+    """Share of a timed step that goes with a cause of its communication: of the part what goes in the window, and of the
+    host's own time beside it what is not the profiler's."""
+    if cause.stake_fraction is None:
+        return part
+    within = max(0.0, cause.stake_fraction - cause.stake_on_host)
+    of_part = min(part, within / of_window * part) if of_window else part
+    return min(1.0, of_part + without_profiler(cause.stake_on_host, slowdown))
+
+
+def without_profiler(share: float, slowdown: float | None) -> float:
+    """The host's share of a timed step, at least, of its share of a profiled one: all that the profiler adds is the host's.
+
+    slowdown: profiled / timed step.
+    """
+    ratio = max(slowdown or 1.0, 1.0)
+    return max(0.0, share * ratio - (ratio - 1))
 
 
 def _exposed(window: TraceEvidence | None) -> float | None:
@@ -515,7 +537,6 @@ def _seen_in_window(
     slowdown: profiled / timed step. All that the profiler adds is the host's, so the host's time is at least that much of a
     timed step; of what devices and memory take in such a window nothing is known.
     """
-    ratio = max(slowdown or 1.0, 1.0)
     best: dict[VerdictKind, Finding] = {}
     for finding in diagnosis.findings:
         kind, stake = kind_of(finding), finding.stake_fraction or 0.0
@@ -527,8 +548,8 @@ def _seen_in_window(
     for kind, finding in best.items():
         value = finding.stake_fraction or 0.0
         if kind == "host-bound":
-            value = value * ratio - (ratio - 1)
-        if value < WORTH or (kind != "host-bound" and ratio > MOST_SLOWED):
+            value = without_profiler(value, slowdown)
+        if value < WORTH or (kind != "host-bound" and (slowdown or 1.0) > MOST_SLOWED):
             continue
         part = Estimate(value=value)
         yield TimeCost(kind=kind, share=part, stake_fraction=value, ranks=finding.ranks, rules=(finding.rule,))

@@ -45,6 +45,7 @@ class Finding:
     only the title says it.
     evidence: sentences with the numbers that led here, strongest first. stake_fraction: share of the step (or of the
     window of a trace) that fixing it returns at most; None: not a matter of time, or unknown.
+    stake_on_host: of stake_fraction, what the host itself spends beside the part of the step that the rule claims.
     share: of the step, what the symptom takes, where that may be more than a fix returns.
     confidence: ``measured``, ``likely``, ``certain: ...``: how far the evidence carries, and why no further. doubts: why the
     figures that it rests on carry less far than that (a truncated trace, noise, the profiler).
@@ -62,6 +63,7 @@ class Finding:
     cause: str = ""
     evidence: tuple[str, ...]
     stake_fraction: float | None = None
+    stake_on_host: float = 0.0
     share: float | None = None
     confidence: str
     doubts: tuple[str, ...] = ()

@@ -421,7 +421,8 @@ def test_a_straggler_of_the_window_alone_is_not_told(tmp_path: Path) -> None:
     told = judged_of(tmp_path)
     late = Straggler(
         rank=0, rule="short", kind="chronic", share_of_skew=0.9, times_last=9, instances=10, steps=5, p_value=0.007,
-        causes=(), largest_share=0.2, cause="unknown", confidence="5 steps", evidence=(),
+        excess_ns=None, excess_low_ns=None, saved_ns=10**6, late_ns=10**6, largest_share=0.2, cause="unknown", causes=(),
+        confidence="5 steps", evidence=(),
     )  # fmt: skip
     report = StragglerReport(
         stragglers=(late,), pattern="chronic", skew_ns=10**7, waiting_ns=10**7, instances=10, steps=5, text="rank 0"

@@ -59,11 +59,12 @@ def _look(units: Units) -> Statement:
     limit_bytes = _limit(units, cost)
     small = {unit for unit, size in units.sizes.items() if size < limit_bytes}
     mine = [each for each in units.calls if each[0].unit in small]
-    share = units.share(mine)
+    share, on_host = units.share(mine), 0.0
     if cost is not None and cost.latency_ns > 0:
         fewer, merged_ns = _merged(mine, limit_bytes, cost)
         share = min(share, max(fewer * cost.latency_ns / units.step_ns, share - merged_ns / units.step_ns))
-        share = min(1.0, share + fewer / len(units.calls) * units.host_share)
+        on_host = min(1.0 - share, fewer / len(units.calls) * units.host_share)
+        share += on_host
     said = f"{len(small)} of {len(units.sizes)} units gather less than {format_bytes_binary(limit_bytes)}"
     if len(small) < max(_LEAST.value, _HALF.value * len(units.sizes)) or share < WORTH.value:
         limit = format_percent(WORTH.value)
@@ -79,6 +80,7 @@ def _look(units: Units) -> Statement:
         cause=f"{said}; {len(mine) / units.step_count:.0f} collectives a step are theirs",
         limit="larger units still move the same bytes",
         advice=units.advice("larger units"),
+        on_host=on_host,
     )
 
 
