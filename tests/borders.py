@@ -434,6 +434,11 @@ border("oversubscription", "cores", by=0.25)(
         made("c", world_size=2, summary={"num_threads": round(4 * at)}), environment=environment(usable_cores=8)
     )
 )
+border("oversubscription", "delayed", by=0.02)(
+    lambda at, _: bench(
+        made("c", world_size=2, summary={"run_delay_fraction": at}), environment=environment(usable_cores=8)
+    )
+)
 GPT = {"workload": "gpt", "model": {"num_layers": 4, "d_model": 128, "max_seq_len": 64, "vocab_size": 1024}}
 border("checkpointing_without_need", "room", above=False, by=0.03)(
     lambda at, _: bench(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter_ns
 
 import torch
 import torch.distributed as dist
@@ -271,12 +272,13 @@ def _measure(
         epoch_steps=None if cell.epochs is None else cell.epochs * per_epoch,
     )
     plain = Regions(enabled=False)
+    queue = _RunQueue()
     step = 0
     counts = context.mesh.counts if subject.session.counts is None else subject.session.counts
     epochs = context.epochs.setdefault(cell.cell_id, [])
 
     def run(windows: Iterator[tuple[StepSamples, Iterator[Batch]]]) -> None:
-        nonlocal step
+        nonlocal step, queue
         for window, batches in windows:
             context.pulse.step = step
             stepped = subject.training.step(window, batches, plain)
@@ -294,8 +296,10 @@ def _measure(
             recorder.add(facts, stepped.pending, loss_sum)
             warming = pace.warming
             pace.after_step(full=window.full)
-            if subject.planted is not None and warming and not pace.warming:
-                subject.planted.forget()
+            if warming and not pace.warming:
+                queue = _RunQueue()
+                if subject.planted is not None:
+                    subject.planted.forget()
             step += 1
             context.pulse.phase = "warmup" if pace.warming else "measure"
             if pace.stop_reason is not None:
@@ -310,9 +314,32 @@ def _measure(
             run(loader.epoch(epoch))
             recorder.flush()
             epochs.append(_finish_epoch(cell, context, subject, loader.seen, recorder, round_index, epoch))
+    delay = queue.delay_fraction
     recorder.flush()
     subject.tracker.pause()
-    return _summary(cell, context, subject, pace, tuple(epochs))
+    return replace(_summary(cell, context, subject, pace, tuple(epochs)), run_delay_fraction=delay)
+
+
+class _RunQueue:
+    """How long this thread has been ready to run without a processor since it was made."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter_ns(), self._delayed_ns()
+
+    @staticmethod
+    def _delayed_ns() -> int | None:
+        try:
+            return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+        except (OSError, IndexError, ValueError):  # a kernel without scheduler statistics
+            return None
+
+    @property
+    def delay_fraction(self) -> float | None:
+        began_ns, delayed_ns = self._began
+        now_ns = self._delayed_ns()
+        if delayed_ns is None or now_ns is None:
+            return None
+        return (now_ns - delayed_ns) / max(perf_counter_ns() - began_ns, 1)
 
 
 def _finish_epoch(

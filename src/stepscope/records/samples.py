@@ -105,6 +105,7 @@ class RankSummary(RankOfCell):
     memory: Mapping[str, int] = field(default_factory=dict)  # bytes by kind, tensor by tensor, in one step
     planted_ns: Mapping[str, int] = field(default_factory=dict)  # lost to faults by kind, median over timed steps
     model_part: int = 0  # ranks with the same one ended with the same parameters
+    run_delay_fraction: float | None = None  # of the timed steps: ready to run, without a processor; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,9 @@ Compares ranks per host x compute threads per rank (as each rank reported them) 
 GPUs; more threads than cores are a note there, since the threads of such ranks mostly sleep. A separate finding covers
 gloo, whose three extra threads per rank preempt the thread that holds the lock under the default scheduling policy.
 
+Cells whose ranks were ready to run and had no processor for {delayed} of the timed steps, though their threads have cores,
+were measured on a contended machine: what else ran there is in their figures.
+
 Why
 ---
 Threads that share a core alternate in slices of milliseconds. A collective ends when the last rank has run, so each
@@ -28,13 +31,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from statistics import fmean
 
-from stepscope.core.units import format_duration
+from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.records.environment import EnvironmentRecord
-from stepscope.records.finding import Finding, Severity, Skipped
+from stepscope.records.finding import Doubt, Finding, Severity, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.results.evidence import CellEvidence, Evidence, in_line, name_of
 
@@ -43,6 +47,13 @@ GLOO_THREADS = Limit(
     value=4.0,
     unit="threads of a gloo rank",
     source="main, gloo_tcp_loop and two pt_gloo_runloop threads, torch 2.13 (counted, 2026-11)",
+)
+
+
+DELAYED = Limit(
+    value=0.3,
+    unit="of the timed steps",
+    source="stepscope's choice, 2026-11: gloo's own threads make up to 0.13 on as many ranks as cores",
 )
 
 
@@ -68,7 +79,12 @@ def check(evidence: Evidence) -> Statement:
     loads = [load for cell in evidence.cells if (load := _load(cell)) is not None]
     if not loads:
         return Skipped(reason="no rank recorded its number of threads")
-    looked = (_threads(evidence, environment, loads), _gpus(evidence, environment, loads), _gloo(environment, loads))
+    looked = (
+        _contended(environment, loads),
+        _threads(evidence, environment, loads),
+        _gpus(evidence, environment, loads),
+        _gloo(environment, loads),
+    )
     if found := tuple(finding for finding in looked if finding is not None):
         return found
     fullest = max(loads, key=lambda load: load.wanted)
@@ -88,6 +104,37 @@ def _load(cell: CellEvidence) -> _Load | None:
         threads=max(s.num_threads for s in here),
         workers=ranks * cell.result.spec.num_workers,
         ordinary=any(s.scheduler_policy == "SCHED_OTHER" for s in here),
+    )
+
+
+def _contended(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | None:
+    """Cells whose threads had cores, and did not get them."""
+    delays = [
+        (fmean(shares), load)
+        for load in loads
+        if load.wanted <= environment.usable_cores
+        and (shares := [s.run_delay_fraction for s in load.cell.result.summaries if s.run_delay_fraction is not None])
+    ]
+    over = sorted((each for each in delays if each[0] >= DELAYED.value), key=lambda each: -each[0])
+    if not over:
+        return None
+    worst, load = over[0]
+    return Finding(
+        severity="problem",
+        priority="doubt",
+        title=f"contended machine: ranks were ready to run and had no processor for {DELAYED.of(worst)}",
+        evidence=(
+            f"{in_line(load.cell.run)}: {load.wanted} threads of ranks, {counted(environment.usable_cores, 'usable core')}",
+            f"{len(over)} of {counted(len(loads), 'cell')} waited {DELAYED.of(over[-1][0])} or more",
+        ),
+        confidence="measured: the scheduler's own count of each rank's training thread",
+        advice=(advise("find what else runs here, and measure again on an idle machine"),),
+        subject=name_of(load.cell.run),
+        runs=tuple(each.cell.run.run_id for _, each in over),
+        casts_doubt={
+            each.cell.run.run_id: Doubt(why=f"its ranks had no processor for {format_percent(share)} of the step")
+            for share, each in over
+        },
     )
 
 
@@ -213,5 +260,5 @@ RULE = Rule(
     look=check,
     kind="contended-machine",
     protocol=1,
-    thresholds={"cores": CORES, "gloo_threads": GLOO_THREADS},
+    thresholds={"cores": CORES, "gloo_threads": GLOO_THREADS, "delayed": DELAYED},
 )

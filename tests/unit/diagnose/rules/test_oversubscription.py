@@ -60,3 +60,15 @@ def test_gloo_threads_under_the_ordinary_scheduler() -> None:
 
 def test_an_unknown_machine_is_skipped() -> None:
     assert isinstance(RULE.check(bench(made("c"))), Skipped)
+
+
+def test_cells_of_a_contended_machine_come_first_and_are_in_doubt() -> None:
+    """Ranks that have a core for each thread wait for none: something else runs there. More threads than cores wait anyway."""
+    busy = made("busy", world_size=2, summary={"run_delay_fraction": 0.6})
+    idle = made("idle", world_size=2, summary={"run_delay_fraction": 0.01})
+    (found,) = RULE.check(bench(busy, idle, environment=environment()))
+    assert (found.priority, found.runs) == ("doubt", tuple(found.casts_doubt))
+    assert len(found.runs) == 1
+    crowded = made("c", world_size=16, summary={"run_delay_fraction": 0.6})
+    (counted,) = RULE.check(bench(crowded, environment=environment()))
+    assert "threads share 8 cores" in counted.title
