@@ -50,6 +50,8 @@ def print_figures(evidence: Evidence, diagnosis: Diagnosis) -> None:
     from stepscope.report.page.overview import key_figures
 
     clear = all_clear(diagnosis, complete=evidence.complete)
+    if (first := next((f for f in diagnosis.findings if f.casts_doubt and f.severity == "problem"), None)) is not None:
+        _hanging("", f"{first.title}: {counted(len(first.casts_doubt), 'run')} in doubt", "bold red")
     say(clear or counts(diagnosis.findings), "bold")
     for figure in key_figures(evidence, diagnosis)[:SHOWN_FIGURES]:
         note = f" ({figure.note})" if figure.note else ""

@@ -121,7 +121,7 @@ def _contended(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | 
     worst, load = over[0]
     return Finding(
         severity="problem",
-        priority="doubt",
+        priority="wrong",
         title=f"contended machine: ranks were ready to run and had no processor for {DELAYED.of(worst)}",
         evidence=(
             f"{in_line(load.cell.run)}: {load.wanted} threads of ranks, {counted(environment.usable_cores, 'usable core')}",

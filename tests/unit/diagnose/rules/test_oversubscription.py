@@ -67,7 +67,7 @@ def test_cells_of_a_contended_machine_come_first_and_are_in_doubt() -> None:
     busy = made("busy", world_size=2, summary={"run_delay_fraction": 0.6})
     idle = made("idle", world_size=2, summary={"run_delay_fraction": 0.01})
     (found,) = RULE.check(bench(busy, idle, environment=environment()))
-    assert (found.priority, found.runs) == ("doubt", tuple(found.casts_doubt))
+    assert (found.priority, found.runs) == ("wrong", tuple(found.casts_doubt))
     assert len(found.runs) == 1
     crowded = made("c", world_size=16, summary={"run_delay_fraction": 0.6})
     (counted,) = RULE.check(bench(crowded, environment=environment()))
