@@ -239,14 +239,15 @@ def page_of(rule: Rule) -> str:
     return page
 
 
-def _order(finding: Finding) -> tuple[bool, int, float, int, bool]:
+def _order(finding: Finding) -> tuple[bool, int, bool, float, int, bool]:
     """Good news last; the rest by priority, stake and severity, of equals one with a subject first. A problem without a
-    stake stands with large ones."""
+    stake stands with large ones; of wrong figures, what makes others wrong comes first."""
     stake = finding.stake_fraction
     if stake is None:
         stake = NO_MATTER_OF_TIME if finding.severity == "problem" else 0.0
     kind, grave = _PRIORITY.index(finding.priority), _SEVERITY[finding.severity]
-    return finding.severity == "info", kind, -round(stake, 3), grave, finding.subject is None
+    cause = finding.priority == "wrong" and bool(finding.casts_doubt)
+    return finding.severity == "info", kind, not cause, -round(stake, 3), grave, finding.subject is None
 
 
 def without_fragments(evidence: Evidence) -> Evidence:
