@@ -103,7 +103,8 @@ def _doubtful(findings: Sequence[Finding], rating: Container[str]) -> list[Findi
             touched |= mine.keys() if finding.severity != "info" else set()
             finding = replace(finding, doubts=tuple(dict.fromkeys((*finding.doubts, *(d.why for d in mine.values())))))
         told.append(finding)
-    return [replace(f, priority="doubt") if f.casts_doubt.keys() & touched else f for f in told]
+    raised = (f.priority != "wrong" and bool(f.casts_doubt.keys() & touched) for f in told)
+    return [replace(f, priority="doubt") if doubt else f for f, doubt in zip(told, raised, strict=True)]
 
 
 def _reaches(doubt: Doubt, finding: Finding) -> bool:
