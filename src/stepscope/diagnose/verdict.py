@@ -79,15 +79,20 @@ _CAUSES: Mapping[VerdictKind, str] = {
 }
 
 
-def tree_of(steps: JobSteps, *, cause: VerdictKind, every_rank: bool = False) -> tuple[VerdictPart, ...]:
+def tree_of(
+    steps: JobSteps, *, cause: VerdictKind, settled: bool = False, every_rank: bool = False
+) -> tuple[VerdictPart, ...]:
     """data, computation (before, forward, backward, optimizer), communication (transfer, waiting), other: sum to the step.
 
-    every_rank: each part has all ranks' means, not only where they differ.
+    settled: who is late is known, so that what communication itself takes is its transfer. every_rank: each part has all
+    ranks' means, not only where they differ.
     """
     whole, ends = steps.whole_ns, parts_of(steps)
     marked = _CAUSES.get(cause)
     if marked == "data" and ends["data"].sum() < ends["before"].sum():
         marked = "before"
+    if cause == "communication-bound" and settled:
+        marked = "transfer"
 
     def part(key: str, values: Numbers, parts: Sequence[VerdictPart] = ()) -> VerdictPart:
         by_rank = values.mean(axis=1)
@@ -250,7 +255,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         groups=group_waits(steps),
         clocks=_clocks(steps, costs, late, change),
     )
-    verdict = replace(verdict, tree=tree_of(steps, cause=verdict.marked))
+    verdict = replace(verdict, tree=tree_of(steps, cause=verdict.marked, settled=_settled(late)))
     doubts = tuple(d for f in diagnosis.findings if costs and f.rule in costs[0].rules for d in f.doubts)
     if costs and costs[0].kind not in SIZED and doubts:
         verdict = replace(verdict, confidence=f"doubtful: {'; '.join(dict.fromkeys(doubts))}")
@@ -471,8 +476,8 @@ def _communication(
     """Exposed communication net of waiting for a late rank; the stake is what the window's cause can return of it."""
     if steps.world_size < 2 or not np.isfinite(steps.comm_ns).all():
         return
-    settled = any(each.kind in ("chronic", "rotating") for each in late)
-    part = share(steps.transfer_ns if settled else steps.comm_ns, steps.step_ns if settled else steps.whole_ns)
+    taken = np.broadcast_to(steps.transfer_ns, steps.whole_ns.shape) if _settled(late) else steps.comm_ns
+    part = share(taken, steps.whole_ns)
     causes = [f for f in _named(diagnosis, "communication-bound") if names_cause(f)]
     if part is None or part.value < (WORTH if causes else WORTH_TRANSFER):
         return
@@ -484,6 +489,11 @@ def _communication(
         rules=_rules(diagnosis, "communication-bound"),
         cause=None if cause is None else cause.rule,
     )
+
+
+def _settled(late: Sequence[Slow]) -> bool:
+    """Whether it is known whom the ranks wait for."""
+    return any(each.kind in ("chronic", "rotating") for each in late)
 
 
 def _returned(cause: Finding, part: float, of_window: float | None, slowdown: float | None) -> float:

@@ -442,3 +442,17 @@ def test_a_stake_is_a_plain_factor(tmp_path: Path, stake: float, said: str) -> N
     told = stake_words(replace(verdict_of(tmp_path), stake_fraction=stake))
     assert said in told
     assert "e+" not in told
+
+
+@pytest.mark.parametrize("slow", [{}, {1: 1.6}])
+@pytest.mark.parametrize(("planted", "kind"), [("transfer_ms", "communication-bound"), ("data_ms", "input-bound")])
+def test_the_headline_and_the_marked_part_are_one_number(
+    planted: str, kind: str, slow: Mapping[int, float], tmp_path: Path
+) -> None:
+    """With a late rank, too: then what is sent is told without the waiting."""
+    simulate(tmp_path, ranks=2, steps=100, seed=2, slow=slow, **{planted: 20.0})
+    told = verdict_of(tmp_path)
+    assert told.kind == kind
+    (marked,) = [part for top in told.tree for part in (top, *top.parts) if part.cause]
+    assert told.share is not None
+    assert marked.share == pytest.approx(told.share.value, abs=0.02)

@@ -63,7 +63,7 @@ def test_an_unknown_machine_is_skipped() -> None:
 
 
 def test_cells_of_a_contended_machine_come_first_and_are_in_doubt() -> None:
-    """Ranks that have a core for each thread wait for none: something else runs there. More threads than cores wait anyway."""
+    """Ranks with a core for each thread wait for none: something else runs there. More threads than cores wait anyway."""
     busy = made("busy", world_size=2, summary={"run_delay_fraction": 0.6})
     idle = made("idle", world_size=2, summary={"run_delay_fraction": 0.01})
     (found,) = RULE.check(bench(busy, idle, environment=environment()))
