@@ -253,10 +253,11 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownVerdict:
-    """next: what to do first. also: costs after the first. findings_title: where they come from, once."""
+    """why: the first cost is what it is. next: what to do first. also: costs after the first. findings_title: where they come from, once."""
 
     headline: str
     coverage: tuple[tuple[str, str], ...]
+    why: tuple[str, ...]
     next: Advice | None
     also: tuple[str, ...]
     whole: str
@@ -273,6 +274,7 @@ def shown_verdict(verdict: JobVerdict) -> ShownVerdict:
     return ShownVerdict(
         headline=verdict.headline,
         coverage=(*coverage(verdict), *([("memory", memory.line)] if memory is not None and memory.line else [])),
+        why=verdict.why,
         next=verdict.advice[0] if verdict.advice else None,
         also=also(verdict),
         whole=format_duration(sum(part.ns for part in verdict.tree)),
