@@ -253,7 +253,7 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownVerdict:
-    """why: the first cost is what it is. next: what to do first. also: costs after the first. findings_title: where they come from, once."""
+    """why: of the first cost. next: what to do first. also: costs after the first. findings_title: where they come from."""
 
     headline: str
     coverage: tuple[tuple[str, str], ...]
