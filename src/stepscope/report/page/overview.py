@@ -13,7 +13,7 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bandwidth, format_bytes_binary, format_duration, format_percent, format_size
 from stepscope.core.words import counted, grouped, plural
 from stepscope.diagnose.engine import believable
-from stepscope.diagnose.narrator import all_clear, also, below, by_rank, coverage, part_name, tree_rows
+from stepscope.diagnose.narrator import all_clear, also, below, by_rank, coverage, part_name, slowed, tree_rows
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped, VerdictPart
 from stepscope.records.nouns import EXPOSED_COMM
 from stepscope.report.page.timeline import TimelinePlace, place
@@ -290,7 +290,8 @@ def findings_title(verdict: JobVerdict | None) -> str:
     """Which steps the findings are about."""
     if verdict is None or not verdict.steps_profiled:
         return "Findings"
-    return f"Findings in {counted(verdict.steps_profiled, 'profiled step')}"
+    worth = "" if verdict.window_sized else f": {slowed(verdict)}"
+    return f"Findings in {counted(verdict.steps_profiled, 'profiled step')}{worth}"
 
 
 def _row(depth: int, part: VerdictPart, verdict: JobVerdict) -> TreeRow:
