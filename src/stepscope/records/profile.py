@@ -269,8 +269,8 @@ run and had no processor (``/proc/thread-self/schedstat``, outside not counted).
 
 PROFILED, WINDOW, DEVICE_CLOCK, OWN_PROFILER, FIRST = 1, 2, 4, 8, 16
 """Flags. PROFILED: the deep window records this step. WINDOW: its warm-up, the writing of the trace, or
-what is recorded for shapes alone, is in this step. DEVICE_CLOCK: parts are from events on the device. OWN_PROFILER: the job's
-own profiler runs. FIRST: begins at the first sign of a step, not at a boundary."""
+what is recorded for shapes alone, is in this step. DEVICE_CLOCK: parts are from events on the device. OWN_PROFILER: that of
+the job runs. FIRST: begins at the first sign of a step, not at a boundary."""
 
 NO_TIMED_STEP = PROFILED | WINDOW | FIRST
 """Flags of steps whose time is not that of the job by itself."""

@@ -210,6 +210,7 @@ class Window:
             self.end_memory(save=False)
             self.report("failed", "the trace cannot be written: {}".format(error), ended=utc())
             return False
+        self.end_memory(save=True)
         self.session((*self.request["collect"], *self.request["sampled"]))
         self.sampling = count
         self.recording = True
