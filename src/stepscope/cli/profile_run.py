@@ -218,12 +218,14 @@ def _request(options: Window, *, running: bool) -> WindowRequest:
     kinds = () if nsys else ("shapes", "stacks", "memory", "flops", "modules")
     collect = [name for name in kinds if getattr(options, name)]
     timed = options.duration is not None
+    sampled = ("shapes",) if kinds and options.shapes is None else ()
     return WindowRequest(
         steps=10**9 if timed else steps or "auto",
         wait=1 if timed else "auto" if wait is None else wait,
         warmup=options.warmup,
         fixed_step=None if running else (FIXED_STEP if wait is None else max(wait, 1)),
-        collect=tuple(collect),
+        collect=(*collect, *sampled) if timed else tuple(collect),
+        sampled=() if timed else sampled,
         tool="nsys" if nsys else "torch",
         ranks=None if options.ranks is None else tuple(sorted(parse_ranges(options.ranks, "--ranks") or ())),
         duration_s=options.duration,

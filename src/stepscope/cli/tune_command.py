@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stepscope.results.comparing import TimedSteps
     from stepscope.results.diary import JobSteps
 
-FIRST = WindowRequest(steps="auto", wait="auto", warmup=1, fixed_step=20, collect=("shapes",))
+FIRST = WindowRequest(steps="auto", wait="auto", warmup=1, fixed_step=20, collect=(), sampled=("shapes",))
 
 
 def run(options: Tune) -> int:

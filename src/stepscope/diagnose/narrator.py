@@ -298,6 +298,7 @@ def worded(
         notes=(
             *_interrupted(job.end),
             *_last_alone(steps),
+            *_moved_by_window(steps),
             *_not_recorded(steps),
             *_not_together(steps, job.end),
             *_restarted(job),
@@ -605,6 +606,18 @@ def _last_alone(steps: JobSteps) -> list[str]:
         return []
     return [
         f"of {counted(len(steps.processes), 'process')} the last steps are read: {steps.first + 1:,} to {steps.all_steps:,}"
+    ]
+
+
+def _moved_by_window(steps: JobSteps) -> list[str]:
+    """What the tool did to the job, where it shows."""
+    moved = steps.window
+    if moved is None:
+        return []
+    cut = "sizes are those before" if int(steps.numbers[-1]) < moved.first else "sizes are mostly those after"
+    return [
+        f"the window of profiled steps changed the job: steps before it take {format_duration(moved.before.value)}, "
+        f"after it {format_duration(moved.after.value)} (the allocator's state, as a rule); {cut}"
     ]
 
 

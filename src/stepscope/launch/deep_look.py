@@ -93,7 +93,8 @@ class DeepLooks:
             wait="auto",
             warmup=1,
             fixed_step=None,
-            collect=("shapes",),
+            collect=(),
+            sampled=("shapes",),
             ranks=_ranks(verdict, world),
         )
 

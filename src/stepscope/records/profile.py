@@ -31,6 +31,7 @@ class WindowRequest:
     steps: auto: rank 0 chooses, 8 to 32 by the spread of the steps before it, fewer where they are long. wait: finished
     steps before it, or auto: when step times have settled. fixed_step: where ranks that do not see the
     output folder begin; None in a running job. ranks: None for all. collect: shapes, stacks, memory, flops, modules.
+    sampled: what else a few steps more collect, which follow those that count: their times are not the job's.
     duration_s, after_s: a time window in place of steps, for jobs without an optimizer.
     """
 
@@ -43,6 +44,7 @@ class WindowRequest:
     tool: Literal["torch", "nsys"] = "torch"
     duration_s: float | None = None
     after_s: float | None = None
+    sampled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,9 +268,9 @@ NO_DELAY = 65535
 run and had no processor (``/proc/thread-self/schedstat``, outside not counted)."""
 
 PROFILED, WINDOW, DEVICE_CLOCK, OWN_PROFILER, FIRST = 1, 2, 4, 8, 16
-"""Flags. PROFILED: the deep window records this step. WINDOW: its warm-up, or the writing of the trace, is in this step.
-DEVICE_CLOCK: parts are from events on the device. OWN_PROFILER: the job's own profiler runs. FIRST: begins at the first sign
-of a step, not at a boundary."""
+"""Flags. PROFILED: the deep window records this step. WINDOW: its warm-up, the writing of the trace, or
+what is recorded for shapes alone, is in this step. DEVICE_CLOCK: parts are from events on the device. OWN_PROFILER: that of
+the job runs. FIRST: begins at the first sign of a step, not at a boundary."""
 
 NO_TIMED_STEP = PROFILED | WINDOW | FIRST
 """Flags of steps whose time is not that of the job by itself."""

@@ -21,6 +21,7 @@ from stepscope.core.words import grouped
 from stepscope.records.nouns import Estimate, Measured
 from stepscope.records.profile import NO_TIMED_STEP, PROFILED, WINDOW, EventKind
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
+from stepscope.results.window_effect import WindowEffect, window_effect
 from stepscope.stats.compare import bootstrap_median_interval, share_interval
 from stepscope.stats.order import mad
 from stepscope.stats.warmup import warmup_end
@@ -49,6 +50,9 @@ FEW_EVENT_STEPS = 0.5
 
 INTERRUPTION = 0.2
 """Of the median step: what a garbage collection or a compilation takes at least, so that its step is no usual one."""
+
+MOST_AFTER = 10
+"""Times the steps before a window that moved the level: where more steps follow it, the job is what they are."""
 
 LEAST_PERIODS = 3
 """Events, so that a period can be told."""
@@ -97,7 +101,8 @@ class JobSteps:
     diaries: one a rank, its last process. processes: all of them; independent: several that trained at the same time as the
     same rank. numbers: [steps], of each timed step. whole_ns: without outside events. delay_ns: ready to run, without a
     processor. own_ns: until a rank waits for others; own_clock: what it rests on. warm_up: leading steps left out. ports: of
-    each host, where they were sampled.
+    each host, where they were sampled. window: what the latest window of profiled steps did to the steps after it, which are
+    left out then, unless they are most of the job; None: nothing beyond noise.
     """
 
     diaries: tuple[RankDiary, ...]
@@ -114,6 +119,7 @@ class JobSteps:
     all_steps: int
     first: int = 0
     ports: tuple[HardwareSamples, ...] = ()
+    window: WindowEffect | None = None
 
     @property
     def ranks(self) -> int:
@@ -184,6 +190,11 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
         kept &= ~eventful
     warm_up = 0 if first else warm_up_steps(net.max(axis=0), kept)
     kept[:warm_up] = False
+    effect = _window_effect(net.max(axis=0), kept, first, latest_window(flags))
+    if effect is not None:
+        before = kept & (np.arange(count) + first + 1 < effect.first)
+        if kept.sum() <= (1 + MOST_AFTER) * before.sum():
+            kept = before
     if not kept.any():  # a job of very few steps: the first, or profiled ones, are all there is
         kept = np.ones(count, dtype=bool)
     whole = net[:, kept]
@@ -208,7 +219,18 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
         all_steps=end,
         first=first,
         ports=ports,
+        window=effect,
     )
+
+
+def _window_effect(
+    step_ns: Numbers, kept: NDArray[np.bool_], first: int, window: tuple[int, int] | None
+) -> WindowEffect | None:
+    """step_ns: [steps], of all; window: columns."""
+    if window is None:
+        return None
+    timed = np.flatnonzero(kept)
+    return window_effect(step_ns[timed], timed + first + 1, first + window[0] + 1, first + window[1])
 
 
 def _interrupted(diaries: Sequence[RankDiary], first: int, net_ns: Numbers) -> NDArray[np.bool_]:

@@ -19,11 +19,14 @@ MOSTLY = 0.5
 
 @lru_cache(maxsize=2)
 def job_change(steps: JobSteps) -> JobChange | None:
-    """None: the level stays, changes gradually, or comes back: ``lasting_change``; of a short job ``level_change``."""
+    """None: the level stays, changes gradually, or comes back (``lasting_change``; of a short job ``level_change``), or a
+    window of profiled steps moved it."""
     found = lasting_change(steps.step_ns) if steps.steps >= LEAST_STEPS else level_change(steps.step_ns)
     if found is None:
         return None
     number = int(steps.numbers[found.at])
+    if steps.window is not None and steps.window.holds(number):
+        return None
     grew = found.after - found.before
     own = _moved(steps.own_ns, found.at) / grew
     moved = [at for at, part in enumerate(own) if part >= MOSTLY]

@@ -201,6 +201,13 @@ def load_file(
             gc.enable()
 
 
+def sampled_from(ours: Mapping[str, object]) -> int | None:
+    """Number of the first step that a window recorded for the shapes of the others; None: of none."""
+    profile = ours.get("profile")
+    first = profile.get("sampled_from") if isinstance(profile, dict) else None
+    return first if isinstance(first, int) else None
+
+
 NONE_RECORDED = -1
 PEEK_BYTES = 64 << 10
 
@@ -237,6 +244,10 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
     if unread := unread_categories(builder.foreign, builder.process_labels):
         meta = replace(meta, unread=unread)
     events = builder.build()
+    if (first := sampled_from(meta.stepscope)) is not None:
+        from stepscope.traces.sampled import without_sampled  # of windows that `profile` took alone
+
+        events = without_sampled(events, first)
     notes = [*source.notes, *stream.notes, *builder.notes()]
     if len(events) == 0:
         notes.append(Note(kind="dropped", text="the file holds no spans"))

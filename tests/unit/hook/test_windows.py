@@ -88,33 +88,49 @@ def test_steps_that_take_seconds_are_not_waited_for(
     assert _train([Rank(hook, tmp_path, 0, 1, ms=ms)], 3) == [(begins, steps, 0)]
 
 
-@pytest.mark.parametrize(
-    ("elapsed_s", "grown", "last", "reason"),
-    [(3.0, 10e6, None, None), (21.0, 10e6, 7, "21 s had passed"), (3.0, 250e6, 7, "the trace had about 225 MB")],
-)
-def test_rank_0_ends_a_window_for_all(
-    hook: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    elapsed_s: float,
-    grown: float,
-    last: int | None,
-    reason: str | None,
-) -> None:
-    resident = [0.0, 0.0]
-    monkeypatch.setattr(hook.window, "resident", lambda: tuple(resident))
+def _bounds(hook: Any, folder: Path, *, events: float, usual_ms: float = 10, profiled_ms: float = 11) -> list[Any]:
+    """Of two ranks whose window began after 4 steps; events: of a step of rank 0's warm-up."""
     ranks = []
     for rank in (0, 1):
-        control = hook.control.Control({"output": str(tmp_path), "tool_version": "0"})
-        window = SimpleNamespace(number=1, control=control, steps=SimpleNamespace(rank=rank, restart=0))
+        control = hook.control.Control({"output": str(folder), "tool_version": "0"})
+        diary = SimpleNamespace(times=[usual_ms * MS] * 4)
+        window = SimpleNamespace(
+            number=1,
+            control=control,
+            steps=SimpleNamespace(rank=rank, restart=0, diary=diary),
+            first=4,
+            events=0 if rank else events,
+            profiled_ns=[profiled_ms * MS] * 3,
+        )
         ranks.append(hook.window.Bounds(window, 2))
-    resident[0] = grown
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "events", "last"),
+    [(3.0, 10_000, None), (3.0, 0, None), (21.0, 10_000, 7), (3.0, 120_000, 7)],
+    ids=["small", "unknown", "long", "large"],
+)
+def test_rank_0_ends_a_window_for_all(
+    hook: Any, tmp_path: Path, elapsed_s: float, events: float, last: int | None
+) -> None:
+    ranks = _bounds(hook, tmp_path, events=events)
     over = [[count for each in ranks if each.over(count, elapsed_s)] for count in range(5, 9)]
     assert over == ([[], [], [], []] if last is None else [[], [], [7, 7], [8, 8]])
-    assert [each.reason for each in ranks] == [reason, reason]
+    assert (ranks[0].reason is None) == (last is None)
+    assert ranks[0].reason == ranks[1].reason
     assert (tmp_path / ".stepscope" / "window-1-stop.json").exists() == (last is not None)
     if last is not None:
         assert json.loads((tmp_path / ".stepscope" / "window-1-stop.json").read_text())["last"] == last
+
+
+@pytest.mark.parametrize(("profiled_ms", "sampled"), [(11, True), (29, True), (31, False)])
+def test_what_costs_more_is_left_out_on_all_ranks_where_the_window_is_slow_already(
+    hook: Any, tmp_path: Path, profiled_ms: float, sampled: bool
+) -> None:
+    ranks = _bounds(hook, tmp_path, events=1000, profiled_ms=profiled_ms)
+    assert [each.over(5, 1.0) for each in ranks] == [False, False]
+    assert [each.sampled for each in ranks] == [sampled, sampled]
 
 
 def test_after_the_first_window_training_does_not_touch_the_folder(

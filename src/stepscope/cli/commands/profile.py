@@ -41,11 +41,11 @@ class Window(Options):
         "With --duration: seconds from the first forward pass to the recording.", "SECONDS", default=5.0, min=0
     )
     ranks: str | None = option("Profile only these ranks: 0,8 or 0-7.", "N,A-B")
-    shapes: bool = option(
-        "Record tensor shapes: without them FLOP and message sizes are unknown.",
+    shapes: bool | None = option(
+        "Record tensor shapes in all steps, or in none; default: in two more steps, whose times do not count.",
         None,
         "--shapes/--no-shapes",
-        default=True,
+        default=None,
     )
     stacks: bool = switch("Record Python stacks (slow).")
     memory: bool = switch("Record every allocation: gives memory by phase, and snapshots on a GPU.")

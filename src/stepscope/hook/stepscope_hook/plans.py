@@ -10,7 +10,7 @@ import sys
 import time
 
 from stepscope_hook.control import say
-from stepscope_hook.window import WINDOW_S, Window
+from stepscope_hook.window import WINDOW_S, Window, median
 
 SETTLED = 4
 SETTLED_SPREAD = 0.2
@@ -93,9 +93,9 @@ class Plans:
     def advance(self, count):
         """Whether more was done than a step of the window counted."""
         if self.window is not None:
-            recording = self.window.recording
+            sessions = self.window.sessions
             if not self.window.step(count):
-                return self.window.recording != recording
+                return self.window.sessions != sessions
             self.window = None
             self.next()
             return True
@@ -143,6 +143,9 @@ class Plans:
         plan.request = dict(request, steps=steps, bounded=bounded, auto=request["steps"] == "auto")
         if is_long(times) and request["wait"] == "auto":
             plan.request["warmup"] = 0
+        if is_long(times) and plan.begin != fixed:
+            # What costs more is little of such a step, and further ones would take long.
+            plan.request.update(collect=[*request["collect"], *request.get("sampled", ())], sampled=[])
         document = dict(plan.request, begin=plan.begin, restart=self.steps.restart)
         self.control.write("profile_window/1", "window-{}.json".format(self.number), document)
 
@@ -210,11 +213,6 @@ def steps_of(request, times):
         if allowed < wanted:
             return allowed, "{:.0f} s hold {} steps".format(WINDOW_S, allowed)
     return wanted, None
-
-
-def median(values):
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def is_long(times):

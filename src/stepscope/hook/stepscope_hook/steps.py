@@ -173,7 +173,7 @@ class Steps:
         window = plans.window
         if diary.on:
             if window is not None:
-                diary.flags |= PROFILED if window.recording else WINDOW
+                diary.flags |= PROFILED if window.recording and window.sampling is None else WINDOW
             elif self.profiling():
                 diary.own_profiler()
             look = diary.boundary()

@@ -1,27 +1,26 @@
 """A window of profiled steps on one rank: torch's profiler from one step boundary to another, then one trace file."""
 
-import gzip
 import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 
 from stepscope_hook.control import say, utc
-from stepscope_hook.samples import give_back_memory, resident
-
-GZIP_LEVEL = 1
-"""gzip's fastest: the job waits while its trace is written."""
-
-ROOM_BYTES = 4 << 30
-"""A temporary folder with less room may be too small: torch can write a trace only once."""
+from stepscope_hook.samples import give_back_memory
+from stepscope_hook.trace_file import on_this_host, pack, whole
 
 WINDOW_S = 20.0
 TRACE_BYTES = 200e6
-TRACE_PER_MEMORY = 0.9
-"""Bytes of a trace for each byte by which the process grew while it was recorded: 0.87 measured with shapes (2026-11-23,
-torch 2.13, CPU)."""
+EVENT_BYTES = 450
+"""Of the text of a trace, for each event: 305 without shapes, 430 with them (2026-11-27, torch 2.13, CPU)."""
+
+SAMPLED_STEPS = 2
+"""Recorded after those that count, with what costs more: two, so that it shows whether steps are alike."""
+SAMPLED_AT_MOST = 3.0
+"""Usual steps that one of the window takes: where it is longer already, nothing is recorded that costs more."""
+TOLD_BY = 3
+"""Steps of the window that tell."""
 
 BOUND_MARGIN = 2
 """Steps from rank 0's word that the window ends to its end."""
@@ -38,6 +37,17 @@ class Window:
         self.number = plans.number
         self.profiled_ns = []
         self.profiler = None
+        self.sessions = 0
+        """Begun so far: a warm-up, the steps that count, those with what costs more."""
+        self.events = 0
+        """Of a step of the warm-up; 0: not known."""
+        self.sampling = None
+        """Finished steps at which the session with what costs more began."""
+        self.kept = None
+        """File of the steps that count, once that session has begun."""
+        self.near = None
+        """The folder in which files are made."""
+        self.paused_s = 0.0
         self.nsys = False
         """Whether nsys around this process records, which our calls of CUDA's profiler start and stop."""
         self.span = None
@@ -64,11 +74,31 @@ class Window:
             return self.report("stepped_back", "the job's own profiler runs at step {}".format(count))
         if self.request.get("tool") == "nsys":
             return self.start_nsys(count)
-        activities = [torch.profiler.ProfilerActivity.CPU]
         self.report("open", "the rank ended inside the window, or could not write here")
+        collect = self.request["collect"]
+        if "memory" in collect and self.steps.memory is None and self.has(torch, "CUDA"):
+            from stepscope_hook.memory import Recording
+
+            self.memory = Recording(self.steps)
+            self.memory.begin()
+        self.guard = Guard(self)
+        if "modules" in collect:
+            from stepscope_hook.modules import Scopes
+
+            self.scopes = Scopes(memory=self.memory is not None and self.memory.on)
+        if self.request["warmup"] == 0:
+            self.record(count)
+        else:
+            self.session(collect)
+        return True
+
+    def session(self, collect):
+        """Record anew; what was recorded so far goes. torch changes what it collects between its sessions alone."""
+        import torch
+
+        activities = [torch.profiler.ProfilerActivity.CPU]
         accelerated = [name for name in ("CUDA", "XPU", "HPU", "MTIA") if self.has(torch, name)]
         activities += [getattr(torch.profiler.ProfilerActivity, name) for name in accelerated]
-        collect = self.request["collect"]
         extra = {}
         if "all_threads" in collect:
             extra["experimental_config"] = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
@@ -80,24 +110,13 @@ class Window:
             with_flops="flops" in collect,
             **extra,
         )
-        if "memory" in collect and self.steps.memory is None and "CUDA" in accelerated:
-            from stepscope_hook.memory import Recording
-
-            self.memory = Recording(self.steps)
-            self.memory.begin()
-        self.guard = Guard(self)
+        self.sessions += 1
         self.guard.ours = True
         try:
             self.profiler.prepare_trace()
+            self.profiler.start_trace()
         finally:
             self.guard.ours = False
-        if "modules" in collect:
-            from stepscope_hook.modules import Scopes
-
-            self.scopes = Scopes(memory=self.memory is not None and self.memory.on)
-        if self.request["warmup"] == 0:
-            self.record(count)
-        return True
 
     def start_nsys(self, count):
         import torch
@@ -125,54 +144,95 @@ class Window:
             if count >= self.first:
                 self.record(count)
             return False
-        self.profiled_ns.append(now - self.boundary_ns)
-        self.last = count
         self.end_span()
-        if self.request.get("duration_s"):
-            over = now - self.began_ns >= self.request["duration_s"] * 1e9
+        if self.sampling is not None:
+            over = count - self.sampling >= SAMPLED_STEPS
         else:
-            over = count - self.first >= self.request["steps"]
-            if not over and self.bounds is not None:
-                over = self.bounds.over(count, (now - self.began_ns) / 1e9)
+            self.profiled_ns.append(now - self.boundary_ns)
+            self.last = count
+            over = self.is_over(count, now - self.began_ns)
+            if over and self.samples():
+                return not self.sample(count)
         if over:
             self.finish()
             return True
         self.begin_span(count)
         return False
 
+    def is_over(self, count, elapsed_ns):
+        """Whether the steps that count are done."""
+        if self.request.get("duration_s"):
+            return elapsed_ns >= self.request["duration_s"] * 1e9
+        over = self.bounds is not None and self.bounds.over(count, elapsed_ns / 1e9)
+        return over or count - self.first >= self.request["steps"]
+
+    def samples(self):
+        """Whether a few steps with what costs more follow."""
+        return bool(self.request.get("sampled")) and (self.bounds is None or self.bounds.sampled)
+
     def record(self, count):
         """From here on events are kept."""
+        self.first = self.last = count
         if self.nsys:
             import torch
 
             torch.cuda.profiler.start()
-            self.recording = True
-            self.first = self.last = count
-            self.began_ns = time.perf_counter_ns()
-            self.begin_span(count)
-            return
-        self.guard.ours = True
-        try:
-            self.profiler.start_trace()
-        finally:
-            self.guard.ours = False
+            self.sessions += 1
+        else:
+            if self.profiler is not None:  # the warm-up
+                self.profiler.stop_trace()
+                if self.steps.rank == 0 and self.request.get("auto"):
+                    self.events = self.count_events() / self.request["warmup"]
+            self.session(self.request["collect"])
+            if self.request.get("auto"):
+                self.bounds = Bounds(self, margin=BOUND_MARGIN if self.steps.world > 1 else 0)
+            self.add_metadata()
         self.recording = True
-        self.first = self.last = count
-        if self.request.get("auto"):
-            self.bounds = Bounds(self, margin=BOUND_MARGIN if self.steps.world > 1 else 0)
-        for key, value in self.metadata().items():
-            self.profiler.add_metadata_json("stepscope." + key, json.dumps(value))
         self.began_ns = time.perf_counter_ns()
         self.begin_span(count)
 
-    def metadata(self):
+    def count_events(self):
+        """Of the session that has ended; 0 where torch does not say."""
+        results = getattr(self.profiler.profiler, "kineto_results", None)
+        return 0 if results is None else len(results.events())
+
+    def sample(self, count):
+        """Go on for a few steps with what costs more. False where what there is cannot be written, which ends the window."""
+        started = time.perf_counter()
+        self.profiler.stop_trace()
+        self.recording = False
+        try:
+            self.kept = self.part("")
+        except OSError as error:
+            self.profiler = None
+            self.stop()
+            self.clear()
+            self.end_memory(save=False)
+            self.report("failed", "the trace cannot be written: {}".format(error), ended=utc())
+            return False
+        self.end_memory(save=True)
+        self.session((*self.request["collect"], *self.request["sampled"]))
+        self.sampling = count
+        self.recording = True
+        self.add_metadata()
+        self.paused_s += time.perf_counter() - started
+        self.begin_span(count)
+        return True
+
+    def add_metadata(self):
         steps = self.steps
-        return {
-            "rank": steps.rank, "world_size": steps.world, "host": self.control.host,
-            "profile": {"window": self.number, "first_step": self.first, "steps": self.request["steps"],
-                        "collect": self.request["collect"]},
-            "model": steps.facts,
-        }  # fmt: skip
+        profile = {"window": self.number, "first_step": self.first, "steps": self.request["steps"],
+                   "collect": self.request["collect"]}  # fmt: skip
+        if self.sampling is not None:
+            profile.update(sampled=self.request["sampled"], sampled_from=self.sampling)
+        for key, value in (
+            ("rank", steps.rank),
+            ("world_size", steps.world),
+            ("host", self.control.host),
+            ("profile", profile),
+            ("model", steps.facts),
+        ):
+            self.profiler.add_metadata_json("stepscope." + key, json.dumps(value))
 
     def begin_span(self, count):
         import torch
@@ -203,7 +263,8 @@ class Window:
             self.end_memory(save=True)
             self.profiler = None
             give_back_memory()
-        self.report("written", None, ended=ended, file=path, size_bytes=size, paused_s=time.perf_counter() - started)
+        paused_s = self.paused_s + time.perf_counter() - started
+        self.report("written", None, ended=ended, file=path, size_bytes=size, paused_s=paused_s)
 
     def stop(self):
         if self.scopes is not None:
@@ -213,12 +274,7 @@ class Window:
         if self.nsys:
             if self.recording:
                 sys.modules["torch"].cuda.profiler.stop()
-        elif self.recording:
-            self.profiler.stop_trace()
-        elif (
-            self.profiler is not None
-        ):  # only prepared: started and stopped, since torch cannot take a preparation back
-            self.profiler.start_trace()
+        elif self.profiler is not None:
             self.profiler.stop_trace()
         self.recording = False
 
@@ -233,40 +289,59 @@ class Window:
         if memory is not self.steps.memory:
             memory.end()
 
-    def export(self):
-        """(path, bytes)"""
-        folder = os.path.join(self.control.output, "window-{}".format(self.number))
+    def part(self, suffix):
+        """The file of the session that has ended, as torch writes it."""
+        folder = self.folder()
         os.makedirs(folder, exist_ok=True)
-        name = "rank-{:05d}.json".format(self.steps.rank)
-        final, hidden = os.path.join(folder, name + ".gz"), os.path.join(folder, "." + name + ".gz")
-        near = on_this_host(folder)
-        plain = os.path.join(near or folder, "." + name)
-        packed = plain + ".gz"
+        if self.near is None:
+            self.near = on_this_host(folder) or folder
+        plain = os.path.join(self.near, ".rank-{:05d}.json{}".format(self.steps.rank, suffix))
+        self.profiler.export_chrome_trace(plain)
+        whole(plain)
+        return plain
+
+    def folder(self):
+        return os.path.join(self.control.output, "window-{}".format(self.number))
+
+    def export(self, sampled=True):
+        """(path, bytes). sampled: whether the session with what costs more is whole."""
+        name = "rank-{:05d}.json.gz".format(self.steps.rank)
+        final, hidden = os.path.join(self.folder(), name), os.path.join(self.folder(), "." + name)
         try:
-            self.profiler.export_chrome_trace(plain)
-            whole(plain)
-            with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=GZIP_LEVEL) as target:
-                if self.unfinished:
-                    for line in source:
-                        target.write(line.replace(self.unfinished, b'"unfinished step"'))
-                else:
-                    shutil.copyfileobj(source, target, 1 << 20)
-            if near is not None:
+            if self.kept is None:
+                parts = [self.part("")]
+            else:
+                parts = [self.kept, self.part(".sampled")] if sampled else [self.kept]
+            packed = os.path.join(self.near, "." + name)
+            pack(parts, packed, self.unfinished)
+            if packed != hidden:
                 shutil.copyfile(packed, hidden)
             os.replace(hidden, final)
         finally:
-            for path in (plain, plain + ".tmp", packed, hidden):  # torch leaves its own .tmp on a full disk
-                if os.path.exists(path):
-                    os.remove(path)
-            if near is not None:
-                shutil.rmtree(near, ignore_errors=True)
+            self.clear()
         return final, os.path.getsize(final)
 
+    def clear(self):
+        """Remove what a file was made of."""
+        near, self.near = self.near, None
+        folder, name = self.folder(), ".rank-{:05d}.json".format(self.steps.rank)
+        for each in ("", ".sampled", ".tmp", ".sampled.tmp", ".gz"):  # torch leaves its own .tmp on a full disk
+            path = os.path.join(folder, name + each)
+            if os.path.exists(path):
+                os.remove(path)
+        if near is not None and near != folder:
+            shutil.rmtree(near, ignore_errors=True)
+
     def abandon(self, reason, status="failed"):
-        """Give up without a trace."""
+        """Give up; the steps that count are kept, where they are whole."""
         try:
             self.end_span()
             self.stop()
+            if self.kept is not None:
+                path, size = self.export(sampled=False)
+                self.end_memory(save=True)
+                self.report("written", None, ended=utc(), file=path, size_bytes=size, paused_s=self.paused_s)
+                return
             self.end_memory(save=False)
         except Exception as error:  # what is given up may be in any state
             reason = "{}; {}: {}".format(reason, type(error).__name__, error)
@@ -276,7 +351,8 @@ class Window:
         """The process ends inside the window: keep whole steps of a job that ends well."""
         taken, wanted = len(self.profiled_ns), self.request["steps"]
         reason = "the job ended after {} of {} profiled steps".format(taken, wanted)
-        if (self.profiler is None and not self.nsys) or not taken or hasattr(sys, "last_type"):
+        whole_steps = self.sampling is None and taken and not hasattr(sys, "last_type")
+        if not whole_steps or (self.profiler is None and not self.nsys):
             self.abandon(reason, status="ended")
             return
         self.end_span()
@@ -300,30 +376,6 @@ class Window:
         if problem is not None:
             say("rank {}: {}; cannot write {}".format(steps.rank, reason or status, problem))
         return False
-
-
-def on_this_host(folder):
-    """A new folder for a trace while it is made, where ``folder`` may be on another host; None: make it there.
-
-    torch writes it in pieces of kilobytes, ten times the bytes that are kept, and the job waits for each.
-    """
-    try:
-        own = tempfile.gettempdir()
-        if os.stat(own).st_dev != os.stat(folder).st_dev and shutil.disk_usage(own).free >= ROOM_BYTES:
-            return tempfile.mkdtemp(prefix="stepscope-")
-    except OSError:
-        pass  # no folder for temporary files
-    return None
-
-
-def whole(path):
-    """Raise OSError where torch has left no trace, or half of one: it does not say when a disk is full."""
-    if not os.path.exists(path):
-        raise OSError("torch wrote no file: the disk is full, or the folder cannot be written")
-    with open(path, "rb") as file:
-        file.seek(max(os.path.getsize(path) - 64, 0))
-        if not file.read().rstrip().endswith(b"}"):
-            raise OSError("torch wrote half a file: the disk is full")
 
 
 class Guard:
@@ -363,7 +415,8 @@ class Guard:
 
 
 class Bounds:
-    """Where a window with ``steps: auto`` ends before its steps are done: rank 0 says so, and every rank ends at that step.
+    """Where a window with ``steps: auto`` ends before its steps are done, and whether steps with what costs more follow:
+    rank 0 says so, and every rank does the same. Nothing of the job's own, such as its memory, bounds a window.
 
     margin: steps from rank 0's word to the end, so that every rank has read it.
     """
@@ -372,10 +425,10 @@ class Bounds:
         self.window = window
         self.margin = margin
         self.name = "window-{}-stop.json".format(window.number)
-        self.memory = resident()[0]
         self.last = None
         """Finished steps at which the window ends; None: as planned."""
         self.reason = None
+        self.sampled = True
 
     def over(self, count, elapsed_s):
         """Whether the window ends with this step."""
@@ -385,18 +438,35 @@ class Bounds:
             elif os.access(self.window.control.path(self.name), os.F_OK):
                 found = self.window.control.read(self.name) or {}
                 if found.get("restart") == self.window.steps.restart:
-                    self.last, self.reason = found["last"], found["reason"]
+                    self.last, self.reason, self.sampled = found["last"], found["reason"], found["sampled"]
         return self.last is not None and count >= self.last
 
     def decide(self, count, elapsed_s):
-        grown = resident()[0] - self.memory
+        """On rank 0."""
+        window = self.window
+        before = self.last, self.sampled
+        size = (count - window.first + self.margin + 1) * window.events * EVENT_BYTES
         if elapsed_s > WINDOW_S:
             self.reason = "{:.0f} s had passed".format(elapsed_s)
-        elif grown * TRACE_PER_MEMORY > TRACE_BYTES:
-            self.reason = "the trace had about {:.0f} MB".format(grown * TRACE_PER_MEMORY / 1e6)
-        else:
-            return
-        self.last = count + self.margin
-        if self.margin:
-            document = {"last": self.last, "reason": self.reason, "restart": self.window.steps.restart}
-            self.window.control.write("profile_window_stop/1", self.name, document)
+            self.last = count + self.margin
+        elif size > TRACE_BYTES:
+            self.reason = "{:,.0f} events a step: more steps are a trace of over {:.0f} MB".format(
+                window.events, TRACE_BYTES / 1e6
+            )
+            self.last = count + self.margin
+        if len(window.profiled_ns) == TOLD_BY:
+            usual = window.steps.diary.times
+            self.sampled = not usual or median(window.profiled_ns) <= SAMPLED_AT_MOST * median(usual)
+        if self.margin and before != (self.last, self.sampled):
+            document = {
+                "last": self.last,
+                "reason": self.reason,
+                "sampled": self.sampled,
+                "restart": window.steps.restart,
+            }
+            window.control.write("profile_window_stop/1", self.name, document)
+
+
+def median(values):
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2

@@ -1,0 +1,102 @@
+"""A window whose last steps were recorded for their shapes alone: they give them to the steps before, and go.
+
+Recording shapes makes a step longer, so that their times are not the job's. A step that calls operators of a name as often
+as each of these steps did has their shapes, call by call, where these steps agree in them: a job whose batches differ in
+length has shapes that no step gives to another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.traces.events import NONE, Category, Events, Ints
+from stepscope.traces.passes import COMM_LAUNCHES, step_marks
+
+T = TypeVar("T")
+
+
+def without_sampled(events: Events, first: int) -> Events:
+    """The steps before ``ProfilerStep#first``, with the shapes of those from it on. O(n log n)."""
+    marks = step_marks(events)
+    rich = marks.numbers >= first
+    if not rich.any() or rich.all():
+        return events
+    begin = int(marks.starts[rich].min())
+    kept = events.ts_ns < begin
+    shape, source = events.shape.copy(), np.full(len(events), NONE, dtype=np.int64)
+    spans = [_calls(events, a, b) for a, b in zip(marks.starts[rich].tolist(), marks.ends[rich].tolist(), strict=True)]
+    agreed = _agreed(events, spans)
+    starts = marks.starts[~rich]
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), begin], strict=True):
+        calls = _calls(events, start, end)
+        for name, giving in agreed.items():
+            mine = calls.get(name)
+            if mine is not None and len(mine) == len(giving):
+                taking = shape[mine] == NONE
+                shape[mine[taking]] = shape[giving[taking]]
+                source[mine[taking]] = giving[taking]
+    return _chosen(replace(events, shape=shape), kept, source)
+
+
+def _calls(events: Events, start: int, end: int) -> dict[int, Ints]:
+    """Name of an operator -> its calls that begin then, in order."""
+    inside = (events.ts_ns >= start) & (events.ts_ns < end)
+    chosen = events.by_start(inside & events.of(Category.CPU_OP, Category.USER_ANNOTATION))
+    names = events.name[chosen]
+    order = np.argsort(names, kind="stable")
+    borders = np.flatnonzero(np.diff(names[order])) + 1
+    return {int(names[part[0]]): chosen[part] for part in np.split(order, borders) if len(part)}
+
+
+def _agreed(events: Events, steps: list[dict[int, Ints]]) -> dict[int, Ints]:
+    """Name -> its calls in the last of these steps, where all call it as often and with the same shapes.
+
+    Of no operator that computes where one that computes differs: a part of a step's FLOP is no figure.
+    """
+    last = steps[-1]
+    same = {
+        name
+        for name, calls in last.items()
+        if all(np.array_equal(events.shape[step[name]], events.shape[calls]) for step in steps if name in step)
+        and all(name in step for step in steps)
+    }
+    shaped = {name for name, calls in last.items() if (events.shape[calls] != NONE).any()}
+    sent = {name for name in shaped if events.names[name].startswith(COMM_LAUNCHES)}
+    given = shaped & same
+    return {name: last[name] for name in (given if shaped - sent <= given else given & sent)}
+
+
+def _chosen(events: Events, kept: NDArray[np.bool_], source: Ints) -> Events:
+    """The events that are kept; source: the event that has what an event lacks beside its shape, NONE for none."""
+    places = np.flatnonzero(kept)
+    columns = {
+        each.name: getattr(events, each.name)[places]
+        for each in fields(events)
+        if isinstance(getattr(events, each.name), np.ndarray)
+    }
+    at = {int(old): new for new, old in enumerate(places.tolist())}
+    gave: dict[int, list[int]] = {}
+    for old in places[source[places] != NONE].tolist():
+        gave.setdefault(int(source[old]), []).append(at[old])
+
+    def moved(found: dict[int, T]) -> dict[int, T]:
+        return {at[index]: value for index, value in found.items() if index in at}
+
+    given = {new: value for index, value in events.values.items() for new in gave.get(index, ())}
+    memory = events.memory
+    if memory is not None and not kept.all():
+        before = memory.ts_ns < int(events.ts_ns[~kept].min())
+        memory = replace(memory, **{each.name: getattr(memory, each.name)[before] for each in fields(memory)})
+    return replace(
+        events,
+        **columns,
+        collectives=moved(events.collectives),
+        copied_bytes=moved(events.copied_bytes),
+        flop=moved(events.flop),
+        values=given | moved(events.values),
+        memory=memory,
+    )
