@@ -158,7 +158,7 @@ def leaves():
     trained(count=5)
     limit = time.monotonic() + 20
     written = (OUT / "leaves" / ".stepscope").glob
-    while not any(len(path.read_bytes().partition(b"\n")[2]) == 5 * 40 for path in written("diary-*.bin")):
+    while not any(len(path.read_bytes().partition(b"\n")[2]) == 5 * 48 for path in written("diary-*.bin")):
         assert time.monotonic() < limit
         time.sleep(0.05)
     os._exit(3)

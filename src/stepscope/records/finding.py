@@ -110,8 +110,13 @@ VerdictKind = Literal[
     "contended-machine",
     "input-bound", "communication-bound", "straggler", "uneven-work", "pipeline-bubble", "evaluation", "checkpointing",
     "garbage-collection", "compilation", "periodic-pause", "host-bound", "memory-bound", "optimizer-bound",
-    "independent-processes", "compute-bound", "undecided",
+    "before-forward", "inference", "worker-start", "independent-processes", "compute-bound", "computation-or-python",
+    "undecided",
 ]  # fmt: skip
+"""input-bound: a loader, or I/O, was seen to be waited for; before-forward: what the loop does there is not known. inference:
+forward passes without gradients that are no evaluation. worker-start: of an epoch's loader. computation-or-python: the rest,
+where no window tells them apart.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
