@@ -43,15 +43,15 @@ def write_diary(
 ) -> Path:
     """diary-, events- and end- files of one process below ``root/.stepscope``. columns: ms of each step; left out: NaN.
 
-    delay: share without a processor, of each step or of all. whole_ns is the sum of the others (without cpu) where it is
-    left out.
+    delay: share without a processor, of each step or of all. whole_ns is the sum of the others (without CPU times) where it
+    is left out.
     """
     folder = root / ".stepscope"
     folder.mkdir(parents=True, exist_ok=True)
     steps = len(next(iter(columns.values())))
     given = {f"{name}_ns": np.asarray(values, float) * 1e6 for name, values in columns.items()}
     if "whole_ns" not in given:
-        given["whole_ns"] = np.nansum([v for k, v in given.items() if k != "cpu_ns"], axis=0)
+        given["whole_ns"] = np.nansum([v for k, v in given.items() if not k.endswith("cpu_ns")], axis=0)
     shares = np.array([np.nan if each is None else each for each in np.broadcast_to(np.array(delay), steps)], float)
     rows = np.empty(steps, dtype=DTYPE)
     for column in COLUMNS:

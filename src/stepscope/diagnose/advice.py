@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from shlex import quote
+from shlex import join, quote
 
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rule import advise
@@ -30,7 +30,7 @@ _PLAIN: Mapping[VerdictKind, str] = {
     "independent-processes": "start them with torchrun, and call torch.distributed.init_process_group() before training",
     "inference": "batch them: fewer and larger ones, in torch.inference_mode() and lower precision; fewer only if the "
     "algorithm allows it",
-    "worker-start": "DataLoader(..., persistent_workers=True): the workers of the epoch before go on",
+    "worker-start": "DataLoader(..., persistent_workers=True): it keeps the workers of the epoch before",
     "before-forward": "see what the loop does from one optimizer step to its next forward pass; what prepares batches can "
     "go to a DataLoader with workers",
     "compute-bound": "to be faster: more ranks, lower precision, or less work",
@@ -50,8 +50,9 @@ def advice_for(
 
         return (advise(CAUSE_ADVICE["data"]),)
     if verdict.kind == "computation-or-python":
-        look = None if verdict.ended is not None else f"stepscope profile --attach {quote(str(job.folder))}"
-        return (advise("profile some steps: stepscope profile", command=look),)
+        ended = f"stepscope profile -- {join(job.record.command)}"
+        look = f"stepscope profile --attach {quote(str(job.folder))}" if verdict.ended is None else ended
+        return (advise("profile some of its steps", command=look),)
     named = "host-bound" if verdict.kind == "before-forward" else verdict.kind
     explained = [f for f in diagnosis.findings if kind_of(f) == named and f.advice]
     if explained:

@@ -405,7 +405,7 @@ def _computes(verdict: JobVerdict) -> str:
 
         return f"Compute-bound: no part of the step outside computation takes {format_percent(WORTH)} of it"
     if verdict.kind == "computation-or-python":
-        return f"{noun(verdict.kind)}: together {format_percent(share)} of every step; only profiled steps tell them apart"
+        return f"{noun(verdict.kind)}: together {format_percent(share)} of every step; a window of steps separates them"
     return f"Compute-bound: {format_percent(share)} of every step is computation"
 
 

@@ -373,7 +373,7 @@ def _waits_before(steps: JobSteps) -> bool:
 
 
 def _inference(steps: JobSteps) -> Iterable[TimeCost]:
-    """Passes without gradients in every step. Whether the algorithm can do with fewer is not known, so nothing is at stake."""
+    """Passes without gradients in every step. Whether the algorithm can do with fewer is not known: no stake."""
     part = share(steps.parts_ns["inference"], steps.whole_ns)
     if part is not None and part.value >= WORTH:
         yield TimeCost(kind="inference", share=part)
@@ -529,8 +529,8 @@ def _between(steps: JobSteps) -> Iterable[TimeCost]:
 
 
 def _ordered(costs: Iterable[TimeCost]) -> list[TimeCost]:
-    """The contended machine first, since it qualifies the rest; then by share, none that may as well be 0. Stakes together are
-    at most the whole."""
+    """The contended machine first, since it qualifies the rest; then by share, none that may as well be 0. Stakes together
+    are at most the whole."""
     sure = [each for each in costs if (half := half_width(each.share)) is None or half < each.share.value]
     ranked = sorted(sure, key=lambda c: (c.kind != "contended-machine", -c.share.value))
     left = 1.0
@@ -561,7 +561,7 @@ def _kind(
 
 def _confidence(steps: JobSteps, kind: VerdictKind) -> str:
     if kind == "computation-or-python":
-        return f"measured over {steps.steps} steps, of which none is profiled: the two are not told apart"
+        return f"measured over {steps.steps} steps; without profiled ones computation and Python are one"
     if steps.steps < LEAST_WITH_INTERVAL:
         return f"likely: {steps.steps} steps are too few for an interval"
     return f"measured over {steps.steps} steps"

@@ -113,9 +113,9 @@ VerdictKind = Literal[
     "before-forward", "inference", "worker-start", "independent-processes", "compute-bound", "computation-or-python",
     "undecided",
 ]  # fmt: skip
-"""input-bound: a loader, or I/O, was seen to be waited for; before-forward: what the loop does there is not known. inference:
-forward passes without gradients that are no evaluation. worker-start: of an epoch's loader. computation-or-python: the rest,
-where no window tells them apart.
+"""input-bound: the loop was seen to wait for a loader, or for I/O; before-forward: what it does there is not known.
+inference: forward passes without gradients that are no evaluation. worker-start: of an epoch's loader.
+computation-or-python: the rest, where no window tells them apart.
 """
 
 

@@ -260,11 +260,11 @@ whole: all of it. data: in ``next()`` of the loader for training data. before: f
 without data and outside. forward, backward, optimizer: without the waits for communication in them; forward counts the
 loss and all micro-steps. comm: blocking waits for communication that the host saw (``Work.wait``, blocking collectives),
 and in DDP from the last ready gradient to the end of the backward pass: waiting for other ranks and exposed transfer
-together. outside: events that are no part of the step (evaluation, checkpoint, workers of an epoch that start, the
-pause in which a trace is written).
-cpu: CPU time of the training thread without what data and outside used. inference: in forward passes without gradients that
-are no evaluation and come in every step (a teacher, a target network), in none of the parts before it. before_cpu: CPU time of
-the training thread in before and in inference ahead of the first forward pass. What is left of the whole is "other".
+together. outside: events that are no part of the step (evaluation, checkpoint, workers of an epoch that start, the pause
+in which a trace is written). cpu: CPU time of the training thread without what data and outside used. inference: forward
+passes without gradients that are no evaluation and come in every step (a teacher, a target network); in none of the
+other parts. before_cpu: CPU time of the training thread in before, and in inference ahead of the first forward pass. What
+is left of the whole is "other".
 """
 
 NO_DELAY = 65535
@@ -328,8 +328,16 @@ class DiaryHeader(RankProcess):
 
 
 EventKind = Literal[
-    "evaluation", "inference", "checkpoint", "loader_start", "garbage_collection", "compilation", "trace_written",
-    "own_profiler", "dropped", "off",
+    "evaluation",
+    "inference",
+    "checkpoint",
+    "loader_start",
+    "garbage_collection",
+    "compilation",
+    "trace_written",
+    "own_profiler",
+    "dropped",
+    "off",
 ]
 
 

@@ -144,7 +144,10 @@ def whole_steps(layout: ProfileLayout, rank: int) -> tuple[tuple[int, Numbers], 
     found = [each for path in layout.diaries(rank) if (each := _Begun.of(path)) is not None and each.made]
     found.sort(key=lambda each: each.header.start_unix_ns)
     return tuple(
-        (each.header.start_unix_ns, np.memmap(each.path, each.dtype, "r", each.offset, each.made)["whole_ns"].astype(float))
+        (
+            each.header.start_unix_ns,
+            np.memmap(each.path, each.dtype, "r", each.offset, each.made)["whole_ns"].astype(float),
+        )
         for each in found
     )
 

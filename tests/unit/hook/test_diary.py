@@ -131,7 +131,17 @@ def test_the_parts_of_a_step_add_up_and_cpu_is_without_data(rig: Rig) -> None:
     diary = rig.read()
     assert diary.steps == 3
     assert list(diary.flags) == [16, 0, 0]
-    parts = {"data": 2, "before": 1, "forward": 3, "backward": 4, "optimizer": 1, "comm": 0, "outside": 0, "inference": 0, "before_cpu": 1}
+    parts = {
+        "data": 2,
+        "before": 1,
+        "forward": 3,
+        "backward": 4,
+        "optimizer": 1,
+        "comm": 0,
+        "outside": 0,
+        "inference": 0,
+        "before_cpu": 1,
+    }
     assert _ms(diary, 1) == parts | {"whole": 11.5, "cpu": 9.5}
     assert list(diary.micro_steps) == [1, 1, 1]
     assert diary.end is None
@@ -228,7 +238,9 @@ def test_passes_without_gradients_in_every_step_are_a_part_of_it(rig: Rig) -> No
         rig.backward(4)
         rig.optimize(1)
     diary = rig.read()
-    assert [(event.kind, event.step) for event in diary.events] == [("inference", 2)], "the first of them may be a rollout"
+    assert [(event.kind, event.step) for event in diary.events] == [("inference", 2)], (
+        "the first of them may be a rollout"
+    )
     parts = {"data": 2, "before": 1, "forward": 3.5, "backward": 4, "optimizer": 1, "comm": 0, "outside": 0}
     assert _ms(diary, 3) == parts | {"inference": 13, "before_cpu": 8, "whole": 24.5, "cpu": 22.5}
 

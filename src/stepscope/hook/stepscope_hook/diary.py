@@ -88,7 +88,7 @@ class Diary(Outside):
         self.evaluation = None
         self.sources = Sources()
         self.inferred = [0, -2]
-        """Steps that were finished when a pass without gradients was last seen: of other modules, and of those that train."""
+        """Steps that were finished as a pass without gradients was last seen: of other modules, of those that train."""
         self.inferring = BEFORE
         """What the step was in as such a pass began."""
         self.trains_in_eval_mode = False
@@ -437,9 +437,10 @@ class Diary(Outside):
         if ns == ns:
             fields[COMM] = min(ns, fields[WHOLE])
             fields[-1] |= DEVICE_CLOCK
-            over = sum(fields[part] for part in (*range(DATA, CPU), INFERENCE) if fields[part] == fields[part]) - fields[WHOLE]
+            seen = [part for part in (*range(DATA, CPU), INFERENCE) if fields[part] == fields[part]]
+            over = sum(fields[part] for part in seen) - fields[WHOLE]
             for part in (BACKWARD, OPTIMIZER, FORWARD, INFERENCE, BEFORE):  # the host waited there for the device
-                if fields[part] != fields[part]:
+                if part not in seen:
                     continue
                 taken = min(max(over, 0), fields[part])
                 fields[part] -= taken

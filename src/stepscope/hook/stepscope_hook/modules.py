@@ -4,7 +4,6 @@ import weakref
 
 from stepscope_hook.looks import is_compiling
 
-
 MOST_OTHERS = 64
 
 

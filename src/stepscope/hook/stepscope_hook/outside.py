@@ -1,8 +1,8 @@
 """What is no part of a step: evaluations, checkpoints, and the pause in which a window is written.
 
 A forward pass without gradients is an evaluation only where that is known: the module that trains runs in eval mode, or on
-batches of a loader whose batches are not trained on. Else it is a part of every step (a teacher, a target network), or, where
-the step before had none, an event between steps (a rollout).
+batches of a loader whose batches are not trained on. Else it is a part of every step (a teacher, a target network), or,
+where the step before had none, an event between steps (a rollout).
 """
 
 import functools
@@ -161,7 +161,7 @@ class Outside:
         self.event(evaluation.kind, evaluation.begin[0], ns, count=max(evaluation.forwards, 1))
 
     def trains(self):
-        """A pass begins that trains: what was fetched is for it, and what workers of an epoch took to start is between steps."""
+        """A pass begins that trains: what was fetched is for it. What the workers of an epoch took is between steps."""
         self.fetched = None
         start = self.sources.trains()
         if start is not None and self.number:
