@@ -155,8 +155,8 @@ class JobSteps:
 
     @property
     def idle_before_ns(self) -> Numbers:
-        """[ranks, steps]: before the forward pass without computing, and not for lack of a processor: all of the step's delay
-        is taken off. NaN: not known."""
+        """[ranks, steps]: before the forward pass without computing, nor for lack of a processor: all of the step's delay is
+        taken off. NaN: not known."""
         columns = [each.columns["before_cpu_ns"][self.numbers - 1 - self.first] for each in self.diaries]
         ahead = self.parts_ns["before"] + np.nan_to_num(self.parts_ns["inference"])
         return np.asarray(np.maximum(ahead - np.stack(columns) - np.nan_to_num(self.delay_ns), 0.0))

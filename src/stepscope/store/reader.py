@@ -155,19 +155,19 @@ def header_bytes(path: Path) -> int | None:
 def steps_in(path: Path, header: int | None = None) -> int:
     """Whole records. header: ``header_bytes`` of this file, where it is known."""
     header = header or header_bytes(path)
-    return 0 if header is None else max(path.stat().st_size - header, 0) // _record(path, header).size
+    return 0 if header is None else max(path.stat().st_size - header, 0) // _record(path, header)[0].size
 
 
 @lru_cache(maxsize=1 << 14)
-def _record(path: Path, header: int) -> struct.Struct:
-    """Of a diary with so many bytes of header, which stay as they are."""
+def _record(path: Path, header: int) -> tuple[struct.Struct, int]:
+    """Of a diary with so many bytes of header, which stay as they are: a record, and where in it the time of the step is."""
     with path.open("rb") as file:
         head = file.read(header)
     try:
         columns = json.loads(head).get("columns", FIRST_COLUMNS)
-    except ValueError:
-        columns = FIRST_COLUMNS  # who reads the whole diary says what is wrong with it
-    return struct.Struct(RECORD.format(len(columns)))
+        return struct.Struct(RECORD.format(len(columns))), columns.index("whole_ns")
+    except ValueError:  # who reads the whole diary says what is wrong with it
+        return struct.Struct(RECORD.format(len(FIRST_COLUMNS))), 0
 
 
 def latest_step_ns(path: Path) -> float | None:
@@ -175,11 +175,11 @@ def latest_step_ns(path: Path) -> float | None:
     header = header_bytes(path)
     if header is None or not (steps := steps_in(path, header)):
         return None
-    first, record = max(steps - LATEST, 0), _record(path, header)
+    first, (record, whole) = max(steps - LATEST, 0), _record(path, header)
     with path.open("rb") as file:
         file.seek(header + first * record.size)
         data = file.read((steps - first) * record.size)
-    times = [whole for whole, *_ in record.iter_unpack(data[: len(data) // record.size * record.size])]
+    times = [each[whole] for each in record.iter_unpack(data[: len(data) // record.size * record.size])]
     known = [each for each in times if not math.isnan(each)]
     return median(known) if known else None
 

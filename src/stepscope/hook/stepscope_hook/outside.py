@@ -92,13 +92,12 @@ class Outside:
         if self.sources.foreign():
             self.evaluate("evaluation", module)
             return
-        evaluation = self.evaluation
+        evaluation, at = self.evaluation, module is not None
+        usual = self.number - self.inferred[at] <= 1
+        self.inferred[at] = self.number
         if evaluation is not None and not evaluation.turns("inference", module):
             evaluation.fetched = None
             return
-        at = module is not None
-        usual = self.number - self.inferred[at] <= 1
-        self.inferred[at] = self.number
         if not usual:
             self.evaluate("inference", module)
             return
