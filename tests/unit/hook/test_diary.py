@@ -227,6 +227,8 @@ def test_a_rollout_between_updates_is_an_event_and_no_evaluation(rig: Rig) -> No
 
 def test_passes_without_gradients_in_every_step_are_a_part_of_it(rig: Rig) -> None:
     """Of the model itself before it trains, and of a teacher after its forward pass."""
+    rig.teach(1)
+    assert not rig.diary.ever_forward, "the model's own passes are still to be looked for"
     rig.step()
     for _ in range(4):
         rig.data(2)

@@ -230,7 +230,7 @@ class Diary(Outside):
             self.begin()
         if self.backwards or self.phase in (DATA, COMM) or self.saving:
             return
-        self.ever_forward = True
+        self.ever_forward = self.ever_forward or module is not None
         trains = module is not None and (module.training or self.trains_in_eval_mode)
         if not grad and (module is None or trains):
             self.last_eval_had_grad = False
@@ -411,7 +411,7 @@ class Diary(Outside):
             self.comm(),
             acc[OUTSIDE],
             max(cpu, 0),
-            acc[INFERENCE] if self.ever_forward else NAN,
+            acc[INFERENCE] if self.ever_forward or acc[INFERENCE] else NAN,
             acc[BEFORE_CPU] if self.seen_before else NAN,
             part,
             min(self.micro_steps, 255),
