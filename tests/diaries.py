@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tests.trace_builder import build, write_job
 
-from stepscope.records.profile import COLUMNS, FIRST, NO_DELAY, PROFILED, SAMPLE_COLUMNS
+from stepscope.records.profile import COLUMNS, FIRST, NO_DELAY, PROFILED, RECORD, SAMPLE_COLUMNS
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
 from stepscope.results.slow_ranks import OwnTimes, median_of_others
 from stepscope.store.diary import DTYPE, SAMPLE_DTYPE
@@ -43,15 +43,15 @@ def write_diary(
 ) -> Path:
     """diary-, events- and end- files of one process below ``root/.stepscope``. columns: ms of each step; left out: NaN.
 
-    delay: share without a processor, of each step or of all. whole_ns is the sum of the others (without cpu) where it is
-    left out.
+    delay: share without a processor, of each step or of all. whole_ns is the sum of the others (without CPU times) where it
+    is left out.
     """
     folder = root / ".stepscope"
     folder.mkdir(parents=True, exist_ok=True)
     steps = len(next(iter(columns.values())))
     given = {f"{name}_ns": np.asarray(values, float) * 1e6 for name, values in columns.items()}
     if "whole_ns" not in given:
-        given["whole_ns"] = np.nansum([v for k, v in given.items() if k != "cpu_ns"], axis=0)
+        given["whole_ns"] = np.nansum([v for k, v in given.items() if not k.endswith("cpu_ns")], axis=0)
     shares = np.array([np.nan if each is None else each for each in np.broadcast_to(np.array(delay), steps)], float)
     rows = np.empty(steps, dtype=DTYPE)
     for column in COLUMNS:
@@ -59,7 +59,8 @@ def write_diary(
     rows["delay"] = np.where(np.isnan(shares), NO_DELAY, np.round(np.nan_to_num(shares) * (NO_DELAY - 1)))
     rows["micro_steps"], rows["flags"] = micro_steps, flags
     same = {"rank": rank, "world_size": world_size, "host": "node0", "pid": 100 + rank, "restart": 0}
-    head = {**same, "start_unix_ns": START_UNIX_NS, **header}
+    format_ = {"record": RECORD.format(len(COLUMNS)), "columns": COLUMNS}
+    head = {**same, "start_unix_ns": START_UNIX_NS, **format_, **header}
     name = f"{rank:05d}-{attempt}"
     path = folder / f"diary-{name}.bin"
     path.write_bytes(json.dumps({"schema": "stepscope.diary/1", **head}).encode() + b"\n" + rows.tobytes())

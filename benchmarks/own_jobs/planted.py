@@ -94,8 +94,26 @@ PLANTED: tuple[Planted, ...] = (
         may_say=("data-loading", "long-gap"), must_not_say=(r"num_workers=1\b",),
     ),
     Planted(
-        name="generator_loader", shape="single", torchrun=0, verdicts=("input-bound",), without=("--alternate",),
+        name="generator_loader", shape="single", torchrun=0, verdicts=("before-forward",), without=("--alternate",),
         may_say=("data-loading", "long-gap", "python-overhead"), must_not_say=(r"num_workers=\d", r"persistent_workers"),
+    ),
+    Planted(
+        name="python_before", shape="single", torchrun=0, verdicts=("before-forward",), without=("--alternate",),
+        may_say=("python-overhead", "long-gap"), must_not_say=(r"num_workers=\d",),
+    ),
+    # Forward passes that train nothing, and workers of an epoch.
+    Planted(name="rollouts", shape="single, RL", torchrun=0, verdicts=("inference",), must_not_say=(r"evaluate",)),
+    Planted(
+        name="rollouts_each", script="rollouts", arguments=("--each",), shape="single, RL", torchrun=0,
+        verdicts=("inference",), must_not_say=(r"evaluate", r"DataLoader"),
+    ),
+    Planted(
+        name="teacher", shape="single, distillation", torchrun=0, verdicts=("inference",),
+        must_not_say=(r"evaluate", r"DataLoader"),
+    ),
+    Planted(
+        name="epoch_workers", shape="single", torchrun=0, verdicts=("worker-start",), of="wall",
+        may_cost=("input-bound",), may_say=("data-loading", "long-gap"), must_not_say=(r"num_workers=\d",),
     ),
     # A late rank.
     Planted(name="late_rank", shape="DDP", verdicts=LATE, ranks=(1,), without=("--alternate",), may_say=STRAGGLER),

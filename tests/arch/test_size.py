@@ -23,7 +23,7 @@ MOST = {
     "datasets": (1200, 9),
     "diagnose": (15600, 87),
     "examples": (1100, 4),
-    "hook": (4600, 24),
+    "hook": (4700, 25),
     "launch": (6700, 40),
     "machine": (3700, 25),
     "matrix": (5700, 24),

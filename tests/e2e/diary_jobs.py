@@ -77,6 +77,23 @@ def plain():
     return losses
 
 
+def teaches():
+    """A teacher in every step, a rollout of 6 passes before every 5th, and epochs of 10 steps with two workers."""
+    model, teacher, losses = model_of(), model_of(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data, size = batches(10).dataset, batches(10).batch_size
+    for _ in range(3):
+        for at, batch in enumerate(DataLoader(data, batch_size=size, num_workers=2)):
+            if at % 5 == 0:
+                with torch.no_grad():
+                    for _ in range(6):
+                        model(batch[0])
+            with torch.inference_mode():
+                teacher(batch[0])
+            step(model, optimizer, batch, losses)
+    return losses
+
+
 def pickled():
     """A model saved whole, and a copy, hold nothing of the hook."""
     import copy
@@ -158,7 +175,7 @@ def leaves():
     trained(count=5)
     limit = time.monotonic() + 20
     written = (OUT / "leaves" / ".stepscope").glob
-    while not any(len(path.read_bytes().partition(b"\n")[2]) == 5 * 40 for path in written("diary-*.bin")):
+    while not any(len(path.read_bytes().partition(b"\n")[2]) == 5 * 48 for path in written("diary-*.bin")):
         assert time.monotonic() < limit
         time.sleep(0.05)
     os._exit(3)
@@ -324,8 +341,8 @@ def run(name, rank=None, world=1, *, hooked=True):
 JOBS = {
     each.__name__: each
     for each in (
-        plain, pickled, gan, in_thread, recomputed, lbfgs, generator, forks, leaves, raises, never_steps, twice, hoards, ddp,
-        fsdp2, mesh, hangs,
+        plain, teaches, pickled, gan, in_thread, recomputed, lbfgs, generator, forks, leaves, raises, never_steps, twice,
+        hoards, ddp, fsdp2, mesh, hangs,
     )
 }  # fmt: skip
 RANKS = {"ddp": 2, "fsdp2": 2, "mesh": 4, "hangs": 2}

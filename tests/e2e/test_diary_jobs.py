@@ -99,8 +99,8 @@ def test_jobs_end_as_without_the_hook(jobs: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "steps", "micro_steps"),
     [
-        ("plain", 12, 1), ("pickled", 10, 1), ("gan", 10, 1), ("in_thread", 10, 1), ("recomputed", 10, 1), ("lbfgs", 4, 3),
-        ("generator", 10, 1), ("forks", 6, 1), ("leaves", 5, 1), ("raises", 3, 1),
+        ("plain", 12, 1), ("teaches", 30, 1), ("pickled", 10, 1), ("gan", 10, 1), ("in_thread", 10, 1),
+        ("recomputed", 10, 1), ("lbfgs", 4, 3), ("generator", 10, 1), ("forks", 6, 1), ("leaves", 5, 1), ("raises", 3, 1),
     ],
 )  # fmt: skip
 def test_every_step_has_its_parts(jobs: Path, name: str, steps: int, micro_steps: int) -> None:
@@ -111,7 +111,7 @@ def test_every_step_has_its_parts(jobs: Path, name: str, steps: int, micro_steps
     for part in ("data_ns", "forward_ns", "backward_ns", "optimizer_ns", "cpu_ns"):
         assert (diary.columns[part][2:] > 0).all(), part  # the second step of a thread has no CPU time
     assert (diary.columns["comm_ns"] == 0).all()
-    parts = sum(np.nan_to_num(diary.columns[part]) for part in COLUMNS if part not in ("whole_ns", "cpu_ns"))
+    parts = sum(np.nan_to_num(diary.columns[part]) for part in COLUMNS if not part.endswith(("whole_ns", "cpu_ns")))
     assert (parts <= diary.whole_ns * (1 + 1e-6)).all()
     assert not [event for event in diary.events if event.kind in ("off", "dropped")]
 
@@ -129,6 +129,20 @@ def test_events_are_told_where_they_happened(jobs: Path) -> None:
     garbage = [event for event in diary.events if event.kind == "garbage_collection" and event.step == 7]
     assert sum(event.ns for event in garbage) > 0.8 * int((jobs / "collect_ns").read_text())
     assert all(event.inside for event in garbage)
+
+
+@pytest.mark.timeout(300)
+def test_passes_without_gradients_are_no_evaluation_and_workers_that_start_no_data(jobs: Path) -> None:
+    (diary,) = _diaries(jobs, "teaches")
+    told = [(event.kind, event.step, event.count) for event in diary.events if not event.inside]
+    starts = [("loader_start", step, 1) for step in (11, 21)]
+    assert sorted(told) == sorted([*[("inference", step, 7) for step in (6, 11, 16, 21, 26)], *starts])
+    taught = diary.columns["inference_ns"] > 0
+    assert [at + 1 for at in range(30) if not taught[at]] == [1, 6, 11, 16, 21, 26], "a rollout's own teacher is in it"
+    for step in (11, 21):
+        start = sum(event.ns for event in diary.events if event.kind == "loader_start" and event.step == step)
+        assert start > diary.columns["data_ns"][step - 1]
+        assert diary.columns["before_cpu_ns"][step - 1] <= diary.whole_ns[step - 1]
 
 
 @pytest.mark.timeout(300)

@@ -220,8 +220,8 @@ def show_verdict(
     lines = _wrapped(f"{verdict.headline}.", style_of(verdict))
     if running:
         lines += [("  so far: the job still runs", "")]
-    if gain := narrator.stake(verdict):
-        lines += [(f"  stake  {gain}", "")]
+    if verdict.stake_fraction:
+        lines += _labelled("stake", [narrator.faster(verdict.stake_fraction)])
     lines += _labelled("also", narrator.also(verdict))
     lines += [("", ""), *_tree(verdict), ("", "")] if verdict.tree else []
     lines += _labelled("why", verdict.why)

@@ -34,7 +34,7 @@ COST_SHARE, POLL_S = 5, 0.5
 SHOWN_EVENTS = 6
 BARS = "▁▂▃▄▅▆▇█"
 WIDEST = 120
-SHORT = {"before": "before", "forward": "forw.", "backward": "backw.", "optimizer": "optim.", "transfer": "transf."}
+SHORT = {"inference": "no grad", "forward": "forw.", "backward": "backw.", "optimizer": "optim.", "transfer": "transf."}
 
 
 def run(options: Watch) -> int:

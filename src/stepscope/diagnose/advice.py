@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from shlex import join, quote
 
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.rule import advise
@@ -27,6 +28,11 @@ _PLAIN: Mapping[VerdictKind, str] = {
     "optimizer-bound": "a fused optimizer: AdamW(..., fused=True), or fewer parameters that change in a step",
     "pipeline-bubble": "more micro-batches a step, or an interleaved schedule",
     "independent-processes": "start them with torchrun, and call torch.distributed.init_process_group() before training",
+    "inference": "batch them: fewer and larger ones, in torch.inference_mode() and lower precision; fewer only if the "
+    "algorithm allows it",
+    "worker-start": "DataLoader(..., persistent_workers=True): it keeps the workers of the epoch before",
+    "before-forward": "see what the loop does from one optimizer step to its next forward pass; what prepares batches can "
+    "go to a DataLoader with workers",
     "compute-bound": "to be faster: more ranks, lower precision, or less work",
 }
 _OUTSIDE_LOADERS = "see what the loop does there; what prepares batches belongs in a DataLoader with num_workers"
@@ -43,7 +49,12 @@ def advice_for(
         from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
 
         return (advise(CAUSE_ADVICE["data"]),)
-    explained = [f for f in diagnosis.findings if kind_of(f) == verdict.kind and f.advice]
+    if verdict.kind == "computation-or-python":
+        ended = f"stepscope profile -- {join(job.record.command)}"
+        look = f"stepscope profile --attach {quote(str(job.folder))}" if verdict.ended is None else ended
+        return (advise("profile some of its steps", command=look),)
+    named = "host-bound" if verdict.kind == "before-forward" else verdict.kind
+    explained = [f for f in diagnosis.findings if kind_of(f) == named and f.advice]
     if explained:
         return explained[0].advice[:1]
     full = crowd(job.steps) if verdict.kind == "contended-machine" and job.steps is not None else None

@@ -163,6 +163,7 @@ PART_NAMES = {
     "data": "waiting for data",
     "computation": "computation",
     "before": "before the forward pass",
+    "inference": "passes without gradients",
     "forward": "forward",
     "backward": "backward",
     "optimizer": "optimizer",
@@ -174,16 +175,15 @@ PART_NAMES = {
 """Key of a part of the step: its name, on terminal and page."""
 
 
-LARGEST_GAIN = 10.0
-"""Beyond it a stake is a question of what else the step then waits for."""
+MOST_FASTER = 10
+"""From here on a share of the step is known too little to say by how much."""
 
 
-def stake(verdict: JobVerdict) -> str:
-    """``up to 1.6x faster``; empty where nothing is at stake."""
-    if not verdict.stake_fraction:
-        return ""
-    gain = 1 / max(1 - verdict.stake_fraction, 1e-9)
-    return f"up to {gain:.2g}x faster" if gain < LARGEST_GAIN else f"more than {LARGEST_GAIN:.0f}x faster"
+def faster(stake: float) -> str:
+    """``up to 1.8x faster``: without this share of the step."""
+    if stake >= 1 - 1 / MOST_FASTER:
+        return f"more than {MOST_FASTER}x faster"
+    return f"up to {1 / (1 - stake):.2g}x faster"
 
 
 def slowed(verdict: JobVerdict) -> str:
@@ -202,8 +202,8 @@ def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
     if not verdict.steps_timed and not verdict.steps_profiled:
         return ()
     parts = []
-    if gain := stake(verdict):
-        parts.append(("stake", gain))
+    if verdict.stake_fraction:
+        parts.append(("stake", faster(verdict.stake_fraction)))
     profiled = f", {verdict.steps_profiled} profiled" if verdict.steps_profiled else ""
     profiled += f" ({slowed(verdict)})" if profiled and verdict.slowdown is not None else ""
     made = "" if verdict.steps_made is None else f" of {verdict.steps_made:,}"
@@ -253,16 +253,26 @@ def most_of_ranks(part: VerdictPart) -> str:
 
 KIND_OF_EVENT: Mapping[str, VerdictKind] = {
     "evaluation": "evaluation",
+    "inference": "inference",
     "checkpoint": "checkpointing",
+    "loader_start": "worker-start",
     "garbage_collection": "garbage-collection",
     "compilation": "compilation",
 }
 """What each event of a diary that takes time is called."""
 
 
+_NOUNS: Mapping[VerdictKind, str] = {
+    "before-forward": "Before the forward pass",
+    "inference": "Forward passes without gradients",
+    "worker-start": "Starting loader workers",
+    "computation-or-python": "Computation or Python",
+}
+
+
 def noun(kind: VerdictKind) -> str:
     """What the field calls it: ``Communication-bound``, ``Uneven work``."""
-    return kind.replace("-", " ").replace(" bound", "-bound").capitalize()
+    return _NOUNS.get(kind) or kind.replace("-", " ").replace(" bound", "-bound").capitalize()
 
 
 _ENDS = ("crash", "killed", "hang", "no-steps")
@@ -319,12 +329,18 @@ def _longer(verdict: JobVerdict) -> tuple[Advice, ...]:
 
 def percent(share: Estimate) -> str:
     """``38 % (±2)``; the interval's half width in points where there is one."""
-    text = format_percent(share.value)
-    if share.low is None or share.high is None:
+    text, half = format_percent(share.value), half_width(share)
+    if half is None:
         return text
-    half = max(share.high - share.value, share.value - share.low)
     points = f"{100 * half:.0f}" if half >= 0.005 else "<1"
     return f"{text} (±{points})"
+
+
+def half_width(share: Estimate) -> float | None:
+    """Of its interval, the wider half; None: it has none."""
+    if share.low is None or share.high is None:
+        return None
+    return max(share.high - share.value, share.value - share.low)
 
 
 def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], end: JobEnd | None) -> str:
@@ -414,11 +430,15 @@ def _computes(verdict: JobVerdict) -> str:
         from stepscope.diagnose.trace_facts import WORTH  # `trace` shows a budget without what rules share
 
         return f"Compute-bound: no part of the step outside computation takes {format_percent(WORTH)} of it"
+    if verdict.kind == "computation-or-python":
+        return f"{noun(verdict.kind)}: together {format_percent(share)} of every step; a window of steps separates them"
     return f"Compute-bound: {format_percent(share)} of every step is computation"
 
 
 _TAKES: Mapping[VerdictKind, str] = {
     "input-bound": "every step waits {} of its time for data",
+    "before-forward": "the loop's own code takes {} of every step before its forward pass",
+    "inference": "they take {} of every step",
     "uneven-work": "ranks take turns in being last; the others wait {} of the step",
     "communication-bound": "communication that no computation hides takes {} of every step",
     "pipeline-bubble": "stages wait for each other {} of the step",
@@ -428,6 +448,8 @@ _TAKES: Mapping[VerdictKind, str] = {
 }
 _HAPPENS: Mapping[VerdictKind, str] = {
     "evaluation": "it runs",
+    "inference": "a series of them runs",
+    "worker-start": "it happens",
     "checkpointing": "it saves",
     "garbage-collection": "Python collects",
     "compilation": "torch.compile compiles again",
@@ -452,8 +474,8 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
         length = format_duration(cost.event_ns)
         said = f"every {cost.period} steps one waits {length} for data{who} and takes {much} of the time"
     elif cost.kind == "input-bound" and cost.rules == ("before",):
-        said = f"the loop takes {much} of every step before its forward pass, outside any DataLoader"
-    elif cost.kind in _TAKES:
+        said = f"the loop waits {much} of every step before its forward pass, outside any DataLoader"
+    elif cost.kind in _TAKES and cost.of == "step":
         said = _TAKES[cost.kind].format(much)
     else:
         took = "" if cost.event_ns is None else f" ({format_duration(cost.event_ns)} each)"
@@ -466,10 +488,17 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
     return f"{noun(cost.kind)}: {said}"
 
 
+NEARLY_ALL = 0.95
+"""Of a rank's excess: a part that holds less of it is told with its own number."""
+
+
 def _straggler(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
     slow = next((each for each in late if each.kind == "chronic"), None)
-    part = f" {PART_WORDS[slow.part]}" if slow is not None and slow.part is not None else ""
-    excess = "" if cost.excess_ns is None else f" {format_duration(cost.excess_ns)} longer{part}"
+    excess = "" if cost.excess_ns is None else f" {format_duration(cost.excess_ns)} longer"
+    if slow is not None and slow.part is not None:
+        some = slow.part_ns is not None and slow.part_ns < NEARLY_ALL * slow.excess_ns
+        excess += f", {format_duration(slow.part_ns)} of it" if some and slow.part_ns is not None else ""
+        excess += f" {PART_WORDS[slow.part]}" + ("," if some else "")
     others = f"rank {1 - cost.ranks[0]} waits" if steps.world_size == 2 and len(cost.ranks) == 1 else "the others wait"
     told = [each for each in late if each.rank is not None and steps.diaries[each.rank].rank in cost.ranks]
     names = " and ".join(said for said, _ in slow_things(steps, told)) or f"rank {listed(cost.ranks)}"
@@ -545,11 +574,11 @@ def _clock_line(drop: ClockDrop, ranks: int) -> str:
 
 def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:
     """Events too small for a verdict are said, too: of the job, not of a step."""
-    from stepscope.results.diary import between_steps
+    from stepscope.results.diary import EVENT_WORDS, between_steps
 
     told = {cost.kind for cost in verdict.costs}
     return [
-        f"{each.kind.replace('_', ' ')}: {counted(each.count, 'time')}, {format_duration(each.mean_ns)} each, "
+        f"{EVENT_WORDS[each.kind]}: {counted(each.count, 'time')}, {format_duration(each.mean_ns)} each, "
         f"{format_percent(each.share.value)} of the wall time"
         for each in between_steps(steps)
         if KIND_OF_EVENT.get(each.kind) not in told and each.share.value >= 0.005

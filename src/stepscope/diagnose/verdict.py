@@ -17,7 +17,7 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.narrator import KIND_OF_EVENT, slowed, worded
+from stepscope.diagnose.narrator import KIND_OF_EVENT, half_width, slowed, worded
 from stepscope.diagnose.rules import claims_of, kind_of, names_cause
 from stepscope.diagnose.trace_facts import WORTH, exposed_transfer
 from stepscope.diagnose.why import why_of
@@ -37,7 +37,9 @@ from stepscope.records.finding import (
 from stepscope.records.nouns import Estimate
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.diary import (
-    LEAVES,
+    COMMUNICATION,
+    COMPUTATION,
+    LEAST_PERIODS,
     JobSteps,
     Numbers,
     between_steps,
@@ -53,7 +55,7 @@ from stepscope.results.diary import (
 )
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.group_waits import group_waits
-from stepscope.results.hardware import clocks_of_change, clocks_of_late
+from stepscope.results.hardware import clocks_of_change, clocks_of_late, device_busy
 from stepscope.results.job_change import job_change
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
@@ -68,12 +70,15 @@ ROUNDING = 1e-6
 
 _CAUSES: Mapping[VerdictKind, str] = {
     "input-bound": "data",
+    "before-forward": "before",
+    "inference": "inference",
     "communication-bound": "communication",
     "pipeline-bubble": "communication",
     "straggler": "waiting",
     "uneven-work": "waiting",
     "optimizer-bound": "optimizer",
     "compute-bound": "computation",
+    "computation-or-python": "computation",
     "host-bound": "computation",
     "memory-bound": "computation",
 }
@@ -82,7 +87,7 @@ _CAUSES: Mapping[VerdictKind, str] = {
 def tree_of(
     steps: JobSteps, *, cause: VerdictKind, settled: bool = False, every_rank: bool = False
 ) -> tuple[VerdictPart, ...]:
-    """data, computation (before, forward, backward, optimizer), communication (transfer, waiting), other: sum to the step.
+    """data, computation (before to optimizer), communication (transfer, waiting), other: sum to the step.
 
     settled: who is late is known, so that what communication itself takes is its transfer. every_rank: each part has all
     ranks' means, not only where they differ.
@@ -112,9 +117,9 @@ def tree_of(
         values = sum((ends[name] for name in names), np.zeros_like(whole))
         return part(key, values, [part(name, ends[name]) for name in names if ends[name].any() or not leave_out])
 
-    tree = [part("data", ends["data"]), group("computation", LEAVES[1:5], leave_out=True)]
+    tree = [part("data", ends["data"]), group("computation", COMPUTATION, leave_out=True)]
     if steps.world_size > 1:
-        tree.append(group("communication", LEAVES[5:7], leave_out=False))
+        tree.append(group("communication", COMMUNICATION, leave_out=False))
     tree.append(part("other", ends["other"]))
     return tuple(each for each in tree if each.share > ROUNDING)
 
@@ -124,6 +129,12 @@ WORTH_TRANSFER = 0.25
 
 WORTH_BEFORE = 0.2
 """For time before the forward pass that no loader explains: metrics of the step before lie there, too."""
+
+IDLE = 0.7
+"""Of the time before the forward pass, in which the thread computes nothing where it waits for input."""
+
+DEVICE_COMPUTES = 0.9
+"""Busy share of the devices, from which on it is not Python that they wait for."""
 
 SURELY_FED = 0.5
 """Of either: an interval of the wait that begins below is that of a few single steps, and every step is said to wait."""
@@ -152,9 +163,6 @@ OPTIMIZER_HEAVY = 0.3
 
 FEW_STEPS = 20
 """Timed steps, below which no part of a step is told as its cause: the tree is shown, and the next command."""
-
-FEW_EVENTS = 3
-"""Of a kind, below which they are told as a note."""
 
 _END: dict[str, VerdictKind] = {
     "crash": "crash",
@@ -222,7 +230,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     costs = _ordered(_costs(steps, job, window, diagnosis, late, pipeline=pipeline, slowdown=slowdown))
     if failed is not None or steps.steps < FEW_STEPS:
         costs = []  # how a job failed comes before what its steps cost; the tree still shows it
-    kind, ranks = _kind(steps, diagnosis, costs)
+    kind, ranks = _kind(steps, diagnosis, costs, seen=window is not None or _device_computes(steps, job))
     if failed is not None and job.end is not None:
         kind, ranks = failed, job.end.ranks
     timed = step_interval(steps)
@@ -233,7 +241,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
         share=first.share if first else None,
         of=first.of if first else "step",
         stake_fraction=first.stake_fraction if first else None,
-        confidence=_confidence(steps),
+        confidence=_confidence(steps, kind),
         headline="",
         costs=tuple(costs),
         step_ns=timed.value,
@@ -351,6 +359,7 @@ def _costs(
             yield from _communication(steps, window, diagnosis, late, slowdown=slowdown)
         fed = tuple(_input(steps, ahead=job.loads_ahead))
         yield from fed
+        yield from _inference(steps)
         updating = tuple(_optimizer(steps))
         yield from updating
         skip = SIZED | ({"pipeline-bubble"} if pipeline else set())
@@ -403,8 +412,23 @@ def _input(steps: JobSteps, *, ahead: bool) -> Iterable[TimeCost]:
         part = share(every[last, np.arange(steps.steps)][kept], steps.step_ns[kept])
         limit = WORTH if name == "data" else WORTH_BEFORE
         if part is not None and part.value >= limit and (part.low is None or part.low >= SURELY_FED * limit):
-            yield TimeCost(kind="input-bound", share=part, stake_fraction=part.value, rules=(name,))
+            known = name == "data" or _waits_before(steps)
+            kind: VerdictKind = "input-bound" if known else "before-forward"
+            yield TimeCost(kind=kind, share=part, stake_fraction=part.value, rules=(name,))
             return
+
+
+def _waits_before(steps: JobSteps) -> bool:
+    """Whether the time before the forward pass is spent without computing: input that no loader reads."""
+    idle = share(steps.idle_before_ns, steps.parts_ns["before"])
+    return idle is not None and idle.value >= IDLE
+
+
+def _inference(steps: JobSteps) -> Iterable[TimeCost]:
+    """Passes without gradients in every step. Whether the algorithm can do with fewer is not known: no stake."""
+    part = share(steps.parts_ns["inference"], steps.whole_ns)
+    if part is not None and part.value >= WORTH:
+        yield TimeCost(kind="inference", share=part)
 
 
 def _waits_now_and_then(steps: JobSteps) -> bool:
@@ -568,12 +592,12 @@ def _seen_in_window(
 def _between(steps: JobSteps) -> Iterable[TimeCost]:
     for each in between_steps(steps):
         kind = KIND_OF_EVENT.get(each.kind)
-        if kind is not None and each.share.value >= WORTH_WALL and each.count >= FEW_EVENTS:
+        if kind is not None and each.share.value >= WORTH_WALL and each.count >= LEAST_PERIODS:
             yield TimeCost(
                 kind=kind,
                 share=each.share,
                 of="wall",
-                stake_fraction=each.share.value,
+                stake_fraction=None if kind == "inference" else each.share.value,
                 ranks=each.ranks,
                 period=each.period,
                 event_ns=each.mean_ns,
@@ -595,28 +619,43 @@ def _between(steps: JobSteps) -> Iterable[TimeCost]:
 
 
 def _ordered(costs: Iterable[TimeCost]) -> list[TimeCost]:
-    """The contended machine first, since it qualifies the rest; then by share. Stakes together are at most the whole."""
-    ranked = sorted(costs, key=lambda c: (c.kind != "contended-machine", -c.share.value))
+    """The contended machine first, since it qualifies the rest; then by share, none that may as well be 0. Stakes together
+    are at most the whole."""
+    sure = [each for each in costs if (half := half_width(each.share)) is None or half < each.share.value]
+    ranked = sorted(sure, key=lambda c: (c.kind != "contended-machine", -c.share.value))
     left = 1.0
     for at, cost in enumerate(ranked):
-        stake = min(cost.stake_fraction or 0.0, left)
-        left -= stake
-        ranked[at] = replace(cost, stake_fraction=stake)
+        if cost.stake_fraction is not None:
+            stake = min(cost.stake_fraction, left)
+            left -= stake
+            ranked[at] = replace(cost, stake_fraction=stake)
     return ranked
 
 
-def _kind(steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[TimeCost]) -> tuple[VerdictKind, tuple[int, ...]]:
+def _device_computes(steps: JobSteps, job: ProfiledJob) -> bool:
+    busy = None if job.on_cpu else device_busy(steps)
+    return busy is not None and busy >= DEVICE_COMPUTES
+
+
+def _kind(
+    steps: JobSteps, diagnosis: Diagnosis, costs: Sequence[TimeCost], *, seen: bool
+) -> tuple[VerdictKind, tuple[int, ...]]:
+    """seen: whether computation is told from Python."""
     grave = [finding for finding in diagnosis.findings if finding.severity != "info"]
     if steps.independent or any(kind_of(f) == "independent-processes" for f in grave):
         return "independent-processes", ()
     if costs:
         return costs[0].kind, costs[0].ranks
-    return "undecided" if steps.steps < FEW_STEPS else "compute-bound", ()
+    if steps.steps < FEW_STEPS:
+        return "undecided", ()
+    return "compute-bound" if seen else "computation-or-python", ()
 
 
-def _confidence(steps: JobSteps) -> str:
+def _confidence(steps: JobSteps, kind: VerdictKind) -> str:
     if steps.steps < FEW_STEPS:
         return f"undecided: {steps.steps} steps are too few"
+    if kind == "computation-or-python":
+        return f"measured over {steps.steps} steps; without profiled ones computation and Python are one"
     return f"measured over {steps.steps} steps"
 
 

@@ -34,6 +34,7 @@ _EXPLAINED: frozenset[VerdictKind] = frozenset(
         "straggler",
         "uneven-work",
         "input-bound",
+        "before-forward",
         "communication-bound",
         "pipeline-bubble",
         "optimizer-bound",

@@ -31,7 +31,9 @@ from stepscope.records.profile import ProfileRecord
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.writer import make_dir, write_record
 
-Phase = Literal["data", "before", "forward", "backward", "optimizer", "comm", "other", "evaluation", "checkpoint"]
+Phase = Literal[
+    "data", "before", "inference", "forward", "backward", "optimizer", "comm", "other", "evaluation", "checkpoint",
+]  # fmt: skip
 """Parts of a step; the last two are no part of it. What is marked by none, and not seen by the hook, is other."""
 
 PACKAGE = "stepscope_hook"

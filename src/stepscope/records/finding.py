@@ -115,8 +115,13 @@ VerdictKind = Literal[
     "contended-machine",
     "input-bound", "communication-bound", "straggler", "uneven-work", "pipeline-bubble", "evaluation", "checkpointing",
     "garbage-collection", "compilation", "periodic-pause", "host-bound", "memory-bound", "optimizer-bound",
-    "independent-processes", "compute-bound", "undecided",
+    "before-forward", "inference", "worker-start", "independent-processes", "compute-bound", "computation-or-python",
+    "undecided",
 ]  # fmt: skip
+"""input-bound: the loop was seen to wait for a loader, or for I/O; before-forward: what it does there is not known.
+inference: forward passes without gradients that are no evaluation. worker-start: of an epoch's loader.
+computation-or-python: the rest, where no window tells them apart.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

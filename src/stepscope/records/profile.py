@@ -1,6 +1,6 @@
 """What `stepscope profile` writes into its output folder and the hook in the job writes back: setup, step diary, end.
 
-The diary has ten numbers for every step on every rank, from the first step to the last. ``hook/stepscope_hook/diary.py``
+The diary has some numbers for every step on every rank, from the first step to the last. ``hook/stepscope_hook/diary.py``
 writes three files a process into ``.stepscope``, ``samples.py`` beside it a fourth; ``store/diary.py`` reads them:
 
 ``diary-RRRRR-A.bin``: one line of JSON (:class:`DiaryHeader`), then a record of ``RECORD`` for each step, in order.
@@ -247,20 +247,26 @@ class JobSetup:
     schedule: str | None = None
 
 
-RECORD = "<9fHBB"
-"""struct format of one step, 40 bytes: the float32 columns of ``COLUMNS``, the delay, micro-steps, flags."""
+RECORD = "<{}fHBB"
+"""struct format of one step: so many float32, the ``columns`` of its header, then the delay, micro-steps, flags."""
 
-COLUMNS = (
+FIRST_COLUMNS = (
     "whole_ns", "data_ns", "before_ns", "forward_ns", "backward_ns", "optimizer_ns", "comm_ns", "outside_ns", "cpu_ns",
 )  # fmt: skip
-"""Nanoseconds of a step, from the end of one optimizer step to the end of the next; NaN: not seen.
+"""In every diary; of further ones a reader takes those that it knows."""
+
+COLUMNS = (*FIRST_COLUMNS, "inference_ns", "before_cpu_ns")
+"""Nanoseconds of a step, from the end of one optimizer step to the end of the next; NaN: not seen, or an older diary.
 
 whole: all of it. data: in ``next()`` of the loader for training data. before: from the boundary to the first forward pass,
 without data and outside. forward, backward, optimizer: without the waits for communication in them; forward counts the
 loss and all micro-steps. comm: blocking waits for communication that the host saw (``Work.wait``, blocking collectives),
 and in DDP from the last ready gradient to the end of the backward pass: waiting for other ranks and exposed transfer
-together. outside: events that are no part of the step (evaluation, checkpoint, the pause in which a trace is written).
-cpu: CPU time of the training thread without what data and outside used. What is left of the whole is "other".
+together. outside: events that are no part of the step (evaluation, checkpoint, workers of an epoch that start, the pause
+in which a trace is written). cpu: CPU time of the training thread without what data and outside used. inference: forward
+passes without gradients that are no evaluation and come in every step (a teacher, a target network); in none of the
+other parts. before_cpu: CPU time of the training thread in before, and in inference ahead of the first forward pass. What
+is left of the whole is "other".
 """
 
 NO_DELAY = 65535
@@ -316,15 +322,24 @@ class DiaryHeader(RankProcess):
 
     start_unix_ns: int
     set_up_ns: int | None = None
-    record: str = RECORD
-    columns: tuple[str, ...] = COLUMNS
+    record: str = RECORD.format(len(FIRST_COLUMNS))
+    columns: tuple[str, ...] = FIRST_COLUMNS
     clock: Literal["host", "device"] = "host"
     threads: int | None = None
     cores: int | None = None
 
 
 EventKind = Literal[
-    "evaluation", "checkpoint", "garbage_collection", "compilation", "trace_written", "own_profiler", "dropped", "off"
+    "evaluation",
+    "inference",
+    "checkpoint",
+    "loader_start",
+    "garbage_collection",
+    "compilation",
+    "trace_written",
+    "own_profiler",
+    "dropped",
+    "off",
 ]
 
 
@@ -334,6 +349,8 @@ class DiaryEvent:
 
     inside: its time is also in the parts of the step (a garbage collection, a compilation); else it is outside. what: the
     call or class, for words (``torch.save``, ``gen 2``). count: calls put together (forward passes of an evaluation).
+    inference: forward passes without gradients that are no evaluation, in a step after one that had none (a rollout).
+    loader_start: worker processes of an epoch, from the end of the epoch before to their first batch.
     dropped: steps or events that could not be written; off: the recorder switched itself off; what: why.
     """
 

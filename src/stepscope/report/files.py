@@ -15,7 +15,7 @@ from stepscope.core.errors import DataError, UsageError
 from stepscope.core.units import format_percent
 from stepscope.core.words import grouped, unknown
 from stepscope.diagnose import narrator
-from stepscope.diagnose.narrator import also, below, coverage_line, stake
+from stepscope.diagnose.narrator import also, below, coverage_line, faster
 from stepscope.records.cell import ReportFiles
 from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, Skipped
 from stepscope.records.training import ScalingRow, TrainingRun
@@ -88,8 +88,8 @@ def _verdict(verdict: JobVerdict) -> str:
         lines.append(f"  {rests_on}")
     if verdict.memory is not None and verdict.memory.line:
         lines.append(paragraph(verdict.memory.line, indent="          ", first="  memory  "))
-    if gain := stake(verdict):
-        lines.append(f"  stake  {gain}")
+    if verdict.stake_fraction:
+        lines.append(f"  stake  {faster(verdict.stake_fraction)}")
     lines += [paragraph(line, indent="         ", first="  why    ") for line in verdict.why]
     for advice in verdict.advice[:1]:
         lines.append(paragraph(advice.text, indent="         ", first="  next   "))

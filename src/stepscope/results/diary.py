@@ -30,12 +30,14 @@ from stepscope.store.hardware import HardwareSamples
 
 Numbers = NDArray[np.float64]
 
-PARTS = ("data", "before", "forward", "backward", "optimizer", "comm")
+PARTS = ("data", "before", "inference", "forward", "backward", "optimizer", "comm")
 """Columns that, with what is left ("other"), make up a step without its outside events."""
 
 EVENT_WORDS: dict[EventKind, str] = {
     "evaluation": "evaluation",
+    "inference": "forward passes without gradients",
     "checkpoint": "checkpoint",
+    "loader_start": "start of loader workers",
     "garbage_collection": "garbage collection",
     "compilation": "compilation",
     "trace_written": "trace written",
@@ -156,6 +158,14 @@ class JobSteps:
     def inside_ns(self) -> Numbers:
         """[ranks, steps]: garbage collections and compilations inside of the timed steps."""
         return np.asarray(_inside_ns(self.diaries, self.first, self.all_steps)[:, self.numbers - 1 - self.first])
+
+    @property
+    def idle_before_ns(self) -> Numbers:
+        """[ranks, steps]: before the forward pass without computing, nor for lack of a processor: all of the step's delay is
+        taken off. NaN: not known."""
+        columns = [each.columns["before_cpu_ns"][self.numbers - 1 - self.first] for each in self.diaries]
+        ahead = self.parts_ns["before"] + np.nan_to_num(self.parts_ns["inference"])
+        return np.asarray(np.maximum(ahead - np.stack(columns) - np.nan_to_num(self.delay_ns), 0.0))
 
     @property
     def transfer_ns(self) -> Numbers:
@@ -364,14 +374,17 @@ def _stride(steps: JobSteps, most: int = MOST_RESAMPLED) -> int:
     return max(1, steps.steps // most)
 
 
-LEAVES = ("data", "before", "forward", "backward", "optimizer", "transfer", "waiting", "other")
-"""Keys of the tree's ends, in the order of a step: before to optimizer are computation, the next two communication."""
+COMPUTATION = ("before", "inference", "forward", "backward", "optimizer")
+COMMUNICATION = ("transfer", "waiting")
+
+LEAVES = ("data", *COMPUTATION, *COMMUNICATION, "other")
+"""Keys of the tree's ends, in the order of a step."""
 
 
 def parts_of(steps: JobSteps) -> dict[str, Numbers]:
     """Key of ``LEAVES`` -> [ranks, steps] ns; together they are the step. What was not seen is 0: its time is other's."""
     whole = steps.whole_ns
-    named = {name: np.nan_to_num(steps.parts_ns[name]) for name in LEAVES[:5]}
+    named = {name: np.nan_to_num(steps.parts_ns[name]) for name in ("data", *COMPUTATION)}
     comm = np.nan_to_num(steps.comm_ns)
     if steps.own_clock.startswith("CPU"):  # waits that Python did not see lie inside forward and backward
         seen = np.minimum(comm, named["forward"] + named["backward"])

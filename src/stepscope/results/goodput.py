@@ -26,7 +26,8 @@ from stepscope.store.diary import RankDiary
 Numbers = NDArray[np.float64]
 
 Part = Literal[
-    "productive", "start_up", "warm_up", "compilation", "evaluation", "checkpoint", "garbage_collection", "data_stall",
+    "productive", "start_up", "warm_up", "compilation", "evaluation", "inference", "checkpoint", "loader_start",
+    "garbage_collection", "data_stall",
     "pause", "profiler", "restart", "repeated", "hang", "end",
 ]  # fmt: skip
 
@@ -34,7 +35,8 @@ PARTS: tuple[Part, ...] = get_args(Part)
 """What each of them is: its figure of ``results/figures.py``."""
 
 _OUTSIDE: Mapping[EventKind, Part] = {
-    "trace_written": "profiler", "checkpoint": "checkpoint", "evaluation": "evaluation",
+    "trace_written": "profiler", "checkpoint": "checkpoint", "evaluation": "evaluation", "inference": "inference",
+    "loader_start": "loader_start",
 }  # fmt: skip
 _INSIDE: Mapping[EventKind, Part] = {"compilation": "compilation", "garbage_collection": "garbage_collection"}
 

@@ -192,6 +192,22 @@ def _computing(diary: RankDiary, samples: HardwareSamples, at: int, inside: np.n
     )
 
 
+def device_busy(steps: JobSteps) -> float | None:
+    """Median share of the time in which the least busy device of the job ran something, over the samples of the timed steps;
+    None: of some rank not known."""
+    first, end = int(steps.numbers[0]), int(steps.numbers[-1])
+    found = []
+    for diary in steps.diaries:
+        if diary.devices is None:
+            return None
+        inside = (diary.devices.step >= first) & (diary.devices.step <= end)
+        busy = diary.devices.columns["busy_fraction"][inside].astype(float)
+        if np.isfinite(busy).sum() < LEAST_SAMPLES:
+            return None
+        found.append(float(np.nanmedian(busy)))
+    return min(found, default=None)
+
+
 def _median(values: Numbers) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if known.size else float("nan")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from stepscope.core.errors import DataError
 from stepscope.records.profile import (
     COLUMNS,
+    FIRST_COLUMNS,
     NO_DELAY,
     NO_TIMED_STEP,
     RECORD,
@@ -33,9 +34,17 @@ from stepscope.store.reader import HEADER_AT_MOST
 
 Numbers = NDArray[np.float64]
 
-DTYPE = np.dtype([*((name, "<f4") for name in COLUMNS), ("delay", "<u2"), ("micro_steps", "u1"), ("flags", "u1")])
+
+def dtype_of(columns: Sequence[str]) -> np.dtype[np.void]:
+    """Of a record with these columns."""
+    return np.dtype([*((name, "<f4") for name in columns), ("delay", "<u2"), ("micro_steps", "u1"), ("flags", "u1")])
+
+
+DTYPE = dtype_of(COLUMNS)
+"""Of the records that the hook writes now."""
+
 SAMPLE_DTYPE = np.dtype(list(zip(SAMPLE_COLUMNS, ("<f8", "<u4", *["<f4"] * 6), strict=True)))
-assert (DTYPE.itemsize, SAMPLE_DTYPE.itemsize) == (struct.calcsize(RECORD), struct.calcsize(SAMPLE))
+assert struct.calcsize(SAMPLE) == SAMPLE_DTYPE.itemsize
 
 
 HEADER_USUALLY = 2 << 10
@@ -135,7 +144,10 @@ def whole_steps(layout: ProfileLayout, rank: int) -> tuple[tuple[int, Numbers], 
     found = [each for path in layout.diaries(rank) if (each := _Begun.of(path)) is not None and each.made]
     found.sort(key=lambda each: each.header.start_unix_ns)
     return tuple(
-        (each.header.start_unix_ns, np.memmap(each.path, DTYPE, "r", each.offset, each.made)["whole_ns"].astype(float))
+        (
+            each.header.start_unix_ns,
+            np.memmap(each.path, each.dtype, "r", each.offset, each.made)["whole_ns"].astype(float),
+        )
         for each in found
     )
 
@@ -148,10 +160,11 @@ def read_diary(path: Path) -> RankDiary | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Begun:
-    """A diary of which the header was read. offset: of the first record. made: whole records."""
+    """A diary of which the header was read. dtype: of a record; offset: of the first one. made: whole records."""
 
     path: Path
     header: DiaryHeader
+    dtype: np.dtype[np.void]
     offset: int
     made: int
 
@@ -166,25 +179,32 @@ class _Begun:
         if not newline:
             return None
         header = _decoded(path, head, DiaryHeader)
-        if header.record != RECORD or header.columns != COLUMNS:
-            raise DataError(f"{path}: a diary of another format", why=f"its records are {header.record!r}")
-        offset = len(head) + 1
-        return cls(path=path, header=header, offset=offset, made=max(0, size - offset) // DTYPE.itemsize)
+        named = set(header.columns)
+        whole = named.issuperset(FIRST_COLUMNS) and len(named) == len(header.columns)
+        if not whole or header.record != RECORD.format(len(named)):
+            why = f"its records are {header.record!r} of {', '.join(header.columns)}"
+            raise DataError(f"{path}: a diary of another format", why=why)
+        offset, dtype = len(head) + 1, dtype_of(header.columns)
+        return cls(
+            path=path, header=header, dtype=dtype, offset=offset, made=max(0, size - offset) // dtype.itemsize
+        )  # fmt: skip
 
     def read(
         self, first: int, end: int, *, here: frozenset[str] | None = None, hardware: int = SAMPLES_AT_MOST
     ) -> RankDiary:
         """Steps from ``first`` on. here: names of the files of the folder, where they are known. hardware: samples of it."""
         with self.path.open("rb", buffering=0) as file:
-            body = os.pread(file.fileno(), (end - first) * DTYPE.itemsize, self.offset + first * DTYPE.itemsize)
-        rows = np.frombuffer(body, dtype=DTYPE, count=len(body) // DTYPE.itemsize)
+            size = self.dtype.itemsize
+            body = os.pread(file.fileno(), (end - first) * size, self.offset + first * size)
+        rows = np.frombuffer(body, dtype=self.dtype, count=len(body) // size)
+        columns = {name: rows[name].astype(np.float64) for name in COLUMNS if name in self.header.columns}
         delay = np.where(rows["delay"] == NO_DELAY, np.nan, rows["delay"] / (NO_DELAY - 1.0))
         events, ended = ProfileLayout.events_of(self.path), ProfileLayout.end_of(self.path)
         samples, devices = ProfileLayout.samples_of(self.path), ProfileLayout.devices_of(self.path)
         groups = ProfileLayout.groups_of(self.path)
         return RankDiary(
             header=self.header,
-            columns={name: rows[name].astype(np.float64) for name in COLUMNS},
+            columns={name: columns.get(name, np.full(rows.size, np.nan)) for name in COLUMNS},
             delay=delay,
             micro_steps=rows["micro_steps"],
             flags=rows["flags"],

@@ -12,6 +12,7 @@ import stat
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ from stepscope.records import codec
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell import CellSpec, CellStatus, RunRecord
 from stepscope.records.comm import CommHeader, CommSample
-from stepscope.records.profile import RECORD
+from stepscope.records.profile import FIRST_COLUMNS, RECORD
 from stepscope.records.samples import CellResult, RankCommSamples, RankSamples, RankSummary, SamplesHeader, StepSample
 from stepscope.store.layout import CellLayout, RunLayout
 
@@ -139,7 +140,6 @@ def read_calibration(file: Path) -> Calibration:
     return calibration
 
 
-RECORD_BYTES = struct.calcsize(RECORD)
 HEADER_AT_MOST = 64 << 10
 LATEST = 64
 
@@ -155,7 +155,19 @@ def header_bytes(path: Path) -> int | None:
 def steps_in(path: Path, header: int | None = None) -> int:
     """Whole records. header: ``header_bytes`` of this file, where it is known."""
     header = header or header_bytes(path)
-    return 0 if header is None else max(path.stat().st_size - header, 0) // RECORD_BYTES
+    return 0 if header is None else max(path.stat().st_size - header, 0) // _record(path, header)[0].size
+
+
+@lru_cache(maxsize=1 << 14)
+def _record(path: Path, header: int) -> tuple[struct.Struct, int]:
+    """Of a diary with so many bytes of header, which stay as they are: a record, and where in it the time of the step is."""
+    with path.open("rb") as file:
+        head = file.read(header)
+    try:
+        columns = json.loads(head).get("columns", FIRST_COLUMNS)
+        return struct.Struct(RECORD.format(len(columns))), columns.index("whole_ns")
+    except ValueError:  # who reads the whole diary says what is wrong with it
+        return struct.Struct(RECORD.format(len(FIRST_COLUMNS))), 0
 
 
 def latest_step_ns(path: Path) -> float | None:
@@ -163,11 +175,11 @@ def latest_step_ns(path: Path) -> float | None:
     header = header_bytes(path)
     if header is None or not (steps := steps_in(path, header)):
         return None
-    first = max(steps - LATEST, 0)
+    first, (record, whole) = max(steps - LATEST, 0), _record(path, header)
     with path.open("rb") as file:
-        file.seek(header + first * RECORD_BYTES)
-        data = file.read((steps - first) * RECORD_BYTES)
-    times = [whole for whole, *_ in struct.iter_unpack(RECORD, data[: len(data) // RECORD_BYTES * RECORD_BYTES])]
+        file.seek(header + first * record.size)
+        data = file.read((steps - first) * record.size)
+    times = [each[whole] for each in record.iter_unpack(data[: len(data) // record.size * record.size])]
     known = [each for each in times if not math.isnan(each)]
     return median(known) if known else None
 

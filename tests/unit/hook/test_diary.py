@@ -51,14 +51,22 @@ class Rig:
         monkeypatch.setattr(self.pages, "watch", lambda: None)
         self.diary = hook.diary.Diary(control, self.pages)
         self.optimizer = object()
+        self.model = SimpleNamespace(training=True)
 
-    def data(self, ms: float, *, exhausted: bool = False) -> None:
+    def data(self, ms: float, *, exhausted: bool = False, place: object = None) -> None:
         look = self.diary.data_begins()
         self.clock.passes(ms)
-        self.diary.data_ends(look, exhausted)
+        self.diary.data_ends(look, exhausted, place)
 
     def forward(self, ms: float, *, training: bool = True, grad: bool = True) -> None:
-        self.diary.forward_begins(training, grad)
+        self.model.training = training
+        self.diary.forward_begins(self.model, grad)
+        self.clock.passes(ms)
+        self.diary.forward_ends()
+
+    def teach(self, ms: float) -> None:
+        """A pass without gradients of a module that does not train."""
+        self.diary.forward_begins(None, False)
         self.clock.passes(ms)
         self.diary.forward_ends()
 
@@ -110,7 +118,8 @@ def _ms(diary: RankDiary, step: int) -> dict[str, float]:
 
 
 def test_the_format_is_that_of_the_reader(hook: Any) -> None:
-    assert hook.record.RECORD.format == RECORD
+    assert hook.record.RECORD.format == RECORD.format(len(COLUMNS))
+    assert hook.record.COLUMNS == COLUMNS
     names = [name for name in dir(hook.record) if f"{name.lower()}_ns" in COLUMNS]
     assert sorted(getattr(hook.record, name) for name in names) == list(range(len(COLUMNS)))
     assert all(COLUMNS[getattr(hook.record, name)] == f"{name.lower()}_ns" for name in names)
@@ -122,7 +131,17 @@ def test_the_parts_of_a_step_add_up_and_cpu_is_without_data(rig: Rig) -> None:
     diary = rig.read()
     assert diary.steps == 3
     assert list(diary.flags) == [16, 0, 0]
-    parts = {"data": 2, "before": 1, "forward": 3, "backward": 4, "optimizer": 1, "comm": 0, "outside": 0}
+    parts = {
+        "data": 2,
+        "before": 1,
+        "forward": 3,
+        "backward": 4,
+        "optimizer": 1,
+        "comm": 0,
+        "outside": 0,
+        "inference": 0,
+        "before_cpu": 1,
+    }
     assert _ms(diary, 1) == parts | {"whole": 11.5, "cpu": 9.5}
     assert list(diary.micro_steps) == [1, 1, 1]
     assert diary.end is None
@@ -159,7 +178,7 @@ def test_micro_steps_of_an_accumulation_are_one_step(rig: Rig) -> None:
 def test_waits_are_taken_out_of_the_part_in_which_they_lie(tmp_path: Path, monkeypatch: Any, hook: Any) -> None:
     rig = Rig(tmp_path, monkeypatch, hook, world=2)
     rig.step()
-    rig.diary.forward_begins(True, True)
+    rig.diary.forward_begins(rig.model, True)
     rig.clock.passes(2)
     rig.wait(5)
     rig.diary.forward_ends()
@@ -189,12 +208,160 @@ def test_an_evaluation_is_outside_with_the_data_that_it_fetched(rig: Rig) -> Non
     (event,) = diary.events
     assert (event.kind, event.step, event.count, event.ns) == ("evaluation", 2, 3, round(27.5 * MS))
     parts = {"data": 3, "before": 2, "forward": 3, "backward": 4, "optimizer": 1, "comm": 0, "outside": 27.5}
-    assert _ms(diary, 1) == parts | {"whole": 41, "cpu": 10.5}
+    assert _ms(diary, 1) == parts | {"inference": 0, "before_cpu": 2, "whole": 41, "cpu": 10.5}
+
+
+def test_a_rollout_between_updates_is_an_event_and_no_evaluation(rig: Rig) -> None:
+    for _ in range(3):
+        for _ in range(4):
+            rig.forward(5, grad=False)
+            rig.clock.passes(1)
+        for _ in range(3):
+            rig.step()
+    diary = rig.read()
+    assert [(event.kind, event.step, event.count, event.ns) for event in diary.events] == [
+        ("inference", step, 4, 24 * MS) for step in (1, 4, 7)
+    ]
+    assert _ms(diary, 3) == _ms(diary, 4) | {"outside": 24, "whole": 35.5}
+
+
+def test_passes_without_gradients_in_every_step_are_a_part_of_it(rig: Rig) -> None:
+    """Of the model itself before it trains, and of a teacher after its forward pass."""
+    rig.teach(1)
+    assert not rig.diary.ever_forward, "the model's own passes are still to be looked for"
+    rig.step()
+    for _ in range(4):
+        rig.data(2)
+        rig.forward(7, grad=False)
+        rig.clock.passes(1)
+        rig.forward(3)
+        rig.teach(6)
+        rig.clock.passes(0.5)
+        rig.backward(4)
+        rig.optimize(1)
+    diary = rig.read()
+    assert [(event.kind, event.step) for event in diary.events] == [("inference", 2)], (
+        "the first of them may be a rollout"
+    )
+    parts = {"data": 2, "before": 1, "forward": 3.5, "backward": 4, "optimizer": 1, "comm": 0, "outside": 0}
+    assert _ms(diary, 3) == parts | {"inference": 13, "before_cpu": 8, "whole": 24.5, "cpu": 22.5}
+
+
+def test_a_teacher_is_a_part_from_the_first_step_that_knows_it(rig: Rig) -> None:
+    rig.step()
+    rig.data(2)
+    rig.teach(6)
+    rig.forward(3)
+    rig.backward(4)
+    rig.optimize(1)
+    diary = rig.read()
+    assert diary.events == ()
+    assert _ms(diary, 1) == _ms(diary, 1) | {"data": 2, "before": 0, "inference": 6}
+
+
+def _loader(dataset: object, workers: int = 0, *, persistent: bool = False) -> tuple[Any, Any]:
+    """A loader, and the iterator of an epoch."""
+    loader = SimpleNamespace(dataset=dataset, num_workers=workers, persistent_workers=persistent)
+    return loader, SimpleNamespace(_dataset=dataset, _num_workers=workers, _persistent_workers=persistent)
+
+
+def test_batches_that_are_not_trained_on_make_an_evaluation_in_whatever_mode(rig: Rig) -> None:
+    (_, training), (_, validation) = _loader(object()), _loader(object())
+    for at in range(8):
+        if at in (3, 6):
+            for teacher in (False, True):
+                rig.data(2, place=validation)
+                rig.teach(5) if teacher else rig.forward(5, grad=False)
+            rig.data(0.5, exhausted=True, place=validation)
+        rig.data(2, place=training)
+        rig.forward(3)
+        rig.backward(4)
+        rig.optimize(1)
+    assert [(event.kind, event.step, event.ns) for event in rig.read().events] == [
+        ("evaluation", step, round(14.5 * MS)) for step in (4, 7)
+    ]
+
+
+def test_prompts_that_training_goes_on_between_make_no_evaluation(rig: Rig) -> None:
+    """A rollout on batches of one loader, updates on those of another one."""
+    (_, prompts), buffer = _loader(object()), object()
+    for _ in range(4):
+        rig.data(2, place=prompts)
+        rig.forward(9, grad=False)
+        updates = _loader(buffer)[1]
+        for _ in range(3):
+            rig.data(1, place=updates)
+            rig.forward(3)
+            rig.backward(4)
+            rig.optimize(1)
+        rig.data(0, exhausted=True, place=updates)
+    kinds = [(event.kind, event.step) for event in rig.read().events]
+    assert kinds[2:] == [("inference", 7), ("inference", 10)], "by then the same iterator was asked again"
+
+
+def test_an_evaluation_and_a_rollout_beside_each_other_are_two_events(rig: Rig) -> None:
+    rig.step()
+    rig.step()
+    rig.forward(5, training=False, grad=False)
+    rig.forward(7, grad=False)
+    rig.teach(2)
+    rig.step()
+    diary = rig.read()
+    assert [(event.kind, event.ns) for event in diary.events] == [("evaluation", 5 * MS), ("inference", 9 * MS)]
+    assert _ms(diary, 2)["outside"] == 14
+
+
+def test_a_pass_that_is_computed_again_with_gradients_is_a_forward_pass(rig: Rig) -> None:
+    for _ in range(4):
+        rig.data(1)
+        rig.forward(5, grad=False)
+        rig.backward(8)
+        rig.optimize(1)
+    step = _ms(rig.read(), 3)
+    assert (step["inference"], step["forward"], step["backward"]) == (0, 5, 8)
+
+
+@pytest.mark.parametrize(("workers", "persistent", "told"), [(2, False, True), (2, True, False), (0, False, False)])
+def test_workers_of_an_epoch_that_start_anew_are_an_event_and_no_wait_for_data(
+    rig: Rig, workers: int, persistent: bool, told: bool
+) -> None:
+    dataset = object()
+    for _ in range(3):
+        loader, epoch = _loader(dataset, workers, persistent=persistent)
+        rig.data(20, place=loader)
+        for _ in range(3):
+            rig.data(10, place=epoch)
+            rig.forward(3)
+            rig.backward(4)
+            rig.optimize(1)
+        rig.data(5, exhausted=True, place=epoch)
+    diary = rig.read()
+    events = [(event.kind, event.step, event.ns, event.what) for event in diary.events]
+    assert events == ([("loader_start", step, 35 * MS, "2 workers") for step in (4, 7)] if told else [])
+    assert [_ms(diary, 3)[part] for part in ("data", "outside", "whole")] == ([0, 35, 43] if told else [35, 0, 43])
+
+
+def test_workers_of_an_evaluation_are_its_own(rig: Rig) -> None:
+    (train, epoch), (validation, batches) = _loader(object(), 2), _loader(object(), 2)
+    for _ in range(2):
+        rig.data(20, place=train)
+        for _ in range(3):
+            rig.data(1, place=epoch)
+            rig.forward(3)
+            rig.backward(4)
+            rig.optimize(1)
+        rig.data(5, exhausted=True, place=epoch)
+        rig.data(30, place=validation)
+        rig.data(1, place=batches)
+        rig.forward(5, training=False, grad=False)
+        rig.data(5, exhausted=True, place=batches)
+    events = [(event.kind, event.step, event.ns) for event in rig.read().events]
+    assert events == [("evaluation", 4, 41 * MS), ("loader_start", 4, 26 * MS), ("evaluation", 7, 36 * MS)]
 
 
 def test_an_evaluation_without_a_loader_ends_with_its_last_pass(rig: Rig) -> None:
     rig.step()
-    rig.forward(5, grad=False)
+    rig.forward(5, training=False, grad=False)
     rig.clock.passes(1)
     rig.step()
     rig.step()
@@ -206,9 +373,9 @@ def test_an_evaluation_without_a_loader_ends_with_its_last_pass(rig: Rig) -> Non
 def test_a_checkpoint_inside_an_evaluation_counts_once(rig: Rig) -> None:
     rig.step()
     rig.data(1)
-    rig.forward(5, grad=False)
+    rig.forward(5, training=False, grad=False)
     rig.save(7)
-    rig.forward(5, grad=False)
+    rig.forward(5, training=False, grad=False)
     rig.step()
     diary = rig.read()
     assert {event.kind: event.ns for event in diary.events} == {"checkpoint": 7 * MS, "evaluation": 11 * MS}
@@ -227,7 +394,7 @@ def test_a_checkpoint_between_steps_is_outside(rig: Rig) -> None:
 def test_an_evaluation_after_the_last_step_is_told(rig: Rig) -> None:
     rig.step()
     rig.data(1)
-    rig.forward(5, grad=False)
+    rig.forward(5, training=False, grad=False)
     diary = rig.read()
     assert diary.steps == 1
     assert [(event.kind, event.step, event.ns) for event in diary.events] == [("evaluation", 2, 6 * MS)]
@@ -341,13 +508,13 @@ def test_a_diary_that_cannot_be_written_is_bounded_and_says_what_it_lost(
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(hook.pages, "MOST_BYTES", 400)
+    monkeypatch.setattr(hook.pages, "MOST_BYTES", 10 * hook.record.RECORD.size)
     with monkeypatch.context() as disk:
         disk.setattr(hook.pages.os, "write", full)
         for _ in range(50):
             rig.step()
         rig.pages.flush()
-    assert len(rig.pages.steps) == 400
+    assert len(rig.pages.steps) == 10 * hook.record.RECORD.size
     rig.step()
     diary = rig.read()
     assert diary.steps == 1 + 10

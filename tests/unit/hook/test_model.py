@@ -36,13 +36,13 @@ class Diary:
     def __init__(self) -> None:
         self.depth = 0
         self.ever_forward = self.ever_backward = False
-        self.told: list[tuple[bool, bool]] = []
+        self.told: list[tuple[bool | None, bool]] = []
 
     def mine(self) -> bool:
         return True
 
-    def forward_begins(self, training: bool, grad: bool) -> None:
-        self.told.append((training, grad))
+    def forward_begins(self, module: Module | None, grad: bool) -> None:
+        self.told.append((None if module is None else module.training, grad))
 
     def forward_ends(self) -> None:
         return None
@@ -88,12 +88,14 @@ def test_roots_are_the_outermost_modules_that_train_and_their_only_children(torc
 def test_an_instance_of_the_same_class_is_not_the_model(torch: SimpleNamespace) -> None:
     kind = _kind("Net")
     model, average = kind(parameters=1), kind(parameters=1)
-    _, diary = _roots([model, average], [model])
+    roots, diary = _roots([model, average, _kind("Loss")()], [model])
+    assert set(roots.others) == {id(average)}
+    average()
+    assert diary.told == [], "with gradients it is a part of the pass that it is in"
     torch.grad = False
     average()
-    assert diary.told == []
     model()
-    assert diary.told == [(True, False)]
+    assert diary.told == [(None, False), (True, False)]
 
 
 def test_nothing_below_what_is_compiled_is_looked_at(torch: SimpleNamespace) -> None:  # noqa: ARG001

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.diaries import START_UNIX_NS, simulate, write_diary
 
-from stepscope.records.profile import FIRST, PROFILED, WINDOW
+from stepscope.core.errors import DataError
+from stepscope.records.profile import COLUMNS, FIRST, PROFILED, WINDOW
 from stepscope.results.diary import (
     JobSteps,
     between_steps,
@@ -16,6 +19,7 @@ from stepscope.results.diary import (
     job_steps,
     late_ranks,
     longest_step,
+    parts_of,
     pauses,
     saved_share,
     share,
@@ -24,12 +28,72 @@ from stepscope.results.diary import (
 from stepscope.results.job_change import job_change
 from stepscope.store.diary import read_diaries
 from stepscope.store.layout import ProfileLayout
+from stepscope.store.reader import latest_step_ns, steps_in
 
 
 def steps_of(folder: Path) -> JobSteps:
     found = job_steps(read_diaries(ProfileLayout(folder)))
     assert found is not None
     return found
+
+
+OLD = (
+    b'{"schema": "stepscope.diary/1", "tool_version": "0.9.0", "created": "2026-11-20T08:00:00Z", "rank": 0, '
+    b'"world_size": 1, "host": "n1", "pid": 7, "restart": 0, "start_unix_ns": 1763000000000000000, "set_up_ns": null, '
+    b'"threads": 1, "cores": 2}\n'
+)
+"""The first line of a diary as it was before its columns were named there."""
+
+
+def _old(steps: int) -> bytes:
+    """Steps of 10 ms: 2 of data, 1 before, 3 forward, 4 backward, on an idle machine."""
+    row = [10e6, 2e6, 1e6, 3e6, 4e6, 0.0, 0.0, 0.0, 8e6]
+    return b"".join(struct.pack("<9fHBB", *row, 0, 1, FIRST * (not at)) for at in range(steps))
+
+
+def _steps(folder: Path, head: bytes, body: bytes) -> JobSteps:
+    path = folder / ".stepscope" / "diary-00000-0.bin"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(head + body)
+    steps = steps_of(folder)
+    assert steps_in(path) == steps.all_steps
+    assert latest_step_ns(path) == 10e6
+    return steps
+
+
+def test_a_diary_from_before_its_columns_were_named_is_read(tmp_path: Path) -> None:
+    steps = _steps(tmp_path, OLD, _old(30) + b"cut short")
+    assert (steps.all_steps, steps.diaries[0].micro_steps[-1]) == (30, 1)
+    assert {key: round(float(values.mean()) / 1e6, 3) for key, values in parts_of(steps).items()} == {
+        "data": 2, "before": 1, "inference": 0, "forward": 3, "backward": 4, "optimizer": 0, "transfer": 0, "waiting": 0,
+        "other": 0,
+    }  # fmt: skip
+    assert np.isnan(steps.idle_before_ns).all()
+
+
+def test_columns_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> None:
+    columns = ["new_ns", *reversed(COLUMNS)]
+    head = json.loads(OLD) | {"columns": columns, "record": f"<{len(columns)}fHBB"}
+    known = dict.fromkeys(columns, 0.0) | {"whole_ns": 10e6, "forward_ns": 7e6, "inference_ns": 3e6, "new_ns": 5e6}
+    row = struct.pack(head["record"], *known.values(), 0, 1, 0)
+    steps = _steps(tmp_path, json.dumps(head).encode() + b"\n", row * 20)
+    assert {name: float(steps.parts_ns[name][0, 0]) for name in ("forward", "inference")} == {
+        "forward": 7e6, "inference": 3e6,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"record": "<9dHBB"},
+        {"columns": ["whole_ns"], "record": "<1fHBB"},
+        {"columns": [*COLUMNS, "whole_ns"], "record": f"<{len(COLUMNS) + 1}fHBB"},
+    ],
+)
+def test_records_of_another_kind_are_refused(tmp_path: Path, changed: dict[str, object]) -> None:
+    head = json.dumps(json.loads(OLD) | changed).encode() + b"\n"
+    with pytest.raises(DataError, match="another format"):
+        _steps(tmp_path, head, _old(3))
 
 
 def test_share_of_data_is_that_of_the_timed_steps(tmp_path: Path) -> None:

@@ -124,10 +124,10 @@ def of_jobs(folder: Path) -> Iterator[tuple[str, Example]]:
     found = job_figures(steps)
     for kind in ("steps", "shares", "memory", "hardware"):
         yield kind, Example(read=lambda figure: found[figure.key], length_ns=36 * MS)
-    long = [400.0 if n in (10, 20, 30) else 20.0 for n in range(40)]
+    long = [400.0 if n in (10, 20, 30, 33, 36) else 20.0 for n in range(40)]
     events = [
         {"kind": kind, "step": step, "at_ns": 0, "ns": 300 * MS}
-        for kind, step in (("compilation", 11), ("garbage_collection", 21))
+        for kind, step in (("compilation", 11), ("garbage_collection", 21), ("inference", 34), ("loader_start", 37))
     ]
     diaries.write_diary(folder / "long", {"forward": long}, events=events, flags=[FIRST] + [0] * 39)
     for wall in (walls.planted(folder / "wall"), goodput(diaries.job(diaries.write_record(folder / "long")))):

@@ -165,7 +165,7 @@ def test_which_rank_grows_and_when_its_host_is_full(tmp_path: Path) -> None:
     assert grows.per_step.value == pytest.approx(MIB, rel=0.1)
     assert grows.full_s == pytest.approx(220 * 1024 / 20, rel=0.1)
     found = verdict(tmp_path)
-    assert found.kind == "compute-bound"
+    assert found.kind == "computation-or-python"
     assert found.memory is not None
     assert found.memory.line == "+1.0 MiB a step on rank 1; host memory full in 3 h"
     assert "emory" not in found.headline, "it takes no step time"

@@ -18,12 +18,15 @@ from stepscope_hook.outside import SHORT_NS, Outside, guarded
 from stepscope_hook.record import (
     BACKWARD,
     BEFORE,
+    BEFORE_CPU,
+    COLUMNS,
     COMM,
     CPU,
     DATA,
     DEVICE_CLOCK,
     FIRST,
     FORWARD,
+    INFERENCE,
     NAN,
     NO_DELAY,
     OPTIMIZER,
@@ -39,6 +42,7 @@ from stepscope_hook.record import (
     cores,
     process_age_ns,
 )
+from stepscope_hook.sources import Sources
 
 KEPT = 64
 """Step times kept in memory, for the choice of a window."""
@@ -66,7 +70,7 @@ class Diary(Outside):
         self.phase = None
         """None: no sign of a step yet."""
         self.since = 0
-        self.acc = [0] * 10
+        self.acc = [0] * (OTHER + 1)
         self.not_ours = [0, 0]
         """CPU time and delay of this step inside data and outside."""
         self.start = (0, 0, 0)
@@ -82,6 +86,11 @@ class Diary(Outside):
         self.backwards = 0
         """Depth of calls of backward."""
         self.evaluation = None
+        self.sources = Sources()
+        self.inferred = [0, -2]
+        """Steps that were finished as a pass without gradients was last seen: of other modules, of those that train."""
+        self.inferring = BEFORE
+        """What the step was in as such a pass began."""
         self.trains_in_eval_mode = False
         self.last_eval_had_grad = False
         self.saving = 0
@@ -93,6 +102,8 @@ class Diary(Outside):
         """Since the last backward pass."""
         self.passes = False
         """Whether there was a pass in this step."""
+        self.seen_before = False
+        """Whether this step's forward pass was seen, and CPU time until then."""
         self.ever_data = self.ever_forward = self.ever_backward = False
         self.ever_waited = False
         self.since_optimizer = self.micro_steps = 0
@@ -183,10 +194,12 @@ class Diary(Outside):
         return look
 
     @guarded
-    def data_ends(self, look, exhausted):
+    def data_ends(self, look, exhausted, place=None):
+        """place: the loader, or its iterator."""
         if look is None:
             return
         self.ever_data = True
+        self.sources.came(place, exhausted, look[0], perf_counter_ns() - look[0], outside=self.evaluation is not None)
         evaluation = self.evaluation
         if evaluation is not None:
             if exhausted:
@@ -211,21 +224,29 @@ class Diary(Outside):
     # -- passes -------------------------------------------------------------------------------------------------------
 
     @guarded
-    def forward_begins(self, training, grad):
-        """An outermost forward pass of a root. training: its mode; grad: whether gradients are recorded."""
+    def forward_begins(self, module, grad):
+        """An outermost forward pass of a module; None: of one that does not train. grad: whether gradients are recorded."""
         if self.phase is None:
             self.begin()
         if self.backwards or self.phase in (DATA, COMM) or self.saving:
             return
-        self.ever_forward = True
-        if not grad or not (training or self.trains_in_eval_mode):
+        self.ever_forward = self.ever_forward or module is not None
+        trains = module is not None and (module.training or self.trains_in_eval_mode)
+        if not grad and (module is None or trains):
+            self.last_eval_had_grad = False
+            self.without_gradients(module and id(module))
+            return
+        if not trains:
             self.last_eval_had_grad = grad
-            self.evaluate()
+            self.evaluate("evaluation", id(module))
             return
         if self.evaluation is not None:
             self.end_evaluation()
-        self.fetched = None
+        self.trains()
         if self.phase != FORWARD:
+            if not self.passes and self.start[1] is not None:
+                self.acc[BEFORE_CPU] = max(thread_time_ns() - self.start[1] - self.not_ours[0], 0)
+                self.seen_before = True
             if self.phase == OPTIMIZER and not self.passes:
                 self.phase = BEFORE  # a closure: the step of the optimizer has not begun
             self.turn(FORWARD)
@@ -233,7 +254,9 @@ class Diary(Outside):
 
     @guarded
     def forward_ends(self):
-        if self.evaluation is not None:
+        if self.phase == INFERENCE:
+            self.turn(self.inferring)
+        elif self.evaluation is not None:
             self.evaluation.end = self.look()
             self.evaluation.forwards += 1
         else:
@@ -252,9 +275,11 @@ class Diary(Outside):
             if self.last_eval_had_grad:
                 self.trains_in_eval_mode = True
             self.end_evaluation()
-        self.fetched = None
+        self.trains()
         if not self.seen_forward and self.phase in (BEFORE, OTHER, OPTIMIZER):
             self.phase = FORWARD
+            self.acc[FORWARD] += self.acc[INFERENCE]  # it may be of a pass that is computed again with gradients
+            self.acc[INFERENCE] = 0
         self.turn(BACKWARD)
         self.passes = self.ever_backward = True
         self.backwards = 1
@@ -350,13 +375,14 @@ class Diary(Outside):
             self.tail.step_ends()
         if self.groups is not None:
             self.groups.step_ends(self.flags)
-        self.acc[:] = (0,) * 10
+        self.acc[:] = (0,) * (OTHER + 1)
+        self.sources.step_ends()
         self.not_ours[0] = self.not_ours[1] = 0
         self.start = look
         self.flags = 0
         self.micro_steps = 0
         self.fetched = None
-        self.seen_forward = self.passes = False
+        self.seen_forward = self.passes = self.seen_before = False
         self.forward_end = 0
         self.phase = OPTIMIZER if self.optimizers else BEFORE
         return look
@@ -385,6 +411,8 @@ class Diary(Outside):
             self.comm(),
             acc[OUTSIDE],
             max(cpu, 0),
+            acc[INFERENCE] if self.ever_forward or acc[INFERENCE] else NAN,
+            acc[BEFORE_CPU] if self.seen_before else NAN,
             part,
             min(self.micro_steps, 255),
             self.flags,
@@ -409,8 +437,11 @@ class Diary(Outside):
         if ns == ns:
             fields[COMM] = min(ns, fields[WHOLE])
             fields[-1] |= DEVICE_CLOCK
-            over = sum(each for each in fields[DATA:CPU] if each == each) - fields[WHOLE]
-            for part in (BACKWARD, OPTIMIZER, FORWARD, BEFORE):  # the host waited there for the device
+            seen = [part for part in (*range(DATA, CPU), INFERENCE) if fields[part] == fields[part]]
+            over = sum(fields[part] for part in seen) - fields[WHOLE]
+            for part in (BACKWARD, OPTIMIZER, FORWARD, INFERENCE, BEFORE):  # the host waited there for the device
+                if part not in seen:
+                    continue
                 taken = min(max(over, 0), fields[part])
                 fields[part] -= taken
                 over -= taken
@@ -439,6 +470,7 @@ class Diary(Outside):
         header = {
             "rank": self.rank, "world_size": self.world, "host": self.control.host, "pid": os.getpid(),
             "restart": self.restart, "start_unix_ns": self.start_unix_ns, "set_up_ns": self.set_up_ns,
+            "record": RECORD.format, "columns": COLUMNS,
             "threads": torch.get_num_threads() if hasattr(torch, "get_num_threads") else None, "cores": cores(),
         }  # fmt: skip
         self.pages.open(self.rank, header)
@@ -486,7 +518,7 @@ class Diary(Outside):
         if self.saving:
             return "checkpoint"
         if self.evaluation is not None:
-            return "evaluation"
+            return self.evaluation.kind
         return PHASES.get(self.phase)
 
     @guarded
@@ -496,5 +528,4 @@ class Diary(Outside):
         if self.evaluation is not None and get_ident() == self.thread:
             evaluation, self.evaluation = self.evaluation, None
             self.phase = evaluation.resume
-            ns = evaluation.end[0] - evaluation.begin[0] - evaluation.inner_ns
-            self.event("evaluation", evaluation.begin[0], ns, count=max(evaluation.forwards, 1))
+            self.tell(evaluation, evaluation.end[0])

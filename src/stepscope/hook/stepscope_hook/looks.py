@@ -165,7 +165,7 @@ def fetch(diary, what, original):
             raise
         finally:
             if look is not None:
-                diary.data_ends(look, exhausted)
+                diary.data_ends(look, exhausted, self)
 
     return waits_for_data
 

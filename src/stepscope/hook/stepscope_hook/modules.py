@@ -4,9 +4,14 @@ import weakref
 
 from stepscope_hook.looks import is_compiling
 
+MOST_OTHERS = 64
+
 
 class Roots:
     """The modules that are the model, known by id, called through their class: their calls are its forward passes.
+
+    others: likewise outermost modules that the optimizer does not train (a teacher, a target network, an average): their
+    calls are looked at where no gradients are recorded.
 
     Their class is changed, not they: hooks on a module would be copied, pickled and scripted with it.
     """
@@ -14,6 +19,7 @@ class Roots:
     def __init__(self, diary):
         self.diary = diary
         self.known = {}
+        self.others = {}
         self.classes = set()
         self.trained = set()
         self.deepened = False
@@ -24,10 +30,13 @@ class Roots:
         self.trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
         inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
         for module in modules:
-            if id(module) in inner or not self.held(module):
+            if id(module) in inner:
                 continue
-            for each in self.chain(module):
-                self.add(each)
+            if self.held(module):
+                for each in self.chain(module):
+                    self.add(each)
+            else:
+                self.add_other(module)
 
     def chain(self, module):
         """A module and the only child of the last one that holds all of its trained parameters, and so on.
@@ -55,14 +64,21 @@ class Roots:
             if module is None or type(module).__name__ == "OptimizedModule":
                 continue
             for child in children(module)[:64]:
-                if self.held(child) and not compiled_in_place(child):
+                if not self.held(child):
+                    self.add_other(child)
+                elif not compiled_in_place(child):
                     self.add(child)
 
-    def add(self, module):
-        key = id(module)
-        if key in self.known:
+    def add_other(self, module):
+        if len(self.others) < MOST_OTHERS and next(iter(module.parameters()), None) is not None:
+            if not compiled_in_place(module):
+                self.add(module, self.others)
+
+    def add(self, module, among=None):
+        key, among = id(module), self.known if among is None else among
+        if key in among:
             return
-        self.known[key] = weakref.ref(module, lambda _: self.known.pop(key, None))
+        among[key] = weakref.ref(module, lambda _: among.pop(key, None))
         kind = type(module)
         if kind not in self.classes:
             self.classes.add(kind)
@@ -71,19 +87,24 @@ class Roots:
     def time_calls(self, kind):
         import torch
 
-        diary, known, grad, compiling = self.diary, self.known, torch.is_grad_enabled, is_compiling()
+        diary, known, others, grad = self.diary, self.known, self.others, torch.is_grad_enabled
+        compiling = is_compiling()
         own = kind.__dict__.get("__call__")
 
         def call_of_root(self, *args, **kwargs):
             call = own.__get__(self) if own is not None else super(kind, self).__call__
-            if compiling() or id(self) not in known or diary.depth or not diary.mine():
+            trains = id(self) in known
+            if compiling() or not (trains or id(self) in others) or diary.depth or not diary.mine():
+                return call(*args, **kwargs)
+            records = grad()
+            if records and not trains:
                 return call(*args, **kwargs)
             diary.depth = 1
-            diary.forward_begins(self.training, grad())
+            diary.forward_begins(self if trains else None, records)
             try:
                 return call(*args, **kwargs)
             except BaseException as error:
-                diary.raises(error, "forward")
+                diary.raises(error, "forward" if records else "inference")
                 raise
             finally:
                 diary.depth = 0

@@ -1,9 +1,14 @@
-"""What is no part of a step: evaluations, checkpoints, and the pause in which a window is written."""
+"""What is no part of a step: evaluations, checkpoints, and the pause in which a window is written.
+
+A forward pass without gradients is an evaluation only where that is known: the module that trains runs in eval mode, or on
+batches of a loader whose batches are not trained on. Else it is a part of every step (a teacher, a target network), or,
+where the step before had none, an event between steps (a rollout).
+"""
 
 import functools
 from time import perf_counter_ns
 
-from stepscope_hook.record import BACKWARD, BEFORE, COMM, DATA, FORWARD, OTHER, OUTSIDE, WINDOW
+from stepscope_hook.record import BACKWARD, BEFORE, COMM, DATA, FORWARD, INFERENCE, OTHER, OUTSIDE, WINDOW
 
 SHORT_NS = 100000
 """A wait for data below this holds no delay that matters."""
@@ -61,41 +66,72 @@ def _of_any(method):
 
 
 class Evaluation:
-    """Forward passes of an evaluation, one after the other. begin, end: looks; fetched: the wait after the last one."""
+    """Forward passes that train nothing, one after the other. begin, end: looks; fetched: the wait after the last one.
 
-    def __init__(self, begin, resume):
+    kind: of the event that they will be; module: id() of the trained one whose mode decided that, None: of no such module.
+    """
+
+    def __init__(self, kind, module, begin, resume):
+        self.kind, self.module = kind, module
         self.begin = self.end = begin
         self.resume = resume
         self.forwards = 0
         self.inner_ns = 0
         self.fetched = None
 
+    def turns(self, kind, module):
+        """Whether a further pass is of another kind: only the mode of the same module can tell."""
+        return kind != self.kind and module is not None and self.module in (None, module)
+
 
 class Outside:
     """Part of the diary (diary.py), which has the clock and the parts of the step."""
 
-    def evaluate(self):
-        """A forward pass that is no training begins."""
-        evaluation = self.evaluation
-        if evaluation is not None:
+    def without_gradients(self, module):
+        """A forward pass without gradients begins. module: the one that trains, which is not in eval mode; None: another."""
+        if self.sources.foreign():
+            self.evaluate("evaluation", module)
+            return
+        evaluation, at = self.evaluation, module is not None
+        usual = self.number - self.inferred[at] <= 1
+        self.inferred[at] = self.number
+        if evaluation is not None and not evaluation.turns("inference", module):
             evaluation.fetched = None
             return
+        if not usual:
+            self.evaluate("inference", module)
+            return
+        if evaluation is not None:
+            self.end_evaluation()
+        self.inferring = self.phase
+        self.turn(INFERENCE)
+
+    def evaluate(self, kind, module):
+        """A forward pass that trains nothing begins."""
+        evaluation = self.evaluation
+        if evaluation is not None and not evaluation.turns(kind, module):
+            evaluation.fetched = None
+            return
+        if evaluation is not None:
+            self.end_evaluation()
         look = self.look()
-        if self.fetched is not None:
+        if kind == "evaluation" and self.fetched is not None:
             begin, acc, not_ours, resume = self.fetched
-            self.fetched = None
             self.acc[:] = acc
             self.not_ours[:] = not_ours
             self.since = begin[0]
             if begin[1] is None:  # after a short wait, of which only the clock was read
                 begin = (begin[0], look[1] - min(look[0] - begin[0], SHORT_NS), look[2])
-            evaluation = Evaluation(begin, resume)
+            evaluation = Evaluation(kind, module, begin, resume)
             evaluation.inner_ns = self.inner_ns
         else:
             self.acc[self.phase] += look[0] - self.since
             self.since = look[0]
-            evaluation = Evaluation(look, self.phase)
+            evaluation = Evaluation(kind, module, look, self.phase)
         self.evaluation = evaluation
+        self.fetched = None
+        if kind == "evaluation":
+            self.sources.start = None  # its own loader's
         self.phase = OUTSIDE
 
     def end_evaluation(self):
@@ -116,8 +152,23 @@ class Outside:
         self.acc[evaluation.resume] += max(now - cut[0] - waited, 0)
         self.since = now
         self.phase = evaluation.resume
-        ns = cut[0] - evaluation.begin[0] - evaluation.inner_ns
-        self.event("evaluation", evaluation.begin[0], ns, count=max(evaluation.forwards, 1))
+        self.tell(evaluation, cut[0])
+
+    def tell(self, evaluation, until_ns):
+        """The event."""
+        ns = until_ns - evaluation.begin[0] - evaluation.inner_ns
+        self.event(evaluation.kind, evaluation.begin[0], ns, count=max(evaluation.forwards, 1))
+
+    def trains(self):
+        """A pass begins that trains: what was fetched is for it. What the workers of an epoch took is between steps."""
+        self.fetched = None
+        start = self.sources.trains()
+        if start is not None and self.number:
+            began_ns, ns, workers = start
+            ns = min(ns, self.acc[DATA])
+            self.acc[DATA] -= ns
+            self.acc[OUTSIDE] += ns
+            self.event("loader_start", began_ns, ns, what="{} workers".format(workers))
 
     @guarded
     def save_begins(self, what):
@@ -164,7 +215,7 @@ class Outside:
         self.ever_data = self.ever_data or part == DATA
         self.ever_waited = self.ever_waited or part == COMM
         if part in (FORWARD, BACKWARD):
-            self.fetched = None
+            self.trains()
             self.seen_forward = part == FORWARD
             self.passes = self.ever_forward = True
             self.ever_backward = self.ever_backward or part == BACKWARD
@@ -178,7 +229,7 @@ class Outside:
             return
         if part == DATA:
             self.leave(look)
-        self.turn(before if part in (DATA, COMM) else OTHER if self.passes else BEFORE)
+        self.turn(before if part in (DATA, COMM, INFERENCE) else OTHER if self.passes else BEFORE)
 
     @guarded
     def pause(self, began, what):

@@ -1,10 +1,10 @@
 """A loop that marks its steps and their parts itself (stepscope/monitor): what its marks mean in the diary."""
 
-from stepscope_hook.record import BACKWARD, BEFORE, COMM, DATA, FORWARD, OPTIMIZER, OTHER
+from stepscope_hook.record import BACKWARD, BEFORE, COMM, DATA, FORWARD, INFERENCE, OPTIMIZER, OTHER
 
 PARTS = {
     "data": DATA, "before": BEFORE, "forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER, "comm": COMM,
-    "other": OTHER,
+    "inference": INFERENCE, "other": OTHER,
 }  # fmt: skip
 EVENTS = ("evaluation", "checkpoint")
 """What is no part of a step."""

@@ -5,11 +5,13 @@ import os
 import struct
 import time
 
-RECORD = struct.Struct("<9fHBB")
-WHOLE, DATA, BEFORE, FORWARD, BACKWARD, OPTIMIZER, COMM, OUTSIDE, CPU, OTHER = range(10)
-"""Parts of a step; the first nine are the columns of a record."""
+COLUMNS = ("whole_ns", "data_ns", "before_ns", "forward_ns", "backward_ns", "optimizer_ns", "comm_ns", "outside_ns",
+           "cpu_ns", "inference_ns", "before_cpu_ns")  # fmt: skip
+RECORD = struct.Struct("<{}fHBB".format(len(COLUMNS)))
+WHOLE, DATA, BEFORE, FORWARD, BACKWARD, OPTIMIZER, COMM, OUTSIDE, CPU, INFERENCE, BEFORE_CPU, OTHER = range(12)
+"""Parts of a step; all but the last are the columns of a record."""
 PHASES = {DATA: "data", BEFORE: "before", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer",
-          COMM: "comm", OUTSIDE: "outside", OTHER: "other"}  # fmt: skip
+          COMM: "comm", OUTSIDE: "outside", INFERENCE: "inference", OTHER: "other"}  # fmt: skip
 NO_DELAY = 65535
 PROFILED, WINDOW, DEVICE_CLOCK, OWN_PROFILER, FIRST = 1, 2, 4, 8, 16
 NAN = math.nan

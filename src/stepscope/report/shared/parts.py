@@ -11,6 +11,7 @@ PARTS: dict[str, tuple[str, str]] = {
     for key, color in (
         ("data", "k-wait"),
         ("before", "c4"),
+        ("inference", "k-hidden"),
         ("forward", "k-forward"),
         ("backward", "k-compute"),
         ("optimizer", "k-copies"),

@@ -39,7 +39,9 @@ FAR = 5.0
 
 _COLORS: dict[EventKind, str] = {
     "evaluation": "k-late",
+    "inference": "k-hidden",
     "checkpoint": "c4",
+    "loader_start": "k-exposed",
     "garbage_collection": "k-wait",
     "compilation": "c6",
 }
@@ -373,7 +375,7 @@ def build(profiled: Sequence[ProfiledJob]) -> Table:
         "Between steps and within them",
         rows,
         Column("job", "job", lambda row: row[0].name, role="group"),
-        Column("event", "event", lambda row: row[2].kind.replace("_", " "), role="lead"),
+        Column("event", "event", lambda row: EVENT_WORDS[row[2].kind], role="lead"),
         Column("what", "call", lambda row: row[2].what or None),
         Column("count", "times", lambda row: row[2].count, number),
         Column("period_steps", "every", lambda row: _period(row[2])),
