@@ -49,6 +49,7 @@ from stepscope.results.diary import (
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.group_waits import group_waits
 from stepscope.results.hardware import clocks_of_change, clocks_of_late
+from stepscope.results.host_load import loader_stake
 from stepscope.results.job_change import job_change
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
@@ -294,7 +295,7 @@ def _costs(
         else:
             yield from _late(steps, diagnosis, late, ahead=job.loads_ahead)
             yield from _communication(steps, window, diagnosis, late)
-        fed = tuple(_input(steps, ahead=job.loads_ahead))
+        fed = tuple(_input(steps, job))
         yield from fed
         updating = tuple(_optimizer(steps))
         yield from updating
@@ -332,11 +333,11 @@ def _contended(steps: JobSteps) -> Iterable[TimeCost]:
         yield TimeCost(kind="contended-machine", share=part, stake_fraction=part.value)
 
 
-def _input(steps: JobSteps, *, ahead: bool) -> Iterable[TimeCost]:
+def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
     """Waiting for data where every rank waits: that of the rank which comes last, step by step. What one rank alone waits
     makes it late, and counts there; pauses and garbage collections before a forward pass prepare no batch."""
     usual = ~paused_steps(steps)
-    now_and_then = _waits_now_and_then(steps)
+    now_and_then, ahead = _waits_now_and_then(steps), job.loads_ahead
     for name in ("before",) if now_and_then else ("data", "before"):
         every = np.nan_to_num(steps.parts_ns[name])
         if name == "before":
@@ -348,7 +349,10 @@ def _input(steps: JobSteps, *, ahead: bool) -> Iterable[TimeCost]:
         part = share(every[last, np.arange(steps.steps)][kept], steps.step_ns[kept])
         limit = WORTH if name == "data" else WORTH_BEFORE
         if part is not None and part.value >= limit and (part.low is None or part.low >= SURELY_FED * limit):
-            yield TimeCost(kind="input-bound", share=part, stake_fraction=part.value, rules=(name,))
+            stake = part.value
+            if name == "data" and job.loaders:
+                stake = loader_stake(steps, workers=job.loader_workers or 0, share=stake)
+            yield TimeCost(kind="input-bound", share=part, stake_fraction=stake, rules=(name,))
             return
 
 

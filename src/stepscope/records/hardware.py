@@ -18,9 +18,10 @@ recoveries of all links).
 Columns of a port, all counted since the first sample: ``received_bytes``, ``sent_bytes``, ``receive_errors``,
 ``send_errors``, ``receive_drops``, ``send_drops``, ``symbol_errors``, ``integrity_errors``, ``recoveries``, ``downs``.
 
-Columns of a load, seconds since the sample before: ``busy_s``: that anybody used these processors, summed over them; CPU time
-of the process (``process_s``), of its worker processes (``workers_s``) and of the command of stepscope (``stepscope_s``);
-``data_s``: in ``next()`` of loaders for training data, ``data_cpu_s``: of it CPU time of the training thread.
+Columns of a load, seconds since the sample before: ``busy_s``: that anybody used these processors, summed over them; CPU
+time of the process (``process_s``), of its worker processes (``workers_s``) and of the command of stepscope
+(``stepscope_s``); ``data_s``: in ``next()`` of loaders for training data, ``data_cpu_s``: of it CPU time of the training
+thread.
 """
 
 from __future__ import annotations

@@ -144,8 +144,8 @@ def computing_share(steps: JobSteps, *, workers: int = 0) -> float | None:
 
 
 def loader_stake(steps: JobSteps, *, workers: int = 0, share: float) -> float:
-    """Of the step, what goes if the ranks wait ``share`` of it for data: what worker processes can hide, where these are what
-    helps; else all of it, which loading that costs nothing would return."""
+    """Of the step, what goes if the ranks wait ``share`` of it for data: what worker processes can hide, where these are
+    what helps; else all of it, which loading that costs nothing would return."""
     loading = loading_of(steps, workers=workers)
     wanted = fewest_workers(loading) if loading is not None else None
     return share if loading is None or wanted is None else min(share, hidden_share(loading, wanted))

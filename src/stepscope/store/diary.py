@@ -55,9 +55,9 @@ class RankDiary:
     """One process. columns: name -> [steps] ns, NaN where not seen. delay: share of the whole, NaN where not known.
 
     end: None where the process left none: it runs, was killed, or called os._exit. first: earlier steps, which were not
-    read, nor were their events. made: steps of the process, with those. samples: of its memory, the last ones. devices:
-    likewise of its GPUs; None: it has none, or an older stepscope wrote it. load: of its processors, likewise. groups: whom it waited for; None: for nobody, an
-    older stepscope wrote it, or it was not read.
+    read, nor were their events. made: steps of the process, with those. samples: of its memory, the last ones. devices,
+    load: likewise of its GPUs and processors; None: it has none, or an older stepscope wrote it. groups: whom it waited for;
+    None: for nobody, an older stepscope wrote it, or it was not read.
     """
 
     header: DiaryHeader

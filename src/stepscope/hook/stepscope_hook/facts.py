@@ -5,6 +5,7 @@ A class is judged once; an object costs one look-up (about 0.1 us: 50 ms for hal
 
 import gc
 import os
+import shutil
 import sys
 
 from stepscope_hook.record import cores
@@ -117,7 +118,7 @@ def model_facts(objects, optimizer):
         ("ddp", lambda: counted(of["ddp"], _ddp)),
         ("fsdp", lambda: counted(of["fsdp"], lambda each: _attributes(each, OPTIONS["fsdp"]))),
         ("fsdp2", lambda: counted(of["fsdp2"], _fsdp2)),
-        ("loaders", lambda: counted(of["loader"] or [Orphan(each) for each in of["iterator"]], loader_facts)),
+        ("loaders", lambda: loaders_facts(of)),
         ("compiled", lambda: compiled_facts(of)),
         ("dtensor", lambda: dtensor_facts(optimizer)),
         ("pipeline", lambda: pipeline_facts(of)),
@@ -155,7 +156,9 @@ def optimizer_facts(optimizer):
         entry["local_elements"] += local.numel()
         devices.add(parameter.device.type)
     first = optimizer.param_groups[0] if optimizer.param_groups else {}
-    options = {name: first[name] for name in OPTIONS["optimizer"] if isinstance(first.get(name, ""), (bool, type(None)))}
+    options = {
+        name: first[name] for name in OPTIONS["optimizer"] if isinstance(first.get(name, ""), (bool, type(None)))
+    }
     return {"class": type(optimizer).__name__, "parameters": counts, "devices": sorted(devices), "options": options}
 
 
@@ -172,6 +175,13 @@ class Orphan:
         self.batch_sampler = getattr(iterator, "_index_sampler", None)
         self.batch_size = getattr(self.batch_sampler, "batch_size", None)
         self.sampler = getattr(self.batch_sampler, "sampler", None)
+
+
+def loaders_facts(of):
+    """iterating: those that something iterates as the first step ends: of validation no one does."""
+    iterating = [Orphan(each) for each in of["iterator"]]
+    facts = counted(of["loader"] or iterating, loader_facts)
+    return facts and dict(facts, iterating=[loader_facts(each) for each in iterating[:8]])
 
 
 def loader_facts(loader):
@@ -250,7 +260,8 @@ def distributed_facts():
 
 
 def settings_facts():
-    """Switches of torch and of Python as they are after the first step. start_method: of worker processes."""
+    """Switches of torch and of Python as they are after the first step. start_method: of worker processes; compiler: whether
+    there is one of C++, which torch.compile calls for code on CPUs."""
     import multiprocessing
 
     import torch
@@ -264,6 +275,7 @@ def settings_facts():
         "gc": gc.isenabled(),
         "gc_frozen": gc.get_freeze_count(),
         "start_method": multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0],
+        "compiler": any(shutil.which(each) for each in (os.environ.get("CXX") or "g++", "clang++")),
     }
 
 
@@ -279,7 +291,7 @@ def _ddp(module):
 
 
 def _fsdp2(module):
-    """resharded: whether the unit gives its gathered parameters back after its forward pass; None: it has none, or unknown."""
+    """resharded: whether the unit gives its gathered parameters back after its forward pass; None: it has none."""
     groups = getattr(module._get_fsdp_state(), "_fsdp_param_groups", ())
     return {
         "class": type(module).__name__,

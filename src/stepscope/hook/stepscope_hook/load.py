@@ -40,7 +40,7 @@ class Load:
         """A number for each column: since the last call; NaN: the system does not say."""
         now, before = self.totals(), self.before
         self.before = now
-        since = [after - earlier for after, earlier in zip(now, before)]  # noqa: B905  Python 3.8
+        since = [after - earlier for after, earlier in zip(now, before)]
         return [*since[:2], self.workers(), *since[2:]]
 
     def totals(self):
