@@ -49,7 +49,6 @@ from stepscope.results.diary import (
 from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.results.group_waits import group_waits
 from stepscope.results.hardware import clocks_of_change, clocks_of_late
-from stepscope.results.host_load import loader_stake
 from stepscope.results.job_change import job_change
 from stepscope.results.memory_growth import job_memory
 from stepscope.results.profiled_job import ProfiledJob, end_sentence
@@ -351,6 +350,8 @@ def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
         if part is not None and part.value >= limit and (part.low is None or part.low >= SURELY_FED * limit):
             stake = part.value
             if name == "data" and job.loaders:
+                from stepscope.results.host_load import loader_stake  # as few jobs wait for a loader
+
                 stake = loader_stake(steps, workers=job.loader_workers or 0, share=stake)
             yield TimeCost(kind="input-bound", share=part, stake_fraction=stake, rules=(name,))
             return

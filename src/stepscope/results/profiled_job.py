@@ -9,20 +9,21 @@ from datetime import datetime
 from pathlib import Path
 from statistics import fmean, median
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
-from stepscope.predict.loading import Loading
 from stepscope.records.profile import HookedRank, JobEnd, ProfileRecord, WindowOfRank
 from stepscope.results.diary import JobSteps, job_steps
-from stepscope.results.host_load import loading_of
 from stepscope.results.pace import StepRate, pace
 from stepscope.store.diary import RankDiary, read_diaries, whole_steps
 from stepscope.store.hardware import read_ports
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_created, read_if_there, read_record
 from stepscope.traces.flight_calls import ranks_text
+
+if TYPE_CHECKING:
+    from stepscope.predict.loading import Loading
 
 MESSAGE_CHARS = 160
 FEW_PROCESSES = 64
@@ -182,6 +183,8 @@ class ProfiledJob:
     @property
     def loading(self) -> Loading | None:
         """What its ranks wait for data; None: nobody waits, or it is not known how many workers load."""
+        from stepscope.results.host_load import loading_of  # logs and traces alone have no loader
+
         workers = self.loader_workers
         return None if self.steps is None or workers is None else loading_of(self.steps, workers=workers)
 
