@@ -91,9 +91,9 @@ class HardwareHeader(RankProcess):
     columns: tuple[str, ...]
     devices: tuple[SampledDevice, ...] = ()
     ports: tuple[SampledPort, ...] = ()
-    loads: tuple[SampledLoad, ...] = ()
+    load: tuple[SampledLoad, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sources(self) -> tuple[SampledDevice, ...] | tuple[SampledPort, ...] | tuple[SampledLoad, ...]:
-        return self.devices or self.ports or self.loads
+        return self.devices or self.ports or self.load

@@ -52,17 +52,18 @@ class HostLoad:
 
 @lru_cache(maxsize=2)
 def host_loads(steps: JobSteps) -> tuple[HostLoad, ...]:
-    """Of each set of processors that ranks share, the one with the fewest free first; empty where none was sampled."""
-    sampled = [each for each in steps.diaries if each.load is not None and each.load.header.loads]
-    shared = grouped(sampled, lambda each: (each.header.host, each.load.header.loads[0].cpus if each.load else ()))
+    """Of each set of processors that ranks share, the one with the fewest free first; none of a host of which a rank was not
+    sampled, whose processes would be others."""
+    unknown = {each.header.host for each in steps.diaries if each.load is None or not each.load.header.load}
+    sampled = [each for each in steps.diaries if each.header.host not in unknown]
+    shared = grouped(sampled, lambda each: (each.header.host, each.load.header.load[0].cpus if each.load else ()))
     loads = [load for (host, cpus), ranks in shared.items() if (load := _load(steps, host, len(cpus), ranks))]
     return tuple(sorted(loads, key=lambda each: each.free))
 
 
 def _load(steps: JobSteps, host: str, cores: int, ranks: Sequence[RankDiary]) -> HostLoad | None:
     rates = [rate for each in ranks if (rate := _rates(steps, each))]
-    here = sum(each.header.host == host for each in steps.diaries)
-    if len(rates) < len(ranks) or not cores or here < len(ranks):
+    if len(rates) < len(ranks) or not cores:
         return None
     stepscope = [rate["stepscope_s"] for rate in rates if np.isfinite(rate["stepscope_s"])]
     busy = float(np.mean([rate["busy_s"] for rate in rates]))

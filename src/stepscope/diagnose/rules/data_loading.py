@@ -172,6 +172,8 @@ def _workers(facts: JobFacts) -> str:
     """More workers than there are, as many as have cores."""
     now = facts.loader.workers if facts.loader is not None else None
     text = option("loader workers", facts.frameworks, plain="DataLoader(num_workers=...)")
+    if facts.cores is None and facts.loading is None:
+        text += ", where cores are free"
     if now is None:
         return f"load batches in advance in worker processes: {text}"
     if now == 0:

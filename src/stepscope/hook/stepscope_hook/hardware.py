@@ -64,7 +64,7 @@ class Hardware:
                         self.diary.note(problem)
                 if self.stop.wait(max(0.0, min((each.due for each in series), default=now) - time.monotonic())):
                     for each in series:
-                        if each.kind == "loads":  # what a short job used since its only other sample
+                        if each.kind == "load":  # what a short job used since its only other sample
                             each.sample(self.diary.unix_s(), self.diary.number)
                     break
         except Exception as error:  # the job goes on, and its diary too
@@ -98,7 +98,7 @@ class Hardware:
         """A list of the series of the processors."""
         load = Load(self.diary, self.diary.control.options.get("command"))
         path = self.diary.control.path("load-" + self.diary.pages.name + ".bin")
-        return self.opened(os.open(path, NEW, 0o666), "loads", [load], {}, EVERY_S)
+        return self.opened(os.open(path, NEW, 0o666), "load", [load], {}, EVERY_S)
 
     def opened(self, file, kind, sources, missing, every_s):
         """A list of the series that samples the sources; of none, the header alone says why."""
