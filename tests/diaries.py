@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from tests.trace_builder import build, write_job
 
-from stepscope.records.profile import COLUMNS, FIRST, NO_DELAY, PROFILED, RECORD, SAMPLE_COLUMNS
+from stepscope.records.profile import COLUMNS, FIRST, NO_DELAY, PROFILED, RECORD, SAMPLE_COLUMNS, HookedRank
 from stepscope.results.profiled_job import ProfiledJob, read_profiled_job
 from stepscope.results.slow_ranks import OwnTimes, median_of_others
+from stepscope.store import writer
 from stepscope.store.diary import DTYPE, SAMPLE_DTYPE
 from stepscope.store.layout import ProfileLayout
 
@@ -100,6 +101,28 @@ def write_gpu(root: Path, columns: Mapping[str, Any], *, rank: int, steps: int, 
         root, f"devices-{rank:05d}-0", {**COMPUTES, **columns}, rank=rank, steps=steps,
         name=name, bus_id=f"0000:{rank:02x}:00.0", uuid=f"GPU-{rank}", sm_clock_max_hz=1.98e9, memory_bytes=80 * 2.0**30,
     )  # fmt: skip
+
+
+def write_load(
+    root: Path, *, rank: int = 0, steps: int, cpus: Sequence[int] = (0, 1), samples: int = 40, **columns: float
+) -> None:
+    """load- file of a rank, over so many steps: seconds a second of each column; left out: 0, of stepscope unknown."""
+    unless = dict.fromkeys(("busy_s", "process_s", "workers_s", "stepscope_s", "data_s", "data_cpu_s"), 0.0)
+    write_hardware(
+        root, f"load-{rank:05d}-0", {**unless, "stepscope_s": np.nan, **columns}, rank=rank, steps=steps,
+        samples=samples, name="load", cpus=list(cpus),
+    )  # fmt: skip
+
+
+def write_facts(root: Path, facts: Mapping[str, Any], *, rank: int = 0, world_size: int = 1) -> None:
+    """rank- file with what the hook found of the job."""
+    hooked = HookedRank(
+        rank=rank, world_size=world_size, host="node0", pid=100 + rank, restart=0, python="3.11.7", torch="2.13.0",
+        local_rank=str(rank), facts=facts,
+    )  # fmt: skip
+    layout = ProfileLayout(root)
+    layout.control.mkdir(parents=True, exist_ok=True)
+    writer.write_record(layout.control / f"rank-{rank:05d}.json", hooked)
 
 
 def write_hardware(

@@ -51,6 +51,22 @@ def _waits_for_data(device: str | None = None, **loader: Any) -> Evidence:
     return with_setup(traced(replace(job.traces[0].summary, ranks=(rank, rank), world_size=2)), setup)
 
 
+def _two_ranks_on(cores: int) -> Evidence:
+    """Two ranks of a thread each, on CPUs of one host, which wait half of the time for a loader without workers."""
+    job = with_idle(by_hand(op("aten::mm", 0, 1_000_000)), data=0.5)
+    (rank,) = job.traces[0].summary.ranks
+    rank = replace(rank, facts=replace(rank.facts, host="node0"))
+    setup = JobSetup(device="cpu", cores=cores, threads=1, loader=LoaderSetup(workers=0))
+    return with_setup(traced(replace(job.traces[0].summary, ranks=(rank, rank), world_size=2)), setup)
+
+
+@case("data_loading")
+def ranks_that_fill_the_cores_are_given_no_workers(_: Path) -> Case:
+    return Case(
+        right=_two_ranks_on(8), wrong=_two_ranks_on(2), advice="worker processes", instead="make a batch cheaper"
+    )
+
+
 @case("data_loading")
 def four_cores_are_not_given_eight_workers(_: Path) -> Case:
     return Case(
@@ -181,6 +197,32 @@ def gradients_of_16_bits_are_not_halved_again(tmp_path: Path) -> Case:
         wrong=generated(tmp_path / "bf16", dtype="BFloat16", **plan),
         advice="bf16_compress_hook",
         instead="the messages have 16 bits already",
+    )
+
+
+def _reduces(folder: Path, backend: str, **setup: Any) -> Evidence:
+    job = generated(folder, world=2, steps=4, transfer_ns=300_000, overlap=False).traces[0]
+    ranks = (replace(p, facts=replace(p.facts, backend=backend)) for p in job.summary.ranks)
+    return with_setup(traced(replace(job.summary, ranks=tuple(ranks))), JobSetup(backend=backend, **setup))
+
+
+@case("exposed_communication")
+def gloo_has_no_hook_of_16_bits(tmp_path: Path) -> Case:
+    return Case(
+        right=_reduces(tmp_path, "nccl"),
+        wrong=_reduces(tmp_path, "gloo"),
+        advice="bf16_compress_hook",
+        instead="synchronise less often",
+    )
+
+
+@case("exposed_communication")
+def gradients_that_a_hook_compresses_get_no_second_hook(tmp_path: Path) -> Case:
+    return Case(
+        right=_reduces(tmp_path, "nccl", comm_hooks=()),
+        wrong=_reduces(tmp_path, "nccl", comm_hooks=("bf16_compress_hook",)),
+        advice="bf16_compress_hook",
+        instead="synchronise less often",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import socket
@@ -225,6 +224,7 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
 
     from stepscope.records.profile import HookedRank
     from stepscope.results.diary import crowd, job_steps, late_ranks, parts_of
+    from stepscope.results.host_load import loading_of
     from stepscope.store.diary import read_diaries
     from stepscope.store.reader import read_record
 
@@ -243,10 +243,12 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
     parts = {name: float(np.nan_to_num(values).mean()) for name, values in parts_of(found).items()}
     ranks = [read_record(path, HookedRank) for path in layout.ranks()]
     facts: Mapping[str, Any] = ranks[0].facts if ranks else {}
-    loaders = (facts.get("loaders") or {}).get("all", ())
+    recorded = facts.get("loaders") or {}
+    loaders = recorded.get("iterating") or recorded.get("all", ())
     workers = [int(each["num_workers"]) for each in loaders if each.get("num_workers") is not None]
     ddp = facts.get("ddp")
     on_cores = (facts.get("optimizer") or {}).get("devices") == ["cpu"] and crowd(found) is None
+    loading = loading_of(found, workers=min(workers, default=0))
     job, prices, rules, micro = _traced(layout)
     return JobBasis(
         step_ns=float(np.median(steps.step)),
@@ -262,7 +264,8 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
         workers=min(workers) if workers else None,
         micro_steps=micro,
         found=rules,
-        cores=len(os.sched_getaffinity(0)),
+        used_ns=None if loading is None else loading.used_ns,
+        cores=None if loading is None else loading.cores,
         share=_follows_batch(runs, found) if probe else None,
     )
 

@@ -1,80 +1,241 @@
-"""What to do about the first cost of a verdict: of the finding that explains it, or the general advice for its kind."""
+"""What to do about the first cost of a verdict: of the finding that explains it, or the general advice for its kind.
+
+Nothing is advised that the job has on already, nor what its device, backend or processors make useless or wrong: its
+recorded facts decide (``job_facts.HOLDS``), and where they are unknown, advice that needs them is not given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import join, quote
 
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.rule import advise
+from stepscope.diagnose.job_facts import JobFacts, applies, facts_of_profiled
+from stepscope.diagnose.rule import advise, inspect
 from stepscope.diagnose.rules import kind_of
-from stepscope.records.finding import Advice, Diagnosis, JobVerdict, VerdictKind
+from stepscope.predict.loading import fewest_workers
+from stepscope.records.finding import Advice, Diagnosis, JobVerdict
 from stepscope.results.diary import crowd
+from stepscope.results.host_load import Contention, contention_of, host_loads
 from stepscope.results.profiled_job import ProfiledJob
 from stepscope.results.slow_ranks import Slow
 
-MOST_WORKERS = 4
-"""Advised at first: a look at the next profile says whether they keep up."""
+MOST = 2
+"""Advised at once."""
 
-_PLAIN: Mapping[VerdictKind, str] = {
-    "straggler": "compare its work and its host with another rank's: samples, clocks, other jobs",
-    "uneven-work": "give ranks batches of equal work: sort or bucket samples by length",
-    "evaluation": "evaluate less often, on a part of the data, or in a job of its own",
-    "checkpointing": "save less often, or in the background: torch.distributed.checkpoint.async_save",
-    "garbage-collection": "gc.freeze() after set-up and gc.disable(); collect at the same step on all ranks",
-    "compilation": "find what changes: TORCH_LOGS=recompiles; mark_dynamic() for shapes that vary",
-    "periodic-pause": "look at what the loop does at those steps: logging, saving, validation",
-    "contended-machine": "find what else runs here; no more processes x threads than cores: OMP_NUM_THREADS=1",
-    "optimizer-bound": "a fused optimizer: AdamW(..., fused=True), or fewer parameters that change in a step",
-    "pipeline-bubble": "more micro-batches a step, or an interleaved schedule",
-    "independent-processes": "start them with torchrun, and call torch.distributed.init_process_group() before training",
-    "inference": "batch them: fewer and larger ones, in torch.inference_mode() and lower precision; fewer only if the "
-    "algorithm allows it",
-    "worker-start": "DataLoader(..., persistent_workers=True): it keeps the workers of the epoch before",
-    "before-forward": "see what the loop does from one optimizer step to its next forward pass; what prepares batches can "
-    "go to a DataLoader with workers",
-    "compute-bound": "to be faster: more ranks, lower precision, or less work",
-}
-_OUTSIDE_LOADERS = "see what the loop does there; what prepares batches belongs in a DataLoader with num_workers"
+FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+"""Optimizers of torch with one kernel for all tensors, on CPUs too (torch 2.6)."""
+
+ASYNC_SAVE = "save in the background: torch.distributed.checkpoint.async_save(state_dict, checkpoint_id=PATH)"
 
 
 def advice_for(
     verdict: JobVerdict, *, job: ProfiledJob, diagnosis: Diagnosis, late: Sequence[Slow]
 ) -> tuple[Advice, ...]:
-    """At most two: of the finding that explains the first cost, or the general one."""
+    """At most ``MOST``: of the finding that explains the first cost, or the general one."""
+    facts = facts_of_profiled(job)
+    return tuple(
+        Advice(text=each.text, command=each.command)
+        for each in _offered(verdict, job, facts, diagnosis, late)
+        if applies(each, facts)
+    )[:MOST]
+
+
+def _offered(
+    verdict: JobVerdict, job: ProfiledJob, facts: JobFacts, diagnosis: Diagnosis, late: Sequence[Slow]
+) -> Iterable[Advice]:
     if verdict.kind == "input-bound":
-        outside = verdict.costs[0].rules == ("before",)
-        return (advise(_OUTSIDE_LOADERS) if outside else _loader(job),)
+        outside = verdict.costs[0].rules == ("before",) or (bool(job.facts) and not job.loaders)
+        return (_in_the_loop(),) if outside else _loader(job, facts)
     if verdict.kind == "straggler" and any(each.kind == "chronic" and each.part == "data_wait" for each in late):
         from stepscope.diagnose.rules.straggler import CAUSE_ADVICE  # a log that names no slow rank needs none
 
-        return (advise(CAUSE_ADVICE["data"]),)
+        return (inspect(CAUSE_ADVICE["data"]),)
     if verdict.kind == "computation-or-python":
         ended = f"stepscope profile -- {join(job.record.command)}"
         look = f"stepscope profile --attach {quote(str(job.folder))}" if verdict.ended is None else ended
-        return (advise("profile some of its steps", command=look),)
+        return (inspect("profile some of its steps", look),)
     named = "host-bound" if verdict.kind == "before-forward" else verdict.kind
     explained = [f for f in diagnosis.findings if kind_of(f) == named and f.advice]
     if explained:
-        return explained[0].advice[:1]
-    full = crowd(job.steps) if verdict.kind == "contended-machine" and job.steps is not None else None
-    if full is not None:
-        return (advise(f"start no more ranks x threads a host than its {full.cores} cores"),)
-    plain = _PLAIN.get(verdict.kind)
-    return () if plain is None else (advise(plain),)
+        cause = None if verdict.part_cost is None else verdict.part_cost.cause
+        return next((each for each in explained if each.rule == cause), explained[0]).advice[:1]
+    if verdict.kind == "contended-machine":
+        return (_contended(job, facts),)
+    general = GENERAL.get(verdict.kind)
+    return () if general is None else general(job, facts)
 
 
-def _loader(job: ProfiledJob) -> Advice:
-    """Workers where there are none, more where cores are left, else cheaper loading."""
-    loaders = job.facts.get("loaders") or {}
-    if not loaders and job.facts:
-        return advise(_OUTSIDE_LOADERS)
-    workers = (loaders.get("first") or {}).get("num_workers") or 0
-    free = job.cores_a_rank or MOST_WORKERS
-    if workers and workers >= free:
-        return advise(f"make loading cheaper: {workers} workers a rank use all cores; store decoded samples")
-    wanted = min(MOST_WORKERS, free) if not workers else min(2 * workers, free)
-    keep = "" if (loaders.get("first") or {}).get("persistent_workers") else ", persistent_workers=True"
-    plain = f"DataLoader(num_workers={wanted}{keep})"
-    named = option("loader workers", job.facts.get("frameworks") or {}, plain=plain).replace("...", str(wanted))
-    return advise(named)
+def _in_the_loop() -> Advice:
+    return advise(
+        "see what the loop does before its forward pass; what prepares batches belongs in a DataLoader with num_workers",
+        key="loader",
+    )
+
+
+def _loader(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+    """Workers where processors are free for them, or loading needs none; else cheaper loading."""
+    workers, wanted = job.loader_workers or 0, _wanted(facts)
+    if wanted is not None and wanted > workers:
+        yield advise(f"{loader_with(wanted, facts)}{_provided(facts)}", key="loader workers")
+        return
+    yield advise(
+        f"make loading cheaper: {_no_room(job, facts)}decode once and store, fewer transforms", key="cheaper loading"
+    )
+
+
+def _wanted(facts: JobFacts) -> int | None:
+    """Workers of a rank; None: more help nothing."""
+    loading = facts.loading
+    if loading is not None and loading.used_ns is not None:
+        return fewest_workers(loading)
+    if not facts.workers_fit:
+        return None
+    helps = None if loading is None else fewest_workers(loading)
+    if helps is None or facts.cores is None:
+        return helps
+    return min(helps, max(1, facts.cores // (facts.ranks_a_host or 1) - ((facts.threads or 1) if facts.on_cpu else 1)))
+
+
+def loader_with(workers: int, facts: JobFacts) -> str:
+    """The loader with so many workers, in the words of the job's framework."""
+    keep = "" if facts.loader is not None and facts.loader.persistent else ", persistent_workers=True"
+    plain = f"DataLoader(num_workers={workers}{keep})"
+    return option("loader workers", facts.frameworks, plain=plain).replace("...", str(workers))
+
+
+def _provided(facts: JobFacts) -> str:
+    """What else has to be right, where the job's facts say so."""
+    said = []
+    if facts.loader is not None and facts.loader.streamed:
+        said.append("each worker reads its part of the stream (get_worker_info)")
+    if facts.setup.start_method in ("spawn", "forkserver"):
+        said.append("the script starts below if __name__ == '__main__'")
+    return f"; so that {', and '.join(said)}" if said else ""
+
+
+def _no_room(job: ProfiledJob, facts: JobFacts) -> str:
+    loads = host_loads(job.steps) if job.steps is not None else ()
+    if loads and facts.loading is not None and facts.loading.used_ns is not None:
+        return f"{loads[0].busy:.1f} of {loads[0].cores} cores are busy, and workers need free ones; "
+    return ""
+
+
+def _contended(job: ProfiledJob, facts: JobFacts) -> Advice:
+    """By who takes the processors."""
+    assert job.steps is not None
+    first = next(iter(contention_of(job.steps)), None)
+    if first is None:
+        return inspect(
+            "see what else runs on the host, and whether its control group is throttled (cpu.stat)", "top -b -n 1"
+        )
+    of = f"{first.takes:.1f} of {first.cores} cores" + (f" of {first.host}" if first.host else "")
+    match first.who:
+        case "others":
+            return inspect(f"other processes take {of}: end them, or measure without them", "top -b -n 1 | head -20")
+        case "stepscope":
+            return inspect(f"stepscope takes {of}: measure without a window", "stepscope run --deep off -- COMMAND")
+        case "workers":
+            return advise(f"fewer loader workers: they take {of}, and no core is free", key="fewer workers")
+        case "threads":
+            return _fewer_threads(job, facts, first)
+
+
+def _fewer_threads(job: ProfiledJob, facts: JobFacts, first: Contention) -> Advice:
+    """As many as there are cores for; where the variable is set to that, or each rank has one, it is not the variable."""
+    full = crowd(job.steps) if job.steps is not None else None
+    ranks = full.ranks if full is not None else facts.ranks_a_host or 1
+    threads = (full.threads if full is not None else first.cores + int(first.takes)) // ranks
+    fitting = max(1, first.cores // ranks)
+    if threads <= fitting:
+        return advise(f"start no more ranks on a host than its {first.cores} cores", key="fewer ranks")
+    why = f"{ranks} ranks x {threads} threads on {first.cores} cores"
+    set_to = (facts.setup.environment or {}).get("OMP_NUM_THREADS")
+    if set_to is not None and set_to != str(threads):  # the script has another number than the variable
+        return advise(f"torch.set_num_threads({fitting}) in the script: {why}", key="fewer threads")
+    return advise(f"OMP_NUM_THREADS={fitting}: {why}", key="fewer threads")
+
+
+def _optimizer(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+    name = (job.facts.get("optimizer") or {}).get("class")
+    if name in FUSED and facts.setup.fused is not True:
+        return (advise(f"one kernel for all parameters: torch.optim.{name}(..., fused=True)", key="fused optimizer"),)
+    return (inspect("see what the optimizer's step does: clipping, schedules, copies of parameters"),)
+
+
+def _garbage(_: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+    if facts.setup.collects is False:
+        return (inspect("the job collects by itself: see how often it calls gc.collect()"),)
+    every = "gc.disable(), and gc.collect() every so many steps, at the same step on all ranks"
+    return (
+        advise(
+            "gc.collect(); gc.freeze() after set-up: later collections skip what is there then", key="freeze garbage"
+        ),
+        advise(every, key="rare collections"),
+    )
+
+
+def _checkpoint(_: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+    over = " (it needs init_process_group('cpu:gloo,cuda:nccl'))" if facts.backend == "nccl" else ""
+    return (advise(f"{ASYNC_SAVE}{over}", key="async checkpoint"), advise("save less often", key="rare checkpoint"))
+
+
+def keep_workers(facts: JobFacts) -> Advice:
+    """For worker processes that start anew at each epoch."""
+    plain = "DataLoader(..., persistent_workers=True)"
+    return advise(option("keep workers", facts.frameworks, plain=plain), key="keep workers")
+
+
+def _compute(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
+    """On a GPU what the job has not; on CPUs lower precision is no gain, and only a look is certain."""
+    if facts.device == "cuda":
+        plain = "torch.set_float32_matmul_precision('high') before the first step: TF32 for products in float32"
+        yield advise(plain, key="tf32")
+        yield advise(option("compile", facts.frameworks, plain="torch.compile(model)"), key="compile")
+    if job.steps_profiled:
+        yield inspect("see which operators take it", f"stepscope trace {job.folder} --show operators --sort host_self")
+    else:
+        yield inspect("see which operators take it", "stepscope profile -- COMMAND")
+
+
+def _one(advice: Advice) -> Callable[[ProfiledJob, JobFacts], Iterable[Advice]]:
+    return lambda _job, _facts: (advice,)
+
+
+GENERAL: Mapping[str, Callable[[ProfiledJob, JobFacts], Iterable[Advice]]] = {
+    "straggler": _one(inspect("compare its work and its host with another rank's: samples, clocks, other jobs")),
+    "uneven-work": _one(advise("give ranks batches of equal work: sort or bucket samples by length", key="even work")),
+    "evaluation": _one(
+        advise("evaluate less often, on a part of the data, or in a job of its own", key="rare evaluation")
+    ),
+    "checkpointing": _checkpoint,
+    "garbage-collection": _garbage,
+    "compilation": _one(
+        advise(
+            "see what changes: TORCH_LOGS=recompiles; torch.compile(dynamic=True) where shapes vary",
+            key="static shapes",
+        )
+    ),
+    "periodic-pause": _one(inspect("look at what the loop does at those steps: logging, saving, validation")),
+    "optimizer-bound": _optimizer,
+    "pipeline-bubble": _one(advise("more micro-batches a step, or an interleaved schedule", key="micro-batches")),
+    "independent-processes": _one(
+        advise(
+            "start them with torchrun, and call torch.distributed.init_process_group() before training", key="torchrun"
+        )
+    ),
+    "compute-bound": _compute,
+    "worker-start": lambda _job, facts: (keep_workers(facts),),
+    "inference": _one(
+        advise(
+            "batch them: fewer and larger ones, in torch.inference_mode(); fewer only if the algorithm allows it",
+            key="inference mode",
+        )
+    ),
+    "before-forward": _one(
+        inspect(
+            "see what the loop does from one optimizer step to its next forward pass: a DataLoader's workers can do it"
+        )
+    ),
+}
+"""Kind -> what is advised where no finding explains it."""

@@ -166,12 +166,19 @@ _TRAINER_OBJECTS = ("transformers.Trainer", "trl.")
 
 
 def used_in(summary: TraceSummary) -> frozenset[str]:
-    """The frameworks that the ranks' traces show. A model of transformers without its Trainer has none of its options."""
+    """The frameworks that the ranks' traces show."""
     found = frozenset(name for p in summary.ranks for name in p.facts.frameworks)
-    objects = {name for p in summary.ranks if p.facts.setup is not None for name in p.facts.setup.objects}
-    if objects and not any(name.startswith(_TRAINER_OBJECTS) for name in objects):
-        return found - {"transformers"}
-    return found
+    return used_by(found, {name for p in summary.ranks if p.facts.setup is not None for name in p.facts.setup.objects})
+
+
+def used_by(names: Iterable[str], objects: Iterable[str]) -> frozenset[str]:
+    """Of these frameworks, those whose options a job with these objects (``package.Class``) takes: a model of transformers
+    without its Trainer has none of them. Two names of Lightning are one."""
+    found = {"lightning" if name == "pytorch_lightning" else name for name in names}
+    there = set(objects)
+    if there and not any(name.startswith(_TRAINER_OBJECTS) for name in there):
+        found -= {"transformers"}
+    return frozenset(found)
 
 
 def speaks(topic: str, used: Iterable[str]) -> str | None:
@@ -195,7 +202,7 @@ def in_words_of(topic: str, used: Iterable[str], *, otherwise: Iterable[str] = (
     """The option of the framework that takes it; those of ``otherwise``, one advice each, where none of a job's does."""
     key = speaks(topic, used)
     named = [key] if key is not None else [k for k in otherwise if k in OPTIONS[topic]]
-    return tuple(advise(_said(topic, key)) for key in named)
+    return tuple(advise(_said(topic, key), key=topic) for key in named)
 
 
 def _said(topic: str, framework: str) -> str:

@@ -14,19 +14,22 @@ from statistics import median_low
 from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
-from stepscope.diagnose.frameworks import used_in
-from stepscope.diagnose.rule import AdviceFor, Condition, Outcome
+from stepscope.diagnose.advised import Condition
+from stepscope.diagnose.frameworks import used_by, used_in
+from stepscope.diagnose.rule import AdviceFor, Outcome
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.plan import DTYPE_BYTES
-from stepscope.records.profile import LoaderSetup
+from stepscope.records.profile import JobSetup, LoaderSetup
 from stepscope.records.trace_budget import GroupBudget
 from stepscope.records.trace_collectives import BucketRow
 from stepscope.records.trace_summary import RankPass, TraceSummary
-from stepscope.results.evidence import Evidence
+from stepscope.results.evidence import Evidence, TraceEvidence
 from stepscope.traces.kernel_names import FUSED
 
 if TYPE_CHECKING:
+    from stepscope.predict.loading import Loading
     from stepscope.records.training import TrainingRun
+    from stepscope.results.profiled_job import ProfiledJob
 
 _SPLIT = ("tp", "pp", "ep", "cp")
 _SHARDS = ("fsdp1", "fsdp2", "deepspeed", "torchtitan")
@@ -40,6 +43,8 @@ class JobFacts:
     device: cpu | cuda | rocm. parallel: ddp, sharded, tp, sp (tensor parallel with a split sequence), pp, ep, cp.
     ranks: of the whole job; ranks_a_host: of the host with most of them. cores: of a rank's host that it may use;
     threads: of one operator. micro_steps: backward passes in a step. trains: there are backward passes; False: inference.
+    backend: of its process group. loading: what its ranks wait for data, and the processors for it, as its diary has them.
+    setup: what else it recorded.
     """
 
     frameworks: frozenset[str] = frozenset()
@@ -54,6 +59,9 @@ class JobFacts:
     ranks_a_host: int | None = None
     micro_steps: int | None = None
     trains: bool | None = None
+    backend: str | None = None
+    loading: Loading | None = None
+    setup: JobSetup = JobSetup()
 
     @property
     def on_cpu(self) -> bool:
@@ -72,19 +80,28 @@ class JobFacts:
         return "ddp" in self.parallel or not self.parallel & {"sharded", *_SPLIT}
 
     @property
+    def workers(self) -> int | None:
+        return self.loader.workers if self.loader is not None else None
+
+    @property
     def workers_fit(self) -> bool:
-        """Whether twice the loader's workers, at least one, have cores; true where that is not recorded."""
-        workers = self.loader.workers if self.loader is not None else None
-        if not workers or self.cores is None:
+        """Whether more workers shorten the step: by what was measured, else whether ranks leave cores for twice as many, at
+        least one; true where neither is recorded."""
+        if self.loading is not None and self.loading.used_ns is not None:
+            from stepscope.predict.loading import fewest_workers  # few jobs that are diagnosed have a diary
+
+            return fewest_workers(self.loading) is not None
+        if self.cores is None:
             return True
-        return 2 * workers * (self.ranks_a_host or 1) <= self.cores
+        computing = (self.threads or 1) if self.on_cpu else 0  # the host of a GPU mostly waits for it
+        return (computing + max(1, 2 * (self.workers or 0))) * (self.ranks_a_host or 1) <= self.cores
 
 
 def facts_of(summary: TraceSummary) -> JobFacts:
     """The facts of the job that these traces are of."""
 
     setups = [p.facts.setup for p in summary.ranks if p.facts.setup is not None]
-    setup = setups[0] if setups else None
+    setup = setups[0] if setups else JobSetup()
     hosts = Counter(p.facts.host for p in summary.ranks)
     all_named = bool(hosts) and None not in hosts
     compiled = {s.compiled for s in setups}
@@ -93,15 +110,59 @@ def facts_of(summary: TraceSummary) -> JobFacts:
         parallel=_parallel(summary),
         device=_device(summary),
         compiled=True if True in compiled or _fused(summary) else False if False in compiled else None,
-        loader=setup.loader if setup is not None else None,
-        cores=setup.cores if setup is not None else None,
-        threads=setup.threads if setup is not None else None,
+        loader=setup.loader,
+        cores=setup.cores,
+        threads=setup.threads,
         ranks=summary.world_size or len(summary.ranks) or None,
         hosts=len(hosts) if all_named and len(summary.ranks) == (summary.world_size or 0) else _least(hosts),
         ranks_a_host=max(hosts.values()) if all_named else None,
         micro_steps=_passes(summary) or micro_steps(summary),
         trains=_trains(summary),
+        backend=_backend(summary, setup),
+        setup=setup,
     )
+
+
+def facts_of_profiled(job: ProfiledJob) -> JobFacts:
+    """The facts of a job by what its ranks recorded of themselves and of its steps: as good without a window."""
+    from stepscope.traces.rank_pass import setup_of_model  # not needed for traces, nor for runs
+
+    setup = setup_of_model(job.facts) or JobSetup()
+    hosts = Counter(each.header.host for each in job.diaries)
+    frameworks = used_by({*(job.facts.get("frameworks") or {}), *setup.wrapped}, setup.objects)
+    steps = job.steps
+    world = steps.world_size if steps is not None else None
+    return JobFacts(
+        frameworks=frameworks,
+        parallel=_of_setup(setup, frameworks) | ({"pp"} if job.facts.get("pipeline") else frozenset()),
+        device=setup.device,
+        compiled=setup.compiled,
+        loader=setup.loader,
+        cores=setup.cores,
+        threads=setup.threads,
+        ranks=world,
+        hosts=len(hosts) if hosts and (world is None or steps is None or steps.ranks == world) else None,
+        ranks_a_host=max(hosts.values(), default=None),
+        micro_steps=_micro_steps_of(job),
+        trains=True if steps is not None else None,
+        backend=setup.backend,
+        loading=job.loading,
+        setup=setup,
+    )
+
+
+def _micro_steps_of(job: ProfiledJob) -> int | None:
+    passes = [int(n) for each in job.diaries for n in each.micro_steps if n]
+    return median_low(passes) if passes else None
+
+
+def _backend(summary: TraceSummary, setup: JobSetup) -> str | None:
+    """As traces or the job name it; nccl where kernels of the device communicate."""
+    named = next((p.facts.backend for p in summary.ranks if p.facts.backend), None) or setup.backend
+    if named is not None:
+        return named
+    on_device = any(p.budget and p.budget.source == "device" and p.budget.parts.comm_ns for p in summary.ranks)
+    return "nccl" if on_device else None
 
 
 def facts_of_run(run: TrainingRun) -> JobFacts:
@@ -187,9 +248,15 @@ def _parallel(summary: TraceSummary) -> frozenset[str]:
         if each.units is not None:
             found.add("sharded")
         if each.facts.setup is not None:
-            found |= {_OF_MESH[name] for name in each.facts.setup.mesh if name in _OF_MESH} - {"fsdp2"}
+            found |= _of_setup(each.facts.setup, used)
         if _splits_sequence(each):
             found.add("sp")
+    return frozenset(found) | _of_setup(JobSetup(), used)
+
+
+def _of_setup(setup: JobSetup, used: frozenset[str]) -> frozenset[str]:
+    """What meshes and wrappers say of a job's parallelism."""
+    found = {_OF_MESH[name] for name in setup.mesh if name in _OF_MESH} - {"fsdp2"}
     if "ddp" in used:
         found.add("ddp")
     if used & set(_SHARDS):
@@ -214,6 +281,13 @@ def _splits_sequence(each: RankPass) -> bool:
 
 HOLDS: Mapping[Condition, Callable[[JobFacts], bool]] = {
     "gpu": lambda job: not job.on_cpu,
+    "nccl": lambda job: job.backend is not None and "nccl" in job.backend,
+    "compiler": lambda job: not job.on_cpu or job.setup.compiler is not False,
+    "unhooked": lambda job: not job.setup.comm_hooks,
+    "unfused": lambda job: job.setup.fused is not True,
+    "regathers": lambda job: job.setup.resharded is not False,
+    "unfrozen": lambda job: not job.setup.frozen,
+    "low precision": lambda job: job.setup.matmul_precision in (None, "highest"),
     "eager": lambda job: job.compiled is not True,
     "replicated": lambda job: job.replicated and job.ranks != 1 and job.trains is not False,
     "no pipeline": lambda job: "pp" not in job.parallel,
@@ -227,14 +301,12 @@ HOLDS: Mapping[Condition, Callable[[JobFacts], bool]] = {
     ),
     "pageable batches": lambda job: not job.on_cpu and (job.loader is None or job.loader.pinned is not True),
 }
-"""Condition -> whether it may hold: true where the facts do not say otherwise."""
+"""Condition -> whether it may hold: true where the facts do not say otherwise, but for ``advised.STRICT``."""
 
 
 def applies(advice: Advice, job: JobFacts | None) -> bool:
     """Whether advice can help this job; None: a job of which nothing is known."""
-    if job is None or not isinstance(advice, AdviceFor):
-        return True
-    return all(HOLDS[condition](job) for condition in advice.applies_to)
+    return not isinstance(advice, AdviceFor) or all(HOLDS[each](job or JobFacts()) for each in advice.applies_to)
 
 
 def applicable(outcome: Outcome, evidence: Evidence) -> Outcome:
@@ -242,7 +314,7 @@ def applicable(outcome: Outcome, evidence: Evidence) -> Outcome:
     if not isinstance(outcome, tuple) or not any(isinstance(a, AdviceFor) for f in outcome for a in f.advice):
         return outcome
     jobs = {finding.job for finding in outcome}
-    known = {job.name: facts_of(job.summary) for job in evidence.traces if job.name in jobs}
+    known = {job.name: _with_diary(facts_of(job.summary), job, evidence) for job in evidence.traces if job.name in jobs}
     runs = {run.run_id: run for run in evidence.runs}
 
     def facts(finding: Finding) -> JobFacts | None:
@@ -251,6 +323,13 @@ def applicable(outcome: Outcome, evidence: Evidence) -> Outcome:
         return known.get(finding.job or "")
 
     return tuple(_with_applicable(finding, facts(finding)) for finding in outcome)
+
+
+def _with_diary(facts: JobFacts, job: TraceEvidence, evidence: Evidence) -> JobFacts:
+    """With what the diary of the job knows of its loading."""
+    folder = job.job.resolve() if job.job is not None else None
+    mine = next((each for each in evidence.profiled if each.folder.resolve() == folder), None)
+    return facts if mine is None else replace(facts, loading=mine.loading)
 
 
 def _with_applicable(finding: Finding, job: JobFacts | None) -> Finding:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.core.words import counted, listed
+from stepscope.diagnose.advised import ADVICE, Condition
 from stepscope.records.finding import Advice, Finding, Quiet, Skipped, VerdictKind
 from stepscope.results.evidence import NEEDS, TraceEvidence
 
@@ -155,21 +156,6 @@ def _worst(found: Sequence[tuple[str, tuple[Finding, ...]]], what: str) -> tuple
     return name, (first, *findings[1:])
 
 
-Condition = Literal[
-    "gpu",
-    "eager",
-    "replicated",
-    "no pipeline",
-    "no split sequence",
-    "several hosts",
-    "trains",
-    "micro-steps",
-    "room for workers",
-    "workers that end",
-    "pageable batches",
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceFor(Advice):
     """Advice for jobs of which all of ``applies_to`` may hold. The engine makes it plain advice, or drops it."""
@@ -177,11 +163,22 @@ class AdviceFor(Advice):
     applies_to: tuple[Condition, ...]
 
 
-def advise(text: str, command: str | None = None, *, only_for: tuple[Condition, ...] = ()) -> Advice:
-    """One thing to do, and how; only_for: what has to hold of the job, as far as its facts say."""
+def advise(
+    text: str, command: str | None = None, *, key: str | None = None, only_for: tuple[Condition, ...] = ()
+) -> Advice:
+    """One change to make, and how. key: of ``advised.ADVICE``, whose conditions it has, too; None: of cells and runs alone,
+    whose command tries it. only_for: what has to hold of the job, as far as its facts say."""
+    conditions = (*(ADVICE[key] if key is not None else ()), *only_for)
     return (
-        AdviceFor(text=text, command=command, applies_to=only_for) if only_for else Advice(text=text, command=command)
+        AdviceFor(text=text, command=command, applies_to=tuple(dict.fromkeys(conditions)))
+        if conditions
+        else Advice(text=text, command=command)
     )
+
+
+def inspect(text: str, command: str | None = None) -> Advice:
+    """One thing to look at: it changes nothing of the job."""
+    return Advice(text=text, command=command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

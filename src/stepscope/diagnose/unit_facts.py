@@ -13,7 +13,7 @@ from statistics import median
 
 from stepscope.core.dataclass import dataclass
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Limit, Statement, advise
+from stepscope.diagnose.rule import Limit, Statement, inspect
 from stepscope.diagnose.trace_facts import read_in_full, severity_of, steps_ns, trace_command, unread, window_ns
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_rules import ShardedUnits, UnitCall
@@ -198,7 +198,7 @@ class Units:
         """The option in the words of the job's frameworks, then the table to look at."""
         used = used_in(self.job.summary) | {u.wrapper for u in self.ranks}
         said = in_words_of(topic, used, otherwise=("fsdp2", "fsdp1", "deepspeed"))
-        return (*said, advise("see every unit", trace_command(self.job, "--show units,overlap")))
+        return (*said, inspect("see every unit", trace_command(self.job, "--show units,overlap")))
 
 
 def on_units(

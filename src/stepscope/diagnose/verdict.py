@@ -357,7 +357,7 @@ def _costs(
         else:
             yield from _late(steps, diagnosis, late, ahead=job.loads_ahead)
             yield from _communication(steps, window, diagnosis, late, slowdown=slowdown)
-        fed = tuple(_input(steps, ahead=job.loads_ahead))
+        fed = tuple(_input(steps, job))
         yield from fed
         yield from _inference(steps)
         updating = tuple(_optimizer(steps))
@@ -396,11 +396,11 @@ def _contended(steps: JobSteps) -> Iterable[TimeCost]:
         yield TimeCost(kind="contended-machine", share=part, stake_fraction=part.value)
 
 
-def _input(steps: JobSteps, *, ahead: bool) -> Iterable[TimeCost]:
+def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
     """Waiting for data where every rank waits: that of the rank which comes last, step by step. What one rank alone waits
     makes it late, and counts there; pauses and garbage collections before a forward pass prepare no batch."""
     usual = ~paused_steps(steps)
-    now_and_then = _waits_now_and_then(steps)
+    now_and_then, ahead = _waits_now_and_then(steps), job.loads_ahead
     for name in ("before",) if now_and_then else ("data", "before"):
         every = np.nan_to_num(steps.parts_ns[name])
         if name == "before":
@@ -412,9 +412,14 @@ def _input(steps: JobSteps, *, ahead: bool) -> Iterable[TimeCost]:
         part = share(every[last, np.arange(steps.steps)][kept], steps.step_ns[kept])
         limit = WORTH if name == "data" else WORTH_BEFORE
         if part is not None and part.value >= limit and (part.low is None or part.low >= SURELY_FED * limit):
+            stake = part.value
+            if name == "data" and job.loaders:
+                from stepscope.results.host_load import loader_stake  # as few jobs wait for a loader
+
+                stake = loader_stake(steps, workers=job.loader_workers or 0, share=stake)
             known = name == "data" or _waits_before(steps)
             kind: VerdictKind = "input-bound" if known else "before-forward"
-            yield TimeCost(kind=kind, share=part, stake_fraction=part.value, rules=(name,))
+            yield TimeCost(kind=kind, share=part, stake_fraction=stake, rules=(name,))
             return
 
 

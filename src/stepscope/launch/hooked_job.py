@@ -88,6 +88,7 @@ def prepare(
         "memory": memory,
         "diary": diary,
         "first": codec.to_builtins(record.first),
+        "command": (record.host, os.getpid()),
         **({"knobs": dict(knobs)} if knobs else {}),
     }
     write_bytes(layout.hook, json.dumps(options).encode())

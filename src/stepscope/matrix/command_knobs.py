@@ -28,7 +28,11 @@ CODE: Mapping[str, str] = {
     "gradient_as_bucket_view": "DistributedDataParallel(..., gradient_as_bucket_view={})",
     "num_workers": "DataLoader(..., num_workers={})",
     "no_sync": "with model.no_sync():  # around all but the last of {} micro-steps",
-    "comm_hook": "model.register_comm_hook(None, bf16_compress_hook)",
+    "comm_hook": """def bf16_hook(_, bucket):  # torch's bf16_compress_hook needs NCCL
+    narrow = bucket.buffer().to(torch.bfloat16).div_(torch.distributed.get_world_size())
+    sent = torch.distributed.all_reduce(narrow, async_op=True).get_future()
+    return sent.then(lambda done: bucket.buffer().copy_(done.value()[0]))
+model.register_comm_hook(None, bf16_hook)""",
 }
 
 
@@ -145,4 +149,5 @@ def command_diff(command: Sequence[str], changes: Mapping[str, object]) -> tuple
 
     changed = command_of(command, changes)
     lines = [] if tuple(command) == changed else [f"- {shlex.join(command)}", f"+ {shlex.join(changed)}"]
-    return (*lines, *(f"+ {CODE[name].format(value)}" for name, value in hook_settings(changes).items()))
+    code = (CODE[name].format(value) for name, value in hook_settings(changes).items())
+    return (*lines, *(f"+ {line}" for each in code for line in each.splitlines()))

@@ -14,6 +14,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.matrix.command_knobs import HOOK_KNOBS, PER_STEP, CommandKnob, changes_mathematics
 from stepscope.matrix.proposals import ALIKE, ALONE, REACH, RISK, RULES
 from stepscope.predict.job import MeasuredJob, replayed, sending
+from stepscope.predict.loading import Loading, fewest_workers, step_with_workers
 from stepscope.predict.prices import Prices
 from stepscope.predict.scale import predict_scale
 from stepscope.predict.what_if import FOLLOWS_BATCH, WhatIf
@@ -24,7 +25,6 @@ CAPS_MB = (50, 25, 16, 8, 4, 2, 1)
 MIB = 1 << 20
 EXPOSED = 0.05
 """Share of the step that waits for communication from which on anything about it is proposed."""
-WORKERS = (1, 2, 4, 8)
 UNTOLD = ("static_graph", "gradient_as_bucket_view")
 
 
@@ -37,8 +37,8 @@ class JobBasis:
     is taken for them). share: of its own work that follows the batch; None: usual.
 
     job, prices: from traces of a window; None: there are none. ddp: arguments of its DistributedDataParallel that are known;
-    None: it has none. workers: of its loader; None: it has no loader. micro_steps: backward passes of a step, each of which
-    reduces; 1: one does. found: rules with a finding.
+    None: it has none. workers: of its loader; None: it has no loader. used_ns, cores: as of a ``Loading``. micro_steps:
+    backward passes of a step, each of which reduces; 1: one does. found: rules with a finding.
     """
 
     step_ns: float
@@ -55,7 +55,18 @@ class JobBasis:
     workers: int | None = None
     micro_steps: int = 1
     found: frozenset[str] = frozenset()
-    cores: int = 1
+    used_ns: float | None = None
+    cores: float | None = None
+
+    @property
+    def loading(self) -> Loading:
+        return self.loading_from(self.workers or 0)
+
+    def loading_from(self, workers: int) -> Loading:
+        """With so many workers in it."""
+        return Loading(
+            step_ns=self.step_ns, wait_ns=self.data_ns, workers=workers, used_ns=self.used_ns, cores=self.cores
+        )
 
     @property
     def communicating_ns(self) -> float:
@@ -196,10 +207,7 @@ def _of_accumulation(basis: JobBasis, factor: float) -> Estimate:
 def _of_workers(basis: JobBasis, workers: int, *, before: int) -> Estimate | None:
     if workers <= before:
         return None
-    rest = basis.step_ns - basis.data_ns
-    whole = basis.data_ns if before == 0 else (basis.data_ns + rest) * before
-    left = max(0.02 * basis.data_ns, whole / workers - rest)
-    return _around(basis.step_ns / (rest + min(left, basis.data_ns)))
+    return _around(basis.step_ns / step_with_workers(basis.loading_from(before), workers))
 
 
 def _of_bucket(basis: JobBasis, cap_mb: float) -> Estimate | None:
@@ -220,11 +228,9 @@ def _of_hook(basis: JobBasis, hook: frozenset[str]) -> Iterator[Proposal]:
         return _proposal(basis, HOOK_KNOBS[name], {name: value}, gain, exact=name != "comm_hook")
 
     if "num_workers" in hook and basis.workers is not None and basis.data_ns > ALONE * basis.step_ns:
-        counts = [n for n in WORKERS if n > basis.workers and n <= 2 * basis.cores]
-        rated = [(gain.value, n) for n in counts if (gain := _of_workers(basis, n, before=basis.workers))]
-        most = max((gain for gain, _ in rated), default=0.0)
-        for _, n in [each for each in rated if each[0] >= most / (1 + ALIKE)][:1]:
-            yield made("num_workers", n, _of_workers(basis, n, before=basis.workers))
+        wanted = fewest_workers(basis.loading)
+        if wanted is not None and wanted > basis.workers:
+            yield made("num_workers", wanted, _of_workers(basis, wanted, before=basis.workers))
     if basis.ddp is None or basis.ranks < 2:
         return
     if "no_sync" in hook and basis.micro_steps > 1:

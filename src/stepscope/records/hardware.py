@@ -1,8 +1,9 @@
-"""What the hook samples of the hardware of a job: each rank's GPU, and the network ports of each host.
+"""What the hook samples of the hardware of a job: each rank's GPU and processors, and the network ports of each host.
 
 ``hook/stepscope_hook/hardware.py`` writes the files into ``.stepscope``; ``store/hardware.py`` reads them:
 
 ``devices-RRRRR-A.bin``: of the process of ``diary-RRRRR-A.bin``, once a second, after an hour every ten.
+``load-RRRRR-A.bin``: likewise, and once more as the process ends: of the processors that it may use.
 ``ports-HOST-A.bin``: of one process a host, every ten seconds; A counts the processes that did it, as after a restart.
 
 Each is one line of JSON (:class:`HardwareHeader`), then records, little-endian: Unix time as float64, finished steps of the
@@ -16,6 +17,11 @@ recoveries of all links).
 
 Columns of a port, all counted since the first sample: ``received_bytes``, ``sent_bytes``, ``receive_errors``,
 ``send_errors``, ``receive_drops``, ``send_drops``, ``symbol_errors``, ``integrity_errors``, ``recoveries``, ``downs``.
+
+Columns of a load, seconds since the sample before: ``busy_s``: that anybody used these processors, summed over them; CPU
+time of the process (``process_s``), of its worker processes (``workers_s``) and of the command of stepscope
+(``stepscope_s``); ``data_s``: in ``next()`` of loaders for training data, ``data_cpu_s``: of it CPU time of the training
+thread.
 """
 
 from __future__ import annotations
@@ -70,14 +76,24 @@ class SampledPort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SampledLoad:
+    """cpus: numbers of the processors that the process may use. missing: as of a device."""
+
+    name: str
+    cpus: tuple[int, ...]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareHeader(RankProcess):
     """First line of a file of samples. missing: number of a CUDA device of the process: why nothing is known of it."""
 
     columns: tuple[str, ...]
     devices: tuple[SampledDevice, ...] = ()
     ports: tuple[SampledPort, ...] = ()
+    load: tuple[SampledLoad, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def sources(self) -> tuple[SampledDevice, ...] | tuple[SampledPort, ...]:
-        return self.devices or self.ports
+    def sources(self) -> tuple[SampledDevice, ...] | tuple[SampledPort, ...] | tuple[SampledLoad, ...]:
+        return self.devices or self.ports or self.load

@@ -212,7 +212,8 @@ class JobEnd:
 class LoaderSetup:
     """The settings of a job's ``DataLoader``; None where they were not recorded, or its loaders differ.
 
-    divided: every rank reads its own share, by a ``DistributedSampler``.
+    divided: every rank reads its own share, by a ``DistributedSampler``. streamed: from an ``IterableDataset``, which each
+    worker reads from its begin.
     """
 
     workers: int | None = None
@@ -220,6 +221,7 @@ class LoaderSetup:
     persistent: bool | None = None
     prefetch: int | None = None
     divided: bool | None = None
+    streamed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +231,11 @@ class JobSetup:
     objects: ``package.Class`` of the frameworks' objects that live in it. device: cpu | cuda. cores: that this rank may
     use; threads: of one operator. wrapped: keys of wrappers with at least one module (ddp, fsdp1, fsdp2). mesh: names of
     the dimensions of its DTensors' meshes. parameters: elements that the optimizer steps, of the whole model.
-    micro_batches, chunks: of a pipeline's step, and stages on this rank; schedule: its class.
+    micro_batches, chunks: of a pipeline's step, and stages on this rank; schedule: its class. backend: of the default
+    process group. fused: the optimizer's option. comm_hooks: names of the hooks of its DDP. resharded: whether a unit of
+    FSDP2 gives parameters back after its forward pass. matmul_precision: of products in float32. frozen: objects that
+    garbage collections leave out; collects: whether they begin by themselves. start_method: of worker processes. compiler:
+    one of C++ is there. environment: variables that say how fast a job runs, those that are set.
     """
 
     objects: tuple[str, ...] = ()
@@ -245,6 +251,16 @@ class JobSetup:
     micro_batches: int | None = None
     chunks: int | None = None
     schedule: str | None = None
+    backend: str | None = None
+    fused: bool | None = None
+    comm_hooks: tuple[str, ...] | None = None
+    resharded: bool | None = None
+    matmul_precision: str | None = None
+    frozen: int | None = None
+    collects: bool | None = None
+    start_method: str | None = None
+    compiler: bool | None = None
+    environment: Mapping[str, str] | None = None
 
 
 RECORD = "<{}fHBB"

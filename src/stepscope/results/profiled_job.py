@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from statistics import fmean, median
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
@@ -21,6 +21,9 @@ from stepscope.store.hardware import read_ports
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_created, read_if_there, read_record
 from stepscope.traces.flight_calls import ranks_text
+
+if TYPE_CHECKING:
+    from stepscope.predict.loading import Loading
 
 MESSAGE_CHARS = 160
 FEW_PROCESSES = 64
@@ -160,18 +163,30 @@ class ProfiledJob:
         return None if not devices else set(devices) == {"cpu"}
 
     @property
-    def loads_ahead(self) -> bool:
-        """Whether worker processes load the next batches while a rank is busy or waits."""
-        return bool(((self.facts.get("loaders") or {}).get("first") or {}).get("num_workers"))
+    def loaders(self) -> tuple[Mapping[str, Any], ...]:
+        """Those of training: which something iterated as the first step ended, else all that were recorded."""
+        recorded = self.facts.get("loaders") or {}
+        first = recorded.get("first")
+        return tuple(recorded.get("iterating") or recorded.get("all") or ([first] if first else ()))
 
     @property
-    def cores_a_rank(self) -> int | None:
-        """Usable cores of rank 0's host / ranks that stepped there, at least 1; None: not recorded."""
-        cores = (self.facts.get("machine") or {}).get("cores")
-        if cores is None or not self.diaries:
-            return None
-        here = {each.rank for each in self.diaries if each.header.host == self.diaries[0].header.host}
-        return max(1, int(cores) // len(here))
+    def loader_workers(self) -> int | None:
+        """Of each of them; None: there is no loader, or they have different numbers."""
+        counts = {int(each.get("num_workers") or 0) for each in self.loaders}
+        return counts.pop() if len(counts) == 1 else None
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether worker processes load the next batches while a rank is busy or waits."""
+        return any(each.get("num_workers") for each in self.loaders)
+
+    @property
+    def loading(self) -> Loading | None:
+        """What its ranks wait for data; None: nobody waits, or it is not known how many workers load."""
+        from stepscope.results.host_load import loading_of  # logs and traces alone have no loader
+
+        workers = self.loader_workers
+        return None if self.steps is None or workers is None else loading_of(self.steps, workers=workers)
 
 
 def last_steps(layout: ProfileLayout) -> int | None:

@@ -64,9 +64,9 @@ class RankDiary:
     """One process. columns: name -> [steps] ns, NaN where not seen. delay: share of the whole, NaN where not known.
 
     end: None where the process left none: it runs, was killed, or called os._exit. first: earlier steps, which were not
-    read, nor were their events. made: steps of the process, with those. samples: of its memory, the last ones. devices:
-    likewise of its GPUs; None: it has none, or an older stepscope wrote it. groups: whom it waited for; None: for nobody, an
-    older stepscope wrote it, or it was not read.
+    read, nor were their events. made: steps of the process, with those. samples: of its memory, the last ones. devices,
+    load: likewise of its GPUs and processors; None: it has none, or an older stepscope wrote it. groups: whom it waited for;
+    None: for nobody, an older stepscope wrote it, or it was not read.
     """
 
     header: DiaryHeader
@@ -80,6 +80,7 @@ class RankDiary:
     made: int
     samples: Mapping[str, Numbers]
     devices: HardwareSamples | None = None
+    load: HardwareSamples | None = None
     groups: RankGroups | None = None
 
     @property
@@ -201,7 +202,7 @@ class _Begun:
         delay = np.where(rows["delay"] == NO_DELAY, np.nan, rows["delay"] / (NO_DELAY - 1.0))
         events, ended = ProfileLayout.events_of(self.path), ProfileLayout.end_of(self.path)
         samples, devices = ProfileLayout.samples_of(self.path), ProfileLayout.devices_of(self.path)
-        groups = ProfileLayout.groups_of(self.path)
+        groups, load = ProfileLayout.groups_of(self.path), ProfileLayout.load_of(self.path)
         return RankDiary(
             header=self.header,
             columns={name: columns.get(name, np.full(rows.size, np.nan)) for name in COLUMNS},
@@ -215,6 +216,7 @@ class _Begun:
             samples=_samples(samples) if here is None or samples.name in here else _NONE,
             groups=_groups(groups) if here is None or (groups.name in here and self.header.rank < GROUPS_OF) else None,
             devices=read_hardware(devices, last=hardware) if here is None or devices.name in here else None,
+            load=read_hardware(load, last=hardware) if here is None or load.name in here else None,
         )
 
 

@@ -220,6 +220,11 @@ class ProfileLayout:
         """The GPUs of the process of one of ``diaries`` over time (records/hardware.py)."""
         return _beside(diary, "devices", ".bin")
 
+    @staticmethod
+    def load_of(diary: Path) -> Path:
+        """Who used the processors of the process of one of ``diaries`` over time (records/hardware.py)."""
+        return _beside(diary, "load", ".bin")
+
     def port_samples(self) -> tuple[Path, ...]:
         """The network ports of each host over time (records/hardware.py)."""
         return tuple(sorted(self.control.glob("ports-*.bin")))

@@ -127,13 +127,22 @@ _WRAPPERS = (("ddp", "ddp"), ("fsdp1", "fsdp"), ("fsdp2", "fsdp2"))
 
 def setup_of(meta: TraceMeta) -> JobSetup | None:
     """The job's set-up; None where the trace was not recorded by `stepscope profile`."""
-    model = _facts(meta.stepscope.get("model"))
+    return setup_of_model(_facts(meta.stepscope.get("model")))
+
+
+def setup_of_model(model: Mapping[str, Any]) -> JobSetup | None:
+    """The set-up of a job by what the hook found of it (hook's facts.py); None where it found nothing."""
     if not model:
         return None
     from stepscope.records.profile import JobSetup  # few traces are of jobs that `stepscope profile` ran
 
-    machine, optimizer, pipeline = (_facts(model.get(name)) for name in ("machine", "optimizer", "pipeline"))
+    machine, optimizer, pipeline, settings, loaders = (
+        _facts(model.get(name)) for name in ("machine", "optimizer", "pipeline", "settings", "loaders")
+    )
     schedule = next((_facts(each) for each in _list(pipeline.get("schedules"))), {})
+    wrapped, units = _each(model.get("ddp")), _each(model.get("fsdp2"))
+    hooks = [_list(each["comm_hooks"]) for each in wrapped if "comm_hooks" in each]
+    resharded = [flag for each in units if (flag := _flag(each.get("resharded"))) is not None]
     return JobSetup(
         objects=tuple(str(name) for name in _list(model.get("objects"))),
         device=next((str(each) for each in _list(optimizer.get("devices"))), None),
@@ -142,13 +151,30 @@ def setup_of(meta: TraceMeta) -> JobSetup | None:
         threads=_number(machine.get("threads")),
         wrapped=tuple(key for key, fact in _WRAPPERS if model.get(fact)),
         mesh=_mesh(_list(model.get("dtensor"))),
-        loader=_loader(_each(model.get("loaders"))),
-        bucket_cap_bytes=_same(_each(model.get("ddp")), "bucket_cap_bytes", _number),
+        loader=_loader([_facts(each) for each in _list(loaders.get("iterating"))] or _each(loaders)),
+        bucket_cap_bytes=_same(wrapped, "bucket_cap_bytes", _number),
         parameters=_parameters(_facts(optimizer.get("parameters"))),
         micro_batches=_number(schedule.get("microbatches")),
         chunks=len(_list(pipeline.get("stages"))) or None,
         schedule=str(schedule["class"]) if "class" in schedule else None,
+        backend=_text(_facts(model.get("distributed")).get("backend")),
+        fused=bool(_facts(optimizer["options"]).get("fused")) if "options" in optimizer else None,
+        comm_hooks=tuple(str(name) for names in hooks for name in names) if hooks else None,
+        resharded=any(resharded) if resharded else None,
+        matmul_precision=_text(settings.get("matmul_precision")),
+        frozen=_number(settings.get("gc_frozen")),
+        collects=_flag(settings.get("gc")),
+        start_method=_text(settings.get("start_method")),
+        compiler=_flag(settings.get("compiler")),
+        environment=_variables(model),
     )
+
+
+def _variables(model: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """None: not recorded; a job in which none is set has its settings alone."""
+    if "settings" not in model:
+        return None
+    return {str(name): str(value) for name, value in _facts(model.get("environment")).items()}
 
 
 def _loader(loaders: Sequence[Mapping[str, Any]]) -> LoaderSetup | None:
@@ -162,6 +188,7 @@ def _loader(loaders: Sequence[Mapping[str, Any]]) -> LoaderSetup | None:
         persistent=_same(loaders, "persistent_workers", _flag),
         prefetch=_same(loaders, "prefetch_factor", _number),
         divided=_same(loaders, "distributed_sampler", _flag),
+        streamed=_same(loaders, "iterable", _flag),
     )
 
 
@@ -195,6 +222,10 @@ def _facts(value: object) -> Mapping[str, Any]:
 
 def _list(value: object) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else ()
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _number(value: object) -> int | None:

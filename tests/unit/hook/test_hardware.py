@@ -37,7 +37,7 @@ class Rig:
         self.notes: list[str] = []
         self.diary = SimpleNamespace(
             pages=SimpleNamespace(name=f"{rank:05d}-0"), number=7, note=self.notes.append, rank=rank, world=world, restart=0,
-            unix_s=time.time,
+            unix_s=time.time, data_used=[0, 0],
             control=hook.control.Control({"output": str(folder), "tool_version": "0"}),
         )  # fmt: skip
         self.diary.control.host = "node0"
@@ -67,7 +67,10 @@ class Rig:
         return found
 
 
-def hurry(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def hurry(hook: Any, monkeypatch: pytest.MonkeyPatch, *, loads: bool = False) -> None:
+    """loads: the processors are sampled, too."""
+    if not loads:
+        monkeypatch.setattr(hook.hardware.Hardware, "loads", lambda _: [])
     for name in ("EVERY_S", "PORTS_EVERY_S"):
         monkeypatch.setattr(hook.hardware, name, 0.02)
 

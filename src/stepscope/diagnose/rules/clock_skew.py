@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_collectives import ClockFit, Contradicted, Rebased
@@ -81,7 +81,7 @@ def _skew(job: TraceEvidence, moved: list[ClockFit], reference: int) -> Finding:
         evidence=tuple(evidence),
         confidence="measured on the ends of collectives",
         advice=(
-            advise(
+            inspect(
                 "stepscope uses corrected times; for other viewers, write one file on a common clock",
                 trace_command(job, "--merge merged.json.gz"),
             ),
@@ -96,15 +96,23 @@ def _keep_together(job: TraceEvidence, moved: list[ClockFit], reference: int) ->
     hosts = {p.facts.rank: p.facts.host for p in job.summary.ranks}
     others = {hosts.get(fit.rank) for fit in moved}
     if None in others or hosts.get(reference) is None:
-        return (advise("if these ranks run on several hosts, synchronise the hosts' clocks (chrony, PTP)"),)
-    if others == {hosts[reference]}:
         return (
             advise(
+                "if these ranks run on several hosts, synchronise the hosts' clocks (chrony, PTP)", key="host clocks"
+            ),
+        )
+    if others == {hosts[reference]}:
+        return (
+            inspect(
                 "these ranks share a host and its clock: look for files of different runs, or profilers that count "
                 "time from different starts"
             ),
         )
-    return (advise("synchronise the hosts' clocks: chrony against one server, PTP where the network has it"),)
+    return (
+        advise(
+            "synchronise the hosts' clocks: chrony against one server, PTP where the network has it", key="host clocks"
+        ),
+    )
 
 
 def _contradiction(job: TraceEvidence, fits: Sequence[ClockFit]) -> Finding:
@@ -115,7 +123,7 @@ def _contradiction(job: TraceEvidence, fits: Sequence[ClockFit]) -> Finding:
         evidence=(f"ranks {ranks}: {fits[0].reason}; waiting and skew with them may be wrong",),
         confidence="certain: either the clocks or the matching of collectives is wrong",
         advice=(
-            advise(
+            inspect(
                 "check that the traces belong to one run, and how collectives were matched",
                 trace_command(job, "--show collectives"),
             ),

@@ -422,7 +422,11 @@ def _advice(evidence: Evidence, cost: _Cost) -> tuple[Advice, ...]:
                 f"the same with {more} micro-batches accumulated between reductions (no_sync)", only_for=("replicated",)
             ),
         ]
-    if run.precision not in ("bf16", "fp16") and not any(cause == "model too small" for cause, _ in cost.causes):
+    if (
+        run.device != "cpu"
+        and run.precision not in ("bf16", "fp16")
+        and not any(cause == "model too small" for cause, _ in cost.causes)
+    ):
         advice.append(_fewer_bytes(run))
     advice.append(advise("use fewer ranks: a job that does not scale is cheaper on the ranks that it fills"))
     if not cost.measured:

@@ -32,7 +32,7 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.commands import again
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import GRAVE, WORTH, on_device, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
@@ -148,13 +148,13 @@ def _next(job: TraceEvidence, ranks: list[RankPass], *, known: bool) -> Advice:
     """Where the computation's time goes; the model's FLOP where they alone are missing for MFU."""
     counted_ = [p.utilisation for p in ranks if p.utilisation is not None]
     if not known and any(u.peak_flops_per_s is not None and u.model_flop is None for u in counted_):
-        return advise(
+        return inspect(
             "MFU shows how efficient the computation is: give the model's FLOP per step and rank",
             trace_command(job, "--show utilisation,kernels --flop FLOP"),
         )
     if on_device(job.summary):
-        return advise("list the kernels with most time", trace_command(job, "--show utilisation,kernels"))
-    return advise("list the operators with most time", trace_command(job, "--show operators --sort host_self"))
+        return inspect("list the kernels with most time", trace_command(job, "--show utilisation,kernels"))
+    return inspect("list the operators with most time", trace_command(job, "--show operators --sort host_self"))
 
 
 def _share(each: RankPass) -> float:

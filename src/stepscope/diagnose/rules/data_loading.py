@@ -30,7 +30,7 @@ from stepscope.core.words import counted, in_words, plural
 from stepscope.diagnose.commands import again
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import JobFacts, facts_of
-from stepscope.diagnose.rule import Limit, Statement, advise, over_share
+from stepscope.diagnose.rule import Limit, Statement, advise, inspect, over_share
 from stepscope.diagnose.trace_facts import OF_STEP, WORTH, Part, idle_share, read_in_full, share_rule, trace_command
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.cell_facts import TimedCell, measured, others, planted, traced
@@ -105,7 +105,7 @@ def _advice(evidence: Evidence, cell: TimedCell) -> tuple[Advice, ...]:
         text = "synthetic batches are made in memory: check the copy to the device and what else runs on these cores"
     else:
         text = "make a batch cheaper: decode and tokenise in advance, store arrays, read from a local disk"
-    return (*advice, advise(text))
+    return (*advice, advise(text, key="cheaper loading"))
 
 
 def _on(value: bool) -> str:
@@ -133,20 +133,25 @@ def _of_loader(job: TraceEvidence, waiting: list[int], ranks: int) -> tuple[Advi
         text = (
             f"only {who} of {ranks} wait{'s' * (len(waiting) == 1)}: check storage, cores and share of the data there"
         )
-        return (advise(text, look),)
+        return (inspect(text, look),)
     facts = facts_of(job.summary)
     return (
-        advise(_workers(facts), look, only_for=("room for workers",)),
+        advise(_workers(facts), look, only_for=("room for workers",), key="loader workers"),
         advise(
             option("keep workers", facts.frameworks, plain="keep workers between epochs: persistent_workers=True"),
             only_for=("workers that end",),
+            key="keep workers",
         ),
         advise(
             option("pin batches", facts.frameworks, plain="copy from pinned memory: DataLoader(pin_memory=True)"),
             only_for=("pageable batches",),
+            key="pin batches",
         ),
-        advise("make a batch cheaper: decode and augment in advance, store arrays, read from a local disk"),
-        advise("augment on the device", only_for=("gpu",)),
+        advise(
+            "make a batch cheaper: decode and augment in advance, store arrays, read from a local disk",
+            key="cheaper loading",
+        ),
+        advise("augment on the device", only_for=("gpu",), key="augment on the device"),
     )
 
 
@@ -167,6 +172,8 @@ def _workers(facts: JobFacts) -> str:
     """More workers than there are, as many as have cores."""
     now = facts.loader.workers if facts.loader is not None else None
     text = option("loader workers", facts.frameworks, plain="DataLoader(num_workers=...)")
+    if facts.cores is None and facts.loading is None:
+        text += ", where cores are free"
     if now is None:
         return f"load batches in advance in worker processes: {text}"
     if now == 0:

@@ -88,11 +88,15 @@ def _look(job: TraceEvidence) -> Statement:
         ranks=tuple(r for r, _ in last.most_common(1 if one else 4) if r is not None),
         confidence="measured: sizes and arrivals; that tokens make it late is an inference",
         advice=(
-            advise("balance the router: an auxiliary loss or a bias by load, a capacity factor near 1"),
+            advise(
+                "balance the router: an auxiliary loss or a bias by load, a capacity factor near 1",
+                key="balance experts",
+            ),
             *in_words_of("balance experts", used_in(summary)),
             advise(
                 "place hot experts on different ranks, or replicate them",
                 trace_command(job, "--show collectives,stragglers"),
+                key="balance experts",
             ),
         ),
         subject=f"rank {rank}" if one else None,

@@ -31,7 +31,7 @@ from statistics import median
 from stepscope.core.units import format_bytes_binary, format_duration, format_percent
 from stepscope.diagnose.frameworks import option
 from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import (
     OF_WINDOW,
     SHARES,
@@ -219,7 +219,7 @@ def _small_messages(summary: TraceSummary) -> str:
     return f"{each:.0f} collectives a step carry less than {format_bytes_binary(SMALL.value)} each"
 
 
-_MORE_WORK = advise("increase the work per step: a larger micro-batch")
+_MORE_WORK = advise("increase the work per step: a larger micro-batch", key="larger micro-batch")
 
 
 def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
@@ -229,38 +229,50 @@ def _send_less(summary: TraceSummary, kind: str) -> tuple[Advice, ...]:
         "synchronise less often: "
         + option("accumulate", used, plain="`with model.no_sync():` around all micro-steps but the last"),
         only_for=("replicated", "micro-steps"),
+        key="accumulate",
     )
     half = advise(
         "send fewer bytes: " + option("smaller messages", used, plain="reduce in bf16 (a bf16 hook)"),
         only_for=("replicated",),
+        key="smaller messages",
     )
-    same = advise("a smaller type cuts nothing: the messages have 16 bits already")
+    same = inspect("a smaller type cuts nothing: the messages have 16 bits already")
     keep = advise(
         "keep units gathered where memory has room: "
-        + option("keep gathered", used, plain="reshard_after_forward=False")
+        + option("keep gathered", used, plain="reshard_after_forward=False"),
+        key="keep gathered",
     )
     small = advise(
         "send fewer, larger messages (several tensors in one, a larger bucket, several layers in a unit): most of a "
-        "small message's time is latency, which a smaller type does not cut"
+        "small message's time is latency, which a smaller type does not cut",
+        key="larger messages",
     )
     where = "within NVLink" if on_device(summary) else "on one host"
     return {
         "tp": (
-            advise(f"keep a tensor-parallel group {where}", only_for=("several hosts",)),
-            advise("split the sequence too (sequence parallel)", only_for=("no split sequence",)),
+            advise(f"keep a tensor-parallel group {where}", only_for=("several hosts",), key="group on one host"),
+            advise("split the sequence too (sequence parallel)", only_for=("no split sequence",), key="split sequence"),
             advise(
                 "make the tensor-parallel group smaller, or split the batch in two, so that one half computes during "
-                "the communication of the other"
+                "the communication of the other",
+                key="smaller tensor group",
             ),
         ),
         "pp": (
-            advise("use more micro-batches a step or an interleaved schedule: stages then wait less for each other"),
+            advise(
+                "use more micro-batches a step or an interleaved schedule: stages then wait less for each other",
+                key="micro-batches",
+            ),
         ),
         "ep": (
-            advise(f"keep an expert-parallel group {where}", only_for=("several hosts",)),
-            advise("overlap the exchange with shared experts or another micro-batch"),
+            advise(f"keep an expert-parallel group {where}", only_for=("several hosts",), key="group on one host"),
+            advise("overlap the exchange with shared experts or another micro-batch", key="overlap the exchange"),
         ),
-        "sharded": (advise("gather and reduce in bf16 (mixed precision of the wrapper)"), keep, _MORE_WORK),
+        "sharded": (
+            advise("gather and reduce in bf16 (mixed precision of the wrapper)", key="gather in bf16"),
+            keep,
+            _MORE_WORK,
+        ),
         "sharded half": (keep, same, _MORE_WORK),
         "small": (small, _MORE_WORK),
         "one small": (accumulate, _MORE_WORK),
@@ -280,7 +292,7 @@ def _advice(job: TraceEvidence, waiting: float | None, *, kind: str) -> tuple[Ad
     else:
         text = "find these collectives and what runs beside them"
     parts = {"sharded": "units", "sharded half": "units", "tp": "layers"}.get(kind, "buckets")
-    look = advise(text, trace_command(job, f"--show overlap,collectives,stragglers,{parts}"))
+    look = inspect(text, trace_command(job, f"--show overlap,collectives,stragglers,{parts}"))
     if waiting is not None and waiting >= MAINLY_WAITING:
         return (look,)
     less = _send_less(job.summary, kind)

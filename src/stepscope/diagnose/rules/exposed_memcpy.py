@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from stepscope.core.units import format_bandwidth, format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, advise
+from stepscope.diagnose.rule import Limit, advise, inspect
 from stepscope.diagnose.trace_facts import WORTH, Part, on_device, share_rule, window_ns
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_summary import RankPass
@@ -58,7 +58,7 @@ def _words(part: Part) -> Finding:
         confidence="measured",
         advice=(
             _advice(most, memory),
-            advise("see the kinds of copies", part.command("--show copies,operators")),
+            inspect("see the kinds of copies", part.command("--show copies,operators")),
         ),
     )
 
@@ -106,7 +106,7 @@ def _advice(kind: str, memory: str | None) -> Advice:
         text = "copy the next batch on a stream of its own while this one computes (non_blocking=True)"
     else:
         text = "find the operators that copy"
-    return advise(text)
+    return advise(text, key="other copies")
 
 
 RULE = share_rule(

@@ -112,18 +112,20 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
     if len({p.facts.rank for p in job.summary.ranks}) == 1:
         evidence.append("only one rank's trace: this may include waiting for others")
     advice: list[Advice] = [
-        advise(f"use a smaller last bucket: less than {size}", trace_command(job, "--show buckets")),
+        advise(f"use a smaller last bucket: less than {size}", trace_command(job, "--show buckets"), key="bucket size"),
         advise(
             option("bucket size", used_in(job.summary), plain="DistributedDataParallel(bucket_cap_mb=...)"),
             only_for=("replicated",),
+            key="bucket size",
         ),
     ]
     if members is not None and len(members) == 1:
         evidence.append(f"the bucket is one gradient of shape {members[0]}: DDP does not split a parameter")
         advice = [
             advise(
-                "a smaller cap does not help; use a sparse or sharded embedding, a bf16 hook, or accumulation",
+                "a smaller cap does not help; use a sparse or sharded embedding, or accumulation",
                 trace_command(job, "--show buckets"),
+                key="accumulate",
             )
         ]
     return Finding(

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Statement, advise
+from stepscope.diagnose.rule import Statement, advise, inspect
 from stepscope.diagnose.trace_facts import Part, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
 from stepscope.records.finding import Skipped
 from stepscope.records.trace_rules import KernelMix
@@ -59,11 +59,12 @@ def _words(part: Part) -> Statement:
             advise(
                 "allow TF32 for FP32 products before the first step",
                 "torch.set_float32_matmul_precision('high'); torch.backends.cudnn.allow_tf32 = True",
+                key="tf32",
             ),
-            advise("the other products run in 16 bits: find what leaves autocast and stays in FP32")
+            inspect("the other products run in 16 bits: find what leaves autocast and stays in FP32")
             if _mostly_half(mixes)
-            else advise("or use bf16 autocast, which also halves the size and traffic of activations"),
-            advise("list the kernels", part.command("--show kernels,operators")),
+            else advise("or use bf16 autocast, which also halves the size and traffic of activations", key="autocast"),
+            inspect("list the kernels", part.command("--show kernels,operators")),
         ),
     )
 

@@ -26,7 +26,7 @@ torch.distributed.fsdp.fully_shard, set_modules_to_forward_prefetch.
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Limit, Rule, Statement, inspect
 from stepscope.diagnose.trace_facts import WORTH as LAUNCHES
 from stepscope.diagnose.trace_facts import Part, idle_share, on_device
 from stepscope.diagnose.unit_facts import WORTH, Call, Units, min_exposed_ns, on_units
@@ -35,7 +35,7 @@ from stepscope.records.finding import Skipped
 _HALF = Limit(value=0.5, unit="of a pass's gathers", source="stepscope's choice, 2026-11: most of them")
 
 
-_LAUNCH_FIRST = advise("first let the host launch in time (launch-bound): implicit prefetch then works")
+_LAUNCH_FIRST = inspect("first let the host launch in time (launch-bound): implicit prefetch then works")
 
 
 @on_units("on CPUs FSDP waits for a gather in the call that starts it: prefetch hides none of it")

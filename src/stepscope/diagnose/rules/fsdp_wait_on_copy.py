@@ -51,7 +51,9 @@ def _look(units: Units) -> Statement:
     most = sorted(kinds, key=lambda kind: -sum(row.exposed_ns for row in kinds[kind]))
     full = _no_room(units) if most[0] in _HOST else None
     if full is not None:
-        advice: tuple[Advice, ...] = (advise("the device has no room for the shards: use larger micro-batches a copy"),)
+        advice: tuple[Advice, ...] = (
+            advise("the device has no room for the shards: use larger micro-batches a copy", key="no offload"),
+        )
     else:
         advice = units.advice("no offload" if most[0] in _HOST else "less copying")
     return part.finding(

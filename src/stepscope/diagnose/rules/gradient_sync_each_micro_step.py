@@ -74,7 +74,11 @@ def _look(job: TraceEvidence) -> Statement:
         ranks=tuple(p.facts.rank for p in job.summary.ranks[:1]),
         confidence="measured; reductions of the same gradients, counted",
         advice=(
-            advise("reduce once a step, in the last micro-step", trace_command(job, "--show buckets,overlap")),
+            advise(
+                "reduce once a step, in the last micro-step",
+                trace_command(job, "--show buckets,overlap"),
+                key="accumulate",
+            ),
             *in_words_of("accumulate", used, otherwise=("ddp",)),
         ),
     )

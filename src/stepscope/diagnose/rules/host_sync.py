@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from stepscope.core.units import format_duration
-from stepscope.diagnose.rule import advise
+from stepscope.diagnose.rule import advise, inspect
 from stepscope.diagnose.trace_facts import Part, idle_share, on_device, share_rule
 from stepscope.records.finding import Advice, Finding
 from stepscope.records.trace_budget import IdleCause
@@ -70,21 +70,29 @@ def _advice(part: Part, call: str | None) -> tuple[Advice, ...]:
                 "the allocator asks the driver inside the step: remove torch.cuda.empty_cache(), make sizes repeat, or "
                 "let segments grow in place",
                 "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                key="fewer waits for the device",
             ),
-            advise("see when it does", part.command("--show idle,memory")),
+            inspect("see when it does", part.command("--show idle,memory")),
         )
     if call is not None and _EXPLICIT.search(call):
         return (
-            advise("remove torch.cuda.synchronize() and timers that call it from the step", look),
-            advise("time steps with torch.cuda.Event, and read them only every N steps"),
+            advise(
+                "remove torch.cuda.synchronize() and timers that call it from the step",
+                look,
+                key="fewer waits for the device",
+            ),
+            advise(
+                "time steps with torch.cuda.Event, and read them only every N steps", key="fewer waits for the device"
+            ),
         )
     return (
         advise(
             "look for .item(), .cpu(), print(loss) and blocking copies inside the step; "
             'torch.cuda.set_sync_debug_mode("warn") names the lines',
             look,
+            key="fewer waits for the device",
         ),
-        advise("keep losses on the device and read them only every N steps"),
+        advise("keep losses on the device and read them only every N steps", key="fewer waits for the device"),
     )
 
 

@@ -68,14 +68,26 @@ def _advice(part: Part) -> tuple[Advice, ...]:
     graphs = sum(i.idle_ns for i in late if i.call is not None and "GraphLaunch" in i.call)
     if graphs > sum(i.idle_ns for i in late) / 2:
         return (
-            advise("CUDA graphs run already: find what the host does between them, and put it into the graphs", look),
-            advise("use a larger micro-batch, which makes every graph longer"),
+            advise(
+                "CUDA graphs run already: find what the host does between them, and put it into the graphs",
+                look,
+                key="cuda graphs",
+            ),
+            advise("use a larger micro-batch, which makes every graph longer", key="larger kernels"),
         )
     return (
-        advise("use fewer, larger kernels: a larger micro-batch", look),
-        advise("update in few kernels: a fused optimizer (fused=True)", only_for=("trains",)),
-        advise(option("compile", part.frameworks, plain="fuse them: torch.compile(model)"), only_for=("eager",)),
-        advise('if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"', only_for=("gpu",)),
+        advise("use fewer, larger kernels: a larger micro-batch", look, key="larger kernels"),
+        advise("update in few kernels: a fused optimizer (fused=True)", only_for=("trains",), key="fused optimizer"),
+        advise(
+            option("compile", part.frameworks, plain="fuse them: torch.compile(model)"),
+            only_for=("eager",),
+            key="compile",
+        ),
+        advise(
+            'if shapes are constant, replay CUDA graphs: compile with mode="reduce-overhead"',
+            only_for=("gpu",),
+            key="cuda graphs",
+        ),
     )
 
 

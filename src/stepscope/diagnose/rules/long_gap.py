@@ -26,7 +26,7 @@ import re
 
 from stepscope.core.units import format_duration
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.diagnose.rule import Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import (
     OF_WINDOW,
     SHARES,
@@ -82,7 +82,7 @@ def _look(job: TraceEvidence) -> Statement:
         at_ns=_at(worst, max(mine, key=lambda gap: gap.gap_ns)),
         confidence="measured; the trace does not show how often such a gap recurs",
         advice=(
-            advise(
+            inspect(
                 "check the host in the gap: a checkpoint, an evaluation, logging, a stalled file system",
                 trace_command(job, "--show idle,annotations"),
             ),
@@ -95,17 +95,20 @@ def _known(gap: LongGap) -> tuple[Advice, ...]:
     """What helps, where the trace says what the host did."""
     name = gap.host_in or ""
     if gap.cause == "data" or _LOADS.search(name):
-        return (advise("the loader stalls: check storage, the start of its workers, and persistent_workers=True"),)
+        return (inspect("the loader stalls: check storage, the start of its workers, and persistent_workers=True"),)
     if _SAVES.search(name):
-        return (advise("write checkpoints asynchronously: torch.distributed.checkpoint.async_save"),)
+        return (
+            advise("write checkpoints asynchronously: torch.distributed.checkpoint.async_save", key="async checkpoint"),
+        )
     if _EVALUATES.search(name):
-        return (advise("evaluate less often, or in a job of its own"),)
+        return (advise("evaluate less often, or in a job of its own", key="rare evaluation"),)
     if name or gap.cause in ("dependency", "unknown"):
         return ()
     return (
         advise(
             "if it is a checkpoint, write it asynchronously (torch.distributed.checkpoint.async_save); if it is "
-            "an evaluation, make it rarer"
+            "an evaluation, make it rarer",
+            key="async checkpoint",
         ),
     )
 

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_duration, format_flops, format_percent
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Limit, Rule, Statement, inspect
 from stepscope.diagnose.trace_facts import (
     idle_share,
     kinds_ns,
@@ -110,7 +110,7 @@ def _look(job: TraceEvidence) -> Statement:
         stake_fraction=stake,
         confidence=f"measured; FLOP {_SOURCES.get(u.flop_source or '', 'as recorded')}, {u.formula}",
         advice=tuple(
-            advise(text, trace_command(job, "--show utilisation,kernels,idle") if not number else None)
+            inspect(text, trace_command(job, "--show utilisation,kernels,idle") if not number else None)
             for number, text in enumerate(dict.fromkeys(point.advice for point in told[:3] if point.advice))
         ),
     )

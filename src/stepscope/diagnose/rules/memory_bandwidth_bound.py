@@ -60,9 +60,9 @@ _HALF = re.compile(r"b?float16|bf16|fp16|half", re.IGNORECASE)
 def _fewer_bytes(mixes: Sequence[KernelMix], largest: str) -> Iterator[Advice]:
     """What halves the bytes: not where the largest kernel has 16 bits already; a layout only where something convolves."""
     if any(_CONVOLUTION.search(kind.largest) for mix in mixes for kind in mix.kinds):
-        yield advise("use channels_last for convolutions")
+        yield advise("use channels_last for convolutions", key="channels last")
     if not _HALF.search(largest):
-        yield advise("use bf16 activations, which halve the bytes of fp32")
+        yield advise("use bf16 activations, which halve the bytes of fp32", key="autocast")
 
 
 def _of_kernels(ranks: Sequence[RankPass], *kinds: str) -> float:
@@ -85,11 +85,18 @@ def _words(part: Part) -> Finding:
         ),
         confidence="likely: inferred from kernel names; fusing recovers only a part",
         advice=(
-            advise("fuse these kernels: fused norms and attention", part.command("--show sequences,kernels")),
-            advise("update in few kernels: a fused optimizer (fused=True)", only_for=("trains",)),
+            advise(
+                "fuse these kernels: fused norms and attention",
+                part.command("--show sequences,kernels"),
+                key="larger kernels",
+            ),
+            advise(
+                "update in few kernels: a fused optimizer (fused=True)", only_for=("trains",), key="fused optimizer"
+            ),
             advise(
                 option("compile", part.frameworks, plain="torch.compile(model) fuses element-wise kernels"),
                 only_for=("eager",),
+                key="compile",
             ),
             *_fewer_bytes(mixes, largest.largest),
         ),

@@ -149,8 +149,9 @@ def _of_trace(
                 "wrap the model in DistributedDataParallel: it sends few large messages, during the backward pass",
                 look,
                 only_for=("replicated",),
+                key="wrap in ddp",
             ),
-            advise(own, None if facts_of(job.summary).replicated else look),
+            advise(own, None if facts_of(job.summary).replicated else look, key="async reductions"),
         ),
     )
 

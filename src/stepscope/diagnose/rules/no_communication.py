@@ -30,7 +30,7 @@ from stepscope.core.units import format_duration
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import used_in
 from stepscope.diagnose.job_facts import facts_of
-from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.diagnose.rule import Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import unread
 from stepscope.records.finding import Finding
 from stepscope.records.trace_summary import RankPass
@@ -67,9 +67,9 @@ def _look(job: TraceEvidence) -> Statement:
         if stated
         else "likely: whether the traces are of one job is not recorded",
         advice=(
-            *(() if stated else (advise("if each is a job of its own, diagnose them one by one"),)),
-            advise("check that the capture covers whole steps, with the synchronisation of gradients"),
-            advise("record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"),
+            *(() if stated else (inspect("if each is a job of its own, diagnose them one by one"),)),
+            inspect("check that the capture covers whole steps, with the synchronisation of gradients"),
+            inspect("record communication: ProfilerActivity.CUDA on GPUs, ProfilerActivity.CPU on gloo"),
         ),
     )
 
@@ -90,7 +90,10 @@ def _replicas(job: TraceEvidence, world: int, silent: int) -> Finding:
         if "accelerate" in used
         else "wrap the model: DistributedDataParallel(model), after init_process_group()"
     )
-    data = advise("give each rank its share of the data: DataLoader(sampler=DistributedSampler(dataset))")
+    data = advise(
+        "give each rank its share of the data: DataLoader(sampler=DistributedSampler(dataset))",
+        key="shares of the data",
+    )
     return Finding(
         severity="problem",
         title=f"no communication: {counted(world, 'rank')} train copies of the model that are never synchronised",
@@ -100,7 +103,7 @@ def _replicas(job: TraceEvidence, world: int, silent: int) -> Finding:
         ),
         confidence=("measured" if len(job.summary.ranks) > 1 else "likely: the trace of one rank")
         + "; ranks that are meant to train models of their own are as they should be",
-        advice=(advise(wrap), *(() if divided == {True} else (data,))),
+        advice=(advise(wrap, key="wrap in ddp"), *(() if divided == {True} else (data,))),
         priority="wrong",
     )
 

@@ -24,7 +24,7 @@ Mixed Precision; a published checklist, "Tensor Cores used?" and "Mixed precisio
 from __future__ import annotations
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Limit, Statement, advise
+from stepscope.diagnose.rule import Limit, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import Part, cut, kinds_ns, kinds_shares, mixes_of, share_rule, with_kernels
 from stepscope.records.finding import Skipped
 from stepscope.traces.kernel_names import MATRIX, MATRIX_FP32, MATRIX_TENSOR, MATRIX_UNKNOWN, kernel_dtype
@@ -73,8 +73,9 @@ def _words(part: Part) -> Statement:
                 "use mixed precision (torch.autocast with fp16 and GradScaler, bf16 from Ampere on) and "
                 "dimensions in multiples of 8",
                 "stepscope bench --preset precision",
+                key="autocast",
             ),
-            advise("list the kernels", part.command("--show kernels,operators")),
+            inspect("list the kernels", part.command("--show kernels,operators")),
         ),
     )
 

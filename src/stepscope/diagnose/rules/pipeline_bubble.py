@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose.frameworks import in_words_of, option, used_in
-from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.diagnose.rule import Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import OF_STEP, severity_of, trace_command
 from stepscope.diagnose.unit_facts import SLOW, TracedPipeline, traced_pipeline
 from stepscope.records.finding import Advice, Finding, Skipped
@@ -84,7 +84,7 @@ def _measured(name: str, cell: CellEvidence, found: MeasuredPipeline) -> Finding
         advice = _more_micro_batches(layout, cell.spec.micro_batch // layout.micro_batches, cell.spec.global_batch)
     else:
         enough = f"{layout.micro_batches} micro-batches are enough by the formula"
-        advice = [advise(f"{enough}: look at messages and at unequal stages")]
+        advice = [inspect(f"{enough}: look at messages and at unequal stages")]
     return Finding(
         severity=severity_of(bubble.value),
         title=f"{format_percent(bubble.value)} of the schedule is pipeline bubble: {layout.ranks} ranks, "
@@ -120,16 +120,34 @@ def _stated(name: str, each: Pipeline) -> Finding:
 
 def _more_micro_batches(layout: PipelineLayout, micro_batch: int | None, global_batch: int | None) -> list[Advice]:
     wanted = layout.micro_batches_for(OF_STEP.value)
-    advice = [advise(f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(OF_STEP.value)}")]
+    advice = [
+        advise(
+            f"use {wanted} micro-batches or more: the bubble is then at most {format_percent(OF_STEP.value)}",
+            key="micro-batches",
+        )
+    ]
     if global_batch is not None:
         larger = -(-global_batch * wanted // layout.micro_batches)
-        advice.append(advise(f"with the same micro-batch size the global batch is {larger} (now {global_batch})"))
+        advice.append(
+            advise(
+                f"with the same micro-batch size the global batch is {larger} (now {global_batch})", key="micro-batches"
+            )
+        )
     if micro_batch is not None and micro_batch > 1:
         most = micro_batch * layout.micro_batches
-        advice.append(advise(f"with the same global batch, micro-batches of 1 sample give {most} of them"))
+        advice.append(
+            advise(f"with the same global batch, micro-batches of 1 sample give {most} of them", key="micro-batches")
+        )
     if layout.chunks == 1 and layout.schedule in ("gpipe", "1f1b"):
-        advice.append(advise("use an interleaved schedule: v chunks of layers a rank divide the bubble by about v"))
-    advice.append(advise("use fewer stages if the model fits with more tensor or sharded data parallelism"))
+        advice.append(
+            advise(
+                "use an interleaved schedule: v chunks of layers a rank divide the bubble by about v",
+                key="interleave stages",
+            )
+        )
+    advice.append(
+        advise("use fewer stages if the model fits with more tensor or sharded data parallelism", key="fewer stages")
+    )
     return advice
 
 
@@ -183,17 +201,21 @@ def _of_traces(job: TraceEvidence, layout: PipelineLayout | None, *, uneven: boo
         f"use {layout.micro_batches_for(OF_STEP.value)} micro-batches or more: the bubble is then at most "
         f"{format_percent(OF_STEP.value)} with equal stages"
     )  # fmt: skip
-    advice = [advise(more), *in_words_of("micro-batches", used)] if few else []
+    advice = [advise(more, key="micro-batches"), *in_words_of("micro-batches", used)] if few else []
     if few and (layout is None or layout.chunks == 1):
         interleaved = option("interleave stages", used, plain="ScheduleInterleaved1F1B with several stages a rank")
-        advice.append(advise(f"or an interleaved schedule, which divides the bubble: {interleaved}"))
+        advice.append(
+            advise(f"or an interleaved schedule, which divides the bubble: {interleaved}", key="interleave stages")
+        )
     if uneven:
-        advice.append(advise("balance the stages: the others wait for the one that limits"))
+        advice.append(advise("balance the stages: the others wait for the one that limits", key="balance stages"))
         advice += in_words_of("balance stages", used)
     if not advice:
-        advice.append(advise(f"{layout.micro_batches if layout else 'its'} micro-batches are enough: look at messages"))
+        advice.append(
+            inspect(f"{layout.micro_batches if layout else 'its'} micro-batches are enough: look at messages")
+        )
     look = advice[0]
-    return advise(look.text, trace_command(job, "--show groups,idle,collectives")), *advice[1:]
+    return advise(look.text, trace_command(job, "--show groups,idle,collectives"), key="micro-batches"), *advice[1:]
 
 
 RULE = Rule(

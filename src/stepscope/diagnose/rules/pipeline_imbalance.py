@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.diagnose.frameworks import in_words_of, used_in
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise, together
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect, together
 from stepscope.diagnose.trace_facts import severity_of, trace_command, window_ns
 from stepscope.diagnose.unit_facts import SLOW, traced_pipeline
 from stepscope.records.finding import Finding, Skipped
@@ -79,7 +79,9 @@ def _of_cell(cell: CellEvidence, found: MeasuredPipeline) -> Statement:
         stake_fraction=share,
         ranks=(found.stages[slowest].rank,),
         confidence="measured; what the split brings is simulated, with blocks as their FLOP say",
-        advice=(advise(f"split the blocks as {better}: `strategy_options: {{split: {better}}}`"),),
+        advice=(
+            advise(f"split the blocks as {better}: `strategy_options: {{split: {better}}}`", key="balance stages"),
+        ),
         subject=name_of(cell.run),
         runs=(cell.run.run_id,),
     )
@@ -115,17 +117,18 @@ def _look(job: TraceEvidence) -> Statement:
         confidence="measured; what even stages would return at most",
         advice=(
             *(
-                (advise("check its device first (clocks, other processes): it runs no more kernels than the others"),)
+                (inspect("check its device first (clocks, other processes): it runs no more kernels than the others"),)
                 if _as_many(stages, slowest)
                 else ()
             ),
             advise(
                 "if its layers are larger, move some to the others; embedding, head and loss count as layers"
                 if _as_many(stages, slowest)
-                else "move layers from this stage to the others; embedding, head and loss count as layers"
+                else "move layers from this stage to the others; embedding, head and loss count as layers",
+                key="balance stages",
             ),
             *in_words_of("balance stages", used_in(job.summary)),
-            advise("compare its kernels with another stage's", trace_command(job, "--show kernels,groups,idle")),
+            inspect("compare its kernels with another stage's", trace_command(job, "--show kernels,groups,idle")),
         ),
         subject=f"stage {slowest}",
     )

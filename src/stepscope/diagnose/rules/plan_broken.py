@@ -23,7 +23,7 @@ docs/reference/trace.md (``--show conformance``); docs/howto/add-a-strategy.md.
 from __future__ import annotations
 
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.diagnose.rule import Rule, Statement, inspect
 from stepscope.diagnose.trace_facts import trace_command, unread
 from stepscope.records.finding import Finding
 from stepscope.records.trace_collectives import ConformanceCheck
@@ -65,7 +65,7 @@ def _finding(job: TraceEvidence, first: ConformanceCheck, ranks: str) -> Finding
         confidence="certain: collectives counted by operation, bytes and phase"
         if first.certain
         else "likely: batching or prefetch explains every difference",
-        advice=(advise(text, trace_command(job, "--show conformance,collectives")),),
+        advice=(inspect(text, trace_command(job, "--show conformance,collectives")),),
         priority="wrong" if first.certain else "performance",
     )
 

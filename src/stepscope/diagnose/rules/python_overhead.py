@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from stepscope.core.units import format_percent
 from stepscope.diagnose.frameworks import option
-from stepscope.diagnose.rule import Limit, Statement, advise
+from stepscope.diagnose.rule import Limit, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import PYTHON_OWNS, Part, idle_share, read_in_full, share_rule, window_ns
 from stepscope.records.trace_summary import RankPass
 
@@ -57,17 +57,19 @@ def _words(part: Part) -> Statement:
         confidence="measured; a sampling profiler shows whether it is Python or another process on that core"
         + ("; what the profiler itself takes between operators is part of it" if on_cpu else ""),
         advice=(
-            advise(
+            inspect(
                 "find the lines: sample the process while it trains",
                 "py-spy record --native --duration 30 -o profile.svg --pid PID",
             ),
             advise(
-                "move logging, metrics and hooks out of the step; use gc.freeze() after the first steps",
+                "move logging, metrics and hooks out of the step",
                 part.command("--show phases,annotations,operators --sort host_self"),
+                key="less python",
             ),
             advise(
                 option("compile", part.frameworks, plain="torch.compile(model) runs less Python a step"),
                 only_for=("eager",),
+                key="compile",
             ),
         ),
     )

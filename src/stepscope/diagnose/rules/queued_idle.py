@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.core.units import format_duration, format_percent
-from stepscope.diagnose.rule import Rule, Statement, advise
+from stepscope.diagnose.rule import Rule, Statement, inspect
 from stepscope.diagnose.trace_facts import (
     GRAVE,
     SHARES,
@@ -80,11 +80,11 @@ def _between(job: TraceEvidence, ranks: list[RankPass], part: Part, causes: tupl
         (f"{sum(i.gap_count for i in gaps):,} gaps, the longest {format_duration(max(i.largest_ns for i in gaps))}",),
         confidence="measured; the trace does not record what a queued kernel waits for",
         advice=(
-            advise(
+            inspect(
                 "check for waits between streams (wait_stream, events), host callbacks and side streams",
                 trace_command(job, "--show idle,launches,path"),
             ),
-            advise(
+            inspect(
                 "check whether another process computes on the same device",
                 "rocm-smi --showpids" if is_amd_device(job.summary) else _PROCESSES,
             ),
@@ -99,7 +99,7 @@ def _unlinked(job: TraceEvidence, part: Part) -> Iterator[Finding]:
         f"the device idles {part}; the cause is unknown because the trace lacks the launches after the gaps",
         ("work launched before the capture began, or runtime calls that were not recorded",),
         confidence="measured; the cause is unknown",
-        advice=(advise(_RECORD[_by_nsys(job)], trace_command(job, "--show launches,idle")),),
+        advice=(inspect(_RECORD[_by_nsys(job)], trace_command(job, "--show launches,idle")),),
     )
 
 
@@ -120,7 +120,7 @@ def _scattered(job: TraceEvidence, total: Part, causes: dict[str, Part]) -> Find
         f"the device idles {total} for several causes, none of them {format_percent(WORTH)}",
         (said,),
         confidence="measured",
-        advice=(advise("find the cause that is cheapest to remove", trace_command(job, "--show idle,launches")),),
+        advice=(inspect("find the cause that is cheapest to remove", trace_command(job, "--show idle,launches")),),
     )
 
 

@@ -59,10 +59,21 @@ def _words(part: Part) -> Finding:
         (*_per_step(part.ranks),),
         confidence="measured; the gain depends on how many kernels can be fused",
         advice=(
-            advise("find repeated sequences, and fuse them", part.command("--show sequences,kernels,launches")),
-            advise("update in few kernels: a fused or foreach optimizer", only_for=("trains",)),
-            advise(option("compile", part.frameworks, plain="torch.compile(model) fuses them"), only_for=("eager",)),
-            advise("use a larger micro-batch, which makes every kernel longer at the same number of launches"),
+            advise(
+                "find repeated sequences, and fuse them",
+                part.command("--show sequences,kernels,launches"),
+                key="larger kernels",
+            ),
+            advise("update in few kernels: a fused or foreach optimizer", only_for=("trains",), key="fused optimizer"),
+            advise(
+                option("compile", part.frameworks, plain="torch.compile(model) fuses them"),
+                only_for=("eager",),
+                key="compile",
+            ),
+            advise(
+                "use a larger micro-batch, which makes every kernel longer at the same number of launches",
+                key="larger kernels",
+            ),
         ),
     )
 

@@ -45,7 +45,7 @@ from statistics import median
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.diagnose.commands import again, excluding, profiled
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import GRAVE, OF_WINDOW, WORTH, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.trace_path import Straggler, StragglerReport
@@ -252,20 +252,20 @@ def _confidence(slow: Slow, times: OwnTimes) -> str:
 def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) -> tuple[Advice, ...]:
     if slow.kind == "rotating":
         return (
-            advise(
+            inspect(
                 "check what interrupts ranks: other jobs, too many threads, data of uneven length", "stepscope doctor"
             ),
         )
     if slow.kind == "one-off":
         return (
-            advise(
+            inspect(
                 "check what ran in these steps: checkpoints, evaluation, garbage collection, other jobs",
                 profiled(evidence, cell.cell),
             ),
         )
     advice = []
     if slow.samples_ratio is not None and slow.samples_ratio > 1 + MIN_EXCESS:
-        advice.append(advise("rebalance: give every rank as many samples"))
+        advice.append(advise("rebalance: give every rank as many samples", key="even work"))
     elif slow.part == "data_wait":
         advice.append(
             advise(
@@ -275,7 +275,7 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) ->
         )
     else:
         advice.append(
-            advise(
+            inspect(
                 f"check {slow.host}: throttled clocks, other jobs on its cores, another GPU model", "stepscope doctor"
             )
         )
@@ -284,12 +284,15 @@ def _advice(evidence: Evidence, cell: TimedCell, slow: Slow, times: OwnTimes) ->
             advise(
                 f"exclude {slow.host}: the step is then up to {format_percent(slow.stake_fraction)} shorter",
                 excluding(evidence, slow.host),
+                key="without the host",
             )
         )
     else:
         advice.append(
             advise(
-                "rebalance: a smaller share of the batch for this rank, or a job without it", "stepscope doctor --quick"
+                "rebalance: a smaller share of the batch for this rank, or a job without it",
+                "stepscope doctor --quick",
+                key="even work",
             )
         )
     return tuple(advice)
@@ -355,15 +358,19 @@ def _named(job: TraceEvidence, each: Straggler, window_ns: float) -> Finding:
     place = f"rank {each.rank}" + (f" on {host}" if host else "")
     cause, work = _of_work(job.summary, each)
     advice = [
-        advise(
+        inspect(
             CAUSE_ADVICE.get(cause, "compare its kernels and host activity with another rank's"),
             trace_command(job, f"--show idle,kernels,operators --rank {each.rank}"),
         )
     ]
     several = len({p.facts.host for p in job.summary.ranks}) > 1
     if each.kind == "chronic" and cause != "more work" and host is not None and several:
-        advice.append(advise(f"if it is late in every run without a known cause, exclude {host} from the job"))
-    advice.append(advise("a faster network does not help: this time is waiting, not transfer"))
+        advice.append(
+            advise(
+                f"if it is late in every run without a known cause, exclude {host} from the job", key="without the host"
+            )
+        )
+    advice.append(inspect("a faster network does not help: this time is waiting, not transfer"))
     stake = min(1.0, each.saved_ns / window_ns) if window_ns else None
     return Finding(
         severity="warning" if stake is not None and stake < MIN_STAKE else "problem",
@@ -415,7 +422,7 @@ def _nobody(job: TraceEvidence, report: StragglerReport, waiting: float) -> Find
         ),
         stake_fraction=None if few else min(1.0, waiting),
         confidence=f"measured; {sure}",
-        advice=(advise(advice, trace_command(job, "--show collectives,stragglers")),),
+        advice=(inspect(advice, trace_command(job, "--show collectives,stragglers")),),
     )
 
 

@@ -32,7 +32,7 @@ from statistics import median
 from stepscope.core.errors import Unavailable
 from stepscope.core.units import format_bandwidth, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.rule import Limit, Rule, Statement, advise
+from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import device_name, severity_of, trace_command, unread
 from stepscope.diagnose.unit_facts import WORTH
 from stepscope.records.finding import Finding, Skipped
@@ -108,8 +108,8 @@ def _finding(
         at_ns=(worst.start_ns, worst.end_ns),
         confidence=f"measured{compared}",
         advice=(
-            advise(_better(len(across[0].ranks), max(Counter(hosts.values()).values()))),
-            advise("see what each layer sends", trace_command(job, "--show layers,groups")),
+            advise(_better(len(across[0].ranks), max(Counter(hosts.values()).values())), key="group on one host"),
+            inspect("see what each layer sends", trace_command(job, "--show layers,groups")),
         ),
     )
 

@@ -73,6 +73,8 @@ class Diary(Outside):
         self.acc = [0] * (OTHER + 1)
         self.not_ours = [0, 0]
         """CPU time and delay of this step inside data and outside."""
+        self.data_used = [0, 0]
+        """ns of all waits for training data, and the CPU time of this thread in them."""
         self.start = (0, 0, 0)
         self.start_unix_ns = self.start_ns = 0
         self.set_up_ns = None
@@ -211,9 +213,14 @@ class Diary(Outside):
             return
         if look[1] is None:
             now = perf_counter_ns()
-            self.not_ours[0] += min(now - look[0], SHORT_NS)
+            used = min(now - look[0], SHORT_NS)
+            self.not_ours[0] += used
         else:
+            used = -self.not_ours[0]
             now = self.leave(look)
+            used += self.not_ours[0]
+        self.data_used[0] += now - look[0]
+        self.data_used[1] += used
         self.short_data = now - look[0] < SHORT_NS
         self.acc[DATA] += now - self.since
         self.since = now

@@ -4,6 +4,8 @@ A class is judged once; an object costs one look-up (about 0.1 us: 50 ms for hal
 """
 
 import gc
+import os
+import shutil
 import sys
 
 from stepscope_hook.record import cores
@@ -28,7 +30,17 @@ OPTIONS = {
     "fsdp": ("sharding_strategy", "forward_prefetch", "limit_all_gathers", "backward_prefetch"),
     "loader": ("num_workers", "pin_memory", "prefetch_factor", "batch_size", "persistent_workers", "in_order"),
     "ddp": ("find_unused_parameters", "gradient_as_bucket_view", "static_graph"),
+    "optimizer": ("fused", "foreach", "capturable"),
 }
+
+
+ENVIRONMENT = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_PROC_BIND", "KMP_AFFINITY", "KMP_BLOCKTIME", "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_MMAP_THRESHOLD_", "LD_PRELOAD", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
+)  # fmt: skip
+"""Variables that say how fast a job runs; those that are set."""
 
 
 class Objects:
@@ -105,12 +117,15 @@ def model_facts(objects, optimizer):
         ("optimizer", lambda: optimizer_facts(optimizer)),
         ("ddp", lambda: counted(of["ddp"], _ddp)),
         ("fsdp", lambda: counted(of["fsdp"], lambda each: _attributes(each, OPTIONS["fsdp"]))),
-        ("fsdp2", lambda: counted(of["fsdp2"], lambda each: {"class": type(each).__name__})),
-        ("loaders", lambda: counted(of["loader"] or [Orphan(each) for each in of["iterator"]], loader_facts)),
+        ("fsdp2", lambda: counted(of["fsdp2"], _fsdp2)),
+        ("loaders", lambda: loaders_facts(of)),
         ("compiled", lambda: compiled_facts(of)),
         ("dtensor", lambda: dtensor_facts(optimizer)),
         ("pipeline", lambda: pipeline_facts(of)),
         ("machine", machine_facts),
+        ("distributed", distributed_facts),
+        ("settings", settings_facts),
+        ("environment", lambda: {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}),
     )
     for name, read in parts:
         try:
@@ -128,7 +143,7 @@ def version(name):
 
 
 def optimizer_facts(optimizer):
-    """Class, and by type of number how many parameters; devices: where they are."""
+    """Class, and by type of number how many parameters; devices: where they are; options: of its first group."""
     if optimizer is None:
         return None
     counts, devices = {}, set()
@@ -140,7 +155,11 @@ def optimizer_facts(optimizer):
         entry["elements"] += parameter.numel()
         entry["local_elements"] += local.numel()
         devices.add(parameter.device.type)
-    return {"class": type(optimizer).__name__, "parameters": counts, "devices": sorted(devices)}
+    first = optimizer.param_groups[0] if optimizer.param_groups else {}
+    options = {
+        name: first[name] for name in OPTIONS["optimizer"] if isinstance(first.get(name, ""), (bool, type(None)))
+    }
+    return {"class": type(optimizer).__name__, "parameters": counts, "devices": sorted(devices), "options": options}
 
 
 def parameters_of(optimizer):
@@ -158,6 +177,13 @@ class Orphan:
         self.sampler = getattr(self.batch_sampler, "sampler", None)
 
 
+def loaders_facts(of):
+    """iterating: those that something iterates as the first step ends: of validation no one does."""
+    iterating = [Orphan(each) for each in of["iterator"]]
+    facts = counted(of["loader"] or iterating, loader_facts)
+    return facts and dict(facts, iterating=[loader_facts(each) for each in iterating[:8]])
+
+
 def loader_facts(loader):
     facts = _attributes(loader, OPTIONS["loader"])
     for name in ("dataset", "sampler"):
@@ -165,6 +191,8 @@ def loader_facts(loader):
     kind = _loaded("torch.utils.data.distributed", "DistributedSampler")
     sampler = getattr(loader, "sampler", None)
     inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    kind_of_stream = _loaded("torch.utils.data", "IterableDataset")
+    facts["iterable"] = kind_of_stream is not None and isinstance(getattr(loader, "dataset", None), kind_of_stream)
     facts["distributed_sampler"] = kind is not None and (isinstance(sampler, kind) or isinstance(inner, kind))
     if not isinstance(loader, Orphan):
         facts["class"] = type(loader).__name__
@@ -221,6 +249,36 @@ def machine_facts():
     }
 
 
+def distributed_facts():
+    """The backend of the default process group; nothing where there is none."""
+    import torch
+
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return {"backend": str(distributed.get_backend())}
+
+
+def settings_facts():
+    """Switches of torch and of Python as they are after the first step. start_method: of worker processes; compiler: whether
+    there is one of C++, which torch.compile calls for code on CPUs."""
+    import multiprocessing
+
+    import torch
+
+    matmul = getattr(getattr(torch.backends, "cuda", None), "matmul", None)
+    return {
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "matmul_tf32": _attributes(matmul, ("allow_tf32",))["allow_tf32"],
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "deterministic": bool(torch.are_deterministic_algorithms_enabled()),
+        "gc": gc.isenabled(),
+        "gc_frozen": gc.get_freeze_count(),
+        "start_method": multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0],
+        "compiler": any(shutil.which(each) for each in (os.environ.get("CXX") or "g++", "clang++")),
+    }
+
+
 def counted(found, facts):
     return {"count": len(found), "first": facts(found[0]), "all": [facts(e) for e in found[:8]]} if found else None
 
@@ -228,7 +286,17 @@ def counted(found, facts):
 def _ddp(module):
     facts = _attributes(module, OPTIONS["ddp"])
     cap = getattr(module, "bucket_bytes_cap", None)
-    return dict(facts, bucket_cap_bytes=cap if isinstance(cap, int) else None)
+    hooks = [getattr(each[0], "__name__", "?") for each in getattr(module, "_comm_hooks", ())]
+    return dict(facts, bucket_cap_bytes=cap if isinstance(cap, int) else None, comm_hooks=hooks)
+
+
+def _fsdp2(module):
+    """resharded: whether the unit gives its gathered parameters back after its forward pass; None: it has none."""
+    groups = getattr(module._get_fsdp_state(), "_fsdp_param_groups", ())
+    return {
+        "class": type(module).__name__,
+        "resharded": any(each.post_forward_mesh_info is not None for each in groups) if groups else None,
+    }
 
 
 def _loaded(module, name):

@@ -1,4 +1,5 @@
-"""What the hardware says beside the diary: each rank its own GPU once a second, one process a host the network ports.
+"""What the hardware says beside the diary: each rank its own GPU and processors once a second, one process a host the
+network ports.
 
 All of it is on a thread of its own: where a driver does not answer, that thread alone stands still. records/hardware.py of
 stepscope says what the files hold. Nothing here raises into the job; a fact that is not known is named with the reason.
@@ -12,6 +13,7 @@ import time
 
 from stepscope_hook.control import utc
 from stepscope_hook.devices import Device, Driver, NotToldError
+from stepscope_hook.load import Load
 from stepscope_hook.ports import ports
 from stepscope_hook.samples import EVERY_S, LATER_FROM_S, LATER_S
 
@@ -61,6 +63,9 @@ class Hardware:
                     for problem in each.problems:
                         self.diary.note(problem)
                 if self.stop.wait(max(0.0, min((each.due for each in series), default=now) - time.monotonic())):
+                    for each in series:
+                        if each.kind == "load":  # what a short job used since its only other sample
+                            each.sample(self.diary.unix_s(), self.diary.number)
                     break
         except Exception as error:  # the job goes on, and its diary too
             self.diary.note("hardware: {}: {}".format(type(error).__name__, error))
@@ -69,7 +74,7 @@ class Hardware:
 
     def begin(self):
         """The driver, None where there is none, and the files that are to be written."""
-        driver, series = None, []
+        driver, series = None, self.loads()
         if self.samples.devices:
             devices, missing = [], {}
             try:
@@ -88,6 +93,12 @@ class Hardware:
             if file is not None:
                 series += self.opened(file, "ports", ports(), {}, PORTS_EVERY_S)
         return driver, series
+
+    def loads(self):
+        """A list of the series of the processors."""
+        load = Load(self.diary, self.diary.control.options.get("command"))
+        path = self.diary.control.path("load-" + self.diary.pages.name + ".bin")
+        return self.opened(os.open(path, NEW, 0o666), "load", [load], {}, EVERY_S)
 
     def opened(self, file, kind, sources, missing, every_s):
         """A list of the series that samples the sources; of none, the header alone says why."""

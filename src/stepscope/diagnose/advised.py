@@ -1,0 +1,100 @@
+"""Every change of a job that a verdict, or a rule on traces, can advise: its key, and of which jobs it may be said.
+
+``tests/advice`` has for each of them a small job to which it is applied, or says by its conditions why no CPU can try it.
+What is only looked at (``rule.inspect``) changes nothing and has no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+Condition = Literal[
+    "gpu",
+    "nccl",
+    "eager",
+    "compiler",
+    "replicated",
+    "no pipeline",
+    "no split sequence",
+    "several hosts",
+    "trains",
+    "micro-steps",
+    "room for workers",
+    "workers that end",
+    "pageable batches",
+    "unhooked",
+    "unfused",
+    "regathers",
+    "unfrozen",
+    "low precision",
+]
+
+STRICT: frozenset[Condition] = frozenset({"nccl"})
+"""Conditions that have to be known to hold: where the fact is missing, the advice may end the job."""
+
+ADVICE: Mapping[str, tuple[Condition, ...]] = {
+    # data
+    "loader workers": ("room for workers",),
+    "keep workers": ("workers that end",),
+    "pin batches": ("pageable batches",),
+    "cheaper loading": (),
+    "loader": (),
+    "augment on the device": ("gpu",),
+    "shares of the data": (),
+    # communication of replicas
+    "wrap in ddp": ("replicated",),
+    "async reductions": (),
+    "accumulate": (),
+    "smaller messages": ("nccl", "unhooked"),
+    "bucket size": ("replicated",),
+    "larger messages": (),
+    "larger micro-batch": (),
+    # sharded models
+    "forward prefetch": ("gpu",),
+    "backward prefetch": ("gpu",),
+    "larger units": (),
+    "keep gathered": ("regathers",),
+    "split root": (),
+    "wrap blocks": (),
+    "less copying": ("gpu",),
+    "no offload": ("gpu",),
+    "gather in bf16": ("gpu",),
+    # split models
+    "group on one host": ("several hosts",),
+    "split sequence": ("no split sequence",),
+    "smaller tensor group": (),
+    "overlap the exchange": ("gpu",),
+    "micro-batches": (),
+    "interleave stages": (),
+    "balance stages": (),
+    "fewer stages": (),
+    "balance experts": (),
+    # computation
+    "compile": ("eager", "compiler"),
+    "cuda graphs": ("gpu",),
+    "fused optimizer": ("trains", "unfused"),
+    "larger kernels": ("gpu",),
+    "fewer waits for the device": ("gpu",),
+    "other copies": ("gpu",),
+    "tf32": ("gpu", "low precision"),
+    "autocast": ("gpu",),
+    "channels last": ("gpu",),
+    "less python": (),
+    # events and ranks
+    "even work": (),
+    "rare evaluation": (),
+    "async checkpoint": (),
+    "rare checkpoint": (),
+    "freeze garbage": ("unfrozen",),
+    "rare collections": (),
+    "static shapes": (),
+    "fewer threads": (),
+    "fewer ranks": (),
+    "fewer workers": (),
+    "torchrun": (),
+    # hosts
+    "host clocks": ("several hosts",),
+    "without the host": ("several hosts",),
+}
+"""Key -> what has to hold of the job; the topics of ``frameworks.OPTIONS`` are among them."""

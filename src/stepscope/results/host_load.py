@@ -1,0 +1,206 @@
+"""Who used the processors while the timed steps ran: the ranks and their workers, the command of stepscope, others; and
+what loading takes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.words import grouped
+from stepscope.predict.loading import Loading, fewest_workers, hidden_share
+from stepscope.results.diary import JobSteps
+from stepscope.store.diary import RankDiary
+
+LEAST_S = 0.5
+"""Of samples: the counters of processors advance by hundredths of a second."""
+
+WORTH_CORES, WORTH_OF_CORES = 0.25, 0.05
+"""Processors, and share of them, that somebody takes at least, so that it is named: kernel threads and the launcher take
+0.02 to 0.1 of 2 (2026-11)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLoad:
+    """Mean number of busy processors, of those that these ranks may use. busy: by anybody; own: by the ranks and their
+    workers, workers: of it; stepscope: by its command. None: not known. seconds: of samples.
+    """
+
+    host: str
+    ranks: tuple[int, ...]
+    cores: int
+    seconds: float
+    busy: float
+    own: float
+    workers: float
+    stepscope: float | None = None
+
+    @property
+    def others(self) -> float:
+        """Processors that neither the job nor stepscope uses."""
+        return max(0.0, self.busy - self.own - (self.stepscope or 0.0))
+
+    @property
+    def free(self) -> float:
+        return max(0.0, self.cores - self.busy)
+
+
+@lru_cache(maxsize=2)
+def host_loads(steps: JobSteps) -> tuple[HostLoad, ...]:
+    """Of each set of processors that ranks share, the one with the fewest free first; none of a host of which a rank was not
+    sampled, whose processes would be others."""
+    unknown = {each.header.host for each in steps.diaries if each.load is None or not each.load.header.load}
+    sampled = [each for each in steps.diaries if each.header.host not in unknown]
+    shared = grouped(sampled, lambda each: (each.header.host, each.load.header.load[0].cpus if each.load else ()))
+    loads = [load for (host, cpus), ranks in shared.items() if (load := _load(steps, host, len(cpus), ranks))]
+    return tuple(sorted(loads, key=lambda each: each.free))
+
+
+def _load(steps: JobSteps, host: str, cores: int, ranks: Sequence[RankDiary]) -> HostLoad | None:
+    rates = [rate for each in ranks if (rate := _rates(steps, each))]
+    if len(rates) < len(ranks) or not cores:
+        return None
+    stepscope = [rate["stepscope_s"] for rate in rates if np.isfinite(rate["stepscope_s"])]
+    busy = float(np.mean([rate["busy_s"] for rate in rates]))
+    if not np.isfinite(busy):
+        return None
+    workers = sum(rate["workers_s"] for rate in rates)
+    return HostLoad(
+        host=host,
+        ranks=tuple(each.rank for each in ranks),
+        cores=cores,
+        seconds=min(rate["seconds"] for rate in rates),
+        busy=min(busy, cores),
+        own=sum(rate["process_s"] for rate in rates) + workers,
+        workers=workers,
+        stepscope=float(np.mean(stepscope)) if stepscope else None,
+    )
+
+
+def _rates(steps: JobSteps, diary: RankDiary) -> dict[str, float] | None:
+    """Column -> seconds in a second of the samples that lie in timed steps; in any, where too few do."""
+    load = diary.load
+    if load is None or load.unix_s.size < 2:
+        return None
+    spans = np.diff(load.unix_s)
+    timed = _between_timed(steps, load.step)
+    chosen = timed if spans[timed].sum() >= LEAST_S else np.ones_like(timed)
+    seconds = float(spans[chosen].sum())
+    if seconds < LEAST_S:
+        return None
+    columns = {name: values[1:, 0].astype(float)[chosen] for name, values in load.columns.items()}
+    return {"seconds": seconds, **{name: float(values.sum()) / seconds for name, values in columns.items()}}
+
+
+def _between_timed(steps: JobSteps, at: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """[samples - 1]: whether all steps from one sample to the next are timed, of which there is one at least."""
+    numbers = np.concatenate([[0], np.cumsum(np.isin(np.arange(1, steps.all_steps + 1), steps.numbers))])
+    ends = np.minimum(at, steps.all_steps).astype(int)
+    passed, of_timed = np.diff(ends), np.diff(numbers[ends])
+    return np.asarray((passed > 0) & (of_timed == passed))
+
+
+COMPUTES = 0.5
+"""Of the time of loading, CPU time from which on it computes: below, it mostly sleeps or reads."""
+
+
+def loading_of(steps: JobSteps, *, workers: int = 0) -> Loading | None:
+    """A mean rank's loading; None: nobody waits for data.
+
+    Of processors that other processes use, loading that computes is given none; loading that mostly sleeps is given one when
+    it wakes, as any of two that share it.
+    """
+    data = np.nan_to_num(steps.parts_ns["data"])
+    if not data.any():
+        return None
+    step_ns = float(steps.whole_ns.mean())
+    loads = host_loads(steps)
+    used = cores = None
+    if loads:
+        load = loads[0]
+        used = load.own / len(load.ranks) * step_ns
+        computes = computing_share(steps, workers=workers)
+        taken = load.others if computes is None or computes >= COMPUTES else load.others / 2
+        cores = max(0.0, load.cores - taken) / len(load.ranks)
+    return Loading(step_ns=step_ns, wait_ns=float(data.mean()), workers=workers, used_ns=used, cores=cores)
+
+
+def computing_share(steps: JobSteps, *, workers: int = 0) -> float | None:
+    """Of the time in which batches are made, CPU time: of the training thread in its waits for data, or, where workers load,
+    of these, which are never idle while ranks wait for them. None: not recorded."""
+    if workers:
+        loads = host_loads(steps)
+        return min(1.0, loads[0].workers / (len(loads[0].ranks) * workers)) if loads else None
+    waited = used = 0.0
+    for each in steps.diaries:
+        if each.load is not None and "data_s" in each.load.columns:
+            waited += float(np.nansum(each.load.columns["data_s"]))
+            used += float(np.nansum(each.load.columns["data_cpu_s"]))
+    return min(1.0, used / waited) if waited > 0 else None
+
+
+def loader_stake(steps: JobSteps, *, workers: int = 0, share: float) -> float:
+    """Of the step, what goes if the ranks wait ``share`` of it for data: what worker processes can hide, where these are
+    what helps; else all of it, which loading that costs nothing would return."""
+    loading = loading_of(steps, workers=workers)
+    wanted = fewest_workers(loading) if loading is not None else None
+    return share if loading is None or wanted is None else min(share, hidden_share(loading, wanted))
+
+
+Contender = Literal["others", "threads", "workers", "stepscope"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contention:
+    """Somebody who takes processors of the ranks. who: other processes, the ranks' own threads (more than processors),
+    workers of their loaders, the command of stepscope. takes: processors; of the ranks' threads, those beyond ``cores``.
+    """
+
+    who: Contender
+    takes: float
+    cores: int
+    host: str
+
+
+def contention(
+    load: HostLoad | None, *, ranks: int = 1, threads: int | None = None, cores: int | None = None, host: str = ""
+) -> tuple[Contention, ...]:
+    """Who takes processors that ranks want, most first; empty: nobody is seen to.
+
+    ranks, threads: of one operator on each of them, cores: of that host, where they are recorded; load: None: not sampled.
+    """
+    found = []
+    if threads is not None and cores and ranks * threads > cores:
+        found.append(Contention(who="threads", takes=float(ranks * threads - cores), cores=cores, host=host))
+    if load is not None:
+        least = max(WORTH_CORES, WORTH_OF_CORES * load.cores)
+        seen: tuple[tuple[Contender, float], ...] = (("others", load.others), ("stepscope", load.stepscope or 0.0))
+        found += [Contention(who=who, takes=n, cores=load.cores, host=load.host) for who, n in seen if n >= least]
+        full = load.own + least > load.cores
+        if load.workers >= least and full and not any(each.who == "threads" for each in found):
+            found.append(Contention(who="workers", takes=load.workers, cores=load.cores, host=load.host))
+    return tuple(sorted(found, key=lambda each: -each.takes))
+
+
+def contention_of(steps: JobSteps) -> tuple[Contention, ...]:
+    """That of the host on which most is taken from the ranks."""
+    loads = {each.host: each for each in reversed(host_loads(steps))}
+    found = []
+    for host, ranks in grouped(steps.diaries, lambda each: each.header.host).items():
+        threads = [each.header.threads for each in ranks if each.header.threads]
+        cores = min((each.header.cores for each in ranks if each.header.cores), default=None)
+        found.append(
+            contention(
+                loads.get(host),
+                ranks=len(ranks),
+                threads=max(threads) if len(threads) == len(ranks) else None,
+                cores=cores,
+                host=host,
+            )
+        )
+    return max(found, key=lambda each: sum(one.takes for one in each), default=())
