@@ -83,6 +83,7 @@ ADVICE: Mapping[str, tuple[Condition, ...]] = {
     "less python": (),
     # events and ranks
     "even work": (),
+    "inference mode": (),
     "rare evaluation": (),
     "async checkpoint": (),
     "rare checkpoint": (),
