@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.own_jobs.planted import NO_DEVICE, Planted
+from benchmarks.own_jobs.planted import BASE, NO_DEVICE, Planted
 from benchmarks.own_jobs.truth import Truth
 from stepscope.core.dataclass import dataclass
 
@@ -106,9 +106,7 @@ def stake_ok(truth: Truth, stake: float | None) -> bool | None:
 
 def false_statements(job: Planted, said: Said, *, contended: bool) -> Iterator[str]:
     """Costs, findings and advice that are not true of the job, in words."""
-    allowed = {*job.verdicts, *job.may_cost, "undecided", "compute-bound"} | (
-        {"contended-machine"} if contended else set()
-    )
+    allowed = {*job.verdicts, *job.may_cost, *BASE} | ({"contended-machine"} if contended else set())
     if said.kind is not None and said.kind not in {*allowed, *(cost.kind for cost in said.costs)}:
         yield said.kind
     for cost in said.costs:

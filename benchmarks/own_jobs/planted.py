@@ -78,7 +78,7 @@ def frameworks_folder() -> Path | None:
     return Path(named) if named else None
 
 
-BASE: tuple[VerdictKind, ...] = ("compute-bound", "undecided")
+BASE: tuple[VerdictKind, ...] = ("compute-bound", "computation-or-python", "undecided")
 LATE: tuple[VerdictKind, ...] = ("straggler", "uneven-work")
 STRAGGLER = ("straggler", "exposed-communication", "communication-bound")
 FAILED = LATER + NO_DEVICE
