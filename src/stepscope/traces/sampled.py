@@ -2,7 +2,8 @@
 
 Recording shapes makes a step longer, so that their times are not the job's. A step that calls operators of a name as often
 as each of these steps did has their shapes, call by call, where these steps agree in them: a job whose batches differ in
-length has shapes that no step gives to another.
+length has shapes that no step gives to another. Products of matrices have them in all steps or in none, so that FLOP of a
+step are those of whole steps.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.traces.events import NONE, Category, Events, Ints
+from stepscope.traces.operators import MATRIX_PRODUCTS, WITH_SCALARS
 from stepscope.traces.passes import COMM_LAUNCHES, step_marks
 
 T = TypeVar("T")
@@ -30,11 +32,14 @@ def without_sampled(events: Events, first: int) -> Events:
     shape, source = events.shape.copy(), np.full(len(events), NONE, dtype=np.int64)
     spans = [_calls(events, a, b) for a, b in zip(marks.starts[rich].tolist(), marks.ends[rich].tolist(), strict=True)]
     agreed = _agreed(events, spans)
-    starts = marks.starts[~rich]
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), begin], strict=True):
-        calls = _calls(events, start, end)
+    starts = marks.starts[~rich].tolist()
+    steps = [_calls(events, start, end) for start, end in zip(starts, [*starts[1:], begin], strict=True)]
+    products = {name for name in agreed if events.names[name] in MATRIX_PRODUCTS or events.names[name] in WITH_SCALARS}
+    if any(len(step.get(name, ())) != len(agreed[name]) for step in steps for name in products):
+        agreed = {name: calls for name, calls in agreed.items() if name not in products}
+    for step in steps:
         for name, giving in agreed.items():
-            mine = calls.get(name)
+            mine = step.get(name)
             if mine is not None and len(mine) == len(giving):
                 taking = shape[mine] == NONE
                 shape[mine[taking]] = shape[giving[taking]]

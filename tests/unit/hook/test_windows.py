@@ -88,8 +88,8 @@ def test_steps_that_take_seconds_are_not_waited_for(
     assert _train([Rank(hook, tmp_path, 0, 1, ms=ms)], 3) == [(begins, steps, 0)]
 
 
-def _bounds(hook: Any, folder: Path, *, events: float, usual_ms: float = 10, profiled_ms: float = 11) -> list[Any]:
-    """Of two ranks whose window began after 4 steps; events: of a step of rank 0's warm-up."""
+def _bounds(hook: Any, folder: Path, *, step_mb: float, usual_ms: float = 10, profiled_ms: float = 11) -> list[Any]:
+    """Of two ranks with three steps of their window; step_mb: what a step adds to rank 0's trace."""
     ranks = []
     for rank in (0, 1):
         control = hook.control.Control({"output": str(folder), "tool_version": "0"})
@@ -98,8 +98,7 @@ def _bounds(hook: Any, folder: Path, *, events: float, usual_ms: float = 10, pro
             number=1,
             control=control,
             steps=SimpleNamespace(rank=rank, restart=0, diary=diary),
-            first=4,
-            events=0 if rank else events,
+            size_bytes=lambda steps: steps * step_mb * 1e6,
             profiled_ns=[profiled_ms * MS] * 3,
         )
         ranks.append(hook.window.Bounds(window, 2))
@@ -107,14 +106,14 @@ def _bounds(hook: Any, folder: Path, *, events: float, usual_ms: float = 10, pro
 
 
 @pytest.mark.parametrize(
-    ("elapsed_s", "events", "last"),
-    [(3.0, 10_000, None), (3.0, 0, None), (21.0, 10_000, 7), (3.0, 120_000, 7)],
+    ("elapsed_s", "step_mb", "last"),
+    [(3.0, 4, None), (3.0, 0, None), (21.0, 4, 7), (3.0, 36, 7)],
     ids=["small", "unknown", "long", "large"],
 )
 def test_rank_0_ends_a_window_for_all(
-    hook: Any, tmp_path: Path, elapsed_s: float, events: float, last: int | None
+    hook: Any, tmp_path: Path, elapsed_s: float, step_mb: float, last: int | None
 ) -> None:
-    ranks = _bounds(hook, tmp_path, events=events)
+    ranks = _bounds(hook, tmp_path, step_mb=step_mb)
     over = [[count for each in ranks if each.over(count, elapsed_s)] for count in range(5, 9)]
     assert over == ([[], [], [], []] if last is None else [[], [], [7, 7], [8, 8]])
     assert (ranks[0].reason is None) == (last is None)
@@ -128,7 +127,7 @@ def test_rank_0_ends_a_window_for_all(
 def test_what_costs_more_is_left_out_on_all_ranks_where_the_window_is_slow_already(
     hook: Any, tmp_path: Path, profiled_ms: float, sampled: bool
 ) -> None:
-    ranks = _bounds(hook, tmp_path, events=1000, profiled_ms=profiled_ms)
+    ranks = _bounds(hook, tmp_path, step_mb=1, profiled_ms=profiled_ms)
     assert [each.over(5, 1.0) for each in ranks] == [False, False]
     assert [each.sampled for each in ranks] == [sampled, sampled]
 

@@ -68,7 +68,7 @@ def _look(evidence: Evidence) -> Statement:
         confidence="measured: medians of traced and of timed steps",
         advice=(
             advise("trust sizes of timed steps; of the trace, the order of things and what the devices do"),
-            *_lighter(job),
+            *_lighter(evidence, job),
         ),
         subject=job.name,
         job=job.name,
@@ -99,12 +99,14 @@ def traced_step_ns(summary: TraceSummary) -> float | None:
     return max((median(s.parts.window_ns for s in p.steps) for p in summary.ranks if p.steps), default=None)
 
 
-def _lighter(job: TraceEvidence) -> tuple[Advice, ...]:
-    """For a window of `profile`, which can record less; `bench` has no such options."""
-    if job.cell_id is not None:
+def _lighter(evidence: Evidence, job: TraceEvidence) -> tuple[Advice, ...]:
+    """For a window of `profile` that was asked for more than it records by itself."""
+    profiled = next((p for p in evidence.profiled if job.job and p.folder.resolve() == job.job.resolve()), None)
+    more = () if profiled is None or profiled.record.first is None else profiled.record.first.collect
+    if not more:
         return ()
-    text = "profile without shapes, stacks and memory, then compare"
-    return (advise(text, "stepscope profile --no-shapes -- COMMAND"),)
+    options = " and ".join(f"--{name}" for name in more)
+    return (advise(f"profile without {options}, then compare", "stepscope profile -- COMMAND"),)
 
 
 RULE = Rule(

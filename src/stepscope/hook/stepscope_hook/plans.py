@@ -93,9 +93,9 @@ class Plans:
     def advance(self, count):
         """Whether more was done than a step of the window counted."""
         if self.window is not None:
-            sessions = self.window.sessions
+            before = self.window.sessions, self.window.rested
             if not self.window.step(count):
-                return self.window.sessions != sessions
+                return (self.window.sessions, self.window.rested) != before
             self.window = None
             self.next()
             return True

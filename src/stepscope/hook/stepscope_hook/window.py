@@ -12,8 +12,9 @@ from stepscope_hook.trace_file import on_this_host, pack, whole
 
 WINDOW_S = 20.0
 TRACE_BYTES = 200e6
-EVENT_BYTES = 450
-"""Of the text of a trace, for each event: 305 without shapes, 430 with them (2026-11-27, torch 2.13, CPU)."""
+NODE_BYTES = 4000
+"""Of the text of a trace, for each node of autograd that the training thread makes: about nine events of 305 bytes without
+shapes, 430 with them (2026-11-27, torch 2.13, CPU)."""
 
 SAMPLED_STEPS = 2
 """Recorded after those that count, with what costs more: two, so that it shows whether steps are alike."""
@@ -38,13 +39,13 @@ class Window:
         self.profiled_ns = []
         self.profiler = None
         self.sessions = 0
-        """Begun so far: a warm-up, the steps that count, those with what costs more."""
-        self.events = 0
-        """Of a step of the warm-up; 0: not known."""
-        self.sampling = None
-        """Finished steps at which the session with what costs more began."""
+        """Begun so far: the steps that count, those with what costs more."""
+        self.nodes = None
+        """Of autograd, made before the window."""
+        self.rested = self.sampling = None
+        """Finished steps when the first session ended, and when the second began."""
         self.kept = None
-        """File of the steps that count, once that session has begun."""
+        """File of the steps that count, once they are over."""
         self.near = None
         """The folder in which files are made."""
         self.paused_s = 0.0
@@ -86,14 +87,13 @@ class Window:
             from stepscope_hook.modules import Scopes
 
             self.scopes = Scopes(memory=self.memory is not None and self.memory.on)
+        self.prepare(collect)
         if self.request["warmup"] == 0:
             self.record(count)
-        else:
-            self.session(collect)
         return True
 
-    def session(self, collect):
-        """Record anew; what was recorded so far goes. torch changes what it collects between its sessions alone."""
+    def prepare(self, collect):
+        """Get a session of the profiler ready: torch changes what it collects between sessions alone."""
         import torch
 
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -110,13 +110,22 @@ class Window:
             with_flops="flops" in collect,
             **extra,
         )
-        self.sessions += 1
         self.guard.ours = True
         try:
             self.profiler.prepare_trace()
+        finally:
+            self.guard.ours = False
+
+    def begin(self):
+        """Of the session that is ready; from here on events are kept."""
+        self.guard.ours = True
+        try:
             self.profiler.start_trace()
         finally:
             self.guard.ours = False
+        self.sessions += 1
+        self.recording = True
+        self.add_metadata()
 
     def start_nsys(self, count):
         import torch
@@ -140,6 +149,8 @@ class Window:
         now = time.perf_counter_ns()
         if self.profiler is None and not self.nsys:
             return True
+        if self.rested is not None and self.sampling is None:
+            return not self.sample(count)
         if not self.recording:
             if count >= self.first:
                 self.record(count)
@@ -152,7 +163,7 @@ class Window:
             self.last = count
             over = self.is_over(count, now - self.began_ns)
             if over and self.samples():
-                return not self.sample(count)
+                return not self.rest(count)
         if over:
             self.finish()
             return True
@@ -171,36 +182,39 @@ class Window:
         return bool(self.request.get("sampled")) and (self.bounds is None or self.bounds.sampled)
 
     def record(self, count):
-        """From here on events are kept."""
+        """Here the window begins."""
         self.first = self.last = count
         if self.nsys:
             import torch
 
             torch.cuda.profiler.start()
             self.sessions += 1
+            self.recording = True
         else:
-            if self.profiler is not None:  # the warm-up
-                self.profiler.stop_trace()
-                if self.steps.rank == 0 and self.request.get("auto"):
-                    self.events = self.count_events() / self.request["warmup"]
-            self.session(self.request["collect"])
+            self.begin()
             if self.request.get("auto"):
                 self.bounds = Bounds(self, margin=BOUND_MARGIN if self.steps.world > 1 else 0)
-            self.add_metadata()
-        self.recording = True
+        self.nodes = nodes()
         self.began_ns = time.perf_counter_ns()
         self.begin_span(count)
 
-    def count_events(self):
-        """Of the session that has ended; 0 where torch does not say."""
-        results = getattr(self.profiler.profiler, "kineto_results", None)
-        return 0 if results is None else len(results.events())
+    def size_bytes(self, steps):
+        """What a trace of so many steps has, by those so far; 0 where torch does not count nodes."""
+        made = nodes()
+        if made is None or not self.profiled_ns:
+            return 0
+        return (made - self.nodes) * NODE_BYTES * steps / len(self.profiled_ns)
 
-    def sample(self, count):
-        """Go on for a few steps with what costs more. False where what there is cannot be written, which ends the window."""
+    def rest(self, count):
+        """The steps that count are over, and a few with what costs more follow. False where they cannot be written.
+
+        A step lies between: an annotation that is open here, as the optimizer's own is, ends before the next session
+        begins. In it torch would write its end to where the first session kept its begin, which is gone.
+        """
         started = time.perf_counter()
         self.profiler.stop_trace()
         self.recording = False
+        self.rested = count
         try:
             self.kept = self.part("")
         except OSError as error:
@@ -211,11 +225,17 @@ class Window:
             self.report("failed", "the trace cannot be written: {}".format(error), ended=utc())
             return False
         self.end_memory(save=True)
-        self.session((*self.request["collect"], *self.request["sampled"]))
-        self.sampling = count
-        self.recording = True
-        self.add_metadata()
+        self.prepare((*self.request["collect"], *self.request["sampled"]))
         self.paused_s += time.perf_counter() - started
+        return True
+
+    def sample(self, count):
+        """Begin the few steps with what costs more. False: the window ends without them."""
+        if self.guard.opened:
+            self.abandon(None)
+            return False
+        self.sampling = count
+        self.begin()
         self.begin_span(count)
         return True
 
@@ -274,7 +294,10 @@ class Window:
         if self.nsys:
             if self.recording:
                 sys.modules["torch"].cuda.profiler.stop()
-        elif self.profiler is not None:
+        elif self.recording:
+            self.profiler.stop_trace()
+        elif self.profiler is not None:  # only prepared: started and stopped, since torch cannot take it back
+            self.profiler.start_trace()
             self.profiler.stop_trace()
         self.recording = False
 
@@ -339,7 +362,7 @@ class Window:
             self.stop()
             if self.kept is not None:
                 path, size = self.export(sampled=False)
-                self.end_memory(save=True)
+                give_back_memory()
                 self.report("written", None, ended=utc(), file=path, size_bytes=size, paused_s=self.paused_s)
                 return
             self.end_memory(save=False)
@@ -351,7 +374,7 @@ class Window:
         """The process ends inside the window: keep whole steps of a job that ends well."""
         taken, wanted = len(self.profiled_ns), self.request["steps"]
         reason = "the job ended after {} of {} profiled steps".format(taken, wanted)
-        whole_steps = self.sampling is None and taken and not hasattr(sys, "last_type")
+        whole_steps = self.rested is None and taken and not hasattr(sys, "last_type")
         if not whole_steps or (self.profiler is None and not self.nsys):
             self.abandon(reason, status="ended")
             return
@@ -395,6 +418,12 @@ class Guard:
         self.originals = {name: self.target.__dict__[name] for name in self.NAMES if name in self.target.__dict__}
         for name, original in self.originals.items():
             setattr(self.target, name, self.wrapped(original))
+        self.opened = set()
+        """id() of the annotations that were begun while our profiler ran, and have not ended."""
+        self.annotation = torch.profiler.record_function
+        self.passages = {name: self.annotation.__dict__[name] for name in ("__enter__", "__exit__")}
+        self.annotation.__enter__ = self.entered(self.passages["__enter__"])
+        self.annotation.__exit__ = self.left(self.passages["__exit__"])
 
     def wrapped(self, original):
         guard = self
@@ -408,10 +437,31 @@ class Guard:
 
         return makes_room
 
+    def entered(self, original):
+        guard = self
+
+        def enter(annotation):
+            if guard.window is not None and guard.window.recording:
+                guard.opened.add(id(annotation))
+            return original(annotation)
+
+        return enter
+
+    def left(self, original):
+        guard = self
+
+        def leave(annotation, *args):
+            guard.opened.discard(id(annotation))
+            return original(annotation, *args)
+
+        return leave
+
     def close(self):
         self.window = None
         for name, original in self.originals.items():
             setattr(self.target, name, original)
+        for name, original in self.passages.items():
+            setattr(self.annotation, name, original)
 
 
 class Bounds:
@@ -445,14 +495,12 @@ class Bounds:
         """On rank 0."""
         window = self.window
         before = self.last, self.sampled
-        size = (count - window.first + self.margin + 1) * window.events * EVENT_BYTES
+        size = window.size_bytes(len(window.profiled_ns) + self.margin + 1)
         if elapsed_s > WINDOW_S:
             self.reason = "{:.0f} s had passed".format(elapsed_s)
             self.last = count + self.margin
         elif size > TRACE_BYTES:
-            self.reason = "{:,.0f} events a step: more steps are a trace of over {:.0f} MB".format(
-                window.events, TRACE_BYTES / 1e6
-            )
+            self.reason = "the trace has about {:.0f} MB".format(size / 1e6)
             self.last = count + self.margin
         if len(window.profiled_ns) == TOLD_BY:
             usual = window.steps.diary.times
@@ -465,6 +513,12 @@ class Bounds:
                 "restart": window.steps.restart,
             }
             window.control.write("profile_window_stop/1", self.name, document)
+
+
+def nodes():
+    """Those of autograd that this thread has made; None: torch does not count them here."""
+    count = getattr(getattr(sys.modules["torch"]._C, "_autograd", None), "_get_sequence_nr", None)
+    return None if count is None else count()
 
 
 def median(values):

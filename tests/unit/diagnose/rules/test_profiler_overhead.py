@@ -13,6 +13,7 @@ from tests.trace_evidence import found, generated, quiet, skipped
 from stepscope.diagnose.engine import diagnose
 from stepscope.diagnose.rules import REGISTRY
 from stepscope.diagnose.rules.profiler_overhead import RULE
+from stepscope.records.profile import WindowRequest
 from stepscope.results.diary import step_interval
 from stepscope.results.evidence import Evidence, TraceEvidence
 
@@ -42,10 +43,13 @@ def test_findings_no_larger_than_the_profilers_part_are_in_doubt_and_come_after_
     assert late.certainty.startswith("doubtful") is doubted
 
 
-def test_a_job_of_profile_is_compared_with_its_own_timed_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("collect", [(), ("stacks", "memory")])
+def test_a_job_of_profile_is_compared_with_its_own_timed_steps(tmp_path: Path, collect: tuple[str, ...]) -> None:
     folder = planted(tmp_path / "job")
     profiled = job(folder)
     assert profiled.steps is not None
+    request = WindowRequest(steps=8, wait="auto", warmup=1, fixed_step=20, collect=collect, sampled=("shapes",))
+    profiled = replace(profiled, record=replace(profiled.record, first=request))
     timed = step_interval(profiled.steps).value
     summary = generated(tmp_path, world=2).traces[0].summary
     trace = TraceEvidence(name="job", summary=summary, job=folder)
@@ -60,7 +64,7 @@ def test_a_job_of_profile_is_compared_with_its_own_timed_steps(tmp_path: Path) -
         assert isinstance(told, tuple) is fires
         if isinstance(told, tuple):
             assert told[0].casts_doubt["job"].reach == pytest.approx(0.5, abs=0.01)
-            assert len(told[0].advice) == 2
+            assert len(told[0].advice) == 1 + bool(collect)  # what is not on cannot be left out
 
 
 def test_steps_without_device_work_are_not_compared(tmp_path: Path) -> None:
