@@ -11,8 +11,10 @@ import pytest
 from tests.diaries import write_diary
 
 from stepscope.launch import hang_watch
-from stepscope.launch.hang_watch import Frame, HangWatch, explain, training_stack
+from stepscope.launch.hang_watch import HangWatch, explain
+from stepscope.launch.stacks import Frame, Standing, training_stack
 from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
+from stepscope.records.profile import Hang
 from stepscope.store.layout import ProfileLayout
 
 STACK = """pid 7 at 2026-11-23T17:00:00.000Z
@@ -30,19 +32,20 @@ thread loader (141):
     read()
 """
 
-USER = (Frame(file="/home/me/train.py", line=31, name="load"),)
-WAITS = (Frame(file="/x/site-packages/torch/distributed/c10d.py", line=2, name="wait"), *USER)
+LOAD = Frame(file="/home/me/train.py", line=31, name="load")
+USER = Standing(frames=(LOAD,))
+WAITS = Standing(frames=(Frame(file="/x/site-packages/torch/distributed/c10d.py", line=2, name="wait"), LOAD))
 
 
 def test_the_stack_of_the_main_thread_is_read_from_its_innermost_call_on() -> None:
-    found = training_stack(STACK)
+    found = training_stack(STACK).frames
     assert [(f.line, f.name, f.code, f.own) for f in found] == [
         (20, "wait", "", False),
         (31, "load", "time.sleep(9)", True),
         (40, "<module>", "main()", True),
     ]
     assert next(f.place for f in found if f.own) == "/home/me/train.py:31 in load: time.sleep(9)"
-    assert training_stack("") == ()
+    assert training_stack("") == Standing()
 
 
 def dump(rank: int, calls: int, *, done: int) -> FlightDump:
@@ -115,7 +118,7 @@ def answer(layout: ProfileLayout, *ranks: int) -> None:
         (layout.control / f"flight-{rank:05d}-0.json").write_text("{}")
 
 
-def looks(watch: HangWatch, clock: Clock, seconds: float) -> list[object]:
+def looks(watch: HangWatch, clock: Clock, seconds: float) -> list[tuple[str, Hang]]:
     found = []
     for _ in range(int(seconds)):
         clock.now += 1
@@ -133,8 +136,8 @@ def test_ranks_are_asked_once_for_each_standstill(tmp_path: Path, clock: Clock) 
     assert looks(watch, clock, 2) == []
     assert layout.stack_request.exists()
     answer(layout, 0, 1)
-    (hang,) = looks(watch, clock, 30)
-    assert (hang.step, watch.hang is not None) == (4, True)  # type: ignore[attr-defined]
+    ((stage, hang),) = looks(watch, clock, 30)
+    assert (stage, hang.step, watch.hang is not None) == ("hang", 4, True)
     assert watch.hang.silent_s > 30, "it goes on"
     with paths[0].open("ab") as file:
         file.write(bytes(40))

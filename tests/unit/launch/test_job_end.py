@@ -181,7 +181,8 @@ HANG = Hang(ranks=(1,), waiting=(0,), silent_s=63, step=4, said="rank 1 has not 
 )
 def test_a_hang_that_is_interrupted_or_times_out_is_one(found: JobEnd) -> None:
     assert (found.kind, found.ranks, found.victims, found.step) == ("hang", (1,), (0,), 4)
-    assert (found.place, found.hang) == ("t.py:3", HANG)
+    assert found.hang is not None
+    assert (found.place, found.hang.said, found.hang.silent_s) == ("t.py:3", HANG.said, HANG.silent_s)
 
 
 def test_a_rank_that_raises_after_all_is_a_crash_and_a_job_that_goes_on_no_hang() -> None:

@@ -7,8 +7,8 @@ only trace of a rank that fails before it steps, or before it imports torch; of 
 and with which codes (stepscope/records/profile.py).
 
 ``stack-RRRRR-A.txt``, the Python stacks of all threads, and ``flight-RRRRR-A.json``, torch's flight recorder, where it is
-on: asked for by ``stack-request.json``, written anew (renamed into place) for each request, and answered by the diary's
-thread, which runs while a collective waits.
+on and wanted: asked for by ``stack-request.json``, written anew (renamed into place) for each request, and answered by the
+diary's thread, which runs while a collective waits. The first line of the stacks has the part of the step, and steps before.
 """
 
 import linecache
@@ -209,9 +209,9 @@ def place(error, trace):
 
 
 class Stacks:
-    def __init__(self, control, pages):
+    def __init__(self, control, diary):
         self.control = control
-        self.pages = pages
+        self.diary = diary
         self.answered = None
 
     def answer(self):
@@ -224,9 +224,10 @@ class Stacks:
         if request == self.answered:
             return
         self.answered = request
-        name = self.pages.name or "{:05d}-p{}".format(identity()[0], os.getpid())
-        self.put("stack-{}.txt".format(name), stacks_of_all())
-        recorded = flight_recorder()
+        name = self.diary.pages.name or "{:05d}-p{}".format(identity()[0], os.getpid())
+        self.put("stack-{}.txt".format(name), stacks_of_all(self.diary))
+        wanted = (self.control.read(REQUEST) or {}).get("flights", True)
+        recorded = flight_recorder() if wanted else None
         if recorded is not None:
             self.put("flight-{}.json".format(name), recorded)
 
@@ -237,11 +238,12 @@ class Stacks:
         os.replace(temporary, self.control.path(name))
 
 
-def stacks_of_all():
+def stacks_of_all(diary):
     """The main thread first, the innermost call last, as in a traceback."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, here = threading.main_thread().ident, threading.get_ident()
-    lines = ["pid {} at {}\n".format(os.getpid(), utc())]
+    part = diary.phase_of(None) or "nothing"
+    lines = ["pid {} at {} in {} after {} steps\n".format(os.getpid(), utc(), part, diary.number)]
     for ident, frame in sorted(sys._current_frames().items(), key=lambda each: each[0] != main):
         if ident != here:
             lines.append("\nthread {} ({}):\n".format(names.get(ident, "?"), ident))
