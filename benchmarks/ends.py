@@ -132,7 +132,9 @@ def main() -> None:
     names = [name for name in os.environ.get("ENDS", "").split(",") if name]
     runs, command = int(os.environ.get("ENDS_RUNS", "1")), os.environ.get("ENDS_COMMAND", "profile")
     wanted = [each for each in ENDINGS if not names or any(name in each.name for name in names)]
-    heading(f"Ends of jobs: {len(wanted)} kinds under `stepscope {command}`, {runs} each; not provoked: a host out of memory")
+    heading(
+        f"Ends of jobs: {len(wanted)} kinds under `stepscope {command}`, {runs} each; not provoked: a host out of memory"
+    )
     right = bounded = 0
     for ending in wanted:
         for _ in range(runs):

@@ -30,6 +30,7 @@ from stepscope.records.profile import (
     RankEnd,
     WindowOfRank,
 )
+from stepscope.results.trainings import Span, trainings
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
 
@@ -52,7 +53,7 @@ TOGETHER_NS = 5_000_000_000
 """Ranks that raise the same exception at the same place within this time failed side by side, none of another."""
 
 
-APART_NS = 5_000_000
+APART_NS = 20_000_000
 """Between the ends of ranks, so that one signal did not end both."""
 
 
@@ -81,8 +82,8 @@ class EndFacts:
     signals: that were sent to stepscope: number, and when. gone_ns: when each process of this host was seen to be gone, on
     the wall clock. oom_kills: processes that the kernel killed for memory on this host while the job ran. memory_low: this
     host had next to no memory left. hang: what was seen of a job that stood still to its end; stall: the same where that was
-    too short for a hang. left: what processes of this host leave that no end takes from them. running: those of them that still
-    ran as the command had ended.
+    too short for a hang. left: what processes of this host leave that no end takes from them. running: those of them that
+    still ran as the command had ended.
     timed: whether diaries were kept. asked: whether a window was asked for at the start.
     unrecorded: ends of processes of which no step is recorded.
     """
@@ -129,7 +130,11 @@ class _Fate:
 
 def judge_end(facts: EndFacts) -> JobEnd:
     """What the end of the job is: its kind, who failed, where, and who failed of it."""
+    every = facts
+    facts = _of_last_training(every)
     fates = _fates(facts)
+    if facts.code and facts is not every and all(fate.sort == "fine" for fate in fates):
+        facts, fates = every, _fates(every)  # the command passes on how an earlier one ended
     kind, culprits = _judged(facts, fates)
     first = culprits[0] if culprits else None
     launcher = kind in ("killed", "out-of-memory") and not culprits and _launcher_ended(facts)
@@ -185,10 +190,30 @@ def judge_end(facts: EndFacts) -> JobEnd:
         hang=hang,
         steps_timed=timed,
         steps_profiled=profiled,
-        restarts=_restarts(facts),
-        independent=independent(facts.diaries),
+        restarts=_all_restarts(every),
+        independent=independent(every.diaries),
         no_window=None if written else next((report.reason for report in facts.windows if report.reason), None),
     )
+
+
+def _trainings(diaries: Sequence[DiaryFacts]) -> list[list[list[DiaryFacts]]]:
+    return trainings(
+        diaries, lambda d: Span(rank=d.rank, restart=d.restart, start_ns=d.start_unix_ns, end_ns=d.last_unix_ns)
+    )
+
+
+def _of_last_training(facts: EndFacts) -> EndFacts:
+    """Without processes of trainings that had ended before the last one began."""
+    runs = _trainings(facts.diaries)
+    if len(runs) <= 1 or independent(facts.diaries):
+        return facts
+    last = [diary for attempt in runs[-1] for diary in attempt]
+    before = {(d.host, d.pid) for d in facts.diaries} - {(d.host, d.pid) for d in last}
+    begin_ns = min(d.start_unix_ns for d in last)
+    failures = [
+        f for f in facts.failures if (f.host, f.pid) not in before and (f.at_unix_ns >= begin_ns or not f.ranks)
+    ]
+    return replace(facts, diaries=last, failures=failures)
 
 
 def _step(first: _Fate | None, facts: EndFacts) -> tuple[int | None, bool]:
@@ -239,8 +264,10 @@ def _judged(facts: EndFacts, fates: Sequence[_Fate]) -> tuple[EndKind, list[_Fat
     if _launcher_ended(facts) and not victims:
         number = _signal_of(facts.code)
         return ("killed" if number != signal.SIGKILL else _kind_of_kill(facts)), []
+    if alone := _stopped_alone(facts, fates):
+        return "killed", alone
     if stopped and (not victims or stopped[0].at_ns < victims[0].at_ns):
-        return "killed", _stopped_alone(facts, fates)  # who left no word may have been stopped, too
+        return "killed", []  # who left no word may have been stopped, too
     if silent := _vanished(facts, fates):
         return _kind_of_kill(facts), silent
     if victims:
@@ -270,15 +297,19 @@ def _running(facts: EndFacts) -> tuple[tuple[int, int], ...]:
 
 
 def _stopped_alone(facts: EndFacts, fates: Sequence[_Fate]) -> list[_Fate]:
-    """The rank that a signal stopped before its launcher stopped the others; empty: they were stopped together, or by the
-    launcher's own end. Only where it is known of all when they were gone."""
-    ordered = sorted((f for f in fates if f.rank is not None), key=lambda f: f.at_ns)
-    if len(ordered) < 2 or not any(each.ranks for each in facts.failures):
+    """The rank that a signal stopped before its launcher stopped the others: it noticed that one first. Empty: they were
+    stopped together, or by the launcher's own end, or it is not known of all when they were gone."""
+    ranked = {f.rank: f for f in fates if f.rank is not None}
+    noticed = next((each.ranks[0].rank for each in facts.failures if each.ranks), None)
+    first = None if noticed is None else ranked.pop(noticed, None)
+    if first is None or first.sort != "stopped" or not ranked or _launcher_ended(facts):
         return []
-    if _launcher_ended(facts) or any(f.process not in facts.gone_ns for f in ordered):
+    gone = [facts.gone_ns.get(f.process) for f in (first, *ranked.values())]
+    times = [at_ns for at_ns in gone if at_ns is not None]
+    if len(times) < len(gone):
         return []
-    first, second = ordered[:2]
-    return [first] if first.sort == "stopped" and second.at_ns - first.at_ns > APART_NS else []
+    lost_it = any(f.sort == "victim" for f in ranked.values())
+    return [first] if min(times[1:]) - times[0] > (-APART_NS if lost_it else APART_NS) else []
 
 
 def _hang(facts: EndFacts, fates: Sequence[_Fate]) -> Hang | None:
@@ -407,7 +438,12 @@ def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
 def _aborted(fate: _Fate, facts: EndFacts) -> _Fate:
     """NCCL's watchdog ends a rank by SIGABRT, and its text is on the job's own stderr: of a rank that was seen to wait."""
     seen = facts.hang or facts.stall
-    if fate.sort == "own" and _signal_of(fate.code) == signal.SIGABRT and seen is not None and fate.rank in seen.waiting:
+    if (
+        fate.sort == "own"
+        and _signal_of(fate.code) == signal.SIGABRT
+        and seen is not None
+        and fate.rank in seen.waiting
+    ):
         return replace(fate, sort="timeout")
     return fate
 
@@ -484,6 +520,12 @@ def _classified(fate: _Fate) -> _Fate:
     if name in _OUT_OF_MEMORY or sign in ("oom", "host_oom"):
         return replace(fate, sort="memory")
     return replace(fate, sort="victim" if name in _PEER_GONE or sign == "victim" else "own")
+
+
+def _all_restarts(facts: EndFacts) -> int:
+    """The same of all trainings together."""
+    before = _trainings(facts.diaries)[:-1]
+    return _restarts(_of_last_training(facts)) + sum(max(d.restart for d in attempts[-1]) for attempts in before)
 
 
 def _restarts(facts: EndFacts) -> int:

@@ -26,7 +26,9 @@ _CALLED = (
     ("evaluation", r"(?:\w+_)?(?:eval|evaluate|evaluation|validate|validation)(?:_\w+)?"),
 )
 """The same by the names of functions."""
-_COMPILED_CODE = re.compile(r"eval_frame\.py$|external_utils\.py$|_aot_autograd[/\\]runtime_wrappers|[/\\]output_code\.py$")
+_COMPILED_CODE = re.compile(
+    r"eval_frame\.py$|external_utils\.py$|_aot_autograd[/\\]runtime_wrappers|[/\\]output_code\.py$"
+)
 """Of compiled code that runs, too."""
 
 QUIET = frozenset({"checkpoint", "evaluation", "compilation", "window"})

@@ -52,8 +52,8 @@ def timeout_of(message: str) -> Timeout | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherRank:
-    """What is known of a rank that did not time out. left: it had ended its training by itself before. alive: it ran when the
-    first timed out; waits: whether it waited for other ranks then, None: not known. late: it came after they had given up.
+    """What is known of a rank that did not time out. left: it had ended its training by itself before. alive: it ran when
+    the first gave up; waits: whether it waited for others then, None: not known. late: it came after they had given up.
     """
 
     left: bool = False
@@ -62,7 +62,9 @@ class OtherRank:
     late: bool = False
 
 
-def never_came(timed_out: Collection[int], others: Mapping[int, OtherRank], accused: Collection[int]) -> tuple[int, ...]:
+def never_came(
+    timed_out: Collection[int], others: Mapping[int, OtherRank], accused: Collection[int]
+) -> tuple[int, ...]:
     """Ranks at fault; empty: not known. others: all ranks that did not time out. accused: by flight recorders, stacks or a
     message, which are trusted before what is known of ``others``.
     """

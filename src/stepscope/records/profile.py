@@ -58,8 +58,8 @@ class ProfileRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookedProcess:
-    """process-HOST-PID.json: a process that imported torch. rank, world_size: RANK and WORLD_SIZE as they are set. box: number
-    of the open file that outlives it (hook's black_box.py).
+    """process-HOST-PID.json: a process that imported torch. rank, world_size: RANK and WORLD_SIZE as they are set. box:
+    number of the open file that outlives it (hook's black_box.py).
     """
 
     pid: int
@@ -165,8 +165,8 @@ class Hang:
     """Ranks that stand still. ranks: that hold the others up, as far as is known. waiting: those that are held up.
 
     silent_s: since any rank ended a step. said: what the flight recorders tell. place: where the first of ``ranks`` is.
-    step: the one that does not end. parts: of each rank the part of the step that it is in, or the name of the collective that
-    it waits in. timed_out: of ``waiting``, those that gave up; timeout: the message of the first.
+    step: the one that does not end. parts: of each rank the part of the step that it is in, or the name of the collective
+    that it waits in. timed_out: of ``waiting``, those that gave up; timeout: the message of the first.
     """
 
     ranks: tuple[int, ...]

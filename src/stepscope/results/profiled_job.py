@@ -4,6 +4,7 @@ how the job ended.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +29,8 @@ FEW_PROCESSES = 64
 
 RECORDS, LEAST_LAST = 400_000, 100
 """Of more, so many steps together, and so many of each at least: 4,096 ranks are judged in 2 s and 300 MB (2026-11)."""
+
+_SOURCE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h):\d+\] ")
 
 _STOPPING = ("SIGTERM", "SIGINT", "SIGHUP")
 
@@ -97,9 +100,14 @@ def _what(end: JobEnd) -> str:
 
 
 def _raised(end: JobEnd) -> str:
-    said = (end.message or "").strip().splitlines()
-    first = f": {shorten(said[0], MESSAGE_CHARS, placeholder=' ...')}" if said else ""
-    return f"{_who(end)} raised {end.exception or 'an exception'}{first}{_where(end)}"
+    said = _first_line(end.message)
+    return f"{_who(end)} raised {end.exception or 'an exception'}{f': {said}' if said else ''}{_where(end)}"
+
+
+def _first_line(message: str | None) -> str:
+    """Of a message, without the place in torch's own source that it begins with."""
+    lines = (message or "").strip().splitlines()
+    return shorten(_SOURCE.sub("", lines[0]), MESSAGE_CHARS, placeholder=" ...") if lines else ""
 
 
 def _running(end: JobEnd) -> str:
@@ -143,7 +151,7 @@ def hang_words(hang: Hang, place: str | None) -> str:
     ranks, step = hang.ranks, hang.step
     since = f"no rank has ended step {step} for {hang.silent_s:.0f} s"
     if hang.timed_out:
-        text = shorten((hang.timeout or "").partition("\n")[0], MESSAGE_CHARS, placeholder=" ...")
+        text = _first_line(hang.timeout)
         since = f"{ranks_text(hang.timed_out)} gave up waiting in step {step} after {hang.silent_s:.0f} s"
         since += f": {text}" if text else ""
     if hang.said is not None:

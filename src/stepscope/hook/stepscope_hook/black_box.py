@@ -3,8 +3,8 @@
 An anonymous file without a name on any disk: its number is in ``process-HOST-PID.json``, and it is read as
 ``/proc/PID/fd/NUMBER``. First ``STATE`` bytes: finished steps (uint64, written by the training thread after each), when the
 diary's thread last looked (ns of the wall clock, uint64), the identity of the main thread (uint64), and the part of the step
-that it saw (text, padded with zeros). Behind them ``faulthandler`` writes the stacks of all threads when SIGTERM comes, whatever
-the threads do, before the signal does what it would have done: a launcher ends by it the ranks that were left.
+that it saw (text, padded with zeros). Behind them ``faulthandler`` writes the stacks of all threads when SIGTERM comes,
+whatever the threads do, before the signal does what it would have done: a launcher ends by it the ranks that were left.
 """
 
 import faulthandler

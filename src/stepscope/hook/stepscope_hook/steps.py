@@ -36,7 +36,9 @@ def watch(control):
     """Register with torch. control: files and options of this process."""
     global current
     rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    box = BlackBox() if control.options.get("diary", True) and "first" in control.options else None  # a command reads it
+    box = (
+        BlackBox() if control.options.get("diary", True) and "first" in control.options else None
+    )  # a command reads it
     control.write(
         "profile_process/1",
         "process-{}-{}.json".format(control.host, control.pid),
