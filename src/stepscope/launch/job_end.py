@@ -356,7 +356,7 @@ def _other(fate: _Fate, first: _Fate, facts: EndFacts) -> OtherRank:
         waits = True
     elif left is not None and (left.standing.frames or first.at_ns - left.seen_ns < LATE_NS):
         waits = left.standing.waits
-    after = fate.at_ns > first.at_ns
+    after = fate.at_ns >= first.at_ns
     return OtherRank(
         left=fate.sort == "fine" and not after and _ended_well(fate, facts),
         alive=after
