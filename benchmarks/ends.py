@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks._report import heading
 from stepscope.records.profile import EndKind, JobEnd
@@ -30,8 +31,8 @@ BAR = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """how: what the job is told; kind, ranks, launcher: what is true. step: in which it happens; None: before any, or outside
-    of steps. place: what the line at fault holds. command: in place of the job. interrupt_s: when Ctrl-C is sent.
+    """how: what the job is told; kind, ranks, launcher: what is true. step: in which it happens; None: before any, or outside of
+    steps. place: what the line at fault holds. command: in place of the job. interrupt_s: when Ctrl-C is sent.
     """
 
     name: str
@@ -50,7 +51,15 @@ class Ending:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-LAUNCHES = "import torch.multiprocessing as mp\ndef f(i): pass\nif __name__ == '__main__':\n    mp.spawn(f, args=(1, 2), nprocs=mp.count)"
+LAUNCHES = """
+import torch.multiprocessing as mp
+if __name__ == "__main__":
+    mp.spawn(print, nprocs=mp.number_of_devices)
+"""
+
+BY_SIGNAL: dict[str, Any] = {"how": "launcher-SIGKILL", "kind": "killed", "ranks": (), "launcher": True, "step": None}
+STOPPED: dict[str, Any] = {"kind": "interrupted", "ranks": (), "step": None}
+BEHIND: dict[str, Any] = {"kind": "hang", "place": "goes_wrong"}
 
 ENDINGS = (
     Ending(name="exception in one rank", how="raise", kind="crash", place="goes_wrong"),
@@ -63,22 +72,24 @@ ENDINGS = (
     Ending(name="SIGABRT in one rank", how="SIGABRT", kind="killed", signal="SIGABRT", step=40),
     Ending(name="SIGKILL of one rank", how="SIGKILL", kind="killed", signal="SIGKILL"),
     Ending(name="SIGTERM to one rank", how="SIGTERM", kind="killed", signal="SIGTERM"),
-    Ending(name="SIGKILL of the launcher", how="launcher-SIGKILL", kind="killed", signal="SIGKILL", ranks=(), launcher=True, step=None),
-    Ending(name="SIGTERM to the launcher", how="launcher-SIGTERM", kind="killed", signal="SIGTERM", ranks=(), launcher=True, step=None),
-    Ending(name="Ctrl-C", how="stepscope-SIGINT", kind="interrupted", signal="SIGINT", ranks=(), step=None),
-    Ending(name="SIGTERM to stepscope", how="stepscope-SIGTERM", kind="interrupted", signal="SIGTERM", ranks=(), step=None),
+    Ending(name="SIGKILL of the launcher", signal="SIGKILL", **BY_SIGNAL),
+    Ending(name="SIGTERM to the launcher", signal="SIGTERM", **{**BY_SIGNAL, "how": "launcher-SIGTERM"}),
+    Ending(name="Ctrl-C", how="stepscope-SIGINT", signal="SIGINT", **STOPPED),
+    Ending(name="SIGTERM to stepscope", how="stepscope-SIGTERM", signal="SIGTERM", **STOPPED),
     Ending(name="exception in a DataLoader worker", how="worker", kind="crash", place="__getitem__"),
     Ending(name="MemoryError", how="memory", kind="out-of-memory", place="goes_wrong"),
     Ending(name="device out of memory", how="oom", kind="out-of-memory", place="goes_wrong"),
-    Ending(name="hang", how="hang-sleep", kind="hang", place="goes_wrong", options=("--hang-after", "5"), interrupt_s=30.0),
-    Ending(name="hang behind a timeout of 5 s: sleeps", how="hang-sleep", kind="hang", timeout_s=5.0, place="goes_wrong"),
-    Ending(name="hang behind a timeout of 20 s: sleeps", how="hang-sleep", kind="hang", timeout_s=20.0, place="goes_wrong"),
-    Ending(name="hang behind a timeout of 5 s: loops, 3 ranks", how="hang-loop", kind="hang", timeout_s=5.0, world=3, place="goes_wrong"),
-    Ending(name="hang behind a timeout of 20 s: loops, 3 ranks", how="hang-loop", kind="hang", timeout_s=20.0, world=3, place="goes_wrong"),
-    Ending(name="hang behind a timeout of 5 s: reads a pipe", how="hang-io", kind="hang", timeout_s=5.0, place="goes_wrong"),
-    Ending(name="hang behind a timeout of 5 s: data, 3 ranks", how="hang-data", kind="hang", timeout_s=5.0, world=3, place="read_the_row"),
-    Ending(name="hang behind a timeout of 20 s: data", how="hang-data", kind="hang", timeout_s=20.0, place="read_the_row"),
-)  # fmt: skip
+    Ending(name="hang", how="hang-sleep", options=("--hang-after", "5"), interrupt_s=30.0, **BEHIND),
+    Ending(name="timeout of 5 s: sleeps", how="hang-sleep", timeout_s=5.0, **BEHIND),
+    Ending(name="timeout of 20 s: sleeps", how="hang-sleep", timeout_s=20.0, **BEHIND),
+    Ending(name="timeout of 5 s: loops, 3 ranks", how="hang-loop", timeout_s=5.0, world=3, **BEHIND),
+    Ending(name="timeout of 20 s: loops, 3 ranks", how="hang-loop", timeout_s=20.0, world=3, **BEHIND),
+    Ending(name="timeout of 5 s: reads a pipe", how="hang-io", timeout_s=5.0, **BEHIND),
+    Ending(
+        name="timeout of 5 s: data, 3 ranks", how="hang-data", timeout_s=5.0, world=3, kind="hang", place="read_the_row"
+    ),
+    Ending(name="timeout of 20 s: data", how="hang-data", timeout_s=20.0, kind="hang", place="read_the_row"),
+)
 
 
 def ended(ending: Ending, folder: Path, command: str) -> JobEnd | None:

@@ -30,7 +30,7 @@ from stepscope.records.profile import (
     RankEnd,
     WindowOfRank,
 )
-from stepscope.results.trainings import Span, trainings
+from stepscope.results.trainings import ProcessSpan, trainings
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
 
@@ -198,7 +198,7 @@ def judge_end(facts: EndFacts) -> JobEnd:
 
 def _trainings(diaries: Sequence[DiaryFacts]) -> list[list[list[DiaryFacts]]]:
     return trainings(
-        diaries, lambda d: Span(rank=d.rank, restart=d.restart, start_ns=d.start_unix_ns, end_ns=d.last_unix_ns)
+        diaries, lambda d: ProcessSpan(rank=d.rank, restart=d.restart, start_ns=d.start_unix_ns, end_ns=d.last_unix_ns)
     )
 
 

@@ -21,7 +21,7 @@ from stepscope.core.words import grouped
 from stepscope.records.nouns import Estimate, Measured
 from stepscope.records.profile import NO_TIMED_STEP, EventKind
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
-from stepscope.results.trainings import Span, trainings
+from stepscope.results.trainings import ProcessSpan, trainings
 from stepscope.stats.compare import bootstrap_median_interval, share_interval
 from stepscope.stats.order import mad
 from stepscope.stats.warmup import warmup_end
@@ -223,10 +223,12 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
     )
 
 
-def span(diary: RankDiary) -> Span:
+def span(diary: RankDiary) -> ProcessSpan:
     """Of one process, as far as its steps were read."""
     start_ns = diary.header.start_unix_ns
-    return Span(rank=diary.rank, restart=diary.header.restart, start_ns=start_ns, end_ns=start_ns + _lasted_ns(diary))
+    return ProcessSpan(
+        rank=diary.rank, restart=diary.header.restart, start_ns=start_ns, end_ns=start_ns + _lasted_ns(diary)
+    )
 
 
 def _chosen(every: Sequence[Sequence[Sequence[RankDiary]]]) -> int:

@@ -158,10 +158,11 @@ def hang_words(hang: Hang, place: str | None) -> str:
         return f"{hang.said}{at}; {since}"
     if hang.timed_out:
         if not ranks:
-            return f"{since}; which rank did not come is not known"
+            return f"{since}; which rank did not come is unknown"
         parts = {PART_WORDS[part] for rank, part in hang.parts if rank in ranks and part in PART_WORDS}
-        where = f", {parts.pop()}" if len(parts) == 1 else ""
-        return f"{ranks_text(ranks)} did not come to what others waited in{where}{at}; {since}"
+        were = "it was" if len(ranks) == 1 else "they were"
+        where = f": {were} {parts.pop()}" if len(parts) == 1 else ""
+        return f"{ranks_text(ranks)} never came to the collective that others waited in{where}{at}; {since}"
     who = f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} behind{at}; " if ranks else ""
     return f"{who}{since}{'' if ranks else at}"
 

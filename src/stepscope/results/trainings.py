@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class ProcessSpan:
     """One process: its rank, how often the launcher had restarted it, and its first and last step on the wall clock, ns."""
 
     rank: int
@@ -20,7 +20,7 @@ class Span:
     end_ns: float
 
 
-def trainings(processes: Iterable[T], span: Callable[[T], Span]) -> list[list[list[T]]]:
+def trainings(processes: Iterable[T], span: Callable[[T], ProcessSpan]) -> list[list[list[T]]]:
     """Trainings in order of time, each the list of its attempts, each the processes that trained together.
 
     The launcher counts its restarts: an attempt whose count does not grow is another training, whatever started it. A second

@@ -159,7 +159,8 @@ def test_ranks_are_asked_once_for_each_standstill(tmp_path: Path, clock: Clock) 
 @pytest.mark.parametrize(
     ("step_ms", "after_s", "silent_s", "stages"),
     [(10.0, None, 14, []), (10.0, None, 25, ["stall"]), (10.0, None, 58, ["stall"]), (10.0, None, 75, ["stall", "hang"]),
-     (5000.0, None, 49, []), (5000.0, None, 62, ["stall"]), (5000.0, None, 115, ["stall", "hang"]), (5000.0, 8.0, 20, ["hang"])],
+     (5000.0, None, 49, []), (5000.0, None, 62, ["stall"]), (5000.0, None, 115, ["stall", "hang"]),
+     (5000.0, 8.0, 20, ["hang"])],
 )  # fmt: skip
 def test_the_limits_are_seconds_steps_or_what_is_stated(
     tmp_path: Path, clock: Clock, step_ms: float, after_s: float | None, silent_s: float, stages: list[str]

@@ -27,7 +27,7 @@ def stands(*calls: tuple[str, str], part: str | None = None) -> Standing:
         (stands((f"{SITE}/distributed/distributed_c10d.py", "barrier"),
                 (f"{SITE}/distributed/checkpoint/utils.py", "all_reduce")), "checkpoint", True),
         (stands((f"{SITE}/_inductor/codecache.py", "load"), (f"{SITE}/_dynamo/eval_frame.py", "_fn")), "compilation", False),
-        (stands(("/home/me/model.py", "forward"), (f"{SITE}/_dynamo/eval_frame.py", "_fn"), part="forward"), "forward", False),
+        (stands(("/home/me/model.py", "f"), (f"{SITE}/_dynamo/eval_frame.py", "_fn"), part="forward"), "forward", False),
         (stands(("/home/me/score.py", "metric"), ("/home/me/train.py", "validate"), part="other"), "evaluation", False),
         (stands(("/home/me/train.py", "save_checkpoint"), part="other"), "checkpoint", False),
         (stands(("/x/stepscope_hook/window.py", "write")), "window", False),

@@ -15,14 +15,14 @@ NCCL = (
 @pytest.mark.parametrize(
     ("message", "found"),
     [
-        ("[/pytorch/gloo/unbound_buffer.cc:78] Timed out waiting 20000ms for recv operation to complete", Timeout(seconds=20.0)),
+        ("[/gloo/unbound_buffer.cc:78] Timed out waiting 20000ms for recv operation to complete", Timeout(seconds=20.0)),
         ("[pair.cc:462] Application timeout caused pair closure", Timeout()),
         (NCCL, Timeout(seconds=600.029)),
         ("[PG ID 0 PG GUID 0(default_pg) Rank 3] Process group watchdog thread terminated with exception: " + NCCL,
          Timeout(seconds=600.029)),
         ("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 5000 ms", Timeout(seconds=5.0, named=(1,))),
         ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms", Timeout(seconds=5.0, named=(1, 3))),
-        ("Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0.", Timeout()),
+        ("Rank 2 successfully reached monitoredBarrier, but received errors while waiting from rank 0.", Timeout()),
         ("wait timeout after 300000ms, keys: /default_pg/0//cpu//0/1", Timeout(seconds=300.0)),
         ("Timed out after 301 seconds waiting for clients. 1/2 clients joined.", Timeout(seconds=301.0)),
         ("[pair.cc:547] Connection closed by peer [127.0.0.1]:1234", None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.results.trainings import Span, trainings
+from stepscope.results.trainings import ProcessSpan, trainings
 
 
 @pytest.mark.parametrize(
@@ -23,5 +23,5 @@ from stepscope.results.trainings import Span, trainings
 def test_an_attempt_whose_count_does_not_grow_is_another_training(
     spans: list[tuple[int, int, int, int]], found: list[list[int]]
 ) -> None:
-    made = [Span(rank=rank, restart=restart, start_ns=start, end_ns=end) for rank, restart, start, end in spans]
+    made = [ProcessSpan(rank=rank, restart=restart, start_ns=start, end_ns=end) for rank, restart, start, end in spans]
     assert [[len(attempt) for attempt in each] for each in trainings(made, lambda span: span)] == found
