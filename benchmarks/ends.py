@@ -31,8 +31,8 @@ BAR = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """how: what the job is told; kind, ranks, launcher: what is true. step: in which it happens; None: before any, or outside of
-    steps. place: what the line at fault holds. command: in place of the job. interrupt_s: when Ctrl-C is sent.
+    """how: what the job is told; kind, ranks, launcher: what is true. step: in which it happens; None: before any, or outside
+    of steps. place: what the line at fault holds. command: in place of the job. interrupt_s: when Ctrl-C is sent.
     """
 
     name: str

@@ -16,7 +16,7 @@ from stepscope.records.nccl import FlightDump
 from stepscope.records.profile import Hang
 from stepscope.store.importers.flight_recorder import read_dump
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.reader import header_bytes, latest_step_ns, rank_of, steps_in
+from stepscope.store.reader import header_bytes, latest_step_ns, longest_step_ns, rank_of, steps_in
 from stepscope.store.writer import write_bytes
 from stepscope.traces.flight import compare, culprits, summary
 
@@ -31,6 +31,8 @@ ANSWER_S = 5.0
 MOST_TOLD = 2
 STALL_S, STALL_STEPS = 15.0, 10
 """The same until it is told that ranks make no step and where they are, unless they are where none is made (``QUIET``)."""
+STALL_FACTOR = 1.5
+"""Of the longest step after the first ones: the job may gather its data for as long every few steps."""
 FIRST_STEPS = 3
 """Of each rank before that: the first ones compile, and fill caches."""
 MOST_STALLS = 5
@@ -183,7 +185,8 @@ class HangWatch:
         times = [latest_step_ns(path) for path in diaries[:8]]
         if not times or any(steps_in(path, self._header(path)) < FIRST_STEPS for path in diaries[:8]):
             return None
-        return max(self._stall_s, STALL_STEPS * max(ns or 0.0 for ns in times) / 1e9)
+        longest = max(longest_step_ns(path, first=FIRST_STEPS) for path in diaries[:8])
+        return max(self._stall_s, STALL_STEPS * max(ns or 0.0 for ns in times) / 1e9, STALL_FACTOR * longest / 1e9)
 
     def _ask(self, now: float, stage: Stage) -> None:
         self._asked, self._stage, self._stacks_at = now, stage, None

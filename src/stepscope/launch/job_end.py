@@ -261,7 +261,8 @@ def _judged(facts: EndFacts, fates: Sequence[_Fate]) -> tuple[EndKind, list[_Fat
         return _kind_of_success(facts), []
     stopped = _first_of(f for f in fates if f.sort == "stopped")
     victims = _first_of(f for f in fates if f.sort == "victim")
-    if _launcher_ended(facts) and not victims:
+    launcher_gone = facts.gone_ns.get((facts.host, facts.child or 0), facts.ended_ns)
+    if _launcher_ended(facts) and all(each.at_ns > launcher_gone for each in victims):
         number = _signal_of(facts.code)
         return ("killed" if number != signal.SIGKILL else _kind_of_kill(facts)), []
     if alone := _stopped_alone(facts, fates):

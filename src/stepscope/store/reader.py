@@ -23,7 +23,7 @@ from stepscope.records import codec
 from stepscope.records.calibration import Calibration
 from stepscope.records.cell import CellSpec, CellStatus, RunRecord
 from stepscope.records.comm import CommHeader, CommSample
-from stepscope.records.profile import RECORD
+from stepscope.records.profile import COLUMNS, RECORD
 from stepscope.records.samples import CellResult, RankCommSamples, RankSamples, RankSummary, SamplesHeader, StepSample
 from stepscope.store.layout import CellLayout, RunLayout
 
@@ -141,7 +141,7 @@ def read_calibration(file: Path) -> Calibration:
 
 RECORD_BYTES = struct.calcsize(RECORD)
 HEADER_AT_MOST = 64 << 10
-LATEST = 64
+LATEST, LONGEST_OF = 64, 10_000
 
 
 def header_bytes(path: Path) -> int | None:
@@ -170,6 +170,20 @@ def latest_step_ns(path: Path) -> float | None:
     times = [whole for whole, *_ in struct.iter_unpack(RECORD, data[: len(data) // RECORD_BYTES * RECORD_BYTES])]
     known = [each for each in times if not math.isnan(each)]
     return median(known) if known else None
+
+
+def longest_step_ns(path: Path, *, first: int) -> float:
+    """The longest of the last steps without what is no part of them, not one of the ``first`` ones; 0.0: there is none."""
+    header = header_bytes(path)
+    if header is None:
+        return 0.0
+    first = max(first, steps_in(path, header) - LONGEST_OF)
+    with path.open("rb") as file:
+        file.seek(header + first * RECORD_BYTES)
+        data = file.read(LONGEST_OF * RECORD_BYTES)
+    records = struct.iter_unpack(RECORD, data[: len(data) // RECORD_BYTES * RECORD_BYTES])
+    outside = COLUMNS.index("outside_ns")
+    return max((each[0] - (each[outside] if each[outside] > 0 else 0.0) for each in records), default=0.0)
 
 
 MAX_BYTES = 256 << 20

@@ -198,6 +198,15 @@ def test_a_stall_in_a_checkpoint_is_not_told_and_one_after_it_is(tmp_path: Path,
     assert [stage for stage, _ in looks(watch, clock, 40)] == ["hang"]
 
 
+def test_what_took_as_long_before_is_no_stall(tmp_path: Path, clock: Clock) -> None:
+    """A job that plays games between its steps; what is known to be no part of a step does not count."""
+    for folder, column, stages in (("a", "before", []), ("b", "outside", ["stall"])):
+        columns = {"forward": [10.0] * 30, column: [0.0] * 15 + [20_000.0] + [0.0] * 14}
+        write_diary(tmp_path / folder, columns)
+        watch = HangWatch(ProfileLayout(tmp_path / folder), None)
+        assert [stage for stage, _ in looks(watch, clock, 25)] == stages
+
+
 def test_of_a_job_in_its_first_steps_no_stall_is_told(tmp_path: Path, clock: Clock) -> None:
     write_diary(tmp_path, {"forward": [10.0] * 2})
     assert looks(HangWatch(ProfileLayout(tmp_path), None), clock, 55) == []

@@ -25,12 +25,16 @@ class BlackBox:
     def __init__(self):
         self.number = self.memory = self.words = None
         try:
-            self.open()
+            number = os.memfd_create(NAME)
+        except (OSError, AttributeError):
+            return
+        try:
+            self.open(number)
         except (OSError, ValueError, AttributeError):
-            self.number = self.words = None
+            self.words = None
+            os.close(number)
 
-    def open(self):
-        number = os.memfd_create(NAME)
+    def open(self, number):
         os.posix_fallocate(number, 0, STATE)
         self.memory = mmap.mmap(number, STATE)
         self.words = memoryview(self.memory)[: PART.start].cast("Q")
