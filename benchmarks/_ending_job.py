@@ -36,6 +36,17 @@ def read_the_row():
     time.sleep(1000)
 
 
+def fills_memory():
+    """In a control group of its own, whose limit makes the kernel kill this process."""
+    group = os.environ["ENDS_CGROUP"]
+    for name, value in (("memory.limit_in_bytes", 1 << 30), ("tasks", os.getpid())):
+        with open(f"{group}/{name}", "w") as file:  # noqa: PTH123
+            file.write(str(value))
+    kept = []
+    while True:
+        kept.append(bytearray(os.urandom(1 << 20) * 16))
+
+
 def parent_of(pid):
     with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
         return int(file.read().rpartition(")")[2].split()[1])
@@ -48,6 +59,8 @@ def goes_wrong(how):
         raise MemoryError
     if how == "oom":
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    if how == "host-memory":
+        fills_memory()
     if how == "exit":
         sys.exit(1)
     if how == "os-exit":

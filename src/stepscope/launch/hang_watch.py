@@ -103,6 +103,7 @@ class HangWatch:
         self._stage: Stage = "stall"
         self._stacks_at: float | None = None
         self._next_stall_s = 0.0
+        self._stall_limit: tuple[float, float | None] = (0.0, None)
         self._number = 0
         self._told = {"stall": 0, "hang": 0}
         self._found: dict[Stage, Hang] = {}
@@ -151,7 +152,9 @@ class HangWatch:
         early = "stall" not in self._found or self._next_stall_s
         if not early or self._told["stall"] >= MOST_STALLS or silent_s <= max(self._stall_s, self._next_stall_s):
             return None
-        stall_s = self._stall_limit_s()
+        if self._stall_limit[0] != self._moved:
+            self._stall_limit = self._moved, self._stall_limit_s()
+        stall_s = self._stall_limit[1]
         return "stall" if stall_s is not None and stall_s < silent_s and stall_s < limit_s else None
 
     def _heard(self, now: float) -> tuple[Stage, Hang] | None:
