@@ -12,6 +12,8 @@ from tests.e2e.profiled import JOB, PYTHON, Profiled, end_of
 from tests.e2e.runs import Cli, wait_for
 
 from stepscope.launch.hang_watch import HangWatch
+from stepscope.launch.job_end import readable_records
+from stepscope.records.profile import HookedProcess
 from stepscope.results.profiled_job import end_sentence, read_profiled_job
 from stepscope.store.layout import ProfileLayout
 
@@ -38,6 +40,16 @@ def test_a_rank_that_fails_under_torchrun_is_named_with_its_step(
     if mode == "raise":
         assert end.place is not None
         assert end.place.endswith('in go_wrong: raise ValueError("bad batch")')
+
+
+def test_the_step_of_a_killed_rank_is_exact_though_nobody_wrote_it(cli: Cli, tmp_path: Path) -> None:
+    """The diary is written once a second; a rank that is killed leaves its last step in memory of its own."""
+    out = tmp_path / "p"
+    cli("run", "-o", str(out), "--", *TORCHRUN, str(TRAIN), "kill", "40", "60")
+    end = end_of(out)
+    assert (end.kind, end.ranks, end.step, end.step_exact) == ("killed", (1,), 40, True)
+    process = next(each for each in readable_records(ProfileLayout(out).processes(), HookedProcess) if each.rank == "1")
+    assert process.box is not None
 
 
 def test_a_job_that_imports_torch_after_the_hook_is_followed_to_its_end(fresh_cli: Cli, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,3 +89,15 @@ def test_a_fork_has_none(hook: Any) -> None:
     assert (left.steps, left.standing.part, box.number) == (3, None, None)
     os.close(found)
     os.close(number)
+
+
+def test_the_part_of_a_step_is_left_as_the_recorder_sees_it(hook: Any, tmp_path: Path) -> None:
+    control = hook.control.Control({"output": str(tmp_path), "tool_version": "0"})
+    diary = hook.diary.Diary(control, hook.pages.Pages(control))
+    seen = []
+    diary.box = SimpleNamespace(look=seen.append)
+    for phase, compiling, saving in ((None, 0, 0), (hook.record.DATA, 0, 0), (hook.record.FORWARD, 1, 0), (None, 0, 1)):
+        diary.phase, diary.compiling, diary.saving = phase, compiling, saving
+        diary.look_at_part()
+    assert seen == ["", "data", "compilation", "checkpoint"]
+    assert hook.ends.stacks_of_all(diary).splitlines()[0].endswith(b" in checkpoint after 0 steps")
