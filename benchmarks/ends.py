@@ -151,15 +151,18 @@ def main() -> None:
         wanted = [each for each in wanted if each.how != "host-memory"]
     heading(f"Ends of jobs: {len(wanted)} kinds under `stepscope {command}`, {runs} each")
     right = bounded = 0
+    stalls: list[str] = []
     for ending in wanted:
         for _ in range(runs):
             with tempfile.TemporaryDirectory() as folder, _group(made=limits):
                 end = ended(ending, Path(folder), command)
                 wrong = faults(ending, end)
+                stalls += [line for line in (Path(folder) / "stderr").read_text().splitlines() if "no step for" in line]
             right += not wrong
             bounded += end is not None and not end.step_exact
             told = "-" if end is None else end_sentence(end)
             print(f"{'right' if not wrong else 'WRONG: ' + '; '.join(wrong):<8} {ending.name}: {told}", flush=True)
+    print("\n".join(["stalls that were told before:", *stalls]))
     print(f"{right} of {len(wanted) * runs} told right, {bounded} with a bounded step; bar: all of {BAR} kinds")
 
 

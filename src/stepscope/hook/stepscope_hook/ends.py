@@ -13,6 +13,7 @@ diary's thread, which runs while a collective waits. The first line of the stack
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -25,6 +26,7 @@ LONGEST = 300
 OWN = os.path.dirname(os.path.abspath(__file__))
 MESSAGE_CHARS = 2000
 """Of a failure."""
+FRAME = re.compile(r'  File "([^"]+)", line (\d+), in (\S+)\n +(.*)')
 REQUEST = "stack-request.json"
 DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """Of torch's flight recorder: NCCL's own first, where it is built in."""
@@ -64,8 +66,19 @@ def described(error):
     """What an exception that nobody caught says."""
     if error is None:
         return {}
-    return {"kind": "exception", "exception": kind_of(error), "message": text_of(error)[:LONGEST],
-            "place": place_of(getattr(error, "__traceback__", None))}  # fmt: skip
+    text, trace = text_of(error), getattr(error, "__traceback__", None)
+    message, where = of_worker(text) or (text, place_of(trace))
+    return {"kind": "exception", "exception": kind_of(error), "message": message[:LONGEST], "place": where}
+
+
+def of_worker(text):
+    """(message, place) of an exception that a worker process of a DataLoader passed on with its traceback; None: no such."""
+    lines = text.strip().splitlines()
+    frames = FRAME.findall(text)
+    if not frames or " in DataLoader worker process " not in lines[0]:
+        return None
+    own = [each for each in frames if not is_library(each[0])]
+    return "{}: {}".format(lines[0].rstrip("."), lines[-1]), "{}:{} in {}: {}".format(*(own or frames)[-1])
 
 
 def is_launcher():
@@ -159,10 +172,11 @@ def watch_failures(options):
 
 
 def write_failure(control, error, trace):
+    message, where = of_worker(text_of(error)) or (text_of(error), place(error, trace))
     document = {
         "host": control.host, "pid": os.getpid(), "parent": os.getppid(), "rank": number_in("RANK"),
         "world_size": number_in("WORLD_SIZE"), "restart": restart(), "at_unix_ns": time.time_ns(),
-        "exception": kind_of(error), "message": text_of(error)[:MESSAGE_CHARS], "place": place(error, trace),
+        "exception": kind_of(error), "message": message[:MESSAGE_CHARS], "place": where,
         "torch": "torch" in sys.modules, "ranks": launched(error),
     }  # fmt: skip
     control.write("profile_failure/1", "failure-{}-{}.json".format(control.host, os.getpid()), document)
