@@ -53,6 +53,8 @@ TOGETHER_NS = 5_000_000_000
 """Ranks that raise the same exception at the same place within this time failed side by side, none of another."""
 
 
+BY_THE_HOST = ("data", "checkpoint")
+"""Parts in which a rank does not wait for its device, whatever is queued there."""
 APART_NS = 20_000_000
 """Between the ends of ranks, so that one signal did not end both."""
 
@@ -357,6 +359,8 @@ def _other(fate: _Fate, first: _Fate, facts: EndFacts) -> OtherRank:
         waits = True
     elif left is not None and (left.standing.frames or first.at_ns - left.seen_ns < LATE_NS):
         waits = left.standing.waits
+        if waits is False and _by_nccl(first) and left.standing.doing not in BY_THE_HOST:
+            waits = None  # a host that waits for its device may be anywhere
     after = fate.at_ns >= first.at_ns
     return OtherRank(
         left=fate.sort == "fine" and not after and _ended_well(fate, facts),
@@ -365,6 +369,10 @@ def _other(fate: _Fate, first: _Fate, facts: EndFacts) -> OtherRank:
         waits=waits,
         late=fate.sort == "victim" and fate.at_ns - first.at_ns > LATE_NS,
     )
+
+
+def _by_nccl(fate: _Fate) -> bool:
+    return _signal_of(fate.code) == signal.SIGABRT or "NCCL" in (fate.message or "")
 
 
 def _ended_well(fate: _Fate, facts: EndFacts) -> bool:

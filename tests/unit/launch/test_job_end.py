@@ -238,6 +238,21 @@ def test_behind_timeouts_who_did_not_come_is_at_fault(
     assert end_sentence(found).startswith("Hang: ")
 
 
+def test_a_host_that_may_wait_for_its_device_is_not_accused() -> None:
+    """Ranks that wait in NCCL's kernel are on any line of their own; one that loads data is not."""
+    item = Standing(part="other", frames=(Frame(file="/w/train.py", line=50, name="main", code="loss.item()"),))
+    waits = {("n0", 100 + rank): replace(LOADS, standing=item) for rank in (1, 2)}
+    three = [diary(rank, world=3) for rank in (1, 2)]
+    failures = [failed((0, -6), (1, -15), (2, -15))]
+    gone = {"failures": failures, "gone_ns": {("n0", 100 + rank): T0 + 8 * S for rank in (1, 2)}}
+    aborted = raised(0, "DistBackendError", NCCL, at=7)
+    assert end(aborted, *three, left=waits, **gone).ranks == ()
+    assert end(aborted, *three, left={**waits, ("n0", 101): LOADS}, **gone).ranks == (1,)
+    gone["failures"] = [failed((0, 1), (1, -15), (2, -15))]
+    gloo = end(raised(0, "RuntimeError", GLOO, at=7), *three, left=waits, **gone)
+    assert gloo.ranks == (1, 2), "gloo waits in Python"
+
+
 def test_what_was_at_fault_did_is_told_with_its_line() -> None:
     found = end(
         raised(0, "RuntimeError", GLOO, at=8), diary(1), failures=STOPPED_0, left={("n0", 101): LOADS}, folder="/w"
