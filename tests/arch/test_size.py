@@ -24,7 +24,7 @@ MOST = {
     "diagnose": (15700, 87),
     "examples": (1100, 4),
     "hook": (4700, 25),
-    "launch": (6700, 40),
+    "launch": (6800, 42),
     "machine": (3700, 25),
     "matrix": (5700, 24),
     "monitor": (400, 3),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from tests.e2e.profiled import JOB, PYTHON, Profiled, end_of
 from tests.e2e.runs import Cli, wait_for
 
-from stepscope.results.profiled_job import end_sentence
+from stepscope.launch.hang_watch import HangWatch
+from stepscope.launch.job_end import readable_records
+from stepscope.records.profile import HookedProcess
+from stepscope.results.profiled_job import end_sentence, read_profiled_job
 from stepscope.store.layout import ProfileLayout
 
 pytestmark = pytest.mark.e2e
@@ -37,6 +42,16 @@ def test_a_rank_that_fails_under_torchrun_is_named_with_its_step(
         assert end.place.endswith('in go_wrong: raise ValueError("bad batch")')
 
 
+def test_the_step_of_a_killed_rank_is_exact_though_nobody_wrote_it(cli: Cli, tmp_path: Path) -> None:
+    """The diary is written once a second; a rank that is killed leaves its last step in memory of its own."""
+    out = tmp_path / "p"
+    cli("run", "-o", str(out), "--", *TORCHRUN, str(TRAIN), "kill", "40", "60")
+    end = end_of(out)
+    assert (end.kind, end.ranks, end.step, end.step_exact) == ("killed", (1,), 40, True)
+    process = next(each for each in readable_records(ProfileLayout(out).processes(), HookedProcess) if each.rank == "1")
+    assert process.box is not None
+
+
 def test_a_job_that_imports_torch_after_the_hook_is_followed_to_its_end(fresh_cli: Cli, tmp_path: Path) -> None:
     """As a user's does. A rank of its own: each import of torch takes seconds."""
     world = ["env", "RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=0"]
@@ -61,6 +76,68 @@ def test_a_rank_that_hangs_is_named_while_the_job_hangs_and_at_its_end(cli: Cli,
     assert (end.kind, end.ranks, end.victims, end.step, end.steps_timed) == ("hang", (1,), (0,), 4, 3)
     assert end.place is not None
     assert end.place.endswith("in go_wrong: time.sleep(1000)")
+
+
+def test_a_rank_that_lets_others_time_out_is_at_fault(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    done = cli("run", "-o", str(out), "--", *TORCHRUN, str(TRAIN), "hang", "30", "40", "3")
+    end = end_of(out)
+    assert (done.code, end.kind, end.ranks, end.victims, end.step, end.restarts) == (1, "hang", (1,), (0,), 30, 0)
+    assert end.hang is not None
+    assert end.hang.timed_out == (0,)
+    assert end.place is not None
+    assert end.place.endswith("in go_wrong: time.sleep(1000)")
+
+
+def test_a_killed_launcher_is_named_and_the_ranks_that_it_leaves(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    done = cli("run", "-o", str(out), "--", *TORCHRUN, str(TRAIN), "launcher", "30", "2000")
+    end = end_of(out)
+    for _, pid in end.running:
+        os.kill(pid, signal.SIGKILL)
+    assert (done.code, end.kind, end.launcher, end.ranks, end.signal) == (137, "killed", True, (), "SIGKILL")
+    assert [rank for rank, _ in end.running] == [0, 1]
+
+
+def test_an_evaluation_and_a_checkpoint_are_no_stall(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    process = cli.start("run", "-o", str(out), "--", *TORCHRUN, str(TRAIN), "slow", "20", "60")
+    watch = HangWatch(ProfileLayout(out), None, stall_s=2.0)
+    found = []
+    while process.poll() is None:
+        time.sleep(0.05)
+        found.append(watch.look())
+    process.communicate()
+    assert ProfileLayout(out).stack_request.exists(), "they were asked"
+    assert [each for each in found if each is not None] == []
+
+
+def test_a_stall_is_told_with_what_ranks_do(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    process = cli.start("run", "-o", str(out), "--", *TORCHRUN, str(TRAIN), "hang", "20", "60", "12")
+    watch = HangWatch(ProfileLayout(out), None, stall_s=2.0)
+    found = []
+    while process.poll() is None:
+        time.sleep(0.05)
+        if (seen := watch.look()) is not None:
+            found.append(seen)
+    process.communicate()
+    ((stage, stall),) = found
+    assert (stage, stall.ranks, stall.waiting, stall.step) == ("stall", (1,), (0,), 20)
+    assert dict(stall.parts)[0] == "all_reduce"
+    assert 2 < stall.silent_s < 7
+
+
+def test_trainings_one_after_the_other_are_no_restarts(profile: Profiled) -> None:
+    one = f"{' '.join(JOB)} plain"
+    done = profile.around("sh", "-c", f"{one}; {one}")
+    assert end_of(profile.out).restarts == 0
+    job = read_profiled_job(profile.out)
+    assert job is not None
+    assert job.steps is not None
+    assert (job.steps.trainings, job.steps.training) == (2, 2)
+    assert "2 trainings one after the other" in done.out
+    assert "goodput" not in done.out
 
 
 def test_a_job_that_ends_before_its_window_keeps_its_steps(profile: Profiled) -> None:

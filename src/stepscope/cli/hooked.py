@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from stepscope.cli.console import ReaderGone, log, out, say, typed
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.words import ranges
 from stepscope.launch import hooked_job
+from stepscope.launch.hang_watch import HangWatch, Stage
 from stepscope.launch.job_end import EndFacts, diary_facts, judge_end, readable_records, without_end
 from stepscope.launch.rank_watch import RankWatch
 from stepscope.matrix.run_folder import default_run_dir, name_of_command
@@ -73,14 +75,19 @@ def start_job(
     return hooked_job.start(command, environment)
 
 
-def tell_hang(hang: Hang | None) -> None:
+def tell_hang(found: tuple[Stage, Hang] | None) -> None:
     """On stderr, while the job stands still."""
-    if hang is not None:
-        from stepscope.results.profiled_job import hang_words
+    if found is None:
+        return
+    from stepscope.results.profiled_job import hang_words, stall_words
 
-        place = None if hang.place is None else hang.place.removeprefix(f"{Path.cwd()}/")
-        words = hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, place)
-        log(f"! the job hangs: {words}; Ctrl-C ends it with this verdict", "yellow")
+    stage, hang = found
+    place = None if hang.place is None else hang.place.removeprefix(f"{Path.cwd()}/")
+    hang = replace(hang, place=place)
+    if stage == "stall":
+        log(f"! {stall_words(hang)}", "yellow")
+    else:
+        log(f"! the job hangs: {hang_words(hang, place)}; Ctrl-C ends it with this verdict", "yellow")
 
 
 def ended(
@@ -89,7 +96,7 @@ def ended(
     child: subprocess.Popen[bytes],
     watch: RankWatch,
     signals: Sequence[tuple[int, int]],
-    hang: Hang | None,
+    hang: HangWatch,
     *,
     timed: bool = True,
     asked: bool = True,
@@ -112,7 +119,11 @@ def ended(
             gone_ns=watch.gone_ns,
             oom_kills=watch.oom_kills,
             memory_low=watch.memory_low,
-            hang=hang,
+            hang=hang.hang,
+            stall=hang.stall,
+            signalled=(child.returncode or 0) < 0,
+            left=watch.left,
+            running=watch.running,
             timed=timed,
             asked=asked,
         )

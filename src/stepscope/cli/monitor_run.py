@@ -86,7 +86,7 @@ def run(options: Run) -> int:
                     deeper.consider(judged.verdict)
                 deeper.look()
         code = hooked_job.exit_code(child.wait())
-        end = ended(layout, code, child, watch, signals, hang.hang, timed=options.monitor, asked=False)
+        end = ended(layout, code, child, watch, signals, hang, timed=options.monitor, asked=False)
     with job_outlasts(), results_at(place):
         _show(layout, end, deeper.captures() if options.monitor else None)
     with job_outlasts():

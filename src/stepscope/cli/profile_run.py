@@ -98,7 +98,7 @@ def run(options: Profile) -> int:
         followed = _Followed(layout, request, options)
         followed.until_the_end(child, watch)
         code = hooked_job.exit_code(child.wait())
-        end = ended(layout, code, child, watch, signals, followed.hang.hang)
+        end = ended(layout, code, child, watch, signals, followed.hang)
     state = followed.window.state
     shown = _left_traces(layout, 1, state, options)
     with job_outlasts():

@@ -686,20 +686,31 @@ def below(verdict: JobVerdict) -> tuple[str, ...]:
     return (*change, *verdict.notes)
 
 
+def _trainings(job: ProfiledJob) -> list[str]:
+    """Which of several trainings the figures are of."""
+    if job.steps is None or job.steps.trainings == 1:
+        return []
+    return [
+        f"{job.steps.trainings} trainings one after the other, no restart: figures are those of number {job.steps.training}"
+    ]
+
+
 def _restarted(job: ProfiledJob) -> list[str]:
-    """Which attempt the steps are of, and what restarts cost."""
+    """Which training and attempt the steps are of, and what restarts cost."""
     from stepscope.results.goodput import goodput_of
 
     found = goodput_of([job])
     restarts = max(0 if found is None else found.restarts, 0 if job.end is None else job.end.restarts)
+    several = _trainings(job)
     if not restarts:
-        return []
+        return several
     said = f"after {counted(restarts, 'restart')} by the launcher: steps are those of the last attempt"
     if found is None or not found.restarts:
-        return [said]
+        return [*several, said]
     much = {part: format_percent(found.share(part)) for part in ("productive", "restart", "repeated")}
     lost = f", {counted(found.repeated_steps, 'step')} lost by them {much['repeated']}" if found.repeated_steps else ""
     return [
+        *several,
         said,
         f"goodput {much['productive']} of {format_duration(found.wall_ns)}; restarts take {much['restart']}{lost}",
     ]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
-from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import DataError, StepscopeError
+from stepscope.launch.stacks import QUIET, Standing, training_stack
 from stepscope.records.nccl import FlightDump
 from stepscope.records.profile import Hang
 from stepscope.store.importers.flight_recorder import read_dump
 from stepscope.store.layout import ProfileLayout
-from stepscope.store.reader import header_bytes, latest_step_ns, rank_of, steps_in
+from stepscope.store.reader import header_bytes, latest_step_ns, longest_step_ns, rank_of, steps_in
 from stepscope.store.writer import write_bytes
 from stepscope.traces.flight import compare, culprits, summary
 
@@ -29,49 +29,27 @@ FIRST_STEP = 10
 ANSWER_S = 5.0
 """How long ranks have to leave their stacks: their hook looks for the request once a second."""
 MOST_TOLD = 2
+STALL_S, STALL_STEPS = 15.0, 10
+"""The same until it is told that ranks make no step and where they are, unless they are where none is made (``QUIET``)."""
+STALL_FACTOR = 1.5
+"""Of the longest step after the first ones: the job may gather its data for as long every few steps."""
+FIRST_STEPS = 3
+"""Of each rank before that: the first ones compile, and fill caches."""
+MOST_STALLS = 5
+FEW_RANKS = 64
+"""Of as many the flight recorders are asked for as soon as the stacks: of more they are too much for a short stall."""
+FLIGHT_S = 1.0
+"""From the last stack to the last flight recorder: not every process has one."""
+ANSWER_POLL_S = 0.25
 
-_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)')
-_FOREIGN = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|stepscope_hook")
-_WAITS = re.compile(r"[/\\]torch[/\\](?:distributed|autograd|cuda|accelerator)[/\\]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """A call of a Python stack. code: the line, where it can be read."""
-
-    file: str
-    line: int
-    name: str
-    code: str = ""
-
-    @property
-    def own(self) -> bool:
-        """Whether the file is the user's."""
-        return _FOREIGN.search(self.file) is None
-
-    @property
-    def place(self) -> str:
-        return f"{self.file}:{self.line} in {self.name}" + (f": {self.code}" if self.code else "")
-
-
-def training_stack(text: str) -> tuple[Frame, ...]:
-    """Calls of the main thread, the innermost first, of what the hook wrote: it comes first, the innermost call last."""
-    frames: list[Frame] = []
-    for line in text.splitlines():
-        if line.startswith("thread ") and frames:
-            break
-        if match := _FRAME.match(line):
-            frames.append(Frame(file=match["file"], line=int(match["line"]), name=match["name"]))
-        elif frames and not frames[-1].code and line.startswith("    ") and line.strip(" ~^"):
-            frames[-1] = replace(frames[-1], code=line.strip())
-    return tuple(reversed(frames))
+Stage = Literal["stall", "hang"]
 
 
 def explain(
     *,
     steps: Mapping[int, int],
     dumps: Sequence[FlightDump],
-    stacks: Mapping[int, Sequence[Frame]],
+    stacks: Mapping[int, Standing],
     world_size: int,
     silent_s: float,
     hosts: Mapping[int, str],
@@ -83,71 +61,117 @@ def explain(
     if not blamed and len(set(steps.values())) > 1:
         blamed = tuple(sorted(rank for rank, ended in steps.items() if ended == min(steps.values())))
     if not blamed:
-        busy = {rank for rank in steps if not (stack := stacks.get(rank)) or not _WAITS.search(stack[0].file)}
+        busy = {rank for rank in steps if rank not in stacks or not stacks[rank].waits}
         blamed = tuple(sorted(busy)) if stacks and 0 < len(busy) < len(steps) else ()
     first = blamed[0] if blamed else 0 if world_size == 1 else None
+    parts = {rank: part for rank, standing in stacks.items() if (part := standing.doing) is not None}
+    parts |= {d.rank: call for d in dumps if parts.get(d.rank) in _UNNAMED and (call := _open_call(d)) is not None}
     return Hang(
         ranks=blamed if blamed or world_size > 1 else (0,),
         waiting=tuple(rank for rank in range(world_size) if rank not in blamed) if blamed else (),
         silent_s=silent_s,
         step=min(steps.values(), default=0) + 1,
         said=said,
-        place=None if first is None else next((frame.place for frame in stacks.get(first, ()) if frame.own), None),
+        place=None if first is None or first not in stacks else stacks[first].place,
         host=None if first is None else hosts.get(first),
+        parts=tuple(sorted(parts.items())),
     )
 
 
-class HangWatch:
-    """after_s: without a step until ranks are asked where they are; None: by the time that steps take."""
+_UNNAMED = (None, "comm", "backward")
+"""Parts in which a rank may wait in a collective that its stack does not name."""
 
-    def __init__(self, layout: ProfileLayout, after_s: float | None) -> None:
+
+def _open_call(dump: FlightDump) -> str | None:
+    """The collective that a rank entered last, where it is still in it."""
+    last = dump.entries[-1] if dump.entries else None
+    return last.op if last is not None and last.state != "completed" else None
+
+
+class HangWatch:
+    """after_s: without a step until ranks are asked where they are; None: by the time that steps take. stall_s: the least
+    until they are asked for a first word."""
+
+    def __init__(self, layout: ProfileLayout, after_s: float | None, *, stall_s: float = STALL_S) -> None:
         self._layout = layout
         self._after_s = after_s
+        self._stall_s = stall_s
         self._every_s = min(max((after_s or LEAST_S) / 50, 0.5), 5.0)
         self._looked = self._moved = time.monotonic()
-        self._position: object = None
+        self._position: tuple[object, object] = ((), ())
         self._asked: float | None = None
-        self._told = 0
-        self._hang: Hang | None = None
+        self._stage: Stage = "stall"
+        self._stacks_at: float | None = None
+        self._next_stall_s = 0.0
+        self._stall_limit: tuple[float, float | None] = (0.0, None)
+        self._number = 0
+        self._told = {"stall": 0, "hang": 0}
+        self._found: dict[Stage, Hang] = {}
         self._headers: dict[Path, int] = {}
 
-    def look(self) -> Hang | None:
-        """What is found of a job that stands still, once it is found; at most MOST_TOLD times."""
+    def look(self) -> tuple[Stage, Hang] | None:
+        """What is found of a job that stands still, once for each stage of it, and a few times for a job."""
         now = time.monotonic()
-        if now - self._looked < self._every_s:
+        if now - self._looked < (self._every_s if self._asked is None else ANSWER_POLL_S):
             return None
         self._looked = now
         with suppress(OSError):  # a shared file system that is away for a moment
             position = self._where()
             if position != self._position:
-                self._position, self._moved, self._asked, self._hang = position, now, None, None
+                if position[0] != self._position[0]:
+                    self._found.clear()
+                self._position, self._moved, self._asked, self._next_stall_s = position, now, None, 0.0
                 return None
-            if self._asked is None:
-                if self._told < MOST_TOLD and now - self._moved > self._limit_s() and not training_ends(self._layout):
-                    self._ask(now)
-                return None
-            if self._hang is None and (self._answered() or now - self._asked > ANSWER_S):
-                self._hang = self._explained(now)
-                self._told += 1
-                return self._hang
+            if self._asked is not None:
+                return self._heard(now) if self._answered(now) or now - self._asked > ANSWER_S else None
+            if (stage := self._due(now - self._moved)) is not None and not training_ends(self._layout):
+                self._ask(now, stage)
         return None
 
     @property
     def hang(self) -> Hang | None:
         """Of a job that stands still at this moment, as far as it was asked."""
-        if self._hang is None:
-            return None
-        fields = {name: getattr(self._hang, name) for name in ("ranks", "waiting", "step", "said", "place", "host")}
-        return Hang(silent_s=time.monotonic() - self._moved, **fields)
+        return self._still("hang")
 
-    def _where(self) -> object:
-        """What changes while ranks step, or write a window."""
-        files = (*self._layout.diaries(), *self._layout.root.glob("window-*/*"), *self._layout.root.glob("window-*/.*"))
-        sizes = []
-        for path in files:
-            with suppress(OSError):  # renamed just now
-                sizes.append((path, path.stat().st_size))
-        return sizes
+    @property
+    def stall(self) -> Hang | None:
+        """The same of one that may stand still for too short a time to be a hang."""
+        return self._still("hang") or self._still("stall")
+
+    def _still(self, stage: Stage) -> Hang | None:
+        found = self._found.get(stage)
+        return None if found is None else replace(found, silent_s=time.monotonic() - self._moved)
+
+    def _due(self, silent_s: float) -> Stage | None:
+        """What ranks are to be asked for."""
+        if "hang" in self._found:
+            return None
+        limit_s = self._limit_s()
+        if silent_s > limit_s:
+            return "hang" if self._told["hang"] < MOST_TOLD else None
+        early = "stall" not in self._found or self._next_stall_s
+        if not early or self._told["stall"] >= MOST_STALLS or silent_s <= max(self._stall_s, self._next_stall_s):
+            return None
+        if self._stall_limit[0] != self._moved:
+            self._stall_limit = self._moved, self._stall_limit_s()
+        stall_s = self._stall_limit[1]
+        return "stall" if stall_s is not None and stall_s < silent_s and stall_s < limit_s else None
+
+    def _heard(self, now: float) -> tuple[Stage, Hang] | None:
+        """What ranks answered; None where it says that all is well."""
+        stage, self._asked = self._stage, None
+        found = self._found[stage] = self._explained(now)
+        well = stage == "stall" and not QUIET.isdisjoint(part for _, part in found.parts)
+        self._next_stall_s = 2 * (now - self._moved) if well else 0.0
+        if well:
+            return None
+        self._told[stage] += 1
+        return stage, found
+
+    def _where(self) -> tuple[object, object]:
+        """What changes while ranks step, and while they write a window."""
+        windows = (*self._layout.root.glob("window-*/*"), *self._layout.root.glob("window-*/.*"))
+        return _sizes(self._layout.diaries()), _sizes(windows)
 
     def _limit_s(self) -> float:
         diaries = self._layout.diaries()
@@ -158,18 +182,33 @@ class HangWatch:
         times = [ns for path in diaries[:8] if (ns := latest_step_ns(path)) is not None]
         return max(LEAST_S, STEPS * max(times, default=0) / 1e9)
 
-    def _ask(self, now: float) -> None:
-        self._asked = now
+    def _stall_limit_s(self) -> float | None:
+        """None: no rank, or not every one, has made its first steps."""
+        diaries = self._layout.diaries()
+        times = [latest_step_ns(path) for path in diaries[:8]]
+        if not times or any(steps_in(path, self._header(path)) < FIRST_STEPS for path in diaries[:8]):
+            return None
+        longest = max(longest_step_ns(path, first=FIRST_STEPS) for path in diaries[:8])
+        return max(self._stall_s, STALL_STEPS * max(ns or 0.0 for ns in times) / 1e9, STALL_FACTOR * longest / 1e9)
+
+    def _ask(self, now: float, stage: Stage) -> None:
+        self._asked, self._stage, self._stacks_at = now, stage, None
+        self._number += 1
         for path in (*self._layout.stacks(), *self._layout.flights()):
             path.unlink(missing_ok=True)
-        request = {"number": self._told + 1, "at_unix_ns": time.time_ns()}
+        flights = stage == "hang" or len(self._layout.diaries()) <= FEW_RANKS
+        request = {"number": self._number, "at_unix_ns": time.time_ns(), "flights": flights}
         with suppress(StepscopeError):
             write_bytes(self._layout.stack_request, json.dumps(request).encode())
 
-    def _answered(self) -> bool:
+    def _answered(self, now: float) -> bool:
         """Of every rank that has stepped: its flight recorder comes after its stack."""
         ranks = {rank_of(path) for path in self._layout.diaries()}
-        return bool(ranks) and ranks <= {rank_of(path) for path in self._layout.flights() if _of_rank(path)}
+        if not ranks or not ranks <= {rank_of(path) for path in self._layout.stacks() if _of_rank(path)}:
+            return False
+        self._stacks_at = now if self._stacks_at is None else self._stacks_at
+        flown = ranks <= {rank_of(path) for path in self._layout.flights() if _of_rank(path)}
+        return flown or (self._stage == "stall" and now - self._stacks_at > FLIGHT_S)
 
     def _explained(self, now: float) -> Hang:
         steps: dict[int, int] = {}
@@ -203,6 +242,14 @@ def training_ends(layout: ProfileLayout) -> bool:
     last = {rank_of(path): path for path in layout.diaries()}  # in order of attempt
     ends = [ProfileLayout.end_of(path) for path in last.values()]
     return any(_head(path).get("kind") == "exit" for path in ends if path.exists())
+
+
+def _sizes(files: Sequence[Path]) -> list[tuple[Path, int]]:
+    sizes = []
+    for path in files:
+        with suppress(OSError):  # renamed just now
+            sizes.append((path, path.stat().st_size))
+    return sizes
 
 
 def _head(path: Path) -> dict[str, object]:

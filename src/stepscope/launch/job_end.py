@@ -2,6 +2,7 @@
 
 An out-of-memory error of any rank wins; ranks that were sent SIGTERM or SIGINT are collateral; ranks that only noticed the
 end of another are victims; of the rest the oldest failed first. torchrun's own "root cause" is only the first one *seen*.
+Ranks that timed out waiting are victims, too: at fault is who did not come (timed_out.py).
 
 ``diary_facts`` and ``readable_records`` read what they left in the job's folder.
 """
@@ -10,13 +11,15 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from stepscope.core.errors import DataError, failure_sign
+from stepscope.launch.black_boxes import LeftState
+from stepscope.launch.timed_out import LATE_NS, OtherRank, never_came, timeout_of
 from stepscope.records.profile import (
     EndKind,
     FailedProcess,
@@ -27,6 +30,7 @@ from stepscope.records.profile import (
     RankEnd,
     WindowOfRank,
 )
+from stepscope.results.trainings import ProcessSpan, trainings
 from stepscope.store.layout import ProfileLayout
 from stepscope.store.reader import read_record
 
@@ -49,6 +53,12 @@ TOGETHER_NS = 5_000_000_000
 """Ranks that raise the same exception at the same place within this time failed side by side, none of another."""
 
 
+BY_THE_HOST = ("data", "checkpoint")
+"""Parts in which a rank does not wait for its device, whatever is queued there."""
+APART_NS = 20_000_000
+"""Between the ends of ranks, so that one signal did not end both."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiaryFacts:
     """What the end needs of one process's diary. steps: recorded; profiled: of those, in the window or its writing."""
@@ -69,9 +79,13 @@ class DiaryFacts:
 class EndFacts:
     """code: of the command, None where it is not ours; child: its process id; folder: in which it runs; ended_ns: its end.
 
+    signalled: whether a signal ended the command itself, rather than something that it reports.
+
     signals: that were sent to stepscope: number, and when. gone_ns: when each process of this host was seen to be gone, on
     the wall clock. oom_kills: processes that the kernel killed for memory on this host while the job ran. memory_low: this
-    host had next to no memory left. hang: what was seen of a job that stood still to its end.
+    host had next to no memory left. hang: what was seen of a job that stood still to its end; stall: the same where that was
+    too short for a hang. left: what processes of this host leave that no end takes from them. running: those of them that
+    still ran as the command had ended.
     timed: whether diaries were kept. asked: whether a window was asked for at the start.
     unrecorded: ends of processes of which no step is recorded.
     """
@@ -91,17 +105,22 @@ class EndFacts:
     oom_kills: int = 0
     memory_low: bool = False
     hang: Hang | None = None
+    stall: Hang | None = None
+    signalled: bool = False
+    left: Mapping[Process, LeftState] = field(default_factory=dict)
+    running: Collection[Process] = ()
     timed: bool = True
     asked: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fate:
-    """How one process ended. sort: own: failed by itself; victim and stopped: through others; fine. rank: None unknown."""
+    """How one process ended. sort: own: failed by itself; timeout: gave up waiting for others; victim and stopped: through
+    others; fine. rank: None unknown."""
 
     rank: int | None
     process: Process
-    sort: Literal["memory", "own", "victim", "stopped", "fine"]
+    sort: Literal["memory", "own", "timeout", "victim", "stopped", "fine"]
     at_ns: int
     code: int | None = None
     exception: str | None = None
@@ -113,15 +132,21 @@ class _Fate:
 
 def judge_end(facts: EndFacts) -> JobEnd:
     """What the end of the job is: its kind, who failed, where, and who failed of it."""
+    every = facts
+    facts = _of_last_training(every)
     fates = _fates(facts)
+    if facts.code and facts is not every and all(fate.sort == "fine" for fate in fates):
+        facts, fates = every, _fates(every)  # the command passes on how an earlier one ended
     kind, culprits = _judged(facts, fates)
     first = culprits[0] if culprits else None
+    launcher = kind in ("killed", "out-of-memory") and not culprits and _launcher_ended(facts)
     number = None if first is None or first.code is None or first.code >= 0 else -first.code
     if kind == "killed" and number is None:
         number = _signal_of(facts.code) or _stopping(fates)
     if kind == "interrupted" and facts.signals:
         number = facts.signals[0][0]
-    hang = facts.hang if kind == "hang" else None
+    hang = None if kind != "hang" else _hang(facts, fates) or facts.hang
+    step, sure = _step(first, facts)
     blamed = hang.ranks if hang is not None else tuple(sorted({f.rank for f in culprits if f.rank is not None}))
     at_fault = {fate.process for fate in culprits}
     victims = (
@@ -130,7 +155,7 @@ def judge_end(facts: EndFacts) -> JobEnd:
         else {
             f.rank
             for f in fates
-            if f.rank is not None and f.process not in at_fault and f.sort in ("victim", "stopped", "own")
+            if f.rank is not None and f.process not in at_fault and f.sort in ("timeout", "victim", "stopped", "own")
         }
     )
     timed, profiled = _steps(facts)
@@ -142,7 +167,13 @@ def judge_end(facts: EndFacts) -> JobEnd:
         world_size=max((d.world_size for d in facts.diaries), default=None) or max(stated, default=None),
         ranks=blamed,
         victims=tuple(sorted(victims - set(blamed))) if kind not in ("ok", "short", "no-steps", "interrupted") else (),
-        host=hang.host if hang is not None else first.process[0] or None if first is not None else None,
+        host=hang.host
+        if hang is not None
+        else first.process[0] or None
+        if first is not None
+        else facts.host or None
+        if launcher
+        else None,
         exception=None if first is None else first.exception,
         message=_unrecorded(facts)
         if first is None and kind == "no-steps"
@@ -150,52 +181,94 @@ def judge_end(facts: EndFacts) -> JobEnd:
         if first is None
         else first.message,
         place=_below(hang.place if hang is not None else None if first is None else first.place, facts.folder),
-        step=hang.step if hang is not None else _step(first, facts),
+        step=hang.step if hang is not None else step,
+        step_exact=hang is not None or sure,
         phase=None if first is None else first.phase,
+        launcher=launcher,
+        running=_running(facts) if launcher else (),
         rank_code=None if first is None else first.code,
         signal=None if number is None else _SIGNALS.get(number, f"signal {number}"),
         likely=kind == "out-of-memory" and first is not None and first.sort != "memory" and not facts.oom_kills,
         hang=hang,
         steps_timed=timed,
         steps_profiled=profiled,
-        restarts=_restarts(facts),
-        independent=independent(facts.diaries),
+        restarts=_all_restarts(every),
+        independent=independent(every.diaries),
         no_window=None if written else next((report.reason for report in facts.windows if report.reason), None),
     )
 
 
-def _step(first: _Fate | None, facts: EndFacts) -> int | None:
-    """The step in which a rank failed. A killed one has not written its last steps: others got no further than it."""
+def _trainings(diaries: Sequence[DiaryFacts]) -> list[list[list[DiaryFacts]]]:
+    return trainings(
+        diaries, lambda d: ProcessSpan(rank=d.rank, restart=d.restart, start_ns=d.start_unix_ns, end_ns=d.last_unix_ns)
+    )
+
+
+def _of_last_training(facts: EndFacts) -> EndFacts:
+    """Without processes of trainings that had ended before the last one began."""
+    runs = _trainings(facts.diaries)
+    if len(runs) <= 1 or independent(facts.diaries):
+        return facts
+    last = [diary for attempt in runs[-1] for diary in attempt]
+    before = {(d.host, d.pid) for d in facts.diaries} - {(d.host, d.pid) for d in last}
+    begin_ns = min(d.start_unix_ns for d in last)
+    failures = [
+        f for f in facts.failures if (f.host, f.pid) not in before and (f.at_unix_ns >= begin_ns or not f.ranks)
+    ]
+    return replace(facts, diaries=last, failures=failures)
+
+
+def _step(first: _Fate | None, facts: EndFacts) -> tuple[int | None, bool]:
+    """The step in which a rank failed, and whether that is sure: a killed one has not written its last steps.
+
+    Others got no further than it. Ranks that are told of to the last step bound it, and so does what it left in memory.
+    """
     if first is None or not facts.diaries:
-        return None
+        return None, True
     last = _last_of_each(facts.diaries)
-    silent = first.exception is None and not any((d.host, d.pid) == first.process and d.end is not None for d in last)
-    others = max(max(d.steps, d.end.steps if d.end else 0) for d in last) if silent and first.rank is not None else 0
-    steps = max(first.steps, others)
-    return steps + 1 if steps else None
+    ends = {(d.host, d.pid): d.end for d in last}
+    silent = first.exception is None and ends.get(first.process) is None and first.process not in facts.left
+    if not silent or first.rank is None:
+        return (first.steps + 1 if first.steps else None), True
+    steps = max(max(d.steps, d.end.steps if d.end else 0, _left_steps(facts, d)) for d in last)
+    steps = max(steps, first.steps)
+    told = any(d.rank != first.rank and (d.end is not None or (d.host, d.pid) in facts.left) for d in last)
+    return (steps + 1 if steps else None), told
+
+
+def _left_steps(facts: EndFacts, diary: DiaryFacts) -> int:
+    left = facts.left.get((diary.host, diary.pid))
+    return 0 if left is None else left.steps
 
 
 def _judged(facts: EndFacts, fates: Sequence[_Fate]) -> tuple[EndKind, list[_Fate]]:
     """The kind, and the processes at fault, the first to fail before the others."""
     own = _first_of(f for f in fates if f.sort == "own")
     memory = _first_of(f for f in fates if f.sort == "memory")
+    timed_out = _first_of(f for f in fates if f.sort == "timeout")
     if facts.code == 0:
         ranked = [f for f in own + memory if f.rank is not None and _stepped(f, facts)]
         if not ranked:
             return _kind_of_success(facts), []
     sent = min((at for _, at in facts.signals), default=None)
-    if sent is not None and all(f.at_ns > sent for f in own + memory):
+    if sent is not None and all(f.at_ns > sent for f in own + memory + timed_out):
         return ("hang" if facts.hang is not None else "interrupted"), []
     if memory:
         return "out-of-memory", memory
     if own:
         return _kind_of_failure(own[0], facts), own
-    if facts.hang is not None:
+    if facts.hang is not None or timed_out:
         return "hang", []
     if facts.code is None and not any(f.sort == "victim" for f in fates):
         return _kind_of_success(facts), []
     stopped = _first_of(f for f in fates if f.sort == "stopped")
     victims = _first_of(f for f in fates if f.sort == "victim")
+    launcher_gone = facts.gone_ns.get((facts.host, facts.child or 0), facts.ended_ns)
+    if _launcher_ended(facts) and all(each.at_ns > launcher_gone for each in victims):
+        number = _signal_of(facts.code)
+        return ("killed" if number != signal.SIGKILL else _kind_of_kill(facts)), []
+    if alone := _stopped_alone(facts, fates):
+        return "killed", alone
     if stopped and (not victims or stopped[0].at_ns < victims[0].at_ns):
         return "killed", []  # who left no word may have been stopped, too
     if silent := _vanished(facts, fates):
@@ -205,6 +278,111 @@ def _judged(facts: EndFacts, fates: Sequence[_Fate]) -> tuple[EndKind, list[_Fat
     if _signal_of(facts.code) is not None:
         return _kind_of_kill(facts), []
     return "exit-code", []
+
+
+def _launcher_ended(facts: EndFacts) -> bool:
+    """Whether a signal ended what starts the ranks, and no rank before it."""
+    ranks = {(d.host, d.pid) for d in facts.diaries}
+    ranks |= {(p.host, p.pid) for p in facts.processes if p.rank is not None}
+    ranks |= {(f.host, f.pid) for f in facts.failures if f.rank is not None}
+    if not ranks or (facts.host, facts.child) in ranks:
+        return False
+    if any(_name(each.exception) == "SignalException" and each.rank is None for each in facts.failures):
+        return True
+    return _signal_of(facts.code) is not None and (facts.signalled or bool(_running(facts)))
+
+
+def _running(facts: EndFacts) -> tuple[tuple[int, int], ...]:
+    """Ranks that still ran as the command had ended, and their process ids."""
+    ranks = {(p.host, p.pid): int(p.rank) for p in facts.processes if p.rank is not None and p.rank.isdigit()}
+    ranks |= {(d.host, d.pid): d.rank for d in facts.diaries}
+    return tuple(sorted((ranks[process], process[1]) for process in facts.running if process in ranks))
+
+
+def _stopped_alone(facts: EndFacts, fates: Sequence[_Fate]) -> list[_Fate]:
+    """The rank that a signal stopped before its launcher stopped the others: it noticed that one first. Empty: they were
+    stopped together, or by the launcher's own end, or it is not known of all when they were gone."""
+    ranked = {f.rank: f for f in fates if f.rank is not None}
+    noticed = next((each.ranks[0].rank for each in facts.failures if each.ranks), None)
+    first = None if noticed is None else ranked.pop(noticed, None)
+    if first is None or first.sort != "stopped" or not ranked or _launcher_ended(facts):
+        return []
+    gone = [facts.gone_ns.get(f.process) for f in (first, *ranked.values())]
+    times = [at_ns for at_ns in gone if at_ns is not None]
+    if len(times) < len(gone):
+        return []
+    lost_it = any(f.sort == "victim" for f in ranked.values())
+    return [first] if min(times[1:]) - times[0] > (-APART_NS if lost_it else APART_NS) else []
+
+
+def _hang(facts: EndFacts, fates: Sequence[_Fate]) -> Hang | None:
+    """The one behind the timeouts of ranks; None: no rank timed out."""
+    timed_out = sorted((f for f in fates if f.sort == "timeout"), key=lambda f: f.at_ns)
+    if not timed_out:
+        return None
+    first, seen = timed_out[0], facts.hang or facts.stall
+    ranks = {f.rank for f in timed_out if f.rank is not None}
+    messages = [timeout_of(f.message or "") for f in timed_out]
+    named = {rank for each in messages if each is not None for rank in each.named}
+    world = max([d.world_size for d in facts.diaries] + [f.world_size or 0 for f in facts.failures], default=0)
+    others = {rank: OtherRank() for rank in range(world) if rank not in ranks}
+    others |= {f.rank: _other(f, first, facts) for f in fates if f.rank is not None and f.rank not in ranks}
+    blamed = never_came(ranks, others, named or (seen.ranks if seen is not None else ()))
+    at = next((f for f in fates if blamed and f.rank == blamed[0]), None)
+    stands = None if at is None or at.process not in facts.left else facts.left[at.process].standing
+    known = seen if seen is not None and blamed and seen.ranks == blamed else None
+    parts = {} if known is None else dict(known.parts)
+    parts |= {f.rank: part for f in fates if f.rank is not None and (part := _part(f, facts)) is not None}
+    wrote = next((d for d in facts.diaries if (d.host, d.pid) == first.process), None)
+    waited_s = [each.seconds for each in messages if each is not None and each.seconds is not None]
+    waited_s += [] if known is None else [known.silent_s]
+    waited_s += [] if wrote is None else [(first.at_ns - wrote.last_unix_ns) / 1e9]
+    return Hang(
+        ranks=blamed,
+        waiting=tuple(sorted(ranks | {rank for rank, each in others.items() if rank not in blamed and each.waits})),
+        silent_s=max(waited_s, default=0.0),
+        step=max(f.steps for f in timed_out) + 1,
+        said=None if known is None else known.said,
+        place=(stands.place if stands is not None else None) or (None if known is None else known.place),
+        host=None if at is None else at.process[0] or None,
+        parts=tuple(sorted(parts.items())),
+        timed_out=tuple(sorted(ranks)),
+        timeout=first.message or None,
+    )
+
+
+def _other(fate: _Fate, first: _Fate, facts: EndFacts) -> OtherRank:
+    """Of a rank that did not time out. first: the fate of the first that did."""
+    left = facts.left.get(fate.process)
+    waits = None
+    if fate.sort == "victim" and fate.at_ns - first.at_ns <= LATE_NS:
+        waits = True
+    elif left is not None and (left.standing.frames or first.at_ns - left.seen_ns < LATE_NS):
+        waits = left.standing.waits
+        if waits is False and _by_nccl(first) and left.standing.doing not in BY_THE_HOST:
+            waits = None  # a host that waits for its device may be anywhere
+    after = fate.at_ns >= first.at_ns
+    return OtherRank(
+        left=fate.sort == "fine" and not after and _ended_well(fate, facts),
+        alive=after
+        and (fate.sort in ("stopped", "victim") or fate.process in facts.gone_ns or fate.process in facts.running),
+        waits=waits,
+        late=fate.sort == "victim" and fate.at_ns - first.at_ns > LATE_NS,
+    )
+
+
+def _by_nccl(fate: _Fate) -> bool:
+    return _signal_of(fate.code) == signal.SIGABRT or "NCCL" in (fate.message or "")
+
+
+def _ended_well(fate: _Fate, facts: EndFacts) -> bool:
+    return any((d.host, d.pid) == fate.process and d.end is not None and d.end.kind == "exit" for d in facts.diaries)
+
+
+def _part(fate: _Fate, facts: EndFacts) -> str | None:
+    """What a rank did at its end, where it left word of it."""
+    left = facts.left.get(fate.process)
+    return fate.phase if left is None or fate.sort == "timeout" else left.standing.doing
 
 
 def _stopping(fates: Sequence[_Fate]) -> int | None:
@@ -263,7 +441,20 @@ def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
             at_ns = facts.gone_ns.get(process, at_ns)
             fate = _Fate(rank=each.rank, process=process, sort="own", at_ns=at_ns, code=each.code)
             found[process] = _classified(_of_message(fate, each.message))
-    return tuple(sorted(found.values(), key=lambda f: (f.at_ns, f.process)))
+    return tuple(sorted((_aborted(f, facts) for f in found.values()), key=lambda f: (f.at_ns, f.process)))
+
+
+def _aborted(fate: _Fate, facts: EndFacts) -> _Fate:
+    """NCCL's watchdog ends a rank by SIGABRT, and its text is on the job's own stderr: of a rank that was seen to wait."""
+    seen = facts.hang or facts.stall
+    if (
+        fate.sort == "own"
+        and _signal_of(fate.code) == signal.SIGABRT
+        and seen is not None
+        and fate.rank in seen.waiting
+    ):
+        return replace(fate, sort="timeout")
+    return fate
 
 
 def _of_a_helper(failure: FailedProcess, diaries: Sequence[DiaryFacts]) -> bool:
@@ -289,7 +480,7 @@ def _fate(diary: DiaryFacts, failure: FailedProcess | None, launched: LaunchedRa
         sort="fine",
         at_ns=facts.gone_ns.get(process, facts.ended_ns),
         code=code,
-        steps=max(diary.steps, 0 if end is None else end.steps),
+        steps=max(diary.steps, 0 if end is None else end.steps, _left_steps(facts, diary)),
         phase=None if end is None else end.phase,
     )
     if end is not None:
@@ -311,6 +502,8 @@ def _raised(fate: _Fate, told: RankEnd | FailedProcess) -> _Fate:
 def _of_message(fate: _Fate, message: str | None) -> _Fate:
     """A launcher's text about a rank: a traceback ends with the exception."""
     lines = [line for line in (message or "").splitlines() if line.strip()]
+    if _signal_of(fate.code) == signal.SIGABRT and timeout_of(message or "") is not None:
+        return replace(fate, exception="DistBackendError", message=message)
     if not lines or "Traceback (most recent call last)" not in (message or ""):
         return fate
     kind, _, text = lines[-1].partition(": ")
@@ -329,11 +522,19 @@ def _classified(fate: _Fate) -> _Fate:
             return replace(fate, sort="stopped" if number in STOPPING else "own")
         return replace(fate, sort="own" if fate.code else "fine")
     name, sign = _name(fate.exception), failure_sign(fate.message or "")
+    if name not in _STOPPED and sign not in ("oom", "host_oom") and timeout_of(fate.message or "") is not None:
+        return replace(fate, sort="timeout")
     if name in _STOPPED:
         return replace(fate, sort="stopped")
     if name in _OUT_OF_MEMORY or sign in ("oom", "host_oom"):
         return replace(fate, sort="memory")
     return replace(fate, sort="victim" if name in _PEER_GONE or sign == "victim" else "own")
+
+
+def _all_restarts(facts: EndFacts) -> int:
+    """The same of all trainings together."""
+    before = _trainings(facts.diaries)[:-1]
+    return _restarts(_of_last_training(facts)) + sum(max(d.restart for d in attempts[-1]) for attempts in before)
 
 
 def _restarts(facts: EndFacts) -> int:

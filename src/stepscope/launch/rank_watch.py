@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from stepscope.core.errors import DataError
+from stepscope.launch.black_boxes import LeftState, open_box, read_box
 from stepscope.launch.job_end import Process
 from stepscope.records.profile import HookedProcess, HookedRank
 from stepscope.store.layout import ProfileLayout
@@ -35,6 +36,7 @@ class RankWatch:
         self._host = socket.gethostname()
         self._files: set[Path] = set()
         self._open: dict[int, Process] = {}
+        self._boxes: dict[Process, int] = {}
         self._poll = select.poll()
         self._looked = 0.0
         self._memory: deque[float] = deque(maxlen=MEMORY_LOOKS)
@@ -45,9 +47,10 @@ class RankWatch:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        for descriptor in self._open:
+        for descriptor in (*self._open, *self._boxes.values()):
             os.close(descriptor)
         self._open.clear()
+        self._boxes.clear()
 
     def wait(self, seconds: float) -> None:
         """Return after ``seconds``, or as soon as a process is gone."""
@@ -62,9 +65,16 @@ class RankWatch:
             os.close(descriptor)
 
     @property
-    def alive(self) -> int:
+    def running(self) -> frozenset[Process]:
         """Processes of the job that run on this host, the command's own among them."""
-        return len(self._open)
+        self.wait(0)
+        return frozenset(self._open.values())
+
+    @property
+    def left(self) -> dict[Process, LeftState]:
+        """What processes of this host have left of themselves that no end takes from them."""
+        found = {process: read_box(descriptor) for process, descriptor in self._boxes.items()}
+        return {process: state for process, state in found.items() if state is not None}
 
     @property
     def oom_kills(self) -> int:
@@ -85,13 +95,21 @@ class RankWatch:
                     if path.name.startswith("rank-"):
                         self._add_of(read_record(path, HookedRank))
                     else:
-                        self._add_of(read_record(path, HookedProcess))
+                        process = read_record(path, HookedProcess)
+                        self._add_of(process)
+                        self._open_box(process)
         if (share := _memory_left()) is not None:
             self._memory.append(share)
 
     def _add_of(self, process: HookedProcess | HookedRank) -> None:
         if process.host == self._host:
             self._add(process.pid)
+
+    def _open_box(self, process: HookedProcess) -> None:
+        if process.host == self._host and process.box is not None:
+            descriptor = open_box(process.pid, process.box)
+            if descriptor is not None:
+                self._boxes[process.host, process.pid] = descriptor
 
     def _add(self, pid: int) -> None:
         process = self._host, pid

@@ -60,7 +60,9 @@ class ProfileRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookedProcess:
-    """process-HOST-PID.json: a process that imported torch. rank, world_size: RANK and WORLD_SIZE as they are set."""
+    """process-HOST-PID.json: a process that imported torch. rank, world_size: RANK and WORLD_SIZE as they are set. box:
+    number of the open file that outlives it (hook's black_box.py).
+    """
 
     pid: int
     host: str
@@ -68,6 +70,7 @@ class HookedProcess:
     rank: str | None
     world_size: str | None
     python: str
+    box: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +167,8 @@ class Hang:
     """Ranks that stand still. ranks: that hold the others up, as far as is known. waiting: those that are held up.
 
     silent_s: since any rank ended a step. said: what the flight recorders tell. place: where the first of ``ranks`` is.
-    step: the one that does not end.
+    step: the one that does not end. parts: of each rank the part of the step that it is in, or the name of the collective
+    that it waits in. timed_out: of ``waiting``, those that gave up; timeout: the message of the first.
     """
 
     ranks: tuple[int, ...]
@@ -174,6 +178,9 @@ class Hang:
     said: str | None = None
     place: str | None = None
     host: str | None = None
+    parts: tuple[tuple[int, str], ...] = ()
+    timed_out: tuple[int, ...] = ()
+    timeout: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +188,9 @@ class JobEnd:
     """job-end.json. ranks: that failed by themselves, or hold the others up in a hang. victims: ranks that failed of it.
 
     code: of the command as a shell gives it, None where it is not known; rank_code: of the first of ``ranks``. step: in
-    which it happened, from 1; None: before the first step, or not known. signal: its name. likely: the kind is inferred.
+    which it happened, from 1; None: before the first step, or not known. step_exact: else it was this step or a later one.
+    signal: its name. likely: the kind is inferred. launcher: what starts the ranks was ended; running: ranks that then still
+    ran on its host, each with its process id.
     steps_timed: recorded and not profiled, of the rank with the most; None: there is no diary. restarts: by the launcher.
     independent: processes that train side by side as rank 0 of 1 each. no_window: why none was written.
     """
@@ -206,6 +215,9 @@ class JobEnd:
     restarts: int = 0
     independent: int = 0
     no_window: str | None = None
+    step_exact: bool = True
+    launcher: bool = False
+    running: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

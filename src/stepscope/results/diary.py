@@ -21,6 +21,7 @@ from stepscope.core.words import grouped
 from stepscope.records.nouns import Estimate, Measured
 from stepscope.records.profile import NO_TIMED_STEP, PROFILED, WINDOW, EventKind
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
+from stepscope.results.trainings import ProcessSpan, trainings
 from stepscope.results.window_effect import WindowEffect, window_effect
 from stepscope.stats.compare import bootstrap_median_interval, share_interval
 from stepscope.stats.order import mad
@@ -93,6 +94,9 @@ APART_STEPS, APART = 10, 0.1
 """Steps, and share of the time, by which ranks that wait for each other never come apart: a guess, 2026-11. Ahead is a rank
 whose host does not wait for its device, by what the queue of launches holds; then it is ahead by no more."""
 
+FEW_STEPS = 20
+"""Of a training: with fewer, little is known of it."""
+
 _SEED = 20_261_123
 
 
@@ -101,10 +105,11 @@ class JobSteps:
     """The timed steps of a job as tables [ranks, steps], ns; parts by name of ``PARTS``, NaN where nothing was seen.
 
     diaries: one a rank, its last process. processes: all of them; independent: several that trained at the same time as the
-    same rank. numbers: [steps], of each timed step. whole_ns: without outside events. delay_ns: ready to run, without a
-    processor. own_ns: until a rank waits for others; own_clock: what it rests on. warm_up: leading steps left out. ports: of
-    each host, where they were sampled. window: what the latest window of profiled steps did to the steps after it, which are
-    left out then, unless they are most of the job; None: nothing beyond noise.
+    same rank. trainings: one after the other, of which the steps are those of number ``training``. numbers: [steps], of each
+    timed step. whole_ns: without outside events. delay_ns: ready to run, without a processor. own_ns: until a rank waits for
+    others; own_clock: what it rests on. warm_up: leading steps left out. ports: of each host, where they were sampled.
+    window: what the latest window of profiled steps did to the steps after it, which are left out then, unless they are most
+    of the job; None: nothing beyond noise.
     """
 
     diaries: tuple[RankDiary, ...]
@@ -122,6 +127,8 @@ class JobSteps:
     first: int = 0
     ports: tuple[HardwareSamples, ...] = ()
     window: WindowEffect | None = None
+    trainings: int = 1
+    training: int = 1
 
     @property
     def ranks(self) -> int:
@@ -183,8 +190,12 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
     stepped = [each for each in diaries if each.steps]
     if not stepped:
         return None
+    independent = any(overlap(each) for each in grouped(stepped, lambda each: each.rank).values())
+    every = [] if independent else trainings(stepped, span)
+    training = _chosen(every)
+    if len(every) > 1:
+        stepped = [diary for attempt in every[training] for diary in attempt]
     by_rank = grouped(stepped, lambda each: each.rank)
-    independent = any(overlap(each) for each in by_rank.values())
     chosen = tuple(max(each, key=lambda d: (d.header.restart, d.header.start_unix_ns)) for each in by_rank.values())
     end = min(each.first + each.steps for each in chosen)
     first = max(0, *(each.first for each in chosen))
@@ -230,6 +241,8 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
         first=first,
         ports=ports,
         window=effect,
+        trainings=max(len(every), 1),
+        training=training + 1,
     )
 
 
@@ -241,6 +254,22 @@ def _window_effect(
         return None
     timed = np.flatnonzero(kept)
     return window_effect(step_ns[timed], timed + first + 1, first + window[0] + 1, first + window[1])
+
+
+def span(diary: RankDiary) -> ProcessSpan:
+    """Of one process, as far as its steps were read."""
+    start_ns = diary.header.start_unix_ns
+    return ProcessSpan(
+        rank=diary.rank, restart=diary.header.restart, start_ns=start_ns, end_ns=start_ns + _lasted_ns(diary)
+    )
+
+
+def _chosen(every: Sequence[Sequence[Sequence[RankDiary]]]) -> int:
+    """The training whose steps are looked at: the last, unless it has too few of them and another has more."""
+    made = [max((diary.made for diary in training[-1]), default=0) for training in every]
+    if not made or made[-1] >= FEW_STEPS:
+        return max(len(made) - 1, 0)
+    return max(range(len(made)), key=lambda at: (made[at], at))
 
 
 def _interrupted(diaries: Sequence[RankDiary], first: int, net_ns: Numbers) -> NDArray[np.bool_]:

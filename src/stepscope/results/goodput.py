@@ -7,8 +7,7 @@ holds up all. Every nanosecond is in exactly one part. docs/explain/goodput.md: 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -18,8 +17,9 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.errors import Unavailable
 from stepscope.core.words import counted, grouped
 from stepscope.records.profile import NO_TIMED_STEP, PROFILED, WINDOW, EventKind
-from stepscope.results.diary import PAUSE_FACTOR, PAUSE_MADS, overlap, warm_up_steps
+from stepscope.results.diary import PAUSE_FACTOR, PAUSE_MADS, overlap, span, warm_up_steps
 from stepscope.results.profiled_job import ProfiledJob
+from stepscope.results.trainings import trainings
 from stepscope.stats.order import mad
 from stepscope.store.diary import RankDiary
 
@@ -44,6 +44,7 @@ _INSIDE: Mapping[EventKind, Part] = {"compilation": "compilation", "garbage_coll
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
     """parts_ns: of ``PARTS``, with sum ``wall_ns``. begin_unix_ns: of the first process. worlds: ranks of each attempt.
+    trainings: one after the other, of which the later ones lose nothing of the earlier ones.
 
     steps: of all attempts; repeated_steps: of those, lost. saved: whether any checkpoint was seen: without one, a restart
     loses all the steps before it, unless the job saves with calls that the hook does not know.
@@ -55,6 +56,7 @@ class Goodput:
     steps: int
     repeated_steps: int
     saved: bool
+    trainings: int = 1
 
     @property
     def wall_ns(self) -> float:
@@ -62,7 +64,7 @@ class Goodput:
 
     @property
     def restarts(self) -> int:
-        return len(self.worlds) - 1
+        return len(self.worlds) - self.trainings
 
     def share(self, part: Part) -> float:
         """Of the wall time."""
@@ -84,7 +86,9 @@ def goodput(job: ProfiledJob) -> Goodput | Unavailable:
         return Unavailable(f"of {counted(len(diaries), 'process')} the last steps alone are read")
     if any(overlap(same) for same in grouped(diaries, lambda each: each.rank).values()):
         return Unavailable("several processes train side by side as the same rank")
-    attempts = _attempts(diaries)
+    every = trainings(diaries, span)
+    attempts = [attempt for training in every for attempt in training]
+    last_of_training = [attempt is training[-1] for training in every for attempt in training]
     begin = min(each.header.start_unix_ns - (each.header.set_up_ns or 0) for each in attempts[0])
     parts: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
     now, repeated = float(begin), 0
@@ -109,6 +113,10 @@ def goodput(job: ProfiledJob) -> Goodput | Unavailable:
         before = "restart"
         if last:
             parts["hang" if job.end is not None and job.end.kind == "hang" else "end"] += max(until - now, 0.0)
+        elif last_of_training[at]:
+            ended = min(max([now, *(float(each.end.at_unix_ns) for each in attempt if each.end is not None)]), until)
+            parts["end"] += max(ended - now, 0.0)
+            now, before = max(now, ended), "start_up"
         else:
             kept = _saved(attempt)
             lost = float(steps["productive"][kept:].sum())
@@ -122,17 +130,8 @@ def goodput(job: ProfiledJob) -> Goodput | Unavailable:
         steps=sum(_longest(attempt).steps for attempt in attempts),
         repeated_steps=repeated,
         saved=any(_saved(attempt) for attempt in attempts),
+        trainings=len(every),
     )
-
-
-def _attempts(diaries: Iterable[RankDiary]) -> list[list[RankDiary]]:
-    """Processes that trained together, in order of time: of one restart of the launcher, the n-th of each rank."""
-    seen: Counter[tuple[int, int]] = Counter()
-    found: dict[tuple[int, int], list[RankDiary]] = {}
-    for each in sorted(diaries, key=lambda d: d.header.start_unix_ns):
-        seen[each.header.restart, each.rank] += 1
-        found.setdefault((each.header.restart, seen[each.header.restart, each.rank]), []).append(each)
-    return sorted(found.values(), key=lambda attempt: attempt[0].header.start_unix_ns)
 
 
 def _longest(attempt: Sequence[RankDiary]) -> RankDiary:

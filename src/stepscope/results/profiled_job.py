@@ -4,7 +4,8 @@ how the job ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean, median
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
-from stepscope.records.profile import HookedRank, JobEnd, ProfileRecord, WindowOfRank
+from stepscope.records.profile import Hang, HookedRank, JobEnd, ProfileRecord, WindowOfRank
 from stepscope.results.diary import JobSteps, job_steps
 from stepscope.results.pace import StepRate, pace
 from stepscope.store.diary import RankDiary, read_diaries, whole_steps
@@ -32,6 +33,8 @@ FEW_PROCESSES = 64
 RECORDS, LEAST_LAST = 400_000, 100
 """Of more, so many steps together, and so many of each at least: 4,096 ranks are judged in 2 s and 300 MB (2026-11)."""
 
+_SOURCE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h):\d+\] ")
+
 _STOPPING = ("SIGTERM", "SIGINT", "SIGHUP")
 
 
@@ -43,9 +46,9 @@ def read_job_end(layout: ProfileLayout) -> JobEnd | None:
 def end_sentence(end: JobEnd) -> str:
     """``Crash: rank 1 raised KeyError in step 4 (...); rank 0 was stopped by it; exit code 1. 3 steps recorded ...``"""
     parts = [_what(end)]
-    if end.victims and end.hang is None:
-        was = "was" if len(end.victims) == 1 else "were"
-        parts.append(f"{ranks_text(end.victims)} {was} stopped by it")
+    if (stopped := tuple(rank for rank in end.victims if rank not in dict(end.running))) and end.hang is None:
+        was = "was" if len(stopped) == 1 else "were"
+        parts.append(f"{ranks_text(stopped)} {was} stopped by it")
     if end.restarts:
         parts.append(f"after {counted(end.restarts, 'restart')}")
     if end.code is not None and (end.kind != "exit-code" or end.ranks):
@@ -78,6 +81,9 @@ def _what(end: JobEnd) -> str:
         case "exit-code":
             code = end.code if end.rank_code is None else end.rank_code
             return f"Failed: {_who(end)} exited with code {code}{_where(end)}"
+        case "killed" | "out-of-memory" if end.launcher:
+            by = "the kernel, for want of memory" if end.kind == "out-of-memory" else f"{end.signal} from outside"
+            return f"{end.kind.replace('-', ' ').capitalize()}: the launcher was killed by {by}{_running(end)}"
         case "killed" if end.signal is None:
             return f"Killed: {_who(end)} ended without an error message{_where(end)}: by a signal, or by os._exit"
         case "killed" if not end.ranks and end.signal in _STOPPING:
@@ -85,7 +91,8 @@ def _what(end: JobEnd) -> str:
             return f"Killed: {by} ended the job{_where(end)}; no rank failed"
         case "killed":
             were = "were" if len(end.ranks) > 1 else "was"
-            return f"Killed: {_who(end)} {were} ended by {end.signal}{_where(end)}"
+            outside = " from outside" if end.signal in _STOPPING else ""
+            return f"Killed: {_who(end)} {were} ended by {end.signal}{outside}{_where(end)}"
         case "out-of-memory" if end.exception is None:
             sure = "likely the kernel, for" if end.likely else "the kernel, for"
             return f"Out of memory: {_who(end)} was killed by {sure} want of memory{_where(end)}"
@@ -96,9 +103,24 @@ def _what(end: JobEnd) -> str:
 
 
 def _raised(end: JobEnd) -> str:
-    said = (end.message or "").strip().splitlines()
-    first = f": {shorten(said[0], MESSAGE_CHARS, placeholder=' ...')}" if said else ""
-    return f"{_who(end)} raised {end.exception or 'an exception'}{first}{_where(end)}"
+    said = _first_line(end.message)
+    return f"{_who(end)} raised {end.exception or 'an exception'}{f': {said}' if said else ''}{_where(end)}"
+
+
+def _first_line(message: str | None) -> str:
+    """Of a message, without the place in torch's own source that it begins with."""
+    lines = (message or "").strip().splitlines()
+    return shorten(_SOURCE.sub("", lines[0]), MESSAGE_CHARS, placeholder=" ...") if lines else ""
+
+
+def _running(end: JobEnd) -> str:
+    """Ranks that a launcher left behind."""
+    if not end.running:
+        return ""
+    runs, pid = ("runs", "pid") if len(end.running) == 1 else ("run", "pids")
+    pids = ", ".join(str(each) for _, each in end.running)
+    host = f" on {end.host}" if end.host else ""
+    return f"; {ranks_text([rank for rank, _ in end.running])} still {runs}: {pid} {pids}{host}"
 
 
 def _where(end: JobEnd) -> str:
@@ -106,22 +128,73 @@ def _where(end: JobEnd) -> str:
         when = " before the first step" if end.steps_timed == 0 else ""
     else:
         when = f" after step {end.step - 1}" if end.kind == "exit-code" else f" in step {end.step}"
+        if not end.step_exact:
+            when = f" after step {end.step - 1} at the earliest"
     return when + (f" ({end.place})" if end.place else "")
 
 
 def _hang(end: JobEnd) -> str:
-    hang = end.hang
-    assert hang is not None
-    return hang_words(hang.said, hang.ranks, hang.step, hang.silent_s, end.place)
+    assert end.hang is not None
+    return hang_words(end.hang, end.place)
 
 
-def hang_words(said: str | None, ranks: Sequence[int], step: int, silent_s: float, place: str | None) -> str:
-    """What is known of ranks that stand still."""
+PART_WORDS = {
+    "data": "in data loading", "before": "before the forward pass", "forward": "in the forward pass",
+    "backward": "in the backward pass", "optimizer": "in the optimizer", "evaluation": "in an evaluation",
+    "checkpoint": "in a checkpoint", "compilation": "in a compilation", "window": "in the profiler",
+}  # fmt: skip
+"""What a rank is in, by the part of a step."""
+_NOWHERE = ("other", "outside")
+_MOST_GROUPS = 4
+
+
+def hang_words(hang: Hang, place: str | None) -> str:
+    """What is known of ranks that stand still, or stood still until some gave up. place: of the first of them."""
     at = f" (at {place})" if place else ""
-    if said is not None:
-        return f"{said}{at}; no rank has ended step {step} for {silent_s:.0f} s"
+    ranks, step = hang.ranks, hang.step
+    since = f"no rank has ended step {step} for {hang.silent_s:.0f} s"
+    if hang.timed_out:
+        text = _first_line(hang.timeout)
+        since = f"{ranks_text(hang.timed_out)} gave up waiting in step {step} after {hang.silent_s:.0f} s"
+        since += f": {text}" if text else ""
+    if hang.said is not None:
+        return f"{hang.said}{at}; {since}"
+    if hang.timed_out:
+        if not ranks:
+            return f"{since}; which rank did not come is unknown"
+        parts = {PART_WORDS[part] for rank, part in hang.parts if rank in ranks and part in PART_WORDS}
+        were = "it was" if len(ranks) == 1 else "they were"
+        where = f": {were} {parts.pop()}" if len(parts) == 1 else ""
+        return f"{ranks_text(ranks)} never came to the collective that others waited in{where}{at}; {since}"
     who = f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} behind{at}; " if ranks else ""
-    return f"{who}no rank has ended step {step} for {silent_s:.0f} s{'' if ranks else at}"
+    return f"{who}{since}{'' if ranks else at}"
+
+
+def stall_words(hang: Hang) -> str:
+    """``no step for 15 s: rank 1 is in data loading at train.py:41, rank 0 waits in all_reduce``"""
+    doing: dict[tuple[str, str], list[int]] = {}
+    for rank in (*hang.ranks, *(rank for rank in sorted({*hang.waiting, *dict(hang.parts)}) if rank not in hang.ranks)):
+        if (does := _doing(hang, rank)) is not None:
+            doing.setdefault(does, []).append(rank)
+    verbs = {"is": "are", "waits": "wait", "leaves": "leave"}
+    groups = [
+        f"{ranks_text(ranks)} {verb if len(ranks) == 1 else verbs[verb]} {what}"
+        for (verb, what), ranks in list(doing.items())[:_MOST_GROUPS]
+    ]
+    return f"no step for {hang.silent_s:.0f} s" + (f": {', '.join(groups)}" if groups else "")
+
+
+def _doing(hang: Hang, rank: int) -> tuple[str, str] | None:
+    """What a rank does, as a verb and what belongs to it; None: not known."""
+    part = dict(hang.parts).get(rank)
+    at = f" at {hang.place.partition(' in ')[0]}" if hang.place and rank in hang.ranks[:1] else ""
+    if part is None and not at:
+        return ("leaves", "no word") if rank in hang.ranks else None
+    if part is None or part in _NOWHERE:
+        return ("is", at.strip() or "between the parts of a step")
+    if part == "comm":
+        return "waits", f"for other ranks{at}"
+    return ("is", PART_WORDS[part] + at) if part in PART_WORDS else ("waits", f"in {part}{at}")
 
 
 def _who(end: JobEnd) -> str:

@@ -141,7 +141,7 @@ def read_calibration(file: Path) -> Calibration:
 
 
 HEADER_AT_MOST = 64 << 10
-LATEST = 64
+LATEST, LONGEST_OF = 64, 10_000
 
 
 def header_bytes(path: Path) -> int | None:
@@ -159,15 +159,19 @@ def steps_in(path: Path, header: int | None = None) -> int:
 
 
 @lru_cache(maxsize=1 << 14)
-def _record(path: Path, header: int) -> tuple[struct.Struct, int]:
-    """Of a diary with so many bytes of header, which stay as they are: a record, and where in it the time of the step is."""
+def _record(path: Path, header: int) -> tuple[struct.Struct, tuple[str, ...]]:
+    """Of a diary with so many bytes of header, which stay as they are: a record, and the names of its first columns."""
     with path.open("rb") as file:
         head = file.read(header)
     try:
-        columns = json.loads(head).get("columns", FIRST_COLUMNS)
-        return struct.Struct(RECORD.format(len(columns))), columns.index("whole_ns")
-    except ValueError:  # who reads the whole diary says what is wrong with it
-        return struct.Struct(RECORD.format(len(FIRST_COLUMNS))), 0
+        columns = tuple(json.loads(head).get("columns", FIRST_COLUMNS))
+        if {"whole_ns", "outside_ns"} <= {*columns}:
+            return struct.Struct(RECORD.format(len(columns))), columns
+    except ValueError:
+        pass
+    return struct.Struct(
+        RECORD.format(len(FIRST_COLUMNS))
+    ), FIRST_COLUMNS  # the reader of all says what is wrong with it
 
 
 def latest_step_ns(path: Path) -> float | None:
@@ -175,13 +179,28 @@ def latest_step_ns(path: Path) -> float | None:
     header = header_bytes(path)
     if header is None or not (steps := steps_in(path, header)):
         return None
-    first, (record, whole) = max(steps - LATEST, 0), _record(path, header)
+    first, (record, columns) = max(steps - LATEST, 0), _record(path, header)
+    whole = columns.index("whole_ns")
     with path.open("rb") as file:
         file.seek(header + first * record.size)
         data = file.read((steps - first) * record.size)
     times = [each[whole] for each in record.iter_unpack(data[: len(data) // record.size * record.size])]
     known = [each for each in times if not math.isnan(each)]
     return median(known) if known else None
+
+
+def longest_step_ns(path: Path, *, first: int) -> float:
+    """The longest of the last steps without what is no part of them, not one of the ``first`` ones; 0.0: there is none."""
+    header = header_bytes(path)
+    if header is None:
+        return 0.0
+    first, (record, columns) = max(first, steps_in(path, header) - LONGEST_OF), _record(path, header)
+    with path.open("rb") as file:
+        file.seek(header + first * record.size)
+        data = file.read(LONGEST_OF * record.size)
+    records = record.iter_unpack(data[: len(data) // record.size * record.size])
+    whole, outside = columns.index("whole_ns"), columns.index("outside_ns")
+    return max((each[whole] - (each[outside] if each[outside] > 0 else 0.0) for each in records), default=0.0)
 
 
 MAX_BYTES = 256 << 20

@@ -111,3 +111,24 @@ def test_an_event_that_cannot_be_recorded_leaves_the_backward_pass_alone(rig: Ri
     assert (tail.last, tail.failed) == (None, True)
     rig.step()
     assert [event.kind for event in rig.read().events] == ["off"]
+
+
+WORKER = """Caught KeyError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/x/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+    data = fetcher.fetch(index)
+  File "/home/me/data.py", line 31, in __getitem__
+    raise KeyError("no such row")
+KeyError: 'no such row'
+"""
+
+
+def test_what_a_loaders_worker_raised_is_told_with_its_own_line(hook: Any) -> None:
+    assert hook.ends.of_worker(WORKER) == (
+        "Caught KeyError in DataLoader worker process 0: KeyError: 'no such row'",
+        '/home/me/data.py:31 in __getitem__: raise KeyError("no such row")',
+    )
+    assert hook.ends.of_worker("DataLoader worker (pid 7) is killed by signal: Killed.") is None
+    assert hook.ends.of_worker("") is None
+    found = hook.ends.described(RuntimeError(WORKER))
+    assert (found["exception"], found["place"][:21]) == ("RuntimeError", "/home/me/data.py:31 i")

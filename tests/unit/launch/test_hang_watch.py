@@ -11,8 +11,11 @@ import pytest
 from tests.diaries import write_diary
 
 from stepscope.launch import hang_watch
-from stepscope.launch.hang_watch import Frame, HangWatch, explain, training_stack
+from stepscope.launch.hang_watch import HangWatch, explain
+from stepscope.launch.stacks import Frame, Standing, training_stack
 from stepscope.records.nccl import FlightDump, FlightEntry, FlightGroup
+from stepscope.records.profile import Hang
+from stepscope.results.profiled_job import stall_words
 from stepscope.store.layout import ProfileLayout
 
 STACK = """pid 7 at 2026-11-23T17:00:00.000Z
@@ -30,19 +33,20 @@ thread loader (141):
     read()
 """
 
-USER = (Frame(file="/home/me/train.py", line=31, name="load"),)
-WAITS = (Frame(file="/x/site-packages/torch/distributed/c10d.py", line=2, name="wait"), *USER)
+LOAD = Frame(file="/home/me/train.py", line=31, name="load")
+USER = Standing(frames=(LOAD,))
+WAITS = Standing(frames=(Frame(file="/x/site-packages/torch/distributed/c10d.py", line=2, name="wait"), LOAD))
 
 
 def test_the_stack_of_the_main_thread_is_read_from_its_innermost_call_on() -> None:
-    found = training_stack(STACK)
+    found = training_stack(STACK).frames
     assert [(f.line, f.name, f.code, f.own) for f in found] == [
         (20, "wait", "", False),
         (31, "load", "time.sleep(9)", True),
         (40, "<module>", "main()", True),
     ]
     assert next(f.place for f in found if f.own) == "/home/me/train.py:31 in load: time.sleep(9)"
-    assert training_stack("") == ()
+    assert training_stack("") == Standing()
 
 
 def dump(rank: int, calls: int, *, done: int) -> FlightDump:
@@ -84,7 +88,13 @@ def test_the_rank_that_holds_the_others_up(
 
 
 def test_where_it_is_and_what_it_has_not_called_are_told() -> None:
-    found = explained(dumps=(dump(0, 5, done=4), dump(1, 4, done=4)), stacks={0: WAITS, 1: USER})
+    loads = Standing(part="data", frames=(LOAD,))
+    found = explained(dumps=(dump(0, 5, done=4), dump(1, 4, done=4)), stacks={0: WAITS, 1: loads})
+    assert found.parts == ((0, "all_reduce"), (1, "data"))
+    assert (
+        stall_words(found)
+        == "no step for 63 s: rank 1 is in data loading at /home/me/train.py:31, rank 0 waits in all_reduce"
+    )
     assert found.place == "/home/me/train.py:31 in load"
     assert found.host == "n1"
     assert "rank 1" in found.said
@@ -115,7 +125,7 @@ def answer(layout: ProfileLayout, *ranks: int) -> None:
         (layout.control / f"flight-{rank:05d}-0.json").write_text("{}")
 
 
-def looks(watch: HangWatch, clock: Clock, seconds: float) -> list[object]:
+def looks(watch: HangWatch, clock: Clock, seconds: float) -> list[tuple[str, Hang]]:
     found = []
     for _ in range(int(seconds)):
         clock.now += 1
@@ -133,8 +143,8 @@ def test_ranks_are_asked_once_for_each_standstill(tmp_path: Path, clock: Clock) 
     assert looks(watch, clock, 2) == []
     assert layout.stack_request.exists()
     answer(layout, 0, 1)
-    (hang,) = looks(watch, clock, 30)
-    assert (hang.step, watch.hang is not None) == (4, True)  # type: ignore[attr-defined]
+    ((stage, hang),) = looks(watch, clock, 30)
+    assert (stage, hang.step, watch.hang is not None) == ("hang", 4, True)
     assert watch.hang.silent_s > 30, "it goes on"
     with paths[0].open("ab") as file:
         file.write(bytes(40))
@@ -147,17 +157,70 @@ def test_ranks_are_asked_once_for_each_standstill(tmp_path: Path, clock: Clock) 
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "after_s", "silent_s", "asked"),
-    [(10.0, None, 55, False), (10.0, None, 66, True), (5000.0, None, 95, False), (5000.0, None, 105, True),
-     (5000.0, 8.0, 11, True)],
+    ("step_ms", "after_s", "silent_s", "stages"),
+    [(10.0, None, 14, []), (10.0, None, 25, ["stall"]), (10.0, None, 58, ["stall"]), (10.0, None, 75, ["stall", "hang"]),
+     (5000.0, None, 49, []), (5000.0, None, 62, ["stall"]), (5000.0, None, 115, ["stall", "hang"]),
+     (5000.0, 8.0, 20, ["hang"])],
 )  # fmt: skip
-def test_the_limit_is_a_minute_20_steps_or_what_is_stated(
-    tmp_path: Path, clock: Clock, step_ms: float, after_s: float | None, silent_s: float, asked: bool
+def test_the_limits_are_seconds_steps_or_what_is_stated(
+    tmp_path: Path, clock: Clock, step_ms: float, after_s: float | None, silent_s: float, stages: list[str]
 ) -> None:
-    layout = ProfileLayout(tmp_path)
     write_diary(tmp_path, {"forward": [step_ms] * 3})
-    looks(HangWatch(layout, after_s), clock, silent_s)
-    assert layout.stack_request.exists() == asked
+    assert [stage for stage, _ in looks(HangWatch(ProfileLayout(tmp_path), after_s), clock, silent_s)] == stages
+
+
+SAVES = """pid 7 at 2026-11-23T17:00:00.000Z in checkpoint after 3 steps
+
+thread MainThread (140):
+  File "/home/me/train.py", line 40, in <module>
+    torch.save(model.state_dict(), path)
+"""
+
+
+def test_a_stall_in_a_checkpoint_is_not_told_and_one_after_it_is(tmp_path: Path, clock: Clock) -> None:
+    layout = ProfileLayout(tmp_path)
+    write_diary(tmp_path, {"forward": [10.0] * 3})
+    watch = HangWatch(layout, None)
+    assert looks(watch, clock, 18) == []
+    assert layout.stack_request.exists()
+    (layout.control / "stack-00000-0.txt").write_text(SAVES)
+    assert looks(watch, clock, 8) == [], "it saves"
+    assert json.loads(layout.stack_request.read_text())["number"] == 1
+    while watch.hang is None and json.loads(layout.stack_request.read_text())["number"] == 1:
+        assert looks(watch, clock, 1) == []
+    assert 30 < clock.now - 1000 < 50, "it is asked again once as much time has passed"
+    assert json.loads(layout.stack_request.read_text())["number"] == 2
+    (layout.control / "stack-00000-0.txt").write_text(STACK)
+    ((stage, stall),) = looks(watch, clock, 9)
+    assert (stage, stall.ranks, stall.place) == ("stall", (0,), "/home/me/train.py:31 in load: time.sleep(9)")
+    assert watch.hang is None, "not yet"
+    assert watch.stall is not None
+    assert [stage for stage, _ in looks(watch, clock, 40)] == ["hang"]
+
+
+def test_what_took_as_long_before_is_no_stall(tmp_path: Path, clock: Clock) -> None:
+    """A job that plays games between its steps; what is known to be no part of a step does not count."""
+    for folder, column, stages in (("a", "before", []), ("b", "outside", ["stall"])):
+        columns = {"forward": [10.0] * 30, column: [0.0] * 15 + [20_000.0] + [0.0] * 14}
+        write_diary(tmp_path / folder, columns)
+        watch = HangWatch(ProfileLayout(tmp_path / folder), None)
+        assert [stage for stage, _ in looks(watch, clock, 25)] == stages
+
+
+def test_of_a_job_in_its_first_steps_no_stall_is_told(tmp_path: Path, clock: Clock) -> None:
+    write_diary(tmp_path, {"forward": [10.0] * 2})
+    assert looks(HangWatch(ProfileLayout(tmp_path), None), clock, 55) == []
+
+
+def test_a_stall_that_goes_on_and_off_is_told_a_few_times(tmp_path: Path, clock: Clock) -> None:
+    path = write_diary(tmp_path, {"forward": [10.0] * 3})
+    watch = HangWatch(ProfileLayout(tmp_path), None)
+    told = 0
+    for _ in range(9):
+        told += len(looks(watch, clock, 30))
+        with path.open("ab") as file:
+            file.write(bytes(40))
+    assert told == hang_watch.MOST_STALLS
 
 
 def test_a_job_that_loads_or_writes_a_window_or_ends_is_left_alone(tmp_path: Path, clock: Clock) -> None:

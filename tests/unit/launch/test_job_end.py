@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from stepscope.launch.black_boxes import LeftState
 from stepscope.launch.job_end import DiaryFacts, EndFacts, independent, judge_end, without_end
+from stepscope.launch.stacks import Frame, Standing
 from stepscope.records.profile import FailedProcess, Hang, HookedProcess, JobEnd, LaunchedRank, RankEnd, WindowOfRank
 from stepscope.results.profiled_job import end_sentence
 
@@ -36,6 +39,12 @@ def failed(*ranks: tuple[int, int], exception: str = "ChildFailedError", **more:
     given = {"host": "n0", "pid": 99, "rank": None, "world_size": None, "restart": 0, "message": "", **more}
     launched = tuple(LaunchedRank(rank=rank, pid=100 + rank, code=code) for rank, code in ranks)
     return FailedProcess(exception=exception, at_unix_ns=T0 + 9 * S, ranks=launched, **given)
+
+
+def nccl_aborted() -> FailedProcess:
+    """torchrun's word of a rank whose error file holds the watchdog's text."""
+    ranks = (LaunchedRank(rank=0, pid=100, code=-6, message=NCCL), LaunchedRank(rank=1, pid=101, code=-15))
+    return replace(failed(), ranks=ranks)
 
 
 def window(status: str = "written", reason: str | None = None) -> WindowOfRank:
@@ -181,7 +190,146 @@ HANG = Hang(ranks=(1,), waiting=(0,), silent_s=63, step=4, said="rank 1 has not 
 )
 def test_a_hang_that_is_interrupted_or_times_out_is_one(found: JobEnd) -> None:
     assert (found.kind, found.ranks, found.victims, found.step) == ("hang", (1,), (0,), 4)
-    assert (found.place, found.hang) == ("t.py:3", HANG)
+    assert found.hang is not None
+    assert (found.place, found.hang.said, found.hang.silent_s) == ("t.py:3", HANG.said, HANG.silent_s)
+
+
+GLOO = "[unbound_buffer.cc:78] Timed out waiting 20000ms for recv operation to complete"
+NCCL = (
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, "
+    "Timeout(ms)=600000) ran for 600029 milliseconds before timing out."
+)
+LOADS = LeftState(
+    steps=3, seen_ns=T0 + 5 * S,
+    standing=Standing(part="data", steps=3, frames=(Frame(file="/w/train.py", line=41, name="fetch", code="read()"),)),
+)  # fmt: skip
+WAITING = replace(LOADS, standing=Standing(part="backward", steps=3))
+STOPPED_0 = [failed((0, 1), (1, -15))]
+
+
+@pytest.mark.parametrize(
+    ("found", "ranks", "victims"),
+    [
+        # gloo gives up; torchrun stops the rank that did not come, which leaves its stack
+        (end(raised(0, "RuntimeError", GLOO), diary(1), failures=STOPPED_0, left={("n0", 101): LOADS}), (1,), (0,)),
+        # the same without anything of that rank but the launcher's word that it lived
+        (end(raised(0, "RuntimeError", GLOO), diary(1), failures=STOPPED_0), (1,), (0,)),
+        # nothing is known of it
+        (end(raised(0, "RuntimeError", GLOO), diary(1)), (), (0,)),
+        # it waited too, in something else
+        (end(raised(0, "RuntimeError", GLOO), diary(1), failures=STOPPED_0, left={("n0", 101): WAITING}), (), (0, 1)),
+        # it woke up when the others were gone, or noticed their end inside the same collective
+        (end(raised(0, "RuntimeError", GLOO), raised(1, "RuntimeError", CLOSED, at=9)), (1,), (0,)),
+        (end(raised(0, "RuntimeError", GLOO), raised(1, "RuntimeError", CLOSED, at=5.1)), (), (0, 1)),
+        # all gave up
+        (end(raised(0, "RuntimeError", GLOO), raised(1, "RuntimeError", GLOO)), (), (0, 1)),
+        # NCCL's watchdog: in an exception, in an error file, or on the job's stderr alone, where a stall was seen
+        (end(raised(0, "torch.distributed.DistBackendError", NCCL), diary(1), failures=STOPPED_0), (1,), (0,)),
+        (end(diary(0), diary(1), failures=[failed((0, -6), (1, -15))], stall=replace(HANG, silent_s=20)), (1,), (0,)),
+        (end(diary(0), diary(1), failures=[nccl_aborted()], left={("n0", 101): LOADS}), (1,), (0,)),
+        # monitoredBarrier names them
+        (end(raised(0, "RuntimeError", "Rank 1 failed to pass monitoredBarrier in 5000 ms"), diary(1)), (1,), (0,)),
+    ],
+)  # fmt: skip
+def test_behind_timeouts_who_did_not_come_is_at_fault(
+    found: JobEnd, ranks: tuple[int, ...], victims: tuple[int, ...]
+) -> None:
+    assert (found.kind, found.ranks, found.victims, found.step) == ("hang", ranks, victims, 4)
+    assert end_sentence(found).startswith("Hang: ")
+
+
+def test_a_host_that_may_wait_for_its_device_is_not_accused() -> None:
+    """Ranks that wait in NCCL's kernel are on any line of their own; one that loads data is not."""
+    item = Standing(part="other", frames=(Frame(file="/w/train.py", line=50, name="main", code="loss.item()"),))
+    waits = {("n0", 100 + rank): replace(LOADS, standing=item) for rank in (1, 2)}
+    three = [diary(rank, world=3) for rank in (1, 2)]
+    failures = [failed((0, -6), (1, -15), (2, -15))]
+    gone = {"failures": failures, "gone_ns": {("n0", 100 + rank): T0 + 8 * S for rank in (1, 2)}}
+    aborted = raised(0, "DistBackendError", NCCL, at=7)
+    assert end(aborted, *three, left=waits, **gone).ranks == ()
+    assert end(aborted, *three, left={**waits, ("n0", 101): LOADS}, **gone).ranks == (1,)
+    gone["failures"] = [failed((0, 1), (1, -15), (2, -15))]
+    gloo = end(raised(0, "RuntimeError", GLOO, at=7), *three, left=waits, **gone)
+    assert gloo.ranks == (1, 2), "gloo waits in Python"
+
+
+def test_what_was_at_fault_did_is_told_with_its_line() -> None:
+    found = end(
+        raised(0, "RuntimeError", GLOO, at=8), diary(1), failures=STOPPED_0, left={("n0", 101): LOADS}, folder="/w"
+    )
+    assert found.hang is not None
+    assert (found.place, found.host, found.hang.parts) == ("train.py:41 in fetch: read()", "n0", ((1, "data"),))
+    assert (found.hang.timed_out, found.hang.timeout, found.hang.silent_s) == ((0,), GLOO, 20.0)
+    assert "never came to the collective that others waited in: it was in data loading (at train.py:41" in end_sentence(
+        found
+    )
+
+
+def test_an_abort_without_a_stall_is_the_ranks_own() -> None:
+    found = end(diary(0), diary(1), failures=[failed((0, -6), (1, -15))])
+    assert (found.kind, found.ranks, found.signal) == ("killed", (0,), "SIGABRT")
+
+
+PROCESSES = [
+    HookedProcess(pid=pid, host="n0", argv=("train",), rank=rank, world_size=None, python="3.11")
+    for pid, rank in ((99, None), (100, "0"), (101, "1"))
+]
+
+
+@pytest.mark.parametrize(
+    ("more", "launcher", "running", "ranks", "named"),
+    [
+        ({"code": 137, "child": 99, "signalled": True, "running": [("n0", 100), ("n0", 101), ("n0", 7)]},
+         True, ((0, 100), (1, 101)), (), "SIGKILL"),
+        ({"code": 137, "child": 50, "running": [("n0", 101)]}, True, ((1, 101),), (), "SIGKILL"),  # a shell reports it
+        ({"code": 1, "child": 99, "failures": [failed(exception="SignalException", message="Process 99 got signal: 15")]},
+         True, (), (), "SIGTERM"),
+        ({"code": 1, "child": 99, "failures": [failed((1, -9))], "running": [("n0", 100)]}, False, (), (1,), "SIGKILL"),
+        # one rank was stopped from outside: its launcher noticed it first, and it was gone before the other
+        ({"code": 1, "child": 99, "failures": [failed((1, -15), (0, -15))],
+          "gone_ns": {("n0", 101): T0 + 5 * S, ("n0", 100): T0 + 6 * S}}, False, (), (1,), "SIGTERM"),
+        # all were stopped together
+        ({"code": 1, "child": 99, "failures": [failed((0, -15), (1, -15))],
+          "gone_ns": {("n0", 101): T0 + 5 * S, ("n0", 100): T0 + 5 * S}}, False, (), (), "SIGTERM"),
+    ],
+)  # fmt: skip
+def test_the_launcher_or_a_rank_that_was_ended_from_outside(
+    more: dict[str, Any], launcher: bool, running: tuple[tuple[int, int], ...], ranks: tuple[int, ...], named: str
+) -> None:
+    found = end(diary(0), diary(1), processes=PROCESSES, host="n0", **more)
+    assert (found.kind, found.launcher, found.running, found.ranks, found.signal) == (
+        "killed", launcher, running, ranks, named,
+    )  # fmt: skip
+    assert ("the launcher" in end_sentence(found)) == launcher
+
+
+@pytest.mark.parametrize(
+    ("more", "step", "sure"),
+    [
+        ({}, 17, False),
+        ({"left": {("n0", 101): replace(LOADS, steps=29)}}, 30, True),
+        ({"left": {("n0", 100): replace(LOADS, steps=29)}}, 30, True),  # the other rank got no further
+        ({"zero": {"end": left(0, steps=29)}}, 30, True),
+    ],
+)
+def test_a_step_that_is_not_sure_is_a_bound(more: dict[str, Any], step: int, sure: bool) -> None:
+    zero = more.pop("zero", {})
+    found = end(diary(0, steps=16, **zero), diary(1, steps=16), failures=[failed((0, -15), (1, -11))], **more)
+    assert (found.step, found.step_exact, found.ranks) == (step, sure, (1,))
+    assert ("at the earliest" in end_sentence(found)) != sure
+
+
+def later(rank: int, **more: Any) -> DiaryFacts:
+    return diary(rank, pid=200 + rank, start_unix_ns=T0 + 6 * S, last_unix_ns=T0 + 9 * S, **more)
+
+
+def test_of_trainings_one_after_the_other_the_last_ends_the_job() -> None:
+    sweep = end(diary(0, end=left(0)), diary(1, end=left(1)), later(0), code=0, asked=False)
+    assert (sweep.kind, sweep.restarts) == ("ok", 0)
+    again = end(diary(0, restart=1), diary(1, restart=1), later(0), later(1), failures=[failed((0, -15), (1, 1))])
+    assert (again.kind, again.ranks, again.restarts) == ("exit-code", (1,), 1), "the ranks of the second command"
+    first = end(raised(1), later(0, end=left(0, at=9)), code=1)
+    assert (first.kind, first.ranks, first.exception) == ("crash", (1,), "ValueError"), "the command passes it on"
 
 
 def test_a_rank_that_raises_after_all_is_a_crash_and_a_job_that_goes_on_no_hang() -> None:

@@ -87,6 +87,33 @@ def test_without_a_checkpoint_a_restart_loses_every_step(tmp_path: Path) -> None
     assert found.parts_ns["repeated"] / MS == pytest.approx(200)
 
 
+def test_trainings_one_after_the_other_lose_nothing(tmp_path: Path) -> None:
+    for attempt in range(2):
+        start = START_UNIX_NS + attempt * int(1e9)
+        at_exit = start + int(250 * MS)
+        write_diary(
+            tmp_path, {"forward": [10.0] * (20 + attempt)}, attempt=attempt, start_unix_ns=start, set_up_ns=0,
+            end={"at_unix_ns": at_exit},
+        )  # fmt: skip
+    known = job(write_record(tmp_path))
+    found = goodput(known)
+    assert isinstance(found, Goodput)
+    assert (found.trainings, found.restarts, found.repeated_steps, found.steps) == (2, 0, 0, 41)
+    ms = {part: round(ns / MS, 3) for part, ns in found.parts_ns.items() if ns}
+    assert ms == pytest.approx({"productive": 410.0, "end": 50.0 + 40.0, "start_up": 750.0})
+    assert known.steps is not None
+    assert (known.steps.trainings, known.steps.training, known.steps.all_steps) == (2, 2, 21)
+
+
+def test_the_training_that_is_looked_at_is_the_last_with_enough_steps(tmp_path: Path) -> None:
+    for attempt, steps in enumerate((30, 40, 3)):
+        start = START_UNIX_NS + attempt * int(1e9)
+        write_diary(tmp_path, {"forward": [10.0] * steps}, attempt=attempt, start_unix_ns=start)
+    steps_of = job(write_record(tmp_path)).steps
+    assert steps_of is not None
+    assert (steps_of.trainings, steps_of.training, steps_of.all_steps) == (3, 2, 40)
+
+
 def test_processes_side_by_side_have_no_goodput(tmp_path: Path) -> None:
     for attempt in range(2):
         write_diary(tmp_path, {"forward": [10.0] * 20}, attempt=attempt)

@@ -58,6 +58,8 @@ class Diary(Outside):
         self.why_off = None
         self.groups = None
         """Communication by process group (groups.py), where there is torch.distributed."""
+        self.box = None
+        """What outlives this process (black_box.py), where a command reads it."""
         self.begin_again()
 
     def begin_again(self):
@@ -95,7 +97,8 @@ class Diary(Outside):
         """What the step was in as such a pass began."""
         self.trains_in_eval_mode = False
         self.last_eval_had_grad = False
-        self.saving = 0
+        self.saving = self.compiling = 0
+        """Calls that save a checkpoint; depth of compilations."""
         self.saved = None
         self.optimizers = []
         """id() of those whose step() runs."""
@@ -378,6 +381,8 @@ class Diary(Outside):
             self.open()
         self.write(look)
         self.number += 1
+        if self.box is not None:
+            self.box.step(self.number)
         if self.tail is not None:
             self.tail.step_ends()
         if self.groups is not None:
@@ -526,7 +531,12 @@ class Diary(Outside):
             return "checkpoint"
         if self.evaluation is not None:
             return self.evaluation.kind
-        return PHASES.get(self.phase)
+        return "compilation" if self.compiling and error is None else PHASES.get(self.phase)
+
+    def look_at_part(self):
+        """Called by the thread of ``pages.py``: leave word of the part that the training thread is in."""
+        if self.box is not None:
+            self.box.look(self.phase_of(None) or "")
 
     @guarded
     def close(self):

@@ -7,12 +7,13 @@ only trace of a rank that fails before it steps, or before it imports torch; of 
 and with which codes (stepscope/records/profile.py).
 
 ``stack-RRRRR-A.txt``, the Python stacks of all threads, and ``flight-RRRRR-A.json``, torch's flight recorder, where it is
-on: asked for by ``stack-request.json``, written anew (renamed into place) for each request, and answered by the diary's
-thread, which runs while a collective waits.
+on and wanted: asked for by ``stack-request.json``, written anew (renamed into place) for each request, and answered by the
+diary's thread, which runs while a collective waits. The first line of the stacks has the part of the step, and steps before.
 """
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -25,6 +26,7 @@ LONGEST = 300
 OWN = os.path.dirname(os.path.abspath(__file__))
 MESSAGE_CHARS = 2000
 """Of a failure."""
+FRAME = re.compile(r'  File "([^"]+)", line (\d+), in (\S+)\n +(.*)')
 REQUEST = "stack-request.json"
 DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """Of torch's flight recorder: NCCL's own first, where it is built in."""
@@ -64,8 +66,19 @@ def described(error):
     """What an exception that nobody caught says."""
     if error is None:
         return {}
-    return {"kind": "exception", "exception": kind_of(error), "message": text_of(error)[:LONGEST],
-            "place": place_of(getattr(error, "__traceback__", None))}  # fmt: skip
+    text, trace = text_of(error), getattr(error, "__traceback__", None)
+    message, where = of_worker(text) or (text, place_of(trace))
+    return {"kind": "exception", "exception": kind_of(error), "message": message[:LONGEST], "place": where}
+
+
+def of_worker(text):
+    """(message, place) of an exception that a worker process of a DataLoader passed on with its traceback; None: no such."""
+    lines = text.strip().splitlines()
+    frames = FRAME.findall(text)
+    if not frames or " in DataLoader worker process " not in lines[0]:
+        return None
+    own = [each for each in frames if not is_library(each[0])]
+    return "{}: {}".format(lines[0].rstrip("."), lines[-1]), "{}:{} in {}: {}".format(*(own or frames)[-1])
 
 
 def is_launcher():
@@ -159,10 +172,11 @@ def watch_failures(options):
 
 
 def write_failure(control, error, trace):
+    message, where = of_worker(text_of(error)) or (text_of(error), place(error, trace))
     document = {
         "host": control.host, "pid": os.getpid(), "parent": os.getppid(), "rank": number_in("RANK"),
         "world_size": number_in("WORLD_SIZE"), "restart": restart(), "at_unix_ns": time.time_ns(),
-        "exception": kind_of(error), "message": text_of(error)[:MESSAGE_CHARS], "place": place(error, trace),
+        "exception": kind_of(error), "message": message[:MESSAGE_CHARS], "place": where,
         "torch": "torch" in sys.modules, "ranks": launched(error),
     }  # fmt: skip
     control.write("profile_failure/1", "failure-{}-{}.json".format(control.host, os.getpid()), document)
@@ -209,9 +223,9 @@ def place(error, trace):
 
 
 class Stacks:
-    def __init__(self, control, pages):
+    def __init__(self, control, diary):
         self.control = control
-        self.pages = pages
+        self.diary = diary
         self.answered = None
 
     def answer(self):
@@ -224,9 +238,10 @@ class Stacks:
         if request == self.answered:
             return
         self.answered = request
-        name = self.pages.name or "{:05d}-p{}".format(identity()[0], os.getpid())
-        self.put("stack-{}.txt".format(name), stacks_of_all())
-        recorded = flight_recorder()
+        name = self.diary.pages.name or "{:05d}-p{}".format(identity()[0], os.getpid())
+        self.put("stack-{}.txt".format(name), stacks_of_all(self.diary))
+        wanted = (self.control.read(REQUEST) or {}).get("flights", True)
+        recorded = flight_recorder() if wanted else None
         if recorded is not None:
             self.put("flight-{}.json".format(name), recorded)
 
@@ -237,11 +252,12 @@ class Stacks:
         os.replace(temporary, self.control.path(name))
 
 
-def stacks_of_all():
+def stacks_of_all(diary):
     """The main thread first, the innermost call last, as in a traceback."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main, here = threading.main_thread().ident, threading.get_ident()
-    lines = ["pid {} at {}\n".format(os.getpid(), utc())]
+    part = diary.phase_of(None) or "nothing"
+    lines = ["pid {} at {} in {} after {} steps\n".format(os.getpid(), utc(), part, diary.number)]
     for ident, frame in sorted(sys._current_frames().items(), key=lambda each: each[0] != main):
         if ident != here:
             lines.append("\nthread {} ({}):\n".format(names.get(ident, "?"), ident))

@@ -122,10 +122,13 @@ class Compiling:
         if self.depth == 0:
             self.began = perf_counter_ns()
         self.depth += 1
+        if self.diary.mine():
+            self.diary.compiling = self.depth
 
     def ends(self, *args):
         self.depth = max(self.depth - 1, 0)
         diary = self.diary
+        diary.compiling = min(diary.compiling, self.depth)
         if self.depth == 0 and diary.phase is not None and diary.mine():
             ns = perf_counter_ns() - self.began
             diary.happened("compilation", self.began, ns, "")

@@ -7,6 +7,7 @@ import time
 import weakref
 from functools import partial
 
+from stepscope_hook.black_box import BlackBox
 from stepscope_hook.control import identity, say
 from stepscope_hook.diary import Diary
 from stepscope_hook.ends import Stacks, restart, tell_uncaught, write_end
@@ -35,14 +36,18 @@ def watch(control):
     """Register with torch. control: files and options of this process."""
     global current
     rank, world = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    box = (
+        BlackBox() if control.options.get("diary", True) and "first" in control.options else None
+    )  # a command reads it
     control.write(
         "profile_process/1",
         "process-{}-{}.json".format(control.host, control.pid),
         {"pid": control.pid, "host": control.host, "argv": list(getattr(sys, "orig_argv", sys.argv)),
-         "rank": rank, "world_size": world, "python": sys.version.split()[0]},
+         "rank": rank, "world_size": world, "python": sys.version.split()[0], "box": box and box.number},
     )  # fmt: skip
     turn(control)
     current = steps = Steps(control)
+    steps.diary.box = box
     if control.options.get("memory"):
         from stepscope_hook.memory import Recording
 
@@ -92,7 +97,7 @@ class Steps:
         self.samples = Samples(self.diary)
         self.hardware = Hardware(self.diary, self.samples)
         looks = [self.plans.look, self.samples.look, self.hardware.look]
-        self.pages.each_second += [Stacks(control, self.pages).answer, *looks]
+        self.pages.each_second += [Stacks(control, self.diary).answer, self.diary.look_at_part, *looks]
 
     def keep_diary(self):
         """Look at torch for the diary; without it, windows are still recorded."""
@@ -254,6 +259,8 @@ class Steps:
     def forked(self):
         """In a fork. Of a rank that has stepped: whatever steps here, the rank's own process is the one that counts. Of a
         process that has not, a launcher that imported torch: the fork may be a rank."""
+        if self.diary.box is not None:
+            self.diary.box.forget()
         if self.optimizer is not None:
             self.optimizer = 0
             self.plans.window, self.plans.on = None, False

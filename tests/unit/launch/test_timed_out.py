@@ -1,0 +1,62 @@
+"""Timeouts by their texts, and who is at fault behind them."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.launch.timed_out import OtherRank, Timeout, never_came, timeout_of
+
+NCCL = (
+    "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=4196352, "
+    "NumelOut=4196352, Timeout(ms)=600000) ran for 600029 milliseconds before timing out."
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "found"),
+    [
+        ("[/gloo/unbound_buffer.cc:78] Timed out waiting 20000ms for recv operation to complete", Timeout(seconds=20.0)),
+        ("[pair.cc:462] Application timeout caused pair closure", Timeout()),
+        (NCCL, Timeout(seconds=600.029)),
+        ("[PG ID 0 PG GUID 0(default_pg) Rank 3] Process group watchdog thread terminated with exception: " + NCCL,
+         Timeout(seconds=600.029)),
+        ("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 5000 ms", Timeout(seconds=5.0, named=(1,))),
+        ("[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms", Timeout(seconds=5.0, named=(1, 3))),
+        ("Rank 2 successfully reached monitoredBarrier, but received errors while waiting from rank 0.", Timeout()),
+        ("wait timeout after 300000ms, keys: /default_pg/0//cpu//0/1", Timeout(seconds=300.0)),
+        ("Timed out after 301 seconds waiting for clients. 1/2 clients joined.", Timeout(seconds=301.0)),
+        ("[pair.cc:547] Connection closed by peer [127.0.0.1]:1234", None),
+        ("NCCL communicator was aborted on rank 1.", None),
+        ("the request timed out", None),
+    ],
+)  # fmt: skip
+def test_what_a_message_says_of_a_wait(message: str, found: Timeout | None) -> None:
+    assert timeout_of(message) == found
+
+
+ALIVE, ABSENT, WAITS = OtherRank(alive=True), OtherRank(alive=True, waits=False), OtherRank(alive=True, waits=True)
+
+
+@pytest.mark.parametrize(
+    ("timed_out", "others", "accused", "at_fault"),
+    [
+        ((0,), {1: ABSENT}, (), (1,)),
+        ((0,), {1: ALIVE}, (), (1,)),  # it lived, and all the others waited for it
+        ((0,), {1: OtherRank()}, (), ()),  # it may have been killed on another host
+        ((0,), {1: WAITS}, (), ()),  # in another collective: they wait for each other
+        ((0, 1), {}, (), ()),
+        ((0, 2), {1: ABSENT}, (), (1,)),
+        ((0,), {1: ABSENT, 2: WAITS}, (), (1,)),
+        ((0,), {1: ALIVE, 2: WAITS}, (), (1,)),
+        ((0,), {1: ALIVE, 2: ALIVE}, (), ()),  # one of them did not come
+        ((0,), {1: ALIVE, 2: ABSENT}, (), (2,)),
+        ((0,), {1: ALIVE, 2: ALIVE}, (2,), (2,)),  # the flight recorders know
+        ((0, 1), {2: ALIVE}, (0,), (2,)),  # who timed out is not at fault
+        ((0,), {1: OtherRank(left=True), 2: WAITS}, (), (1,)),
+        ((0,), {1: OtherRank(late=True, alive=True, waits=None)}, (), (1,)),
+    ],
+)
+def test_who_never_came_is_at_fault_and_nobody_where_that_is_not_known(
+    timed_out: tuple[int, ...], others: dict[int, OtherRank], accused: tuple[int, ...], at_fault: tuple[int, ...]
+) -> None:
+    assert never_came(timed_out, others, accused) == at_fault
