@@ -1,4 +1,4 @@
-"""Advice applied: every change that a CPU job can be advised, on its small job of tests/advice, before and after in turns."""
+"""Advice applied: every change that a CPU job can be advised, on its small job (tests/advice), before and after in turns."""
 
 from __future__ import annotations
 

