@@ -177,7 +177,7 @@ TRIALS: Sequence[Trial] = (
     ),
     Trial(
         key="accumulate", job="ddp", name="DDP", quick=True,
-        planted=(("MICRO_STEPS = 256, 8, 16, 1", "MICRO_STEPS = 256, 8, 16, 4"),),
+        planted=(("MICRO_STEPS = 256, 8, 16, 1", "MICRO_STEPS = 768, 6, 4, 4"),),
         edits=(
             ("        loss = model(torch.randn(BATCH, WIDTH)).square().mean()\n        loss.backward()\n",
              "        with contextlib.nullcontext() if _micro == MICRO_STEPS - 1 else model.no_sync():\n"
@@ -329,12 +329,10 @@ TRIALS: Sequence[Trial] = (
         planted=(
             ('dist.init_process_group("gloo")\nrank, world = dist.get_rank(), dist.get_world_size()\n', ""),
             ("DistributedDataParallel(nn.Sequential(*layers))", "nn.Sequential(*layers)"),
-            ("dist.destroy_process_group()\n", ""),
         ),
         edits=(
             ("WIDTH, DEPTH", 'dist.init_process_group("gloo")\nWIDTH, DEPTH'),
             ("nn.Sequential(*layers)", "DistributedDataParallel(nn.Sequential(*layers))"),
-            ("clock.tell()\n", "clock.tell()\ndist.destroy_process_group()\n"),
         ),
     ),
 )  # fmt: skip

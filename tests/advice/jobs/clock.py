@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import sys
 import time
 
 import torch
+import torch.distributed as dist
 
 STEPS = int(os.environ.get("ADVICE_STEPS", "60"))
 
@@ -36,3 +38,7 @@ class Clock:
         if os.environ.get("RANK", "0") == "0":
             sys.stdout.write(json.dumps({"ms": ms, "loss": self.loss, "steps": len(self.laps)}) + "\n")
             sys.stdout.flush()
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):  # the other rank may be gone already
+                dist.barrier()
+            os._exit(0)  # threads of gloo that are taken apart in a fork may never end

@@ -25,4 +25,3 @@ for _step in range(STEPS):
     optimizer.zero_grad()
     clock.step(loss, BATCH * MICRO_STEPS)
 clock.tell()
-dist.destroy_process_group()

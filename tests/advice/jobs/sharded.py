@@ -47,4 +47,3 @@ for _step in range(STEPS):
     optimizer.zero_grad()
     clock.step(loss)
 clock.tell()
-dist.destroy_process_group()
