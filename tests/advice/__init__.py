@@ -211,17 +211,6 @@ TRIALS: Sequence[Trial] = (
         key="keep gathered", job="sharded",
         edits=(("fully_shard(block)", "fully_shard(block, reshard_after_forward=False)"),),
     ),
-    Trial(
-        key="split root", job="sharded",
-        edits=(
-            ("fully_shard(model)\n", "fully_shard(model.embedding)\nfully_shard(model.head)\nfully_shard(model)\n"),
-        ),
-    ),
-    Trial(
-        key="wrap blocks", job="sharded",
-        planted=(("for block in model.blocks:\n    fully_shard(block)\n", ""), ("= 64, 8,", "= 512, 4,")),
-        edits=(("fully_shard(model)\n", "for block in model.blocks:\n    fully_shard(block)\nfully_shard(model)\n"),),
-    ),
     # split layers
     Trial(
         key="smaller tensor group", job="tensor",
@@ -233,17 +222,6 @@ TRIALS: Sequence[Trial] = (
     # pipelines
     Trial(key="micro-batches", job="stages", edits=(("MICRO_BATCHES = 512, 64, 2", "MICRO_BATCHES = 512, 64, 4"),)),
     Trial(key="balance stages", job="stages", planted=(("(6, 6)", "(10, 2)"),), edits=(("(10, 2)", "(6, 6)"),)),
-    Trial(
-        key="interleave stages", job="stages",
-        edits=(
-            ("PipelineStage, ScheduleGPipe", "PipelineStage, ScheduleInterleaved1F1B"),
-            ("model = nn.Sequential(*layers)\nstage = PipelineStage(model, rank, world, torch.device(\"cpu\"))\n",
-             "half = len(layers) // 2\n"
-             "model = nn.ModuleList([nn.Sequential(*layers[:half]), nn.Sequential(*layers[half:])])\n"
-             "stage = [PipelineStage(part, rank + 2 * at, 4, torch.device('cpu')) for at, part in enumerate(model)]\n"),
-            ("ScheduleGPipe(stage", "ScheduleInterleaved1F1B(stage"),
-        ),
-    ),
     # computation
     Trial(key="compile", job="single", ranks=1, edits=(_COMPILED, ("Clock(mean=True)", "Clock()"))),
     Trial(
