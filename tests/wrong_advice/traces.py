@@ -128,9 +128,9 @@ def reductions_of_the_forward_pass_cannot_hide(tmp_path: Path) -> Case:
     )
 
 
-def _divided(folder: Path, *hosts: str, split: bool = False) -> Evidence:
+def _divided(folder: Path, *hosts: str, split: bool = False, device: str = "gloo") -> Evidence:
     """A tensor-parallel job on these hosts; split: its groups gather and scatter, as sequence parallelism does."""
-    plan = {"world": 2, "steps": 4, "transfer_ns": 300_000, "backward_ns": 600_000, "shape": "tensor", "device": "gloo"}
+    plan = {"world": 2, "steps": 4, "transfer_ns": 300_000, "backward_ns": 600_000, "shape": "tensor", "device": device}
     made = on_hosts(generated(folder, **plan), *hosts)
     if not split:
         return made
@@ -160,8 +160,8 @@ def a_group_on_one_host_is_not_told_to_be_there(tmp_path: Path) -> Case:
 @case("exposed_communication")
 def a_sequence_that_is_split_is_not_split_again(tmp_path: Path) -> Case:
     return Case(
-        right=_divided(tmp_path / "whole", "a", "a"),
-        wrong=_divided(tmp_path / "split", "a", "a", split=True),
+        right=_divided(tmp_path / "whole", "a", "a", device="gpu"),
+        wrong=_divided(tmp_path / "split", "a", "a", split=True, device="gpu"),
         advice="(sequence parallel)",
         instead="make the tensor-parallel group smaller",
     )

@@ -136,7 +136,8 @@ def _contended(job: ProfiledJob, facts: JobFacts) -> Advice:
         case "stepscope":
             return inspect(f"stepscope takes {of}: measure without a window", "stepscope run --deep off -- COMMAND")
         case "workers":
-            return advise(f"fewer loader workers: they take {of}, and no core is free", key="fewer workers")
+            text = f"make loading cheaper: its workers take {of}, and no core is free; decode once and store"
+            return advise(text, key="cheaper loading")
         case "threads":
             return _fewer_threads(job, facts, first)
 

@@ -3,7 +3,7 @@
 ``hook/stepscope_hook/hardware.py`` writes the files into ``.stepscope``; ``store/hardware.py`` reads them:
 
 ``devices-RRRRR-A.bin``: of the process of ``diary-RRRRR-A.bin``, once a second, after an hour every ten.
-``load-RRRRR-A.bin``: likewise, and once more as the process ends: of the processors that it may use.
+``load-RRRRR-A.bin``: likewise, and as the process ends: of the processors that it may use.
 ``ports-HOST-A.bin``: of one process a host, every ten seconds; A counts the processes that did it, as after a restart.
 
 Each is one line of JSON (:class:`HardwareHeader`), then records, little-endian: Unix time as float64, finished steps of the

@@ -138,7 +138,7 @@ TWO_THREADS = {"forward": 18.0, "cpu": 8.0}
     [
         (1, {"OMP_NUM_THREADS": "1"}, {"busy_s": 2.0, "process_s": 0.5}, r"other processes take 1\.0 of 2 cores"),
         (1, {"OMP_NUM_THREADS": "1"}, {"busy_s": 2.0, "process_s": 0.6, "stepscope_s": 0.7}, r"stepscope takes 0\.7 of 2"),
-        (1, {}, {"busy_s": 2.0, "process_s": 0.55, "workers_s": 0.45}, "fewer loader workers"),
+        (1, {}, {"busy_s": 2.0, "process_s": 0.55, "workers_s": 0.45}, "make loading cheaper: its workers"),
         (2, {}, {"busy_s": 2.0, "process_s": 1.0}, "^OMP_NUM_THREADS=1: 2 ranks x 2 threads on 2 cores"),
         (2, {"OMP_NUM_THREADS": "2"}, None, "^OMP_NUM_THREADS=1"),
         (2, {"OMP_NUM_THREADS": "1"}, None, r"^torch.set_num_threads\(1\)"),

@@ -124,7 +124,8 @@ def test_the_bubble_of_traces_stands_beside_the_formula(micro_batches: int, worl
     assert finding.stake_fraction == pytest.approx(ideal, rel=0.25)
     assert f"({world} - 1) / ({micro_batches} + {world} - 1)" in finding.evidence[0]
     assert any("micro-batches or more" in a.text for a in finding.advice)
-    assert any("interleaved" in a.text for a in finding.advice)
+    on_gpus = world > 2  # on CPUs, where messages take a core, interleaved stages took longer
+    assert any("interleaved" in a.text for a in finding.advice) is on_gpus
 
 
 def test_many_micro_batches_fill_a_traced_pipeline(tmp_path: Path) -> None:
