@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import comb
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,14 @@ from stepscope.records.nouns import Estimate, Measured
 from stepscope.records.profile import NO_TIMED_STEP, PROFILED, WINDOW, EventKind
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
 from stepscope.results.trainings import ProcessSpan, trainings
-from stepscope.results.window_effect import WindowEffect, window_effect
 from stepscope.stats.compare import bootstrap_median_interval, share_interval
 from stepscope.stats.order import mad
 from stepscope.stats.warmup import warmup_end
 from stepscope.store.diary import RankDiary
 from stepscope.store.hardware import HardwareSamples
+
+if TYPE_CHECKING:
+    from stepscope.results.window_effect import WindowEffect
 
 Numbers = NDArray[np.float64]
 
@@ -252,6 +255,8 @@ def _window_effect(
     """step_ns: [steps], of all; window: columns."""
     if window is None:
         return None
+    from stepscope.results.window_effect import window_effect  # of jobs with a window alone
+
     timed = np.flatnonzero(kept)
     return window_effect(step_ns[timed], timed + first + 1, first + window[0] + 1, first + window[1])
 
