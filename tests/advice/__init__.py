@@ -244,6 +244,18 @@ TRIALS: Sequence[Trial] = (
         edits=(("(8, 120)[(_step + dist.get_rank()) % 2]", "(8, 120)[_step % 2]"),),
     ),
     Trial(
+        key="inference mode", job="single", ranks=1, quick=True,
+        planted=(
+            ("    clock.step(loss)\n",
+             "    with torch.no_grad():\n        for _ in range(16):\n            model(torch.randn(1, WIDTH))\n"
+             "    clock.step(loss)\n"),
+        ),
+        edits=(
+            ("    with torch.no_grad():\n        for _ in range(16):\n            model(torch.randn(1, WIDTH))\n",
+             "    with torch.inference_mode():\n        model(torch.randn(16, WIDTH))\n"),
+        ),
+    ),
+    Trial(
         key="rare evaluation", job="single", ranks=1, quick=True,
         planted=(
             ("    clock.step(loss)\n",
