@@ -111,8 +111,8 @@ def _rest(evidence: Evidence, judged: Judged, *, everything: bool) -> str:
     job = evidence.profiled[0]
     own = _windows(evidence, job)
     count = sum(each.job in own for each in judged.diagnosis.findings)
-    said = f"{counted(count, 'finding')} of the window: --all; " if count and not everything else ""
-    return said + rest_of(job.folder, window=bool(own))
+    said = f"; {counted(count, 'finding')} of the window" if count and not everything else ""
+    return rest_of(job.folder, window=bool(own)) + said
 
 
 def _mode(options: Diagnose) -> tuple[str, Collection[str]]:

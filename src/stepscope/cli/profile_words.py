@@ -71,8 +71,8 @@ MOST_LACKING = 4
 
 def rest_of(root: Path, *, window: bool) -> str:
     """Commands that show what the first screen leaves out. window: there is one."""
-    job = shlex.quote(str(root))
-    return f"stepscope {f'trace {job} · ' if window else ''}diagnose {job} --all · report {job}"
+    first, *others = ("trace", "diagnose --all", "report") if window else ("diagnose --all", "report")
+    return f"stepscope {first} {shlex.quote(str(root))}; or {', '.join(others)}"
 
 
 def no_such_rank(state: WindowState) -> str:

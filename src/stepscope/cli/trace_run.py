@@ -166,7 +166,7 @@ def _say_of_window(verdict: JobVerdict) -> None:
     """Which steps the tables are of, and what their sizes are worth, beside what the timed steps say."""
     from stepscope.diagnose.narrator import slowed
 
-    worth = "" if verdict.slowdown is None else f"; {slowed(verdict)}"
+    worth = "" if verdict.slowdown is None else f" {slowed(verdict)}"
     say(
         f"tables of {counted(verdict.steps_profiled, 'profiled step')}{worth}", "" if verdict.window_sized else "yellow"
     )

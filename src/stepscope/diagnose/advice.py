@@ -59,7 +59,7 @@ def _offered(
     explained = [f for f in diagnosis.findings if kind_of(f) == named and f.advice]
     if explained:
         cause = None if verdict.part_cost is None else verdict.part_cost.cause
-        return next((each for each in explained if each.rule == cause), explained[0]).advice[:1]
+        return next((each for each in explained if each.rule == cause), explained[0]).advice
     if verdict.kind == "contended-machine":
         return (_contended(job, facts),)
     general = GENERAL.get(verdict.kind)

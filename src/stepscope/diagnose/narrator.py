@@ -187,14 +187,14 @@ def faster(stake: float) -> str:
 
 
 def slowed(verdict: JobVerdict) -> str:
-    """What the window's sizes are worth: ``a profiled step takes 2.1 times a timed one``; empty without a window."""
+    """What sizes of profiled steps are worth: ``at 2.1x their time: only order, names and counts hold``; empty: none are."""
     if verdict.slowdown is None:
         return ""
-    said = f"a profiled step takes {verdict.slowdown:.1f} times a timed one"
+    said = f"at {verdict.slowdown:.1f}x their time"
     if verdict.window_sized:
         return said
-    apart = "" if (verdict.slowed_apart or 1.0) <= MOST_APART else ", and more on one rank than on another"
-    return f"{said}{apart}: of the window order, names and counts alone hold"
+    apart = "" if (verdict.slowed_apart or 1.0) <= MOST_APART else ", unequally over ranks"
+    return f"{said}{apart}: only order, names and counts hold"
 
 
 def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
@@ -205,7 +205,7 @@ def coverage(verdict: JobVerdict) -> tuple[tuple[str, str], ...]:
     if verdict.stake_fraction:
         parts.append(("stake", faster(verdict.stake_fraction)))
     profiled = f", {verdict.steps_profiled} profiled" if verdict.steps_profiled else ""
-    profiled += f" ({slowed(verdict)})" if profiled and verdict.slowdown is not None else ""
+    profiled += f" {slowed(verdict)}" if profiled and verdict.slowdown is not None else ""
     made = "" if verdict.steps_made is None else f" of {verdict.steps_made:,}"
     parts.append(("steps", f"{verdict.steps_timed:,}{made} timed{profiled}"))
     world = verdict.world_size or verdict.ranks_seen

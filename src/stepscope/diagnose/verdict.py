@@ -268,7 +268,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     if costs and costs[0].kind not in SIZED and doubts:
         verdict = replace(verdict, confidence=f"doubtful: {'; '.join(dict.fromkeys(doubts))}")
     sized = _sized(diagnosis, verdict, steps, pipeline=pipeline) if _sizes_known(job, window) else diagnosis
-    told = worded(verdict, job=job, steps=steps, late=late, diagnosis=sized)
+    told = worded(verdict, job=job, steps=steps, late=late, diagnosis=diagnosis)
     summary = None if window is None else window.summary
     return Judged(
         verdict=replace(told, why=why_of(told, job=job, summary=summary, diagnosis=diagnosis)), diagnosis=sized
@@ -397,8 +397,9 @@ def _contended(steps: JobSteps) -> Iterable[TimeCost]:
 
 
 def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
-    """Waiting for data where every rank waits: that of the rank which comes last, step by step. What one rank alone waits
-    makes it late, and counts there; pauses and garbage collections before a forward pass prepare no batch."""
+    """Waiting for data where every rank waits: its share is the ranks' mean, as in the tree; at stake is that of the rank
+    which comes last, step by step. What one rank alone waits makes it late, and counts there; pauses and garbage collections
+    before a forward pass prepare no batch."""
     usual = ~paused_steps(steps)
     now_and_then, ahead = _waits_now_and_then(steps), job.loads_ahead
     for name in ("before",) if now_and_then else ("data", "before"):
@@ -419,7 +420,8 @@ def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
                 stake = loader_stake(steps, workers=job.loader_workers or 0, share=stake)
             known = name == "data" or _waits_before(steps)
             kind: VerdictKind = "input-bound" if known else "before-forward"
-            yield TimeCost(kind=kind, share=part, stake_fraction=stake, rules=(name,))
+            mean = share(steps.parts_ns[name], steps.whole_ns) or part
+            yield TimeCost(kind=kind, share=mean, stake_fraction=stake, rules=(name,))
             return
 
 
@@ -711,7 +713,7 @@ def _sized(diagnosis: Diagnosis, verdict: JobVerdict, steps: JobSteps, *, pipeli
         elif finding.stake_fraction is None or finding.job is None:
             kept.append(finding)
         elif not verdict.window_sized:
-            leave(finding, slowed(verdict))
+            leave(finding, f"profiled steps are {slowed(verdict)}")
         elif limit is not None and limit < WORTH:
             leave(finding, f"that part takes {format_percent(limit)} of the timed steps")
         else:

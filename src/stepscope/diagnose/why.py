@@ -12,9 +12,10 @@ from statistics import median
 
 from stepscope.core.units import format_bytes, format_percent
 from stepscope.core.words import counted, listed
-from stepscope.diagnose.narrator import by_group
-from stepscope.records.finding import Diagnosis, JobVerdict
+from stepscope.diagnose.narrator import KIND_OF_EVENT, by_group
+from stepscope.records.finding import Diagnosis, JobVerdict, VerdictKind
 from stepscope.records.trace_summary import TraceSummary
+from stepscope.results.diary import EVENT_WORDS, between_steps
 from stepscope.results.profiled_job import ProfiledJob
 
 MOST_LINES = 5
@@ -40,6 +41,8 @@ def why_of(
     if kind in _COMMUNICATES:
         lines += by_group(verdict)
         lines += [] if summary is None else _collectives(summary)
+    elif kind in KIND_OF_EVENT.values():
+        lines += _events(job, kind)
     elif kind == "undecided" and summary is not None:
         lines += [*_collectives(summary), *_operators(summary, sized=verdict.window_sized)]
     elif kind == "input-bound":
@@ -93,6 +96,15 @@ def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
     yield f"{listed(named, at_most=MOST_NAMED)} {of}"
     if known := [each.step_operators for each in summary.ranks if each.step_operators]:
         yield f"a step calls {median(known):,.0f} operators"
+
+
+def _events(job: ProfiledJob, kind: VerdictKind) -> Iterator[str]:
+    """Which call it is, and how often it was seen."""
+    assert job.steps is not None
+    for each in between_steps(job.steps):
+        if KIND_OF_EVENT.get(each.kind) == kind:
+            what = each.what or EVENT_WORDS[each.kind]
+            yield f"{what}: {counted(each.count, 'time')} in {counted(job.steps.all_steps, 'step')}"
 
 
 def _loader(facts: Mapping[str, object]) -> Iterator[str]:

@@ -363,6 +363,7 @@ def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None
     cpu = np.stack([_column(each, "cpu", count)[both] for each in steps.diaries])
     delay = np.stack([(each.delay * each.whole_ns)[:count][both] for each in steps.diaries])
     own = _own(np.hstack([steps.whole_ns, net]), parts, cpu, delay, alone=steps.world_size == 1)[1]
+    own = own - np.nan_to_num(parts["data"])  # a loader is late by chance, whoever profiles
     before, inside = np.median(own[:, : timed.size], axis=1), own[:, timed.size :]
     by_rank = {
         diary.rank: float(np.median(mine[there]) / usually)

@@ -290,7 +290,7 @@ def findings_title(verdict: JobVerdict | None) -> str:
     """Which steps the findings are about."""
     if verdict is None or not verdict.steps_profiled:
         return "Findings"
-    worth = "" if verdict.window_sized else f": {slowed(verdict)}"
+    worth = "" if verdict.window_sized else f", {slowed(verdict)}"
     return f"Findings in {counted(verdict.steps_profiled, 'profiled step')}{worth}"
 
 
