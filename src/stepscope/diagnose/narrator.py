@@ -5,6 +5,7 @@ Terminal, page, summary and text report call it; what needs a job's timed steps 
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -315,16 +316,17 @@ def worded(
             *_between(verdict, steps),
             *_longest(steps),
         ),
-        advice=_longer(verdict)
+        advice=_longer(job)
         if verdict.kind == "undecided"
         else advice_for(verdict, job=job, diagnosis=diagnosis, late=late),
     )
 
 
-def _longer(verdict: JobVerdict) -> tuple[Advice, ...]:
+def _longer(job: ProfiledJob) -> tuple[Advice, ...]:
     """What to do about a job of too few steps."""
-    short = "train for 50 steps or more; a window of a short job: stepscope profile --wait 0 --warmup 0 --steps 1 -- COMMAND"
-    return (Advice(text=short if not verdict.steps_profiled else "train for 50 steps or more"),)
+    kind = "run" if job.record.first is None else "profile"
+    command = f"stepscope {kind} -- {shlex.join(job.record.command)}"
+    return (Advice(text="train for 50 steps or more, then the same command", command=command),)
 
 
 def percent(share: Estimate) -> str:
@@ -475,6 +477,8 @@ def cost_line(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...] = ()) -> s
         said = f"every {cost.period} steps one waits {length} for data{who} and takes {much} of the time"
     elif cost.kind == "input-bound" and cost.rules == ("before",):
         said = f"the loop waits {much} of every step before its forward pass, outside any DataLoader"
+    elif cost.kind == "host-bound" and cost.event_ns is not None:
+        said = f"launching operators, {format_duration(cost.event_ns)} for each, takes {much} of every step"
     elif cost.kind in _TAKES and cost.of == "step":
         said = _TAKES[cost.kind].format(much)
     else:

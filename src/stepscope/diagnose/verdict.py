@@ -363,7 +363,10 @@ def _costs(
         updating = tuple(_optimizer(steps))
         yield from updating
         skip = SIZED | ({"pipeline-bubble"} if pipeline else set())
-        yield from _beyond_timed((*fed, *updating), diagnosis, skip=skip, slowdown=slowdown)
+        beyond = tuple(_beyond_timed((*fed, *updating), diagnosis, skip=skip, slowdown=slowdown))
+        yield from beyond
+        if window is not None and not any(cost.kind == "host-bound" for cost in beyond):
+            yield from _tiny_operators(steps, window.summary)
     else:
         yield from _seen_in_window(diagnosis, skip=frozenset(), slowdown=slowdown)
     yield from _between(steps)
@@ -380,6 +383,24 @@ def _beyond_timed(
     for cost in _seen_in_window(diagnosis, skip=skip, slowdown=slowdown):
         if cost.share.value - known.get(cost.kind, 0.0) >= WORTH:
             yield cost
+
+
+EMPTY_NS = 2_000
+"""Nanoseconds of computation for each operator that a step calls, below which they are launched rather than computed: a call
+on one element takes 1.7 to 2.6 us (torch 2.13, CPU, 2026-11), and the operators inside of it count, too."""
+
+
+def _tiny_operators(steps: JobSteps, summary: TraceSummary) -> Iterable[TimeCost]:
+    """Computation that so many operators share that none of them has time to compute. A count: the profiler adds none."""
+    counts = [each.step_operators for each in summary.ranks if each.step_operators]
+    parts = parts_of(steps)
+    computation = sum((parts[name] for name in COMPUTATION), np.zeros_like(steps.whole_ns))
+    part = share(computation, steps.whole_ns)
+    if not counts or part is None or part.value < WORTH:
+        return
+    each_ns = float(computation.mean()) / median(counts)
+    if each_ns < EMPTY_NS:
+        yield TimeCost(kind="host-bound", share=part, rules=("operators",), event_ns=each_ns)
 
 
 def _named(diagnosis: Diagnosis, kind: VerdictKind) -> tuple[Finding, ...]:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.diaries import simulate, write_diary, write_gpu
+from tests.diaries import write_record as profile_record
 
 from stepscope.diagnose.narrator import below, cost_line, faster, percent
-from stepscope.diagnose.verdict import FEW_STEPS, Judged, _ordered, judge
+from stepscope.diagnose.verdict import FEW_STEPS, Judged, _ordered, _tiny_operators, judge
 from stepscope.records.finding import Diagnosis, Finding, JobVerdict, TimeCost, VerdictPart
 from stepscope.records.nouns import Estimate
 from stepscope.records.profile import HookedRank, JobEnd
@@ -547,3 +548,15 @@ def test_the_headline_and_the_marked_part_are_one_number(
     (marked,) = [part for top in told.tree for part in (top, *top.parts) if part.cause]
     assert told.share is not None
     assert marked.share == pytest.approx(told.share.value, abs=0.02)
+
+
+@pytest.mark.parametrize(("operators", "kinds"), [(800, []), (12_000, ["host-bound"])])
+def test_operators_that_have_no_time_to_compute_are_launched(
+    operators: int, kinds: Sequence[str], tmp_path: Path
+) -> None:
+    """A step computes for 13 ms: 16 us an operator, or 1.1."""
+    simulate(tmp_path, ranks=1, steps=100, seed=2)
+    summary: Any = SimpleNamespace(ranks=[SimpleNamespace(step_operators=float(operators))])
+    steps = load_evidence([profile_record(tmp_path)]).profiled[0].steps
+    assert steps is not None
+    assert [cost.kind for cost in _tiny_operators(steps, summary)] == kinds
