@@ -5,7 +5,6 @@ Terminal, page, summary and text report call it; what needs a job's timed steps 
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -324,6 +323,8 @@ def worded(
 
 def _longer(job: ProfiledJob) -> tuple[Advice, ...]:
     """What to do about a job of too few steps."""
+    import shlex  # of these alone
+
     kind = "run" if job.record.first is None else "profile"
     command = f"stepscope {kind} -- {shlex.join(job.record.command)}"
     return (Advice(text="train for 50 steps or more, then the same command", command=command),)
