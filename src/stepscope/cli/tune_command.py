@@ -223,8 +223,8 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
     import numpy as np
 
     from stepscope.records.profile import HookedRank
-    from stepscope.results.diary import crowd, job_steps, late_ranks, parts_of
-    from stepscope.results.host_load import loading_of
+    from stepscope.results.diary import job_steps, late_ranks, parts_of
+    from stepscope.results.host_load import crowding_ns, loading_of
     from stepscope.store.diary import read_diaries
     from stepscope.store.reader import read_record
 
@@ -247,7 +247,7 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
     loaders = recorded.get("iterating") or recorded.get("all", ())
     workers = [int(each["num_workers"]) for each in loaders if each.get("num_workers") is not None]
     ddp = facts.get("ddp")
-    on_cores = (facts.get("optimizer") or {}).get("devices") == ["cpu"] and crowd(found) is None
+    on_cpu = (facts.get("optimizer") or {}).get("devices") == ["cpu"]
     loading = loading_of(found, workers=min(workers, default=0))
     job, prices, rules, micro = _traced(layout)
     return JobBasis(
@@ -256,7 +256,7 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
         comm_ns=parts.get("transfer", 0.0),
         waiting_ns=parts.get("waiting", 0.0),
         by_chance=not late_ranks(found),
-        crowding_ns=float(np.nan_to_num(found.delay_ns).mean()) if on_cores else 0.0,
+        crowding_ns=crowding_ns(found, on_cpu=on_cpu),
         ranks=found.world_size,
         job=job,
         prices=prices,

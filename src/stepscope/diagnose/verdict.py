@@ -356,7 +356,7 @@ def _costs(
             yield from _bubble(steps)
         else:
             yield from _late(steps, diagnosis, late, ahead=job.loads_ahead)
-            yield from _communication(steps, window, diagnosis, late, slowdown=slowdown)
+            yield from _communication(steps, job, window, diagnosis, late, slowdown=slowdown)
         fed = tuple(_input(steps, job))
         yield from fed
         yield from _inference(steps)
@@ -519,6 +519,7 @@ def _late(steps: JobSteps, diagnosis: Diagnosis, slow: Sequence[Slow], *, ahead:
 
 def _communication(
     steps: JobSteps,
+    job: ProfiledJob,
     window: TraceEvidence | None,
     diagnosis: Diagnosis,
     late: Sequence[Slow],
@@ -537,7 +538,9 @@ def _communication(
     yield TimeCost(
         kind="communication-bound",
         share=part,
-        stake_fraction=part.value if cause is None else _returned(cause, part.value, _exposed(window), slowdown),
+        stake_fraction=part.value
+        if cause is None
+        else _returned(cause, part.value, _exposed(window), slowdown, crowding=_crowding(steps, job)),
         rules=_rules(diagnosis, "communication-bound"),
         cause=None if cause is None else cause.rule,
     )
@@ -548,14 +551,23 @@ def _settled(late: Sequence[Slow]) -> bool:
     return any(each.kind in ("chronic", "rotating") for each in late)
 
 
-def _returned(cause: Finding, part: float, of_window: float | None, slowdown: float | None) -> float:
-    """Share of a timed step that goes with a cause of its communication: of the part what goes in the window, and of the
-    host's own time beside it what is not the profiler's."""
+def _crowding(steps: JobSteps, job: ProfiledJob) -> float:
+    """Share of the step in which ranks wait for a core that threads of their communication have."""
+    from stepscope.results.host_load import crowding_ns  # as few jobs are bound by communication
+
+    return crowding_ns(steps, on_cpu=bool(job.on_cpu)) / float(steps.whole_ns.mean())
+
+
+def _returned(
+    cause: Finding, part: float, of_window: float | None, slowdown: float | None, *, crowding: float
+) -> float:
+    """Share of a timed step that goes with a cause of its communication: of the part, and of the waits for cores that its
+    threads have, what goes in the window, and of the host's own time beside it what is not the profiler's."""
     if cause.stake_fraction is None:
         return part
     within = max(0.0, cause.stake_fraction - cause.stake_on_host)
-    of_part = min(part, within / of_window * part) if of_window else part
-    return min(1.0, of_part + without_profiler(cause.stake_on_host, slowdown))
+    gone = min(1.0, within / of_window) if of_window else 1.0
+    return min(1.0, gone * (part + crowding) + without_profiler(cause.stake_on_host, slowdown))
 
 
 def without_profiler(share: float, slowdown: float | None) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.predict.loading import Loading, fewest_workers, hidden_share
-from stepscope.results.diary import JobSteps
+from stepscope.results.diary import JobSteps, crowd
 from stepscope.store.diary import RankDiary
 
 LEAST_S = 0.5
@@ -150,6 +150,14 @@ def loader_stake(steps: JobSteps, *, workers: int = 0, share: float) -> float:
     loading = loading_of(steps, workers=workers)
     wanted = fewest_workers(loading) if loading is not None else None
     return share if loading is None or wanted is None else min(share, hidden_share(loading, wanted))
+
+
+def crowding_ns(steps: JobSteps, *, on_cpu: bool) -> float:
+    """Mean time of a step in which ranks wait for a core that threads of their communication have (gloo's): it goes with the
+    communication. 0 where ranks have more threads than cores, or other processes take cores: then these are waited for."""
+    if not on_cpu or crowd(steps) is not None or any(each.who == "others" for each in contention_of(steps)):
+        return 0.0
+    return float(np.nan_to_num(steps.delay_ns).mean())
 
 
 Contender = Literal["others", "threads", "workers", "stepscope"]

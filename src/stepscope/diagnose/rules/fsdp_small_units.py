@@ -60,9 +60,12 @@ def _look(units: Units) -> Statement:
     small = {unit for unit, size in units.sizes.items() if size < limit_bytes}
     mine = [each for each in units.calls if each[0].unit in small]
     share, on_host = units.share(mine), 0.0
+    kept = _kept(mine, limit_bytes)
+    fewer = len(mine) - sum(calls for calls, _ in kept)
     if cost is not None and cost.latency_ns > 0:
-        fewer, merged_ns = _merged(mine, limit_bytes, cost)
+        merged_ns = sum(cost.of(size / calls) * calls for calls, size in kept)
         share = min(share, max(fewer * cost.latency_ns / units.step_ns, share - merged_ns / units.step_ns))
+    if units.calls:
         on_host = min(1.0 - share, fewer / len(units.calls) * units.host_share)
         share += on_host
     said = f"{len(small)} of {len(units.sizes)} units gather less than {format_bytes_binary(limit_bytes)}"
@@ -93,15 +96,13 @@ def _limit(units: Units, cost: MessageCost | None) -> float:
     return measured if units.on_cpus else max(measured, table)
 
 
-def _merged(calls: Sequence[Call], limit_bytes: float, cost: MessageCost) -> tuple[int, float]:
-    """How many of these calls go when units are merged to four times the limit, of which a fifth is latency; time of the
-    rest together."""
+def _kept(calls: Sequence[Call], limit_bytes: float) -> list[tuple[int, int]]:
+    """(calls that are left, bytes together) of each step, operation and pass, when units are merged to four times the limit,
+    of which latency is a fifth."""
     alike: dict[tuple[int | None, str, str], list[int]] = defaultdict(list)
     for first, *_ in calls:
         alike[first.step, first.op, first.phase].append(first.size_bytes or 0)
-    kept = {key: math.ceil(max(1.0, sum(sizes) / (4 * limit_bytes))) for key, sizes in alike.items()}
-    fewer = sum(len(sizes) - kept[key] for key, sizes in alike.items())
-    return fewer, sum(cost.of(sum(sizes) / kept[key]) * kept[key] for key, sizes in alike.items())
+    return [(math.ceil(max(1.0, sum(sizes) / (4 * limit_bytes))), sum(sizes)) for sizes in alike.values()]
 
 
 RULE = Rule(
