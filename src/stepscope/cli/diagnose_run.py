@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from stepscope.records.finding import Diagnosis
     from stepscope.report.conditions import Condition
     from stepscope.results.evidence import Evidence
-    from stepscope.results.profiled_job import ProfiledJob
 
 NOTES = 12
 """Notes on what was left out or assumed that are shown without --all."""
@@ -79,40 +78,30 @@ def run(options: Diagnose) -> int:
         _show_protocol(evidence, diagnosis)
     else:
         everything = options.everything or options.rules is not None
+        left = diagnosis
         if judged is not None:
-            job = evidence.profiled[0]
-            show_verdict(judged.verdict, everything=everything, more=_rest(evidence, judged, everything=everything))
-            if not everything:
-                diagnosis = _of_others(diagnosis, evidence, job)
-        if judged is None or everything or diagnosis.findings or len(evidence.sources) > 1:
+            left = _show_first_screen(evidence, judged, everything=everything)
+        if judged is None or everything or left.findings or len(evidence.sources) > 1:
             if judged is not None:
                 say()
-            _show(evidence, diagnosis, everything=everything)
+            _show(evidence, left, everything=everything)
     check_evidence(conditions, evidence, diagnosis)
     return 0
 
 
-def _windows(evidence: Evidence, job: ProfiledJob) -> frozenset[str]:
-    """Names of the traced jobs that are windows of this one."""
-    folder = job.folder.resolve()
-    return frozenset(each.name for each in evidence.traces if each.job is not None and each.job.resolve() == folder)
-
-
-def _of_others(diagnosis: Diagnosis, evidence: Evidence, job: ProfiledJob) -> Diagnosis:
-    """The findings that are of no window of the job: the verdict speaks for these."""
-    own = _windows(evidence, job)
-    return replace(diagnosis, findings=tuple(each for each in diagnosis.findings if each.job not in own))
-
-
-def _rest(evidence: Evidence, judged: Judged, *, everything: bool) -> str:
-    """Commands that show what the first screen leaves out, and how many findings the window has."""
+def _show_first_screen(evidence: Evidence, judged: Judged, *, everything: bool) -> Diagnosis:
+    """Print the verdict and where the rest is. Returns the findings that are left to show: with everything all, else those
+    of no window of the job, for which the verdict speaks."""
     from stepscope.cli.profile_words import rest_of
+    from stepscope.diagnose.verdict import windows_of
 
-    job = evidence.profiled[0]
-    own = _windows(evidence, job)
-    count = sum(each.job in own for each in judged.diagnosis.findings)
-    said = f"; {counted(count, 'finding')} of the window" if count and not everything else ""
-    return rest_of(job.folder, window=bool(own)) + said
+    job, diagnosis = evidence.profiled[0], judged.diagnosis
+    windows = {trace.name for trace in windows_of(evidence, job)}
+    left = tuple(finding for finding in diagnosis.findings if everything or finding.job not in windows)
+    hidden = len(diagnosis.findings) - len(left)
+    more = f"; {counted(hidden, 'finding')} of the window" if hidden else ""
+    show_verdict(judged.verdict, everything=everything, more=rest_of(job.folder, window=bool(windows)) + more)
+    return replace(diagnosis, findings=left)
 
 
 def _mode(options: Diagnose) -> tuple[str, Collection[str]]:

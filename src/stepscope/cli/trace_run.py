@@ -123,8 +123,8 @@ def run(
             if window_of is None
             else window_of.diagnosis
         )
-        shown = summary if window_of is None else window_of.borne_out(summary)
-        shown = _selected(shown, ranks=ranks, steps=steps)
+        whole = summary if window_of is None else window_of.borne_out(summary)
+        shown = _selected(whole, ranks=ranks, steps=steps)
         if options.csv is not None:
             _write_csv(shown, options.csv, sections if options.show else trace_sections.SECTIONS)
         if options.json:
@@ -142,7 +142,7 @@ def run(
             from stepscope.cli.fail_if import check
             from stepscope.report.documents import trace_figures
 
-            values = trace_figures(summary if window_of is None else window_of.borne_out(summary))
+            values = trace_figures(whole)
             check(conditions, values, diagnosis)
     return 0
 

@@ -39,6 +39,7 @@ from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.diary import (
     COMMUNICATION,
     COMPUTATION,
+    FEW_STEPS,
     LEAST_PERIODS,
     JobSteps,
     Numbers,
@@ -161,9 +162,6 @@ CROWDED = 0.1
 
 OPTIMIZER_HEAVY = 0.3
 
-FEW_STEPS = 20
-"""Timed steps, below which no part of a step is told as its cause: the tree is shown, and the next command."""
-
 _END: dict[str, VerdictKind] = {
     "crash": "crash",
     "exit-code": "crash",
@@ -202,14 +200,12 @@ class Judged:
 
     def evidence_of(self, evidence: Evidence) -> Evidence:
         """The evidence that was judged, with the windows of its profiled job borne out."""
-        folder = evidence.profiled[0].folder.resolve()
+        windows = [id(trace) for trace in windows_of(evidence, evidence.profiled[0])]
         return replace(
             evidence,
             traces=tuple(
-                replace(each, summary=self.borne_out(each.summary))
-                if each.job and each.job.resolve() == folder
-                else each
-                for each in evidence.traces
+                replace(trace, summary=self.borne_out(trace.summary)) if id(trace) in windows else trace
+                for trace in evidence.traces
             ),
         )
 
@@ -223,7 +219,7 @@ def judge(evidence: Evidence, diagnosis: Diagnosis) -> Judged | None:
     if job.steps is None:
         return None if failed is None else Judged(verdict=_without_steps(job, failed), diagnosis=diagnosis)
     steps = job.steps
-    window = _window(evidence, job)
+    window = next(reversed(windows_of(evidence, job)), None)
     late = late_ranks(steps)
     pipeline = _is_pipeline(job, diagnosis)
     slowdown, apart = _slowdown(steps)
@@ -295,10 +291,10 @@ def _without_steps(job: ProfiledJob, kind: VerdictKind) -> JobVerdict:
     )
 
 
-def _window(evidence: Evidence, job: ProfiledJob) -> TraceEvidence | None:
-    """The latest: the deep look at what the verdict names."""
+def windows_of(evidence: Evidence, job: ProfiledJob) -> tuple[TraceEvidence, ...]:
+    """The traced jobs that are windows of this one, in their order; the latest is the deep look at what a verdict names."""
     folder = job.folder.resolve()
-    return next((each for each in reversed(evidence.traces) if each.job and each.job.resolve() == folder), None)
+    return tuple(trace for trace in evidence.traces if trace.job and trace.job.resolve() == folder)
 
 
 def _operators(

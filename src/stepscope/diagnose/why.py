@@ -7,7 +7,7 @@ A share is given of a part alone, and only where the profiler slows steps little
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from statistics import median
 
 from stepscope.core.units import format_bytes, format_percent
@@ -46,7 +46,7 @@ def why_of(
     elif kind == "undecided" and summary is not None:
         lines += [*_collectives(summary), *_operators(summary, sized=verdict.window_sized)]
     elif kind == "input-bound":
-        lines += _loader(job.facts)
+        lines += _loader(job)
     elif kind in _COMPUTES and summary is not None:
         lines += _operators(summary, sized=verdict.window_sized)
     return tuple(dict.fromkeys(lines))[:MOST_LINES]
@@ -67,11 +67,12 @@ def _collectives(summary: TraceSummary) -> Iterator[str]:
     steps = sum(len(each.steps) for each in ranks)
     if not calls:
         return
+    first = [key for key, _ in exposed.most_common(MOST_NAMED)]
     named = [
-        f"{calls[key] / steps:.3g} {key[0]}" + ("" if key[1] is None else f" of {format_bytes(key[1])}")
-        for key, _ in exposed.most_common(MOST_NAMED)
+        f"{calls[op, size] / steps:.3g} {op}" + ("" if size is None else f" of {format_bytes(size)}")
+        for op, size in first
     ]
-    rest = sum(calls.values()) - sum(calls[key] for key, _ in exposed.most_common(MOST_NAMED))
+    rest = sum(calls.values()) - sum(calls[key] for key in first)
     more = f", and {rest / steps:.3g} more" if rest else ""
     yield f"a step of a rank makes {', '.join(named)}{more}"
 
@@ -107,14 +108,10 @@ def _events(job: ProfiledJob, kind: VerdictKind) -> Iterator[str]:
             yield f"{what}: {counted(each.count, 'time')} in {counted(job.steps.all_steps, 'step')}"
 
 
-def _loader(facts: Mapping[str, object]) -> Iterator[str]:
-    """How the training loader is set up, as rank 0 recorded it."""
-    loaders = facts.get("loaders")
-    first = loaders.get("first") if isinstance(loaders, Mapping) else None
-    if not isinstance(first, Mapping):
-        return
-    workers = first.get("num_workers")
+def _loader(job: ProfiledJob) -> Iterator[str]:
+    """How many workers the training loader has, as advice and stake count them."""
+    workers = job.loader_workers
     if workers == 0:
         yield "the DataLoader has no workers: the training process makes each batch itself"
-    elif isinstance(workers, int):
+    elif workers is not None:
         yield f"the DataLoader has {counted(workers, 'worker')} a rank"

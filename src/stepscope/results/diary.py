@@ -98,7 +98,8 @@ APART_STEPS, APART = 10, 0.1
 whose host does not wait for its device, by what the queue of launches holds; then it is ahead by no more."""
 
 FEW_STEPS = 20
-"""Of a training: with fewer, little is known of it."""
+"""Timed steps, below which little is known of a training: of several another one is looked at, and no part of a step is
+named as its cause."""
 
 _SEED = 20_261_123
 

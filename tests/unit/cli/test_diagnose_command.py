@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.bench_evidence import bench, made
 from tests.commands import Ran
+from tests.diaries import profile_folder, simulate
 from tests.nccl_log import Talk
 from tests.nccl_tests_log import log
 
@@ -206,3 +207,12 @@ def test_beside_collectives_what_nccl_logged_is_shown_on_demand(tmp_path: Path, 
     assert "0xabc1" not in out
     _, out, _ = ran("diagnose", path, measured, "--all")
     assert "0xabc1" in out
+
+
+@pytest.mark.parametrize("options", [(), ("--all",)])
+def test_a_finding_of_the_window_that_the_first_screen_leaves_out_fails_a_check(
+    ran: Ran, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    job = profile_folder(tmp_path / "job", shape="naive", steps=6)
+    simulate(job, ranks=2, steps=100, seed=1, transfer_ms=9.0)
+    assert ran("diagnose", job, *options, "--fail-if", "naive-synchronisation")[0] == 6
