@@ -220,7 +220,6 @@ TRIALS: Sequence[Trial] = (
         ),
     ),
     # pipelines
-    Trial(key="micro-batches", job="stages", edits=(("MICRO_BATCHES = 512, 64, 2", "MICRO_BATCHES = 512, 64, 4"),)),
     Trial(key="balance stages", job="stages", planted=(("(6, 6)", "(10, 2)"),), edits=(("(10, 2)", "(6, 6)"),)),
     # computation
     Trial(key="compile", job="single", ranks=1, edits=(_COMPILED, ("Clock(mean=True)", "Clock()"))),

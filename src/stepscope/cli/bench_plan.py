@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli.comm_run import run as run_comm
 from stepscope.cli.commands.comm import Comm
 from stepscope.cli.console import log, print_document, say
-from stepscope.cli.findings import print_block, print_figures, print_findings, show_table
+from stepscope.cli.findings import print_block, print_findings, show_runs, show_table
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import ExitCode, Interrupted, UsageError
 from stepscope.core.units import format_bytes, format_count, format_duration
@@ -281,7 +281,7 @@ def show_sections(layout: RunLayout, *, json: bool) -> None:
     if json:
         print_document(document)
         return
-    print_figures(evidence, diagnosis)
+    show_runs(evidence, diagnosis, layout.root)
     for section, tables in suite_tables(run, evidence):
         say(section, "bold underline")
         for table in tables:

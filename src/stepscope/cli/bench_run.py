@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from stepscope.cli import bench_plan
 from stepscope.cli.command import listed, require_only, whole_numbers
 from stepscope.cli.console import OutputError, ReaderGone, print_document, say, typed
-from stepscope.cli.findings import print_figures, print_headlines, show_table
+from stepscope.cli.findings import show_runs, show_table
 from stepscope.cli.host_options import host_world
 from stepscope.cli.progress import run_and_show
 from stepscope.core.errors import DataError, ExitCode, Interrupted, UsageError
@@ -273,7 +273,7 @@ def _print(
     if json:
         print_document(bench_document(read_run(layout.root), runs, experiment=findings.document(checks_of(evidence))))
         return
-    print_figures(evidence, diagnosis)
+    show_runs(evidence, diagnosis, layout.root)
     gained = overlap_conclusions(gains(evidence.cells, evidence.traces)) if evidence.traces else ()
     for said in (*conclusions(pipelines(evidence.cells)), *gained):
         say(said)
@@ -297,7 +297,6 @@ def _print(
     for table in experiment_tables(evidence):
         say()
         show_table(table, titled=True)
-    print_headlines(layout.root, diagnosis)
     say(f"\nresults  {layout.results_jsonl}\nreport   {layout.summary_md}")
     if traces := layout.trace_files():
         say(f"traces   {_of_traces(layout, traces)}")

@@ -260,14 +260,14 @@ def _print(layout: RunLayout, options: Comm, rows: tuple[CommRow, ...]) -> None:
 
 
 def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
-    from stepscope.cli.findings import print_figures, print_headlines
+    from stepscope.cli.findings import show_runs
     from stepscope.diagnose.engine import diagnose
     from stepscope.report.contents import comm_tables
     from stepscope.results.open import load_evidence
 
     evidence = load_evidence([layout.root])
     diagnosis = diagnose(evidence)
-    print_figures(evidence, diagnosis)
+    show_runs(evidence, diagnosis, layout.root)
     tables = comm_tables(rows)
     for table in tables:
         show_table(table, titled=len(tables) > 1)
@@ -275,7 +275,6 @@ def _print_tables(layout: RunLayout, rows: tuple[CommRow, ...]) -> None:
     for table in _nccl_tables(layout):
         show_table(table, titled=True)
         say()
-    print_headlines(layout.root, diagnosis)
     say(f"results  {layout.results_jsonl}")
 
 

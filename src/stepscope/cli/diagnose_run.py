@@ -14,13 +14,13 @@ from stepscope.cli.findings import (
     limited,
     print_findings,
     print_read,
-    print_verdict,
+    show_screen,
     show_table,
-    show_verdict,
 )
 from stepscope.core.errors import UsageError
 from stepscope.core.words import counted, unknown
-from stepscope.diagnose.narrator import looked_at
+from stepscope.diagnose.narrator import all_clear, counts, looked_at
+from stepscope.diagnose.screen import further, of_evidence, of_job
 
 if TYPE_CHECKING:
     from stepscope.cli.commands.diagnose import Diagnose
@@ -84,7 +84,7 @@ def run(options: Diagnose) -> int:
         if judged is None or everything or left.findings or len(evidence.sources) > 1:
             if judged is not None:
                 say()
-            _show(evidence, left, everything=everything)
+            _show(evidence, left, everything=everything, beside_verdict=judged is not None)
     check_evidence(conditions, evidence, diagnosis)
     return 0
 
@@ -100,7 +100,8 @@ def _show_first_screen(evidence: Evidence, judged: Judged, *, everything: bool) 
     left = tuple(finding for finding in diagnosis.findings if everything or finding.job not in windows)
     hidden = len(diagnosis.findings) - len(left)
     more = f"; {counted(hidden, 'finding')} of the window" if hidden else ""
-    show_verdict(judged.verdict, everything=everything, more=rest_of(job.folder, window=bool(windows)) + more)
+    rest = rest_of(job.folder, window=bool(windows)) + more
+    show_screen(of_job(judged.verdict, more=rest), everything=everything)
     return replace(diagnosis, findings=left)
 
 
@@ -158,11 +159,18 @@ def _explain(rules: Sequence[Rule]) -> None:
             say(f"{name} = {threshold.value:g} {threshold.unit}: {threshold.source}")
 
 
-def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool) -> None:
-    print_verdict(evidence, diagnosis, looked_at(evidence))
-    if diagnosis.findings:
+def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool, beside_verdict: bool) -> None:
+    """The first finding as the first screen, and what follows. beside_verdict: that of a job stands there already."""
+    findings = diagnosis.findings
+    if beside_verdict:
+        say(counts(findings) or all_clear(diagnosis, complete=evidence.complete) or "", "bold")
+        say(looked_at(evidence), "dim")
+    else:
+        show_screen(of_evidence(evidence, diagnosis), everything=everything)
+        findings = further(diagnosis)
+    if findings:
         say()
-        print_findings(diagnosis.findings, confidence=True)
+        print_findings(findings, confidence=True)
     if everything or not (evidence.runs or evidence.traces or evidence.comm):
         _show_nccl(evidence, everything=everything)
     print_read(evidence, most=None if everything else NOTES)

@@ -12,19 +12,20 @@ from stepscope.cli.console import out, say
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.diagnose import narrator
-from stepscope.diagnose.narrator import all_clear, counts, headline, remainder, shown
-from stepscope.records.finding import Diagnosis, Finding, JobVerdict
+from stepscope.records.finding import Advice, Diagnosis, Finding
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    from stepscope.diagnose.screen import Screen
     from stepscope.report.table import Table
     from stepscope.results.evidence import Evidence
 
 
 SHOWN_FIGURES = 2
-_STYLES = {"problem": "bold red", "warning": "bold yellow", "info": "bold green"}
+STYLES = {"problem": "bold red", "warning": "bold yellow", "info": "bold green", "good": "bold green"}
+"""By a finding's severity, and a screen's tone."""
 
 
 def print_findings(findings: Iterable[Finding], *, confidence: bool = False) -> None:
@@ -33,29 +34,19 @@ def print_findings(findings: Iterable[Finding], *, confidence: bool = False) -> 
         print_finding(finding, confidence=confidence)
 
 
-def print_verdict(evidence: Evidence, diagnosis: Diagnosis, looked_at: str) -> None:
-    """What was found, and in what. looked_at: one line on the evidence."""
-    clear = all_clear(diagnosis, complete=evidence.complete)
-    sound = clear is not None and bool(diagnosis.quiet) and evidence.complete
-    worst = "info" if sound else diagnosis.findings[0].severity if clear is None else "warning"
-    if diagnosis.quiet or diagnosis.findings or not evidence.profiled:
-        say(clear or counts(diagnosis.findings), _STYLES[worst])
-    else:
-        say("no rule has anything to look at without a window of profiled steps: stepscope profile", "dim")
-    say(looked_at, "dim")
+def show_runs(evidence: Evidence, diagnosis: Diagnosis, run: Path) -> None:
+    """The first screen of a run of ours, with its first key figures, above its tables."""
+    import shlex
 
-
-def print_figures(evidence: Evidence, diagnosis: Diagnosis) -> None:
-    """What a run of ours gave, at most three lines before its tables: what was found, and its first key figures."""
+    from stepscope.diagnose.screen import of_runs
     from stepscope.report.page.overview import key_figures
 
-    clear = all_clear(diagnosis, complete=evidence.complete)
-    if (first := next((f for f in diagnosis.findings if f.casts_doubt and f.severity == "problem"), None)) is not None:
-        _hanging("", f"{first.title}: {counted(len(first.casts_doubt), 'run')} in doubt", "bold red")
-    say(clear or counts(diagnosis.findings), "bold")
-    for figure in key_figures(evidence, diagnosis)[:SHOWN_FIGURES]:
-        note = f" ({figure.note})" if figure.note else ""
-        say(f"{figure.label}: {figure.value}{note}")
+    figures = [
+        f"{figure.label}: {figure.value}" + (f" ({figure.note})" if figure.note else "")
+        for figure in key_figures(evidence, diagnosis)[:SHOWN_FIGURES]
+    ]
+    more = f"stepscope diagnose {shlex.quote(str(run))}"
+    show_screen(of_runs(evidence, diagnosis, figures=figures, more=more))
     say()
 
 
@@ -79,20 +70,9 @@ def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> 
             say(f"! {counted(len(all_) - most, f'more {what}')}: {rest}", "yellow")
 
 
-def print_headlines(run: Path, diagnosis: Diagnosis) -> None:
-    """What the rules find in a run folder, a line each, and the command that explains them."""
-    for finding in shown(diagnosis):
-        _hanging("• ", headline(finding), _STYLES.get(finding.severity, "bold"))
-    if diagnosis.findings:
-        import shlex
-
-        command = f"stepscope diagnose {shlex.quote(str(run))}"
-        say(f"{remainder(diagnosis)}evidence and advice: {command}", "dim")
-
-
 def print_finding(finding: Finding, *, confidence: bool = False) -> None:
     """``• title``, its evidence below, and after an arrow each thing to do with its command."""
-    _hanging("• ", finding.title, _STYLES.get(finding.severity, "bold"))
+    _hanging("• ", finding.title, STYLES.get(finding.severity, "bold"))
     if finding.subject is not None and finding.subject not in finding.title:
         _hanging("  ", finding.subject, "dim")
     for line in finding.evidence:
@@ -191,59 +171,47 @@ LABEL = " " * 9
 WIDEST = 100
 MOST_RANKS = 3
 """Named one by one beside a part: there is room for no more."""
-_GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
-
-
-def style_of(verdict: JobVerdict) -> str:
-    """Of its headline."""
-    grave = verdict.kind in _GRAVE or narrator.soon(verdict) is not None
-    return "bold red" if grave else "bold green" if verdict.kind == "compute-bound" else "bold yellow"
 
 
 SCREEN_LINES = 40
 """Of the first screen; what has no room is counted, and the last line says where it is."""
 
 
-def show_verdict(
-    verdict: JobVerdict,
-    *,
-    running: bool = False,
-    everything: bool = False,
-    warnings: Sequence[str] = (),
-    more: str = "",
-) -> None:
-    """The first screen: the verdict, the tree, why, what to do, what the figures rest on, where the rest is.
-
-    running: the job goes on, and says so. everything: all notes, however many. warnings: what is missing of the window.
-    more: commands that show the rest.
-    """
-    lines = _wrapped(f"{verdict.headline}.", style_of(verdict))
-    if running:
+def show_screen(screen: Screen, *, everything: bool = False) -> None:
+    """The first screen on stdout. everything: all notes, however many."""
+    lines = _wrapped(f"{screen.headline}.", STYLES[screen.tone])
+    if screen.running:
         lines += [("  so far: the job still runs", "")]
-    if verdict.stake_fraction:
-        lines += _labelled("stake", [narrator.faster(verdict.stake_fraction)])
-    lines += _labelled("also", narrator.also(verdict))
-    lines += [("", ""), *_tree(verdict), ("", "")] if verdict.tree else []
-    lines += _labelled("why", verdict.why)
-    if verdict.advice:
-        first = verdict.advice[0]
-        lines += _labelled("next", [first.text])
-        lines += [(f"{LABEL}$ {first.command}", "cyan")] if first.command else []
-    memory = verdict.memory
-    if memory is not None and memory.line:
-        lines += _labelled("memory", [memory.line], "yellow" if memory.growth else "")
-    last = _labelled("from", [rests_on]) if (rests_on := narrator.coverage_line(verdict)) else []
-    last += [line for each in warnings for line in _wrapped(each, "yellow", first="  ! ", then="    ")]
-    last += _labelled("more", [more]) if more else []
-    lines += _notes(verdict, SCREEN_LINES - len(lines) - len(last) if not everything else None)
+    if screen.stake:
+        lines += _labelled("stake", [screen.stake])
+    lines += _labelled("also", screen.also)
+    lines += [("", ""), *_tree(screen), ("", "")] if screen.tree else []
+    lines += _labelled("why", screen.reasons)
+    lines += _next(screen.advice)
+    if screen.memory:
+        lines += _labelled("memory", [screen.memory], "yellow" if screen.memory_grows else "")
+    last = _labelled("from", screen.rests_on)
+    last += [line for each in screen.warnings for line in _wrapped(each, "yellow", first="  ! ", then="    ")]
+    last += _labelled("more", [screen.more]) if screen.more else []
+    lines += _notes(screen.notes, SCREEN_LINES - len(lines) - len(last) if not everything else None)
     for line, style in (*lines, *last):
         say(line, style)
 
 
-def _notes(verdict: JobVerdict, room: int | None) -> list[Line]:
+def _next(advice: Sequence[Advice]) -> list[Line]:
+    """What to do, each with its command in one piece: it is there to be pasted."""
+    lines: list[Line] = []
+    several = len(advice) > 1
+    for number, each in enumerate(advice):
+        label = f"  {'next' if not number else '':<7}" + ("→ " if several else "")
+        lines += _wrapped(each.text, "", first=label, then=" " * len(label))
+        lines += [(f"{LABEL}$ {each.command}", "cyan")] if each.command else []
+    return lines
+
+
+def _notes(notes: Sequence[str], room: int | None) -> list[Line]:
     """Those that have room, in so many lines; how many more there are."""
     lines: list[Line] = []
-    notes = narrator.below(verdict)
     for number, note in enumerate(notes):
         wrapped = _labelled("note" if not number else "", [note], "dim")
         if room is not None and len(lines) + len(wrapped) > room - (number < len(notes) - 1):
@@ -252,15 +220,15 @@ def _notes(verdict: JobVerdict, room: int | None) -> list[Line]:
     return lines
 
 
-def _tree(verdict: JobVerdict) -> list[Line]:
-    """The parts of a step, each under the one it is a part of."""
-    rows = [("  " * (depth + 1) + narrator.part_name(each), each) for depth, each in narrator.tree_rows(verdict.tree)]
-    whole = sum(each.ns for each in verdict.tree)
+def _tree(screen: Screen) -> list[Line]:
+    """The parts of the time, each under the one it is a part of."""
+    rows = [("  " * (depth + 1) + narrator.part_name(each), each) for depth, each in narrator.tree_rows(screen.tree)]
+    whole = sum(each.ns for each in screen.tree)
     width = max(len(name) for name, _ in rows) + 2
-    steps = counted(verdict.steps_timed, "timed step")
-    lines: list[Line] = [(f"  {'a step':<{width}}{format_duration(whole):>9}  100%   mean of {steps}", "")]
+    over = f"   {screen.over}" if screen.over else ""
+    lines: list[Line] = [(f"  {screen.whole:<{width}}{format_duration(whole):>9}  100%{over}", "")]
     for name, each in rows:
-        mark = "   <- " + verdict.marked if each.cause else ""
+        mark = f"   <- {screen.mark}" if each.cause else ""
         line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{mark}"
         ranks = (narrator.by_rank(each, most=MOST_RANKS), narrator.by_rank(each, most=1), narrator.most_of_ranks(each))
         full = (f"{line}   {said}" for said in ranks if said)

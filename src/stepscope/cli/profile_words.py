@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.console import out
-from stepscope.cli.findings import show_verdict
+from stepscope.cli.findings import show_screen
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.units import format_bytes, format_duration
 from stepscope.core.words import counted
+from stepscope.diagnose.screen import of_job
 from stepscope.launch.hooked_job import why_no_rank
 from stepscope.launch.job_window import WindowState
 from stepscope.records.profile import JobEnd
@@ -175,12 +176,8 @@ def show_profiled(
     missing_of = [] if state is None else lacks(layout, state)
     if len(missing_of) > MOST_LACKING:
         missing_of[MOST_LACKING - 1 :] = [f"{counted(len(missing_of) - MOST_LACKING + 1, 'more line')}: --tables"]
-    show_verdict(
-        judged.verdict,
-        running=running,
-        warnings=missing_of,
-        more=rest_of(layout.root, window=state is not None or bool(captures)),
-    )
+    more = rest_of(layout.root, window=state is not None or bool(captures))
+    show_screen(of_job(judged.verdict, running=running, warnings=missing_of, more=more))
     return judged
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from stepscope.cli.command import listed
 from stepscope.cli.console import log, print_document, say, typed
 from stepscope.cli.evidence import read_evidence
-from stepscope.cli.findings import print_findings, print_read, print_verdict, show_verdict
+from stepscope.cli.findings import print_findings, print_read, show_screen
 from stepscope.core.errors import Interrupted, StepscopeError, UsageError
 from stepscope.core.forks import usable_cores
 from stepscope.core.pool import get_ready, side_by_side
 from stepscope.core.words import counted, grouped
-from stepscope.diagnose.narrator import looked_at
+from stepscope.diagnose.screen import further, of_evidence, of_job
 from stepscope.store.layout import profiled_job, shown_as
 
 if TYPE_CHECKING:
@@ -217,16 +217,14 @@ def _say(
 ) -> None:
     from stepscope.report.page.overview import findings_title
 
-    if verdict is not None:
-        show_verdict(verdict)
-    else:
-        print_verdict(evidence, diagnosis, looked_at(evidence))
-    if diagnosis.findings:
+    show_screen(of_evidence(evidence, diagnosis) if verdict is None else of_job(verdict))
+    findings = diagnosis.findings if verdict is not None else further(diagnosis)
+    if findings:
         say()
         if verdict is not None:
             say(findings_title(verdict), "bold")
-        print_findings(diagnosis.findings[:SHOWN])
-    more = len(diagnosis.findings) - SHOWN
+        print_findings(findings[:SHOWN])
+    more = len(findings) - SHOWN
     if more > 0:
         say(f"and {counted(more, 'finding')} more", "dim")
     print_read(evidence, most=SHOWN_FILES, rest="the report lists them")

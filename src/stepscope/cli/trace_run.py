@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -135,9 +136,8 @@ def run(
             if name:
                 say(f"\n{name}", "bold")
             rest = [section for section in sections if not (early and section in DEVICE_ONLY)]
-            if window_of is not None:
-                _say_of_window(window_of.verdict)
-            _show(shown, diagnosis, rest, limit=options.limit, head=_bound_by(shown) if early else "")
+            head = _bound_by(shown) if early else ""
+            _show(shown, diagnosis, rest, paths=options.paths, judged=window_of, limit=options.limit, head=head)
         if conditions:
             from stepscope.cli.fail_if import check
             from stepscope.report.documents import trace_figures
@@ -215,8 +215,6 @@ def _kind_named(paths: Sequence[str]) -> Iterator[None]:
 
         if len(paths) != 1 or url_of(paths[0]) is not None:
             raise
-        import shlex  # only an error needs it
-
         from stepscope.store.importers import detect
 
         found = detect(Path(paths[0]))
@@ -386,7 +384,7 @@ def _shows_early(paths: Sequence[str], options: Trace) -> bool:
 def _show_early(summary: TraceSummary, *, limit: int) -> None:
     """Budget and overlap of the device events, while the rest is still to be read."""
     console = out()
-    say(_headline(summary), "bold")
+    say(_about(summary), "bold")
     say()
     communicates = any(p.budget is not None and p.budget.parts.comm_ns for p in summary.ranks)
     _show_sections(summary, ("budget", "overlap") if communicates else ("budget",), limit=limit)
@@ -434,9 +432,31 @@ def _write_csv(summary: TraceSummary, folder: Path, sections: Iterable[str]) -> 
             write_bytes(folder / f"{section}.csv", as_csv(table).encode())
 
 
-def _show(summary: TraceSummary, diagnosis: Diagnosis, sections: Sequence[str], *, limit: int, head: str) -> None:
-    say(_headline(summary) + head, "bold")
-    _show_findings(summary, diagnosis)
+def _show(
+    summary: TraceSummary,
+    diagnosis: Diagnosis,
+    sections: Sequence[str],
+    *,
+    paths: Sequence[str],
+    judged: Judged | None,
+    limit: int,
+    head: str,
+) -> None:
+    """What the rules say, then the tables. judged: the verdict on the job that the traces are a window of."""
+    about = _about(summary) + head
+    if judged is not None:
+        _say_of_window(judged.verdict)
+        say(about, "bold")
+        _show_findings(diagnosis)
+    elif any(p.partial for p in summary.ranks):
+        say(about, "bold")
+        say("only device events were read; leave out --show to read all", "dim")
+    else:
+        from stepscope.cli.findings import show_screen
+        from stepscope.diagnose.screen import of_traces
+
+        command = shlex.join(["stepscope", "diagnose", *paths])
+        show_screen(of_traces(summary, diagnosis, rests_on=about, more=command))
     say()
     _show_sections(summary, sections, limit=limit)
     for note in [*summary.notes, *(n for p in summary.ranks for n in p.notes)][: limit or None]:
@@ -456,23 +476,19 @@ def _show_sections(summary: TraceSummary, sections: Sequence[str], *, limit: int
         say()
 
 
-def _show_findings(summary: TraceSummary, diagnosis: Diagnosis) -> None:
+def _show_findings(diagnosis: Diagnosis) -> None:
     """The first that matter, good news where there is room, and the names of what is left."""
     from stepscope.cli.findings import print_findings
-    from stepscope.diagnose.narrator import all_clear
 
     grave = [f for f in diagnosis.findings if f.severity != "info"]
     print_findings(diagnosis.findings[:FINDINGS_SHOWN])
-    if any(p.partial for p in summary.ranks):
-        say("only device events were read; leave out --show to read all", "dim")
-    elif len(grave) > FINDINGS_SHOWN:
+    if len(grave) > FINDINGS_SHOWN:
         more = ", ".join(dict.fromkeys(f.rule for f in grave[FINDINGS_SHOWN:]))
         say(f"more: {more}; `stepscope diagnose` explains all of them", "dim")
-    elif clear := all_clear(diagnosis, complete=not summary.losses):
-        say(clear, "green" if diagnosis.quiet and not summary.losses else "yellow")
 
 
-def _headline(summary: TraceSummary) -> str:
+def _about(summary: TraceSummary) -> str:
+    """``8 ranks · NVIDIA A100 · 10,520 events · 6 steps``."""
     ranks = len(summary.ranks)
     world = summary.world_size
     of = f" of {world}" if world and world != ranks else ""

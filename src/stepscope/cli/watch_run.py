@@ -196,14 +196,15 @@ def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | N
     from rich.console import Group
     from rich.text import Text
 
-    from stepscope.cli.findings import style_of
+    from stepscope.cli.findings import STYLES
     from stepscope.diagnose.narrator import by_group
     from stepscope.diagnose.rank_rows import rank_rows
+    from stepscope.diagnose.screen import tone_of
 
     steps = seen.job.steps
     parts: list[Any] = []
     if judged is not None:
-        parts.append(Text(f"{judged.verdict.headline}.", style_of(judged.verdict)))
+        parts.append(Text(f"{judged.verdict.headline}.", STYLES[tone_of(judged.verdict)]))
         parts += [Text(f"next   {each.text}") for each in judged.verdict.advice[:1]]
         if (memory := judged.verdict.memory) is not None and memory.line:
             parts.append(Text(f"memory {memory.line}", "yellow" if memory.growth else ""))

@@ -199,6 +199,14 @@ def _compute(job: ProfiledJob, facts: JobFacts) -> Iterable[Advice]:
         yield inspect("see which operators take it", "stepscope profile -- COMMAND")
 
 
+def _bubble(job: ProfiledJob, _facts: JobFacts) -> Iterable[Advice]:
+    yield advise("more micro-batches a step, or an interleaved schedule", key="micro-batches")
+    if job.steps_profiled:
+        yield inspect(
+            "see which stage the others wait for", f"stepscope trace {job.folder} --show groups,idle,stragglers"
+        )
+
+
 def _one(advice: Advice) -> Callable[[ProfiledJob, JobFacts], Iterable[Advice]]:
     return lambda _job, _facts: (advice,)
 
@@ -219,7 +227,7 @@ GENERAL: Mapping[str, Callable[[ProfiledJob, JobFacts], Iterable[Advice]]] = {
     ),
     "periodic-pause": _one(inspect("look at what the loop does at those steps: logging, saving, validation")),
     "optimizer-bound": _optimizer,
-    "pipeline-bubble": _one(advise("more micro-batches a step, or an interleaved schedule", key="micro-batches")),
+    "pipeline-bubble": _bubble,
     "independent-processes": _one(
         advise(
             "start them with torchrun, and call torch.distributed.init_process_group() before training", key="torchrun"

@@ -77,6 +77,11 @@ def shown(diagnosis: Diagnosis) -> tuple[Finding, ...]:
     return (*first, *[finding for finding in rest if finding.rule == ANSWERS][:SHOWN])
 
 
+def answers_first(findings: Sequence[Finding]) -> list[Finding]:
+    """What the comparison says before the others, each in their order."""
+    return sorted(findings, key=lambda finding: finding.rule != ANSWERS)
+
+
 def remainder(diagnosis: Diagnosis) -> str:
     """``2 more findings; `` where not all are shown, else nothing."""
     more = len(diagnosis.findings) - len(shown(diagnosis))
@@ -171,6 +176,8 @@ PART_NAMES = {
     "transfer": "exposed transfer",
     "waiting": "waiting for other ranks",
     "other": "other",
+    "copies": "exposed copies",
+    "idle": "idle",
 }
 """Key of a part of the step: its name, on terminal and page."""
 

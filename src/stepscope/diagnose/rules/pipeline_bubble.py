@@ -26,6 +26,8 @@ metrics.md, One pipeline. Narayanan et al., Efficient large-scale language model
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -214,8 +216,7 @@ def _of_traces(job: TraceEvidence, layout: PipelineLayout | None, *, uneven: boo
         advice.append(
             inspect(f"{layout.micro_batches if layout else 'its'} micro-batches are enough: look at messages")
         )
-    look = advice[0]
-    return advise(look.text, trace_command(job, "--show groups,idle,collectives"), key="micro-batches"), *advice[1:]
+    return replace(advice[0], command=trace_command(job, "--show groups,idle,collectives")), *advice[1:]
 
 
 RULE = Rule(

@@ -1,0 +1,257 @@
+"""The first screen: what a command says first of whatever it looked at, in one form.
+
+The verdict, what its end brings, what else there is, the time as a tree that adds up, why, what to do, what the figures rest
+on, where the rest is. A job's timed steps, profiled steps alone and results of any other kind each fill what they know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from stepscope.core.dataclass import dataclass
+from stepscope.core.units import format_percent
+from stepscope.core.words import counted
+from stepscope.diagnose import narrator
+from stepscope.diagnose.rules import claims_of
+from stepscope.records.finding import Advice, Diagnosis, Finding, JobVerdict, VerdictPart
+from stepscope.records.trace_summary import RankPass, TraceSummary
+
+if TYPE_CHECKING:
+    from stepscope.results.evidence import Evidence
+
+Tone = Literal["problem", "warning", "good"]
+
+MOST_REASONS = 5
+"""Lines of evidence for the first finding."""
+
+MOST_ADVICE = 3
+
+MOST_ALSO = 4
+"""Titles of further findings."""
+
+RANKS_DIFFER = 0.02
+"""Of the window: parts whose ranks are further apart show each rank's."""
+
+_GRAVE = ("crash", "killed", "hang", "no-steps", "contended-machine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """headline: without a full stop. stake: what its end brings at most, in words. also: what else costs time.
+
+    tree: parts that sum to ``whole``; over: what that is the mean of, or whose; mark: what its marked part is the cause of.
+    reasons, advice: of the headline. memory, notes: of a job. warnings: what is missing of the window.
+    rests_on: lines on what was looked at. more: commands that show the rest.
+    """
+
+    headline: str
+    tone: Tone
+    running: bool = False
+    stake: str = ""
+    also: tuple[str, ...] = ()
+    whole: str = "a step"
+    over: str = ""
+    tree: tuple[VerdictPart, ...] = ()
+    mark: str = ""
+    reasons: tuple[str, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    memory: str = ""
+    memory_grows: bool = False
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    rests_on: tuple[str, ...] = ()
+    more: str = ""
+
+
+def tone_of(verdict: JobVerdict) -> Tone:
+    if verdict.kind in _GRAVE or narrator.soon(verdict) is not None:
+        return "problem"
+    return "good" if verdict.kind == "compute-bound" else "warning"
+
+
+def of_job(verdict: JobVerdict, *, running: bool = False, warnings: Sequence[str] = (), more: str = "") -> Screen:
+    """Of a job whose steps were timed. running: it goes on. warnings: what is missing of the window."""
+    memory, coverage = verdict.memory, narrator.coverage_line(verdict)
+    return Screen(
+        headline=verdict.headline,
+        tone=tone_of(verdict),
+        running=running,
+        stake=narrator.faster(verdict.stake_fraction) if verdict.stake_fraction else "",
+        also=narrator.also(verdict),
+        over=f"mean of {counted(verdict.steps_timed, 'timed step')}",
+        tree=verdict.tree,
+        mark=verdict.marked,
+        reasons=verdict.why,
+        advice=verdict.advice[:1],
+        memory="" if memory is None else memory.line,
+        memory_grows=memory is not None and bool(memory.growth),
+        warnings=tuple(warnings),
+        notes=narrator.below(verdict),
+        rests_on=(coverage,) if coverage else (),
+        more=more,
+    )
+
+
+def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
+    """Of a diagnosis whose further findings follow in full (``further``)."""
+    first = diagnosis.findings[0] if diagnosis.findings else None
+    about = [each for each in evidence.traces if first is not None and first.job == each.name]
+    if not about and not (evidence.runs or evidence.comm or evidence.nccl):
+        about = list(evidence.traces)
+    screen = _of_findings(diagnosis, rests_on=narrator.looked_at(evidence), complete=evidence.complete)
+    if evidence.profiled and not diagnosis.quiet and first is None:
+        screen = replace(screen, headline="no rule has anything to look at without a window of profiled steps")
+    following = further(diagnosis)
+    screen = replace(screen, also=(f"below: {narrator.counts(following)}",) if following else ())
+    return _with_window(screen, about[0].summary, diagnosis) if len(about) == 1 else screen
+
+
+def of_traces(summary: TraceSummary, diagnosis: Diagnosis, *, rests_on: str, more: str) -> Screen:
+    """Of profiled steps without a diary, tables of which follow. more: the command that explains every finding."""
+    screen = _of_findings(diagnosis, rests_on=rests_on, complete=not summary.losses)
+    screen = _brief(screen, further(diagnosis), diagnosis, also=(), more=more)
+    return _with_window(screen, summary, diagnosis)
+
+
+def of_runs(evidence: Evidence, diagnosis: Diagnosis, *, figures: Sequence[str], more: str) -> Screen:
+    """Of runs measured side by side, tables of which follow. figures: the first ones, in words. more: as of traces."""
+    screen = _of_findings(diagnosis, rests_on=narrator.looked_at(evidence), complete=evidence.complete)
+    return _brief(screen, narrator.answers_first(further(diagnosis)), diagnosis, also=figures, more=more)
+
+
+def further(diagnosis: Diagnosis) -> tuple[Finding, ...]:
+    """The findings that a screen does not explain: all but the first; observations, where there is no problem."""
+    findings = diagnosis.findings
+    return findings if all(each.severity == "info" for each in findings) else findings[1:]
+
+
+def _of_findings(diagnosis: Diagnosis, *, rests_on: str, complete: bool) -> Screen:
+    """The first finding, or that there is none, or nothing to judge.
+
+    rests_on: a line on what was looked at. complete: all that was given was read.
+    """
+    clear = narrator.all_clear(diagnosis, complete=complete)
+    if clear is not None:
+        sound = bool(diagnosis.quiet) and complete
+        return Screen(headline=clear, tone="good" if sound else "warning", rests_on=(rests_on,))
+    first = diagnosis.findings[0]
+    stake = first.stake_fraction
+    return Screen(
+        headline=_sentence(narrator.headline(first)),
+        tone="problem" if first.severity == "problem" else "warning",
+        stake=f"{narrator.faster(stake)}: {format_percent(stake)} of the time" if stake else "",
+        reasons=first.evidence,
+        advice=first.advice,
+        rests_on=(rests_on, f"{first.certainty} (rule {first.rule})"),
+    )
+
+
+def _brief(
+    screen: Screen, following: Sequence[Finding], diagnosis: Diagnosis, *, also: Sequence[str], more: str
+) -> Screen:
+    """With no more of each than fits above tables. also: lines before the titles of the findings that follow."""
+    left = len(following) - MOST_ALSO
+    return replace(
+        screen,
+        also=(*also, *map(narrator.headline, following[:MOST_ALSO])),
+        reasons=screen.reasons[:MOST_REASONS],
+        advice=screen.advice[:MOST_ADVICE],
+        more=more + (f": {counted(left, 'more finding')}" if left > 0 else "") if diagnosis.findings else "",
+    )
+
+
+def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) -> Screen:
+    """With the window as its tree: that of the rank that is median in what the first finding is about."""
+    first = diagnosis.findings[0] if screen.reasons else None
+    key = "" if first is None else _claimed(first)
+    median = _median_rank(summary, key)
+    if median is None:
+        return screen
+    ranks = sum(each.budget is not None for each in summary.ranks)
+    return replace(
+        screen,
+        whole="the window",
+        over="" if ranks == 1 else f"rank {median.facts.rank}, the median of {ranks}",
+        tree=_window_tree(summary, median, key),
+        mark="" if first is None else first.rule,
+    )
+
+
+_PART_OF: Mapping[str, str] = {
+    "idle": "idle",
+    "computation": "computation",
+    "communication": "communication",
+    "waiting": "waiting",
+    "copies": "copies",
+}
+"""What a rule claims of a step, by its second word: the part of a window."""
+
+
+def _claimed(finding: Finding) -> str:
+    words = next(iter(claims_of(finding)), "").split("/")
+    return _PART_OF.get(words[1], "") if len(words) > 1 else ""
+
+
+def _parts(each: RankPass) -> Mapping[str, int]:
+    """Of a rank's window: they sum to it."""
+    assert each.budget is not None
+    parts = each.budget.parts
+    return {
+        "computation": parts.compute_ns,
+        "communication": parts.exposed_comm_ns,
+        "copies": parts.exposed_memory_ns,
+        "idle": parts.idle_ns,
+    }
+
+
+def _median_rank(summary: TraceSummary, key: str) -> RankPass | None:
+    """The rank whose part is the median of all, the lower one of two; None where no rank has a window."""
+    part = "communication" if key == "waiting" else key or "computation"
+
+    def share(each: RankPass) -> float:
+        assert each.budget is not None
+        return _parts(each)[part] / max(each.budget.parts.window_ns, 1)
+
+    ranked = sorted((each for each in summary.ranks if each.budget is not None), key=share)
+    return ranked[(len(ranked) - 1) // 2] if ranked else None
+
+
+def _window_tree(summary: TraceSummary, median: RankPass, key: str) -> tuple[VerdictPart, ...]:
+    from stepscope.traces.waits import waits_of
+
+    assert median.budget is not None
+    parts, window = _parts(median), median.budget.parts.window_ns
+    waits = waits_of(summary.collectives).get(median.facts.rank)
+
+    exposed = parts["communication"]
+    marked = "communication" if key == "waiting" and waits is None else key
+
+    everyone = [(each.facts.rank, _parts(each)) for each in summary.ranks if each.budget is not None]
+
+    def part(name: str, ns: int, inner: tuple[VerdictPart, ...] = ()) -> VerdictPart:
+        by_rank = tuple((rank, float(own[name])) for rank, own in everyone if name in own)
+        values = [value for _, value in by_rank]
+        differ = bool(values) and max(values) - min(values) > RANKS_DIFFER * window
+        return VerdictPart(
+            key=name,
+            ns=ns,
+            share=ns / max(window, 1),
+            parts=inner,
+            by_rank=by_rank if differ else (),
+            cause=name == marked,
+        )
+
+    inner: tuple[VerdictPart, ...] = ()
+    if waits is not None and exposed:
+        waited = min(waits.exposed_ns, exposed)
+        inner = (part("transfer", exposed - waited), part("waiting", waited))
+    return tuple(part(name, ns, inner if name == "communication" else ()) for name, ns in parts.items() if ns)
+
+
+def _sentence(title: str) -> str:
+    """With a capital, unless it begins with a name as code has it: ``torch.compile``, ``all_reduce``, ``num_workers``."""
+    word = title.split(" ", 1)[0]
+    plain = word.rstrip(":,").replace("-", "").isalpha() and word.islower()
+    return title[0].upper() + title[1:] if plain else title
