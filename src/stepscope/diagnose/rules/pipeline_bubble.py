@@ -27,7 +27,6 @@ metrics.md, One pipeline. Narayanan et al., Efficient large-scale language model
 from __future__ import annotations
 
 from dataclasses import replace
-
 from statistics import median
 from typing import TYPE_CHECKING
 
