@@ -21,7 +21,7 @@ MOST = {
     "collectives": (400, 2),
     "core": (1200, 11),
     "datasets": (1200, 9),
-    "diagnose": (16200, 88),
+    "diagnose": (16400, 89),
     "examples": (1100, 4),
     "hook": (5000, 27),
     "launch": (6800, 42),

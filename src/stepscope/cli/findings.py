@@ -205,7 +205,7 @@ def _next(advice: Sequence[Advice]) -> list[Line]:
     for number, each in enumerate(advice):
         label = f"  {'next' if not number else '':<7}" + ("→ " if several else "")
         lines += _wrapped(each.text, "", first=label, then=" " * len(label))
-        lines += [(f"{LABEL}$ {each.command}", "cyan")] if each.command else []
+        lines += [(" " * len(label) + f"$ {each.command}", "cyan")] if each.command else []
     return lines
 
 

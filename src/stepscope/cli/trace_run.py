@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -220,6 +219,8 @@ def _kind_named(paths: Sequence[str]) -> Iterator[None]:
         found = detect(Path(paths[0]))
         if found is None:
             raise
+        import shlex  # only an error needs it
+
         command = shlex.join(["stepscope", "diagnose", paths[0]])
         raise DataError(error.what, why=f"it is: {found[1].title}", fix=f"read it with `{command}`") from error
 
@@ -452,6 +453,8 @@ def _show(
         say(about, "bold")
         say("only device events were read; leave out --show to read all", "dim")
     else:
+        import shlex
+
         from stepscope.cli.findings import show_screen
         from stepscope.diagnose.screen import of_traces
 

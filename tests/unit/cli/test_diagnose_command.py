@@ -12,7 +12,7 @@ from tests.diaries import profile_folder, simulate
 from tests.nccl_log import Talk
 from tests.nccl_tests_log import log
 
-from stepscope.cli.findings import print_figures, print_finding
+from stepscope.cli.findings import SCREEN_LINES, print_finding, show_runs
 from stepscope.diagnose.engine import diagnose
 from stepscope.records.finding import Advice, Finding
 from stepscope.results.joining import derived
@@ -147,19 +147,22 @@ def test_the_verdict_comes_first_then_findings_then_files(ran: Ran, tmp_path: Pa
     (tmp_path / "jobs" / "hang" / "notes.txt").write_text("restart on Monday\n")
     _, out, _ = ran("diagnose", tmp_path / "jobs" / "hang")
     lines = out.splitlines()
-    assert lines[0] == "1 problem"
-    assert lines[1].startswith("hang: ")
-    assert out.index("rank 5 never entered") < out.index("read      8 files") < out.index("left out")
+    assert lines[0].startswith("Rank 5 never entered")
+    assert out.index("  why ") < out.index("  next ") < out.index("  from   hang: ")
+    assert out.index("Rank 5 never entered") < out.index("read      8 files") < out.index("left out")
 
 
-def test_a_run_begins_with_what_was_found_and_two_key_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_begins_with_its_first_finding_and_two_key_figures(capsys: pytest.CaptureFixture[str]) -> None:
     cells = [made("one", strategy="single", world_size=1), made("two", strategy="ddp", world_size=2)]
     measured = derived(bench(*cells))
-    print_figures(measured, diagnose(measured))
+    diagnosis = diagnose(measured)
+    show_runs(measured, diagnosis, Path("runs/quick"))
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 4
+    assert len(lines) <= SCREEN_LINES
     assert lines[-1] == ""
-    assert any(word in lines[0] for word in ("problem", "warning", "nothing"))
+    assert diagnosis.findings[0].title[1:] in lines[0]
+    assert any("peak memory of a rank" in line for line in lines)
+    assert "stepscope diagnose runs/quick" in lines[-2]
 
 
 def test_more_epochs_than_there_are_cannot_be_dropped(tmp_path: Path, ran: Ran) -> None:

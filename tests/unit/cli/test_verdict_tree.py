@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 from tests.diaries import simulate, write_record
 
-from stepscope.cli.findings import WIDEST, show_verdict
+from stepscope.cli.findings import WIDEST, show_screen
 from stepscope.diagnose.jobs import judge_job
 from stepscope.diagnose.narrator import PART_NAMES
+from stepscope.diagnose.screen import of_job
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -23,7 +24,7 @@ def test_no_line_is_too_wide_nor_cut_inside_a_number(
     simulate(write_record(tmp_path / "job"), ranks=ranks, steps=100, seed=3, transfer_ms=6.0, slow={1: 1.5})
     judged = judge_job(tmp_path / "job")
     assert judged is not None
-    show_verdict(judged.verdict)
+    show_screen(of_job(judged.verdict))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= min(columns, WIDEST)
     whole = next(at for at, line in enumerate(lines) if line.startswith("  a step"))

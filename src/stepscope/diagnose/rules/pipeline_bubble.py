@@ -26,7 +26,6 @@ metrics.md, One pipeline. Narayanan et al., Efficient large-scale language model
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -211,11 +210,9 @@ def _of_traces(job: TraceEvidence, layout: PipelineLayout | None, *, uneven: boo
     if uneven:
         advice.append(advise("balance the stages: the others wait for the one that limits", key="balance stages"))
         advice += in_words_of("balance stages", used)
-    if not advice:
-        advice.append(
-            inspect(f"{layout.micro_batches if layout else 'its'} micro-batches are enough: look at messages")
-        )
-    return replace(advice[0], command=trace_command(job, "--show groups,idle,collectives")), *advice[1:]
+    enough = "" if few else f"{layout.micro_batches if layout else 'its'} micro-batches are enough: "
+    look = inspect(f"{enough}see which messages stages wait for", trace_command(job, "--show groups,idle,collectives"))
+    return (*advice, look)
 
 
 RULE = Rule(
