@@ -102,7 +102,7 @@ def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
         about = list(evidence.traces)
     screen = _of_findings(diagnosis, rests_on=narrator.looked_at(evidence), complete=evidence.complete)
     if evidence.profiled and not diagnosis.quiet and first is None:
-        screen = replace(screen, headline="no rule has anything to look at without a window of profiled steps")
+        screen = replace(screen, headline="No rule has anything to look at without a window of profiled steps")
     following = further(diagnosis)
     screen = replace(screen, also=(f"below: {narrator.counts(following)}",) if following else ())
     return _with_window(screen, about[0].summary, diagnosis) if len(about) == 1 else screen
@@ -135,7 +135,7 @@ def _of_findings(diagnosis: Diagnosis, *, rests_on: str, complete: bool) -> Scre
     clear = narrator.all_clear(diagnosis, complete=complete)
     if clear is not None:
         sound = bool(diagnosis.quiet) and complete
-        return Screen(headline=clear, tone="good" if sound else "warning", rests_on=(rests_on,))
+        return Screen(headline=_sentence(clear), tone="good" if sound else "warning", rests_on=(rests_on,))
     first = diagnosis.findings[0]
     stake = first.stake_fraction
     return Screen(
@@ -246,7 +246,8 @@ def _window_tree(summary: TraceSummary, median: RankPass, key: str) -> tuple[Ver
     inner: tuple[VerdictPart, ...] = ()
     if waits is not None and exposed:
         waited = min(waits.exposed_ns, exposed)
-        inner = (part("transfer", exposed - waited), part("waiting", waited))
+        both = (("transfer", exposed - waited), ("waiting", waited))
+        inner = tuple(part(name, ns) for name, ns in both if ns)
     return tuple(part(name, ns, inner if name == "communication" else ()) for name, ns in parts.items() if ns)
 
 

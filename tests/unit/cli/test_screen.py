@@ -60,13 +60,13 @@ def test_further_findings_are_named_and_counted() -> None:
 
 def test_an_observation_is_no_problem() -> None:
     screen = of(finding("good", "info"))
-    assert (screen.headline, screen.tone) == ("nothing stands out: 2 rules found no problem", "good")
+    assert (screen.headline, screen.tone) == ("Nothing stands out: 2 rules found no problem", "good")
     assert screen.advice == ()
 
 
 def test_nothing_judged_is_no_good_news() -> None:
     screen = of(quiet=False)
-    assert (screen.tone, screen.headline.startswith("nothing was checked")) == ("warning", True)
+    assert (screen.tone, screen.headline.startswith("Nothing was checked")) == ("warning", True)
 
 
 def test_a_stake_is_said_as_a_factor_and_a_share() -> None:
