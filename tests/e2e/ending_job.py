@@ -14,7 +14,7 @@ class Slow(dict[str, int]):
     """What takes seconds to save."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        time.sleep(6)
+        time.sleep(3)
         return dict, ()
 
 
@@ -58,7 +58,7 @@ def is_slow(model: torch.nn.Module, *, evaluates: bool) -> None:
     with torch.no_grad():
         for _ in range(4):
             model(torch.randn(8, 16))
-            time.sleep(1.5)
+            time.sleep(0.8)
     model.train()
 
 

@@ -222,11 +222,9 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
     """
     import numpy as np
 
-    from stepscope.records.profile import HookedRank
-    from stepscope.results.diary import job_steps, late_ranks, parts_of
+    from stepscope.results.diary import late_ranks, parts_of
     from stepscope.results.host_load import crowding_ns, loading_of
-    from stepscope.store.diary import read_diaries
-    from stepscope.store.reader import read_record
+    from stepscope.results.profiled_job import read_profiled_job
 
     log("a first look at the command", "bold")
     end = runs.trial("look", BASELINE, budget_s=runs.budget_s, first=FIRST)
@@ -238,16 +236,14 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
             "the command to tune left no timed steps", why=why,
             fix=f"its output is in {layout.root / 'output.log'}; stepscope profile -- COMMAND says more",
         )  # fmt: skip
-    found = job_steps(read_diaries(layout))
+    looked_at = read_profiled_job(layout.root)
+    assert looked_at is not None
+    found = looked_at.steps
     assert found is not None
     parts = {name: float(np.nan_to_num(values).mean()) for name, values in parts_of(found).items()}
-    ranks = [read_record(path, HookedRank) for path in layout.ranks()]
-    facts: Mapping[str, Any] = ranks[0].facts if ranks else {}
-    recorded = facts.get("loaders") or {}
-    loaders = recorded.get("iterating") or recorded.get("all", ())
-    workers = [int(each["num_workers"]) for each in loaders if each.get("num_workers") is not None]
+    facts: Mapping[str, Any] = looked_at.facts
+    workers = [int(each["num_workers"]) for each in looked_at.loaders if each.get("num_workers") is not None]
     ddp = facts.get("ddp")
-    on_cpu = (facts.get("optimizer") or {}).get("devices") == ["cpu"]
     loading = loading_of(found, workers=min(workers, default=0))
     job, prices, rules, micro = _traced(layout)
     return JobBasis(
@@ -256,7 +252,7 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
         comm_ns=parts.get("transfer", 0.0),
         waiting_ns=parts.get("waiting", 0.0),
         by_chance=not late_ranks(found),
-        crowding_ns=crowding_ns(found, on_cpu=on_cpu),
+        crowding_ns=crowding_ns(found, on_cpu=bool(looked_at.on_cpu)),
         ranks=found.world_size,
         job=job,
         prices=prices,

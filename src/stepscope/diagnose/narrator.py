@@ -511,10 +511,9 @@ def _straggler(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
         some = slow.part_ns is not None and slow.part_ns < NEARLY_ALL * slow.excess_ns
         excess += f", {format_duration(slow.part_ns)} of it" if some and slow.part_ns is not None else ""
         excess += f" {PART_WORDS[slow.part]}" + ("," if some else "")
-    others = f"rank {1 - cost.ranks[0]} waits" if steps.world_size == 2 and len(cost.ranks) == 1 else "the others wait"
     told = [each for each in late if each.rank is not None and steps.diaries[each.rank].rank in cost.ranks]
     names = " and ".join(said for said, _ in slow_things(steps, told)) or f"rank {listed(cost.ranks)}"
-    return f"Straggler: {names} takes{excess} in every step; {others}: {percent(cost.share)} of the step"
+    return f"Straggler: {names} takes{excess} in every step, which costs {percent(cost.share)} of the step"
 
 
 def slow_things(steps: JobSteps, late: Sequence[Slow], *, most: int = 4) -> list[tuple[str, list[Slow]]]:

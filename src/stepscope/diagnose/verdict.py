@@ -431,10 +431,10 @@ def _input(steps: JobSteps, job: ProfiledJob) -> Iterable[TimeCost]:
         limit = WORTH if name == "data" else WORTH_BEFORE
         if part is not None and part.value >= limit and (part.low is None or part.low >= SURELY_FED * limit):
             stake = part.value
-            if name == "data" and job.loaders:
+            if name == "data" and job.loader_workers is not None:
                 from stepscope.results.host_load import loader_stake  # as few jobs wait for a loader
 
-                stake = loader_stake(steps, workers=job.loader_workers or 0, share=stake)
+                stake = loader_stake(steps, workers=job.loader_workers, share=stake)
             known = name == "data" or _waits_before(steps)
             kind: VerdictKind = "input-bound" if known else "before-forward"
             mean = share(steps.parts_ns[name], steps.whole_ns) or part

@@ -244,9 +244,10 @@ class ProfiledJob:
 
     @property
     def loader_workers(self) -> int | None:
-        """Of each of them; None: there is no loader, or they have different numbers."""
-        counts = {int(each.get("num_workers") or 0) for each in self.loaders}
-        return counts.pop() if len(counts) == 1 else None
+        """Of each of them; None: there is no loader, they have different numbers, or one is not recorded."""
+        counts = {each.get("num_workers") for each in self.loaders}
+        workers = counts.pop() if len(counts) == 1 else None
+        return None if workers is None else int(workers)
 
     @property
     def loads_ahead(self) -> bool:
