@@ -491,10 +491,11 @@ def saved_share(steps: JobSteps, late: Iterable[Slow]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
-    """Events of one kind. share: of the wall time from the end of warm-up on, of the rank that they cost most.
+    """Events of one kind. share: of the wall time from the end of warm-up on without profiled steps, of the rank that they
+    cost most.
 
-    ranks: on which they happen; count: of one rank; mean_ns: of one event; period: steps from one to the next, None where
-    they have none. inside: part of steps. what: the calls.
+    ranks: on which they happen; count: of one rank; mean_ns: of one event, with what the passes after it take longer;
+    period: steps from one to the next, None where they have none. inside: part of steps. what: the calls.
     """
 
     kind: EventKind
@@ -521,13 +522,21 @@ def between_steps(steps: JobSteps) -> tuple[Between, ...]:
         rank = max(costs, key=lambda each: costs[each])
         events = by_rank[rank]
         diary = next(each for each in steps.diaries if each.rank == rank)
-        wall = diary.whole_ns[steps.warm_up - steps.first : steps.all_steps - steps.first]
+        seen = slice(steps.warm_up - steps.first, steps.all_steps - steps.first)
+        wall, alone = diary.whole_ns[seen], diary.timed[seen].copy()
         taken = np.zeros_like(wall)
         for step, ns, _, _ in events:
             taken[step - steps.warm_up - 1] += ns
+        taken *= 1 + _aftermath(steps, diary, {step: ns * inside for step, ns, _, inside in events}, costs[rank])
         costly = [each for each in costs if costs[each] >= 0.5 * costs[rank]]
         every = period([step for step, _, _, _ in events])
-        part = share(taken, wall, block=every)
+        if every is not None:  # in whole periods
+            numbers = [step for step, _, _, _ in events]
+            within = np.arange(wall.size) + steps.warm_up + 1
+            alone &= (within > min(numbers)) & (within <= max(numbers))
+        if not taken[alone].any():  # all of them lie in the window
+            alone = np.ones_like(alone)
+        part = share(taken[alone], wall[alone], block=every)
         assert part is not None
         kinds.append(
             Between(
@@ -536,12 +545,42 @@ def between_steps(steps: JobSteps) -> tuple[Between, ...]:
                 share=part,
                 ranks=tuple(sorted(costly)),
                 count=len(events),
-                mean_ns=costs[rank] / len(events),
+                mean_ns=float(taken.sum()) / len(events),
                 period=every,
                 inside=all(inside for _, _, _, inside in events),
             )
         )
     return tuple(sorted(kinds, key=lambda each: -each.share.value))
+
+
+AFTER_STEPS = 2
+"""The step that an event lies in or before, and the next: what it has pushed out of the caches is loaded again there."""
+
+MOST_AFTERMATH = 0.25
+"""Of an event, at most: what else happens in the same steps would be counted, too. Passes after an evaluation, a checkpoint,
+a collection or the start of workers took 0.1 to 0.4 of it longer (own jobs, 2 CPU cores, 2026-11)."""
+
+
+def _aftermath(steps: JobSteps, diary: RankDiary, inside_ns: Mapping[int, float], cost_ns: float) -> float:
+    """What forward, backward and optimizer take longer in the steps at and after events, of what the events take together.
+
+    0 where that is no more than chance. inside_ns: number of the step -> of its time, the event's. cost_ns: of all events.
+    """
+    passes = sum(np.nan_to_num(diary.columns[f"{name}_ns"]) for name in ("forward", "backward", "optimizer"))
+    passes = np.asarray(passes, dtype=float)
+    usual = diary.timed.copy()
+    usual[: steps.warm_up - steps.first] = False
+    at = np.array(sorted(inside_ns), dtype=np.int64) - 1 - steps.first
+    after = np.unique((at[:, None] + np.arange(AFTER_STEPS)).ravel())
+    after = after[(after < usual.size) & usual[np.minimum(after, usual.size - 1)]]
+    for number in range(AFTER_STEPS):
+        usual[np.minimum(at + number, usual.size - 1)] = False
+    if usual.sum() < FEW_STEPS or not after.size:
+        return 0.0
+    own = np.array([inside_ns.get(int(each) + 1 + steps.first, 0.0) for each in after])
+    longer = passes[after] - own - passes[usual].mean()
+    chance = 3 * passes[usual].std() * np.sqrt(after.size)
+    return min(MOST_AFTERMATH, float(longer.sum()) / cost_ns) if longer.sum() > chance and cost_ns else 0.0
 
 
 _NO_COST = ("trace_written", "own_profiler", "dropped", "off")
