@@ -30,7 +30,7 @@ from collections.abc import Iterable
 
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
-from stepscope.diagnose.frameworks import in_words_of, used_in
+from stepscope.diagnose.frameworks import OPTIONS, option, used_in
 from stepscope.diagnose.job_facts import micro_steps
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise
 from stepscope.diagnose.trace_facts import exposed_transfer, severity_of, steps_ns, trace_command, unread
@@ -75,11 +75,10 @@ def _look(job: TraceEvidence) -> Statement:
         confidence="measured; reductions of the same gradients, counted",
         advice=(
             advise(
-                "reduce once a step, in the last micro-step",
+                f"reduce once a step: {option('accumulate', used, plain=OPTIONS['accumulate']['ddp'])}",
                 trace_command(job, "--show buckets,overlap"),
                 key="accumulate",
             ),
-            *in_words_of("accumulate", used, otherwise=("ddp",)),
         ),
     )
 
