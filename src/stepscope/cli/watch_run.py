@@ -34,7 +34,6 @@ COST_SHARE, POLL_S = 5, 0.5
 SHOWN_EVENTS = 6
 BARS = "▁▂▃▄▅▆▇█"
 WIDEST = 120
-SHORT = {"inference": "no grad", "forward": "forw.", "backward": "backw.", "optimizer": "optim.", "transfer": "transf."}
 
 
 def run(options: Watch) -> int:
@@ -231,18 +230,18 @@ def _table(rows: tuple[RankRow, ...], over: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    from stepscope.records.parts import STEP
     from stepscope.report.shared.runs import time_unit
-    from stepscope.results.diary import LEAVES
 
     scale, unit = time_unit(max(row.step_ns for row in rows))
-    keys = [key for key in LEAVES if any(row.parts[key] * scale >= 0.05 for row in rows)]
+    shown = [part for part in STEP if any(row.parts.get(part.key, 0.0) * scale >= 0.05 for row in rows)]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), title=f"{unit} a step, {over}", title_justify="left")
     table.add_column("", no_wrap=True, overflow="ellipsis")
-    for title in ("step", *(SHORT.get(key, key) for key in keys), "own"):
+    for title in ("step", *(part.short or part.key for part in shown), "own"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for row in rows:
-        times = [row.step_ns, *(row.parts[key] for key in keys), row.own_ns]
+        times = [row.step_ns, *(row.parts[part.key] for part in shown), row.own_ns]
         many = f" ({row.ranks:,})" if row.ranks > 1 else ""
         table.add_row(
             f"{row.name}{many}",

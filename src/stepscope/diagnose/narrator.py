@@ -29,6 +29,7 @@ from stepscope.records.finding import (
     VerdictPart,
 )
 from stepscope.records.nouns import EXPOSED_COMM
+from stepscope.records.parts import LATE, TITLES
 
 if TYPE_CHECKING:
     from stepscope.records.nouns import Estimate
@@ -164,24 +165,6 @@ def files_found(evidence: Evidence) -> tuple[tuple[str, str], ...]:
 MOST_RANKS = 8
 """Ranks of a part that are named one by one."""
 
-PART_NAMES = {
-    "data": "waiting for data",
-    "computation": "computation",
-    "before": "before the forward pass",
-    "inference": "passes without gradients",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "communication": EXPOSED_COMM,
-    "transfer": "exposed transfer",
-    "waiting": "waiting for other ranks",
-    "other": "other",
-    "copies": "exposed copies",
-    "idle": "idle",
-}
-"""Key of a part of the step: its name, on terminal and page."""
-
-
 MOST_FASTER = 10
 """From here on a share of the step is known too little to say by how much."""
 
@@ -239,7 +222,7 @@ def tree_rows(parts: Sequence[VerdictPart], depth: int = 0) -> Iterator[tuple[in
 
 
 def part_name(part: VerdictPart) -> str:
-    return PART_NAMES.get(part.key, part.key)
+    return TITLES.get(part.key, part.key)
 
 
 def by_rank(part: VerdictPart, *, most: int = MOST_RANKS) -> str:
@@ -283,14 +266,6 @@ def noun(kind: VerdictKind) -> str:
 
 
 _ENDS = ("crash", "killed", "hang", "no-steps")
-
-PART_WORDS = {
-    "data_wait": "waiting for data",
-    "forward": "in forward",
-    "backward_compute": "in backward",
-    "optimizer": "in the optimizer",
-    "other": "outside forward, backward and optimizer",
-}
 
 
 def worded(
@@ -510,7 +485,7 @@ def _straggler(cost: TimeCost, steps: JobSteps, late: tuple[Slow, ...]) -> str:
     if slow is not None and slow.part is not None:
         some = slow.part_ns is not None and slow.part_ns < NEARLY_ALL * slow.excess_ns
         excess += f", {format_duration(slow.part_ns)} of it" if some and slow.part_ns is not None else ""
-        excess += f" {PART_WORDS[slow.part]}" + ("," if some else "")
+        excess += f" {LATE[slow.part]}" + ("," if some else "")
     told = [each for each in late if each.rank is not None and steps.diaries[each.rank].rank in cost.ranks]
     names = " and ".join(said for said, _ in slow_things(steps, told)) or f"rank {listed(cost.ranks)}"
     return f"Straggler: {names} takes{excess} in every step, which costs {percent(cost.share)} of the step"
@@ -619,7 +594,7 @@ def _change_line(change: JobChange) -> str:
     who = f" on rank {listed(change.ranks, at_most=MOST_RANKS)} alone" if change.ranks else ""
     who = " on all ranks" if change.all_ranks else who
     where = f" ({', '.join(change.hosts)})" if change.hosts else ""
-    part = "" if change.part is None else f", most of it in {PART_NAMES[change.part]}"
+    part = "" if change.part is None else f", most of it in {TITLES[change.part]}"
     way = "longer" if ratio > 0 else "less"
     return f"since step {change.step:,}{when} steps take {format_percent(abs(ratio))} {way}{who}{where}{part}"
 

@@ -35,10 +35,9 @@ from stepscope.records.finding import (
     VerdictPart,
 )
 from stepscope.records.nouns import Estimate
+from stepscope.records.parts import COMPUTATION, STEP, below
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.diary import (
-    COMMUNICATION,
-    COMPUTATION,
     FEW_STEPS,
     LEAST_PERIODS,
     JobSteps,
@@ -88,7 +87,7 @@ _CAUSES: Mapping[VerdictKind, str] = {
 def tree_of(
     steps: JobSteps, *, cause: VerdictKind, settled: bool = False, every_rank: bool = False
 ) -> tuple[VerdictPart, ...]:
-    """data, computation (before to optimizer), communication (transfer, waiting), other: sum to the step.
+    """The parts of ``records.parts.STEP`` that the job has: they sum to the step.
 
     settled: who is late is known, so that what communication itself takes is its transfer. every_rank: each part has all
     ranks' means, not only where they differ.
@@ -118,10 +117,11 @@ def tree_of(
         values = sum((ends[name] for name in names), np.zeros_like(whole))
         return part(key, values, [part(name, ends[name]) for name in names if ends[name].any() or not leave_out])
 
-    tree = [part("data", ends["data"]), group("computation", COMPUTATION, leave_out=True)]
-    if steps.world_size > 1:
-        tree.append(group("communication", COMMUNICATION, leave_out=False))
-    tree.append(part("other", ends["other"]))
+    tree = [
+        group(key, inner, leave_out=key != "communication") if (inner := below(key)) else part(key, ends[key])
+        for key in (each.key for each in STEP if each.parent is None)
+        if key != "communication" or steps.world_size > 1
+    ]
     return tuple(each for each in tree if each.share > ROUNDING)
 
 

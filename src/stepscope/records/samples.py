@@ -10,11 +10,11 @@ from stepscope.core.dataclass import dataclass
 from stepscope.records.cell import CellSpec, CellStatus
 from stepscope.records.comm import CommHeader, CommSample, RankOfCell
 from stepscope.records.mesh import PipelineProfile
-from stepscope.records.nouns import EXPOSED_COMM
+from stepscope.records.parts import SAMPLED, TITLES
 from stepscope.records.prediction import BackwardProfile
 
 PHASES = ("data_wait", "forward", "backward_compute", "exposed_comm", "optimizer", "other")
-PHASE_NAMES = ("waiting for data", "forward", "backward", EXPOSED_COMM, "optimizer", "other")
+PHASE_NAMES = tuple(TITLES[SAMPLED[phase]] for phase in PHASES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

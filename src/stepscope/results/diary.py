@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import grouped
 from stepscope.records.nouns import Estimate, Measured
+from stepscope.records.parts import LATE, LEAVES, RECORDED, SAMPLED
 from stepscope.records.profile import NO_TIMED_STEP, PROFILED, WINDOW, EventKind
 from stepscope.results.slow_ranks import OwnTimes, Slow, median_of_others, slow_ranks
 from stepscope.results.trainings import ProcessSpan, trainings
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from stepscope.results.window_effect import WindowEffect
 
 Numbers = NDArray[np.float64]
-
-PARTS = ("data", "before", "inference", "forward", "backward", "optimizer", "comm")
-"""Columns that, with what is left ("other"), make up a step without its outside events."""
 
 EVENT_WORDS: dict[EventKind, str] = {
     "evaluation": "evaluation",
@@ -106,7 +104,7 @@ _SEED = 20_261_123
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # one job is one object: figures of it are kept
 class JobSteps:
-    """The timed steps of a job as tables [ranks, steps], ns; parts by name of ``PARTS``, NaN where nothing was seen.
+    """The timed steps of a job as tables [ranks, steps], ns; parts by column of ``RECORDED``, NaN where nothing was seen.
 
     diaries: one a rank, its last process. processes: all of them; independent: several that trained at the same time as the
     same rank. trainings: one after the other, of which the steps are those of number ``training``. numbers: [steps], of each
@@ -223,7 +221,7 @@ def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] =
     if not kept.any():  # a job of very few steps: the first, or profiled ones, are all there is
         kept = np.ones(count, dtype=bool)
     whole = net[:, kept]
-    parts = {name: np.stack([_column(each, name, count)[kept] for each in chosen]) for name in PARTS}
+    parts = {name: np.stack([_column(each, name, count)[kept] for each in chosen]) for name in RECORDED}
     cpu = np.stack([_column(each, "cpu", count)[kept] for each in chosen])
     delay = np.stack([each.delay[:count][kept] for each in chosen]) * np.stack(
         [each.whole_ns[:count][kept] for each in chosen]
@@ -360,7 +358,7 @@ def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None
     if not usual:
         return None
     both = np.concatenate([timed, at])
-    parts = {name: np.stack([_column(each, name, count)[both] for each in steps.diaries]) for name in PARTS}
+    parts = {name: np.stack([_column(each, name, count)[both] for each in steps.diaries]) for name in RECORDED}
     cpu = np.stack([_column(each, "cpu", count)[both] for each in steps.diaries])
     delay = np.stack([(each.delay * each.whole_ns)[:count][both] for each in steps.diaries])
     own = _own(np.hstack([steps.whole_ns, net]), parts, cpu, delay, alone=steps.world_size == 1)[1]
@@ -410,17 +408,10 @@ def _stride(steps: JobSteps, most: int = MOST_RESAMPLED) -> int:
     return max(1, steps.steps // most)
 
 
-COMPUTATION = ("before", "inference", "forward", "backward", "optimizer")
-COMMUNICATION = ("transfer", "waiting")
-
-LEAVES = ("data", *COMPUTATION, *COMMUNICATION, "other")
-"""Keys of the tree's ends, in the order of a step."""
-
-
 def parts_of(steps: JobSteps) -> dict[str, Numbers]:
     """Key of ``LEAVES`` -> [ranks, steps] ns; together they are the step. What was not seen is 0: its time is other's."""
     whole = steps.whole_ns
-    named = {name: np.nan_to_num(steps.parts_ns[name]) for name in ("data", *COMPUTATION)}
+    named = {key: np.nan_to_num(steps.parts_ns[column]) for column, key in RECORDED.items() if key in LEAVES}
     comm = np.nan_to_num(steps.comm_ns)
     if steps.own_clock.startswith("CPU"):  # waits that Python did not see lie inside forward and backward
         seen = np.minimum(comm, named["forward"] + named["backward"])
@@ -460,7 +451,7 @@ def late_ranks(steps: JobSteps) -> tuple[Slow, ...]:
     """Ranks that the others wait for, as ``slow_ranks`` of a cell says; empty where own times are unknown or apart."""
     if steps.ranks < 2 or not np.isfinite(steps.own_ns).all() or not steps.together:
         return ()
-    named = {"data_wait": "data", "forward": "forward", "backward_compute": "backward", "optimizer": "optimizer"}
+    named = {phase: SAMPLED[phase] for phase in LATE if SAMPLED[phase] in RECORDED}
     parts = [np.nan_to_num(steps.parts_ns[name]) for name in named.values()]
     other = np.maximum(steps.own_ns - sum(parts), 0.0)
     every = _stride(steps)
@@ -616,7 +607,7 @@ def beyond_chance(numbers: NDArray[np.int64], among: int) -> int | None:
 class Pauses:
     """Steps that take far longer than the others and hold no event that the hook knows. rank: whose own time they are.
     period: None where they do not come regularly beyond chance, last differently long, or lacked a processor.
-    part: of ``PARTS``, the one that is longer then; None: no part holds ``MOSTLY`` of it.
+    part: of ``RECORDED``, the one that is longer then; None: no part holds ``MOSTLY`` of it.
     """
 
     share: Estimate
@@ -666,7 +657,7 @@ def _part_of(steps: JobSteps, odd: NDArray[np.bool_], beyond: Numbers) -> str | 
     """The part that is longer than usual in the steps ``odd``, by ``beyond`` [steps] ns, on the rank that comes last."""
     last = np.nan_to_num(steps.own_ns[:, odd]).argmax(axis=0)
     longer = {}
-    for name in PARTS:
+    for name in RECORDED:
         part = np.nan_to_num(steps.parts_ns[name])
         longer[name] = float((part[:, odd] - np.median(part, axis=1, keepdims=True))[last, np.arange(last.size)].sum())
     most = max(longer, key=longer.__getitem__)

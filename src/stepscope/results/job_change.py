@@ -8,7 +8,8 @@ import numpy as np
 
 from stepscope.core.words import grouped
 from stepscope.records.finding import JobChange
-from stepscope.results.diary import LEAVES, JobSteps, parts_of
+from stepscope.records.parts import LEAVES
+from stepscope.results.diary import JobSteps, parts_of
 from stepscope.stats.lasting_change import LEAST_STEPS, lasting_change
 from stepscope.stats.order import level_change
 from stepscope.store.diary import RankDiary

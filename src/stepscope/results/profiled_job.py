@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.dataclass import dataclass
 from stepscope.core.words import counted
+from stepscope.records.parts import INSIDE
 from stepscope.records.profile import Hang, HookedRank, JobEnd, ProfileRecord, WindowOfRank
 from stepscope.results.diary import JobSteps, job_steps
 from stepscope.results.pace import StepRate, pace
@@ -138,12 +139,6 @@ def _hang(end: JobEnd) -> str:
     return hang_words(end.hang, end.place)
 
 
-PART_WORDS = {
-    "data": "in data loading", "before": "before the forward pass", "forward": "in the forward pass",
-    "backward": "in the backward pass", "optimizer": "in the optimizer", "evaluation": "in an evaluation",
-    "checkpoint": "in a checkpoint", "compilation": "in a compilation", "window": "in the profiler",
-}  # fmt: skip
-"""What a rank is in, by the part of a step."""
 _NOWHERE = ("other", "outside")
 _MOST_GROUPS = 4
 
@@ -162,7 +157,7 @@ def hang_words(hang: Hang, place: str | None) -> str:
     if hang.timed_out:
         if not ranks:
             return f"{since}; which rank did not come is unknown"
-        parts = {PART_WORDS[part] for rank, part in hang.parts if rank in ranks and part in PART_WORDS}
+        parts = {INSIDE[part] for rank, part in hang.parts if rank in ranks and part in INSIDE}
         were = "it was" if len(ranks) == 1 else "they were"
         where = f": {were} {parts.pop()}" if len(parts) == 1 else ""
         return f"{ranks_text(ranks)} never came to the collective that others waited in{where}{at}; {since}"
@@ -194,7 +189,7 @@ def _doing(hang: Hang, rank: int) -> tuple[str, str] | None:
         return ("is", at.strip() or "between the parts of a step")
     if part == "comm":
         return "waits", f"for other ranks{at}"
-    return ("is", PART_WORDS[part] + at) if part in PART_WORDS else ("waits", f"in {part}{at}")
+    return ("is", INSIDE[part] + at) if part in INSIDE else ("waits", f"in {part}{at}")
 
 
 def _who(end: JobEnd) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.core.dataclass import dataclass
+from stepscope.records.parts import LATE
 from stepscope.records.plan import CommOp
 from stepscope.results.slow_groups import UNKNOWN_HOST, SlowGroup, rails_of, slow_groups
 from stepscope.stats.compare import LEAST_STEPS, MIN_EXCESS, Excess, chronic_excess, lower_bound
@@ -57,14 +58,7 @@ MANY, FALSE = 16, 0.001
 """Ranks from which on a slow one has to stand out of how much ranks differ anyway, and the probability that one of all that
 are alike does: of thousands of ranks the last is late by chance."""
 
-PARTS = ("data_wait", "forward", "backward_compute", "optimizer", "other")
-WORDS = {
-    "data_wait": "waiting for data",
-    "forward": "in the forward pass",
-    "backward_compute": "in the backward pass",
-    "optimizer": "in the optimizer",
-    "other": "outside all phases (Python, the host)",
-}
+PARTS = tuple(LATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from tests.diaries import simulate, write_record
 
 from stepscope.cli.findings import WIDEST, show_screen
 from stepscope.diagnose.jobs import judge_job
-from stepscope.diagnose.narrator import PART_NAMES
 from stepscope.diagnose.screen import of_job
+from stepscope.records.parts import TITLES
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -28,7 +28,7 @@ def test_no_line_is_too_wide_nor_cut_inside_a_number(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= min(columns, WIDEST)
     whole = next(at for at, line in enumerate(lines) if line.startswith("  a step"))
-    names = tuple(PART_NAMES.values())
+    names = tuple(TITLES.values())
     tree = lines[whole + 1 : lines.index("", whole)]
     assert all(line.strip().startswith(names) for line in tree)
     assert len(tree) >= 8

@@ -48,6 +48,7 @@ from stepscope.diagnose.commands import again, excluding, profiled
 from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import GRAVE, OF_WINDOW, WORTH, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
+from stepscope.records.parts import LATE
 from stepscope.records.trace_path import Straggler, StragglerReport
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.results.cell_facts import TimedCell, by_model, others, planted, timed_cells, traced
@@ -57,7 +58,6 @@ from stepscope.results.slow_ranks import (
     MIN_ONE_OFF,
     MIN_ROTATING,
     OUTLIER_MADS,
-    WORDS,
     OwnTimes,
     Slow,
     own_times,
@@ -231,7 +231,7 @@ def _evidence(slow: Slow, times: OwnTimes) -> tuple[str, ...]:
             f"{format_percent(slow.stake_fraction)} of all step time"
         )
     if slow.part is not None and slow.part_ns is not None:
-        said.append(f"{format_duration(slow.part_ns)} of it {WORDS[slow.part]}")
+        said.append(f"{format_duration(slow.part_ns)} of it {LATE[slow.part]}")
     if slow.samples_ratio is not None and abs(slow.samples_ratio - 1) > MIN_EXCESS:
         said.append(f"it gets {slow.samples_ratio:.2f} times the others' samples per step")
     neighbours = sum(host == slow.host for host in times.hosts)

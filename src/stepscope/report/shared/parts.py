@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.diagnose.narrator import PART_NAMES
+from stepscope.records.parts import STEP
 from stepscope.report import vega
-from stepscope.results.diary import LEAVES
 
-PARTS: dict[str, tuple[str, str]] = {
-    key: (PART_NAMES[key], vega.color(color))
-    for key, color in (
-        ("data", "k-wait"),
-        ("before", "c4"),
-        ("inference", "k-hidden"),
-        ("forward", "k-forward"),
-        ("backward", "k-compute"),
-        ("optimizer", "k-copies"),
-        ("transfer", "k-exposed"),
-        ("waiting", "k-late"),
-        ("other", "k-other"),
-    )
-}
-"""Key of a part in the tree: name and colour."""
-
-assert tuple(PARTS) == LEAVES
+PARTS = {part.key: (part.title, vega.color(part.colour)) for part in STEP if part.colour is not None}
+"""Key of a part that has none below it: name and colour."""

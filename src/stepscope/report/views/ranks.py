@@ -9,12 +9,12 @@ import numpy as np
 from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_decimal, format_duration
 from stepscope.diagnose.rank_rows import RankRow, rank_rows
+from stepscope.records.parts import LEAVES
 from stepscope.report.names import file_part
 from stepscope.report.shared.parts import PARTS
 from stepscope.report.table import Column, Table, duration, number, said, tabled
 from stepscope.report.vega import PAGE, Spec, chart, color, layer, number_axis, sig
 from stepscope.report.views import distinct, drawn
-from stepscope.results.diary import LEAVES
 from stepscope.results.pace import StepRate
 from stepscope.results.profiled_job import ProfiledJob
 

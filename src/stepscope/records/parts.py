@@ -1,0 +1,106 @@
+"""What a training step is made of: one declaration, which tree, tables, colours, words and recorders take their parts from.
+
+To add a part is to add a line here, its column in ``stepscope_hook/record.py`` and the code there that sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stepscope.core.dataclass import dataclass
+from stepscope.records.nouns import EXPOSED_COMM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of a step. Parts of one parent sum to it, those without a parent to the step.
+
+    key: in trees and JSON. title: in tables and trees; short: over a narrow column; colour: of ``report/vega.py``, of parts
+    that have none below them.
+    column: of a diary, that a recorder fills; None: computed. sample: of a cell's step, likewise; None: cells have it not.
+    inside: where a rank is that stands still in it, or spends its excess; late: the latter, where it is said otherwise.
+    """
+
+    key: str
+    parent: str | None = None
+    title: str
+    short: str | None = None
+    colour: str | None = None
+    column: str | None = None
+    sample: str | None = None
+    inside: str | None = None
+    late: str | None = None
+
+
+STEP = (
+    Part(
+        key="data", title="waiting for data", colour="k-wait", column="data_ns", sample="data_wait",
+        inside="in data loading", late="waiting for data",
+    ),
+    Part(key="computation", title="computation"),
+    Part(
+        key="before", parent="computation", title="before the forward pass", colour="c4", column="before_ns",
+        inside="before the forward pass",
+    ),
+    Part(
+        key="inference", parent="computation", title="passes without gradients", short="no grad", colour="k-hidden",
+        column="inference_ns",
+    ),
+    Part(
+        key="forward", parent="computation", title="forward", short="forw.", colour="k-forward", column="forward_ns",
+        sample="forward", inside="in the forward pass",
+    ),
+    Part(
+        key="backward", parent="computation", title="backward", short="backw.", colour="k-compute", column="backward_ns",
+        sample="backward_compute", inside="in the backward pass",
+    ),
+    Part(
+        key="optimizer", parent="computation", title="optimizer", short="optim.", colour="k-copies",
+        column="optimizer_ns", sample="optimizer", inside="in the optimizer",
+    ),
+    Part(key="communication", title=EXPOSED_COMM, column="comm_ns", sample="exposed_comm"),
+    Part(key="transfer", parent="communication", title="exposed transfer", short="transf.", colour="k-exposed"),
+    Part(key="waiting", parent="communication", title="waiting for other ranks", colour="k-late"),
+    Part(
+        key="other", title="other", colour="k-other", sample="other", late="outside forward, backward and optimizer",
+    ),
+)  # fmt: skip
+"""In the order in which they are shown."""
+
+OF_TRACES = (Part(key="copies", title="exposed copies"), Part(key="idle", title="idle"))
+"""Of a window on a device, beside computation and communication."""
+
+OUTSIDE: Mapping[str, str] = {
+    "evaluation": "in an evaluation",
+    "checkpoint": "in a checkpoint",
+    "compilation": "in a compilation",
+    "window": "in the profiler",
+}
+"""What is no part of a step: where a rank is that stands still in it."""
+
+
+def below(key: str) -> tuple[str, ...]:
+    """Keys of the parts that sum to this one."""
+    return tuple(part.key for part in STEP if part.parent == key)
+
+
+COMPUTATION, COMMUNICATION = below("computation"), below("communication")
+
+LEAVES = tuple(part.key for part in STEP if not below(part.key))
+"""Parts that have none below them: they sum to the step."""
+
+TITLES: Mapping[str, str] = {part.key: part.title for part in (*STEP, *OF_TRACES)}
+
+RECORDED: Mapping[str, str] = {part.column.removesuffix("_ns"): part.key for part in STEP if part.column is not None}
+"""Column of a diary, without its unit -> the part."""
+
+SAMPLED: Mapping[str, str] = {part.sample: part.key for part in STEP if part.sample is not None}
+"""Phase of a cell's step -> the part."""
+
+LATE: Mapping[str, str] = {
+    part.sample: words for part in STEP if part.sample and (words := part.late or part.inside) is not None
+}
+"""Phase of a cell's step, of those that a late rank can spend its excess in -> where that is."""
+
+INSIDE: Mapping[str, str] = {part.key: part.inside for part in STEP if part.inside} | OUTSIDE
+"""Where a rank is that stands still."""
