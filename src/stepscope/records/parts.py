@@ -15,8 +15,7 @@ from stepscope.records.nouns import EXPOSED_COMM
 class Part:
     """One part of a step. Parts of one parent sum to it, those without a parent to the step.
 
-    key: in trees and JSON. title: in tables and trees; short: over a narrow column; colour: of ``report/vega.py``, of parts
-    that have none below them.
+    key: in trees and JSON. title: in tables and trees; short: over a narrow column; colour: of ``report/vega.py``.
     column: of a diary, that a recorder fills; None: computed. sample: of a cell's step, likewise; None: cells have it not.
     inside: where a rank is that stands still in it, or spends its excess; late: the latter, where it is said otherwise.
     """
@@ -58,7 +57,7 @@ STEP = (
         key="optimizer", parent="computation", title="optimizer", short="optim.", colour="k-copies",
         column="optimizer_ns", sample="optimizer", inside="in the optimizer",
     ),
-    Part(key="communication", title=EXPOSED_COMM, column="comm_ns", sample="exposed_comm"),
+    Part(key="communication", title=EXPOSED_COMM, colour="k-exposed", column="comm_ns", sample="exposed_comm"),
     Part(key="transfer", parent="communication", title="exposed transfer", short="transf.", colour="k-exposed"),
     Part(key="waiting", parent="communication", title="waiting for other ranks", colour="k-late"),
     Part(
@@ -94,6 +93,8 @@ TITLES: Mapping[str, str] = {part.key: part.title for part in (*STEP, *OF_TRACES
 RECORDED: Mapping[str, str] = {part.column.removesuffix("_ns"): part.key for part in STEP if part.column is not None}
 """Column of a diary, without its unit -> the part."""
 
+COLOURS: Mapping[str, str] = {part.key: part.colour for part in STEP if part.colour is not None}
+
 SAMPLED: Mapping[str, str] = {part.sample: part.key for part in STEP if part.sample is not None}
 """Phase of a cell's step -> the part."""
 
@@ -102,5 +103,5 @@ LATE: Mapping[str, str] = {
 }
 """Phase of a cell's step, of those that a late rank can spend its excess in -> where that is."""
 
-INSIDE: Mapping[str, str] = {part.key: part.inside for part in STEP if part.inside} | OUTSIDE
+INSIDE: Mapping[str, str] = {**{part.key: part.inside for part in STEP if part.inside}, **OUTSIDE}
 """Where a rank is that stands still."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from stepscope.core.dataclass import dataclass
 from stepscope.records.finding import Diagnosis
 from stepscope.records.nouns import EXPOSED_COMM, Measured
+from stepscope.records.parts import RECORDED, TITLES
 from stepscope.records.training import ScalingRow, TrainingRun
 from stepscope.results.epochs import PER_EPOCH, best_accuracy, dropped_epochs, epoch_time, train_loss
 
@@ -208,13 +209,12 @@ FIGURES: tuple[Figure, ...] = (
     _figure("trace_idle_ns", "step", "ns", "idle", "idle_ns", "of a traced step, of the rank with most"),
     _figure("diary_step_ns", "steps", "ns", "step", "step",
             "median of all timed steps of the slowest rank, without what is outside"),
-    _figure("diary_data_ns", "steps", "ns", "waiting for data", "data", "mean over steps and ranks"),
-    _figure("diary_forward_ns", "steps", "ns", "forward", "forward", "mean over steps and ranks"),
-    _figure("diary_backward_ns", "steps", "ns", "backward", "backward", "mean over steps and ranks"),
-    _figure("diary_optimizer_ns", "steps", "ns", "optimizer", "optimizer", "mean over steps and ranks"),
-    _figure("diary_comm_ns", "steps", "ns", "communication", "comm", "mean over steps and ranks"),
+    *(
+        _figure(f"diary_{column}_ns", "steps", "ns", TITLES[key], column, "mean over steps and ranks")
+        for column, key in RECORDED.items()
+    ),
     _figure("diary_outside_ns", "steps", "ns", "outside the steps", "outside", "mean over all steps after the first"),
-    _figure("input_fraction", "shares", "fraction", "waiting for data", "data",
+    _figure("input_fraction", "shares", "fraction", TITLES["data"], "data",
             "of all timed steps of a job's diary, all ranks", better="low", compared=False),
     _figure("computation_fraction", "shares", "fraction", "computation",
             "before inference forward backward optimizer",
@@ -259,7 +259,7 @@ FIGURES: tuple[Figure, ...] = (
             "of the wall time: torch.compile, beyond the usual step", better="low"),
     _figure("evaluation_fraction", "wall", "fraction", "evaluation", _of_wall("evaluation"),
             "of the wall time: on the rank that evaluates longest", better="low"),
-    _figure("inference_fraction", "wall", "fraction", "passes without gradients", _of_wall("inference"),
+    _figure("inference_fraction", "wall", "fraction", TITLES["inference"], _of_wall("inference"),
             "of the wall time: forward passes without gradients between steps, no evaluation (rollouts)", better="low"),
     _figure("checkpoint_fraction", "wall", "fraction", "checkpoint", _of_wall("checkpoint"),
             "of the wall time: blocking saves, on the rank that saves longest", better="low"),
@@ -285,7 +285,7 @@ FIGURES: tuple[Figure, ...] = (
     _figure("compute_ns", "rank", "ns", "compute", "compute", "covered by computation"),
     _figure("exposed_comm_ns", "rank", "ns", EXPOSED_COMM, "exposed_comm",
             "communication under no computation"),
-    _figure("exposed_memory_ns", "rank", "ns", "exposed copies", "exposed_memory", "copies under neither"),
+    _figure("exposed_memory_ns", "rank", "ns", TITLES["copies"], "exposed_memory", "copies under neither"),
     _figure("idle_ns", "rank", "ns", "idle", "idle", "nothing runs"),
     _figure("comm_ns", "rank", "ns", "communication", "comm", "covered by communication"),
     _figure("memory_ns", "rank", "ns", "copies", "memory", "covered by copies"),
@@ -296,7 +296,7 @@ FIGURES: tuple[Figure, ...] = (
             "of the windows of all ranks", better="high"),
     _figure("exposed_comm_fraction", "job", "fraction", EXPOSED_COMM, _share("exposed_comm_ns"),
             "of the windows of all ranks", better="low"),
-    _figure("exposed_memory_fraction", "job", "fraction", "exposed copies", _share("exposed_memory_ns"),
+    _figure("exposed_memory_fraction", "job", "fraction", TITLES["copies"], _share("exposed_memory_ns"),
             "of the windows of all ranks", better="low"),
     _figure("idle_fraction", "job", "fraction", "idle", _share("idle_ns"), "of the windows of all ranks", better="low"),
     _figure("hidden_fraction", "job", "fraction", "hidden communication", _share("overlap_ns", "comm_ns"),

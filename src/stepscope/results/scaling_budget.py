@@ -17,6 +17,7 @@ from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted, grouped
 from stepscope.records.comparison import ScalingBudget, ScalingPart, ScalingReading
 from stepscope.records.nouns import EXPOSED_COMM, Estimate, Measured, Scaling
+from stepscope.records.parts import TITLES
 from stepscope.records.trace_collectives import RankWaitTotal
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.records.training import ScalingRow, TrainingRun
@@ -398,7 +399,7 @@ def _batches(run: TrainingRun, base: TrainingRun, scaling: Scaling | None) -> st
 
 PARTS = {
     "compute": "compute", "exposed_comm": EXPOSED_COMM, "waiting": "waiting for a peer", "input": "input",
-    "copies": "exposed copies", "idle": "idle: host and gaps", "slowest_rank": "slowest rank beyond the mean",
+    "copies": TITLES["copies"], "idle": "idle: host and gaps", "slowest_rank": "slowest rank beyond the mean",
     "forward": "forward", "backward": "backward", "optimizer": "optimizer", "other": "other", "rest": "rest of the step",
 }  # fmt: skip
 

@@ -36,6 +36,7 @@ from stepscope.diagnose.rule import Limit, Rule, Statement, advise, inspect
 from stepscope.diagnose.trace_facts import GRAVE, WORTH, on_device, read_in_full, trace_command, unread
 from stepscope.records.finding import Advice, Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
+from stepscope.records.parts import TITLES
 from stepscope.records.trace_summary import RankPass
 from stepscope.results.cell_facts import TimedCell, by_model, measured, timed_cells, traced
 from stepscope.results.evidence import Evidence, TraceEvidence
@@ -166,7 +167,7 @@ def _rest(ranks: list[RankPass]) -> str:
     parts = [p.budget.parts for p in ranks if p.budget is not None and p.budget.parts.window_ns]
     shares = {
         EXPOSED_COMM: median(p.exposed_comm_ns / p.window_ns for p in parts),
-        "exposed copies": median(p.exposed_memory_ns / p.window_ns for p in parts),
+        TITLES["copies"]: median(p.exposed_memory_ns / p.window_ns for p in parts),
         "idle": median(p.idle_ns / p.window_ns for p in parts),
     }
     return ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items())

@@ -45,6 +45,7 @@ from stepscope.diagnose.trace_facts import (
 )
 from stepscope.records.finding import Finding, Skipped
 from stepscope.records.nouns import EXPOSED_COMM
+from stepscope.records.parts import TITLES
 from stepscope.records.trace_budget import Utilisation
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.results.evidence import TraceEvidence
@@ -145,8 +146,8 @@ def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: 
     copies = fmean(each.exposed_memory_ns / max(each.window_ns, 1) for each in parts)
     points = [
         _Point(comm - waiting, EXPOSED_COMM, "overlap communication with computation"),
-        _Point(waiting, "waiting for other ranks", "find the late rank: the straggler finding names it"),
-        _Point(copies, "exposed copies", "copy from pinned memory without waiting (non_blocking=True)"),
+        _Point(waiting, TITLES["waiting"], "find the late rank: the straggler finding names it"),
+        _Point(copies, TITLES["copies"], "copy from pinned memory without waiting (non_blocking=True)"),
     ]
     for said, (causes, advice) in _GAPS.items():
         points.append(_Point(fmean(idle_share(p, *causes) for p in ranks), said, advice))

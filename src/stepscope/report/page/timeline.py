@@ -13,6 +13,7 @@ from stepscope.core.words import counted
 from stepscope.diagnose.trace_facts import trace_command
 from stepscope.records.finding import Finding
 from stepscope.records.nouns import EXPOSED_COMM
+from stepscope.records.parts import TITLES
 from stepscope.records.samples import PHASE_NAMES, PHASES, StepSample
 from stepscope.records.trace_budget import KindSpans, NamedSpan, RankSpans
 from stepscope.records.trace_collectives import ClockFit
@@ -81,15 +82,15 @@ _GAPS_SHARE = 0.1
 
 KIND_NAMES = {
     "compute": "compute",
-    "exposed_wait": "waiting for other ranks",
+    "exposed_wait": TITLES["waiting"],
     "exposed_comm": EXPOSED_COMM,
-    "copies": "exposed copies",
+    "copies": TITLES["copies"],
     "hidden_wait": "hidden waiting",
     "hidden_comm": "hidden communication",
 }
 """In the order of the legend; idle time is what is left. Without a comparison of ranks nothing is waiting."""
 
-APART = {"exposed_comm": "exposed transfer", "hidden_comm": "hidden transfer"}
+APART = {"exposed_comm": TITLES["transfer"], "hidden_comm": "hidden transfer"}
 """The names where every collective could be split into waiting and transfer."""
 
 _STRIP = tuple(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.records.parts import STEP
+from stepscope.records.parts import COLOURS, LEAVES, TITLES
 from stepscope.report import vega
 
-PARTS = {part.key: (part.title, vega.color(part.colour)) for part in STEP if part.colour is not None}
+PARTS = {key: (TITLES[key], vega.color(COLOURS[key])) for key in LEAVES}
 """Key of a part that has none below it: name and colour."""

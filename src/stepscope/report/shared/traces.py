@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stepscope.core.units import format_percent
 from stepscope.core.words import grouped, plural, ranges
 from stepscope.records.nouns import EXPOSED_COMM_SHORT
+from stepscope.records.parts import TITLES
 from stepscope.records.trace_budget import Parts
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.table import Column, Tone, Value, duration, judged, percent, unknown, whole, with_share
@@ -176,7 +177,7 @@ def parts_columns(of: Callable[[Any], Parts]) -> tuple[Column, ...]:
         Column("compute", "compute", part("compute_ns"), duration),
         Column("exposed_comm", EXPOSED_COMM_SHORT, part("exposed_comm_ns", (0.1, 0.25)), duration, short="exp comm"),
         Column(
-            "exposed_memory", "exposed copies", part("exposed_memory_ns", (0.05, 0.15)), duration,
+            "exposed_memory", TITLES["copies"], part("exposed_memory_ns", (0.05, 0.15)), duration,
             short="exp copies", drop=1,
         ),
         Column("idle", "idle", part("idle_ns", (0.15, 0.35)), duration),

@@ -11,8 +11,8 @@ from stepscope.core.dataclass import dataclass
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.nouns import EXPOSED_COMM
+from stepscope.records.parts import COLOURS, SAMPLED
 from stepscope.records.samples import PHASE_NAMES, PHASES
-from stepscope.records.samples import PHASES as SAMPLED
 from stepscope.records.training import PhaseTimes, TrainingRun
 from stepscope.report.names import clean, file_part
 from stepscope.report.shared.runs import by_dataset, failure, time_unit
@@ -25,8 +25,7 @@ from stepscope.results.evidence import CellEvidence
 from stepscope.results.slow_ranks import OwnTimes, own_times
 from stepscope.stats.measured import common_steps
 
-_HUES = ("k-wait", "k-forward", "k-compute", "k-exposed", "k-copies", "k-other")
-_PHASE_COLORS = tuple(map(color, _HUES))
+_PHASE_COLORS = tuple(color(COLOURS[SAMPLED[phase]]) for phase in PHASES)
 
 
 def step_budget_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
@@ -45,7 +44,7 @@ def step_budget_charts(runs: Sequence[TrainingRun]) -> tuple[Stacks, ...]:
 
 
 def _phases(phases: PhaseTimes) -> tuple[float, ...]:
-    return tuple(getattr(phases, f"{key}_ns") for key in SAMPLED)
+    return tuple(getattr(phases, f"{key}_ns") for key in PHASES)
 
 
 def _step_budget_row(run: TrainingRun, name: str) -> StackRow:

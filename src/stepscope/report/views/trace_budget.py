@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.units import format_duration, format_percent
 from stepscope.core.words import counted
 from stepscope.records.nouns import EXPOSED_COMM, EXPOSED_COMM_SHORT, MFU_CONVENTION
+from stepscope.records.parts import TITLES
 from stepscope.records.trace_budget import Parts, PhaseBudget
 from stepscope.records.trace_summary import RankPass, TraceSummary
 from stepscope.report.kernel_names import short_names
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
     from stepscope.results.evidence import TraceEvidence
 
 
-WAITING, COMMUNICATION = "waiting for other ranks", EXPOSED_COMM
+WAITING, COMMUNICATION = TITLES["waiting"], EXPOSED_COMM
 KINDS = (
     ("computation", color("k-compute")),
     (WAITING, color("k-late")),
     (COMMUNICATION, color("k-exposed")),
-    ("exposed copies", color("k-copies")),
+    (TITLES["copies"], color("k-copies")),
     ("idle", color("k-idle")),
 )
 
@@ -60,7 +61,7 @@ def budget_charts(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
             Stacks(
                 key=file_part(name),
                 title=name + left_out,
-                kinds=tuple("exposed transfer" if waiting and kind == COMMUNICATION else kind for kind, _ in KINDS),
+                kinds=tuple(TITLES["transfer"] if waiting and kind == COMMUNICATION else kind for kind, _ in KINDS),
                 colors=tuple(color for _, color in KINDS),
                 rows=tuple(kept),
                 axis="share of the window (%)",
@@ -171,7 +172,7 @@ def phases_table(summary: TraceSummary) -> Table:
         Column("exposed_comm", EXPOSED_COMM_SHORT, part(lambda p: p.exposed_comm_ns), duration, short="exp comm"),
         Column(
             "exposed_memory",
-            "exposed copies",
+            TITLES["copies"],
             part(lambda p: p.exposed_memory_ns),
             duration,
             short="exp copies",
