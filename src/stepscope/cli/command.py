@@ -88,8 +88,8 @@ def read(kind: type[T], words: Sequence[str]) -> T | None:
     if "--help" in words or "-h" in words:
         return None
     fields, types = _fields(kind), get_type_hints(kind)
-    options = {spelled: name for name, said in fields.items() if not said.place for spelled in said.names}
-    place = next((name for name, said in fields.items() if said.place), None)
+    options = {spelled: name for name, field in fields.items() if not field.place for spelled in field.names}
+    place = next((name for name, field in fields.items() if field.place), None)
     values: dict[str, Any] = {}
     coming = iter(words)
     for word in coming:
@@ -144,9 +144,9 @@ class Options:
         fields = _fields(type(self))
         if strange := given.keys() - fields.keys():
             raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(strange))}")
-        if missing := [name for name, said in fields.items() if name not in given and said.default is REQUIRED]:
+        if missing := [name for name, field in fields.items() if name not in given and field.default is REQUIRED]:
             raise TypeError(f"{type(self).__name__} needs {', '.join(missing)}")
-        vars(self).update({name: given.get(name, said.default) for name, said in fields.items()})
+        vars(self).update({name: given.get(name, field.default) for name, field in fields.items()})
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"options are frozen: {name}")
@@ -185,26 +185,26 @@ class Command:
         fields, types = _fields(self.options), get_type_hints(self.options)
         repeated = frozenset(name for name in fields if get_origin(types[name]) is tuple)
         parameters = []
-        for name, said in fields.items():
-            kind, default = types[name], inspect.Parameter.empty if said.default is REQUIRED else said.default
+        for name, field in fields.items():
+            kind, default = types[name], inspect.Parameter.empty if field.default is REQUIRED else field.default
             if name in repeated:  # typer knows lists only
                 item = get_args(kind)[0]
-                kind = list[item] if said.default is REQUIRED else list[item] | None  # type: ignore[valid-type]
+                kind = list[item] if field.default is REQUIRED else list[item] | None  # type: ignore[valid-type]
                 default = default or None
             parameters.append(
                 inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, said.for_typer()]
+                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, field.for_typer()]
                 )
             )
         called.__doc__ = self.options.__doc__
-        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return called
 
 
 def given(options: Options) -> tuple[str, ...]:
     """Names of the options that are not at their default."""
-    return tuple(name for name, said in _fields(type(options)).items() if getattr(options, name) != said.default)
+    return tuple(name for name, field in _fields(type(options)).items() if getattr(options, name) != field.default)
 
 
 def spelled(kind: type[Options], field: str) -> str:
@@ -221,9 +221,7 @@ def require_only(options: Options, mode: str, obeyed: Collection[str]) -> None:
 
 def _fields(kind: type) -> dict[str, Said]:
     """In the order of help: those of a base class first."""
-    own = (
-        {name: said for name, said in vars(each).items() if isinstance(said, Said)} for each in reversed(kind.__mro__)
-    )
+    own = ({name: var for name, var in vars(each).items() if isinstance(var, Said)} for each in reversed(kind.__mro__))
     return {name: said for each in own for name, said in each.items()}
 
 

@@ -73,7 +73,7 @@ def _show(record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> None
     _show_verdict(verdicts)
     for section in overview(record):
         say(section.title, "bold")
-        lines = ((each.label, each.text, each.known) for each in section.lines)
+        lines = ((line.label, line.text, line.known) for line in section.lines)
         show_facts((label, text if known else Text(f"unknown: {text}", style="dim")) for label, text, known in lines)
         if section.title == "links":
             topology = topology_of(record)

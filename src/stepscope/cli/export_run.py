@@ -18,7 +18,7 @@ def run(options: Export) -> int:
     if not options.to:
         raise UsageError("export needs a target", fix="for example --to prometheus:metrics")
     targets = tuple(dict.fromkeys(options.to))
-    kinds = [parse_target(each)[0] for each in targets]
+    kinds = [parse_target(target)[0] for target in targets]
     for kind, place in zip(kinds, export(options.path, targets), strict=True):
         say(f"{kind}: {place}")
     return 0

@@ -31,7 +31,7 @@ def read_conditions(texts: Sequence[str]) -> Sequence[Condition]:
     from stepscope.report.conditions import parse_condition
 
     known, names = _known(), sorted(rule_names())
-    return [parse_condition(each, figures=known, rules=names) for each in texts]
+    return [parse_condition(text, figures=known, rules=names) for text in texts]
 
 
 def check(conditions: Sequence[Condition], values: Mapping[str, float | None], diagnosis: Diagnosis) -> None:

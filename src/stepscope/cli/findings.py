@@ -191,7 +191,7 @@ def show_screen(screen: Screen, *, everything: bool = False) -> None:
     if screen.memory:
         lines += _labelled("memory", [screen.memory], "yellow" if screen.memory_grows else "")
     last = _labelled("from", screen.rests_on)
-    last += [line for each in screen.warnings for line in _wrapped(each, "yellow", first="  ! ", then="    ")]
+    last += [line for warning in screen.warnings for line in _wrapped(warning, "yellow", first="  ! ", then="    ")]
     last += _labelled("more", [screen.more]) if screen.more else []
     lines += _notes(screen.notes, SCREEN_LINES - len(lines) - len(last) if not everything else None)
     for line, style in (*lines, *last):
@@ -231,7 +231,7 @@ def _tree(screen: Screen) -> list[Line]:
         mark = f"   <- {screen.mark}" if each.cause else ""
         line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{mark}"
         ranks = (narrator.by_rank(each, most=MOST_RANKS), narrator.by_rank(each, most=1), narrator.most_of_ranks(each))
-        full = (f"{line}   {said}" for said in ranks if said)
+        full = (f"{line}   {rank}" for rank in ranks if rank)
         lines.append((next((text for text in full if len(text) <= _width()), line), "bold" if each.cause else ""))
     return lines
 

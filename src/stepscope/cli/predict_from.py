@@ -111,7 +111,7 @@ def measured_job(path: Path, cell_id: str | None, *, calib: Path | None) -> Meas
         raise UsageError(
             f"{path} is a {record.kind} run", fix="--from takes a run of `stepscope bench`, or traces of a job"
         )
-    cells = [read_cell(layout.cell(known)) for known in record.cells]
+    cells = [read_cell(layout.cell(cell)) for cell in record.cells]
     chosen = choose_cell(cells, cell_id)
     transport = None
     if calib is not None:

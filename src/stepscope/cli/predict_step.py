@@ -151,9 +151,9 @@ def _show(
     table(predicted_step.build_budget(last))
     if options.memory or not last.fits:
         table(predicted_step.build_memory(last))
-    for gpus, found in ways.items():
-        if found:
-            table(predicted_step.build_remedies(found))
+    for gpus, way in ways.items():
+        if way:
+            table(predicted_step.build_remedies(way))
         else:
             say(f"\non {counted(gpus, 'GPU')} no change looked at makes it fit: more GPUs, or GPUs with more memory")
     if other:
@@ -214,8 +214,8 @@ def _document(
         "predictions": [as_json(p) for p in predictions],
         "what_if": [as_json(p) for p in other],
         "remedies": {
-            str(gpus): [{"change": r.what, "slower": r.slower, **as_json(r.prediction)} for r in found]
-            for gpus, found in ways.items()
+            str(gpus): [{"change": r.what, "slower": r.slower, **as_json(r.prediction)} for r in way]
+            for gpus, way in ways.items()
         },
     }
 

@@ -242,7 +242,7 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
     assert found is not None
     parts = {name: float(np.nan_to_num(values).mean()) for name, values in parts_of(found).items()}
     facts: Mapping[str, Any] = looked_at.facts
-    workers = [int(each["num_workers"]) for each in looked_at.loaders if each.get("num_workers") is not None]
+    workers = [int(loader["num_workers"]) for loader in looked_at.loaders if loader.get("num_workers") is not None]
     ddp = facts.get("ddp")
     loading = loading_of(found, workers=min(workers, default=0))
     job, prices, rules, micro = _traced(layout)
@@ -314,7 +314,7 @@ def _traced(layout: ProfileLayout) -> tuple[Any, Any, frozenset[str], int]:
         captures = WindowReading(layout.traces(1), beside=False).result(Wanted(sections=BY_STEP))
         judged = judge_job(layout.root, tuple(captures.values()))
         rules = frozenset(f.rule for f in judged.diagnosis.findings) if judged is not None else rules
-        micro = max((micro_steps(each) or 1 for each in captures.values()), default=1)
+        micro = max((micro_steps(capture) or 1 for capture in captures.values()), default=1)
         job = measured_job(layout.root, None, calib=None)
         return job, own_prices(job, Links()), rules, micro
     except StepscopeError as error:

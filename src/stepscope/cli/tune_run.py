@@ -332,7 +332,7 @@ def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None, edited:
             say(f"{trial.key}: {name} {turn}", "dim" if turn.applied else "yellow")
     if tuned.left_out:
         say("\nnot tried:")
-        by_proposal = {each.key: each for each in tuned.proposals}
+        by_proposal = {proposal.key: proposal for proposal in tuned.proposals}
         for key, why in tuned.left_out.items():
             gain = by_proposal[key].gain
             say(f"  {key}{'' if gain is None else f', predicted {gain.value:.2f}x'}: {why}")

@@ -70,7 +70,7 @@ def look(layout: RunLayout) -> MatrixSeen:
     record = read_record(layout.run, RunRecord)
     ended = [(path.stat().st_mtime_ns, cell) for cell in record.cells if (path := layout.cell(cell).status).is_file()]
     statuses = tuple(read_record(layout.cell(cell).status, CellStatus) for _, cell in sorted(ended))
-    left = set(record.cells) - {each.cell_id for each in statuses}
+    left = set(record.cells) - {status.cell_id for status in statuses}
     busy = _in_use(layout)
     beats = _latest(layout, left) if busy else ()
     return MatrixSeen(
@@ -79,7 +79,7 @@ def look(layout: RunLayout) -> MatrixSeen:
         state="running" if busy else "stopped" if left else "ended",
         cells=record.cells,
         statuses=statuses,
-        cell=next((each.cell_id for each in beats), None),
+        cell=next((beat.cell_id for beat in beats), None),
         ranks=beats,
         labels=_labels(layout, record),
     )
@@ -117,7 +117,7 @@ def _labels(layout: RunLayout, record: RunRecord) -> dict[str, str]:
     paths = [path for cell in record.cells if (path := layout.cell(cell).spec).is_file()]
     if record.kind == "comm":
         sweeps = [read_record(path, CommSpec) for path in paths]
-        labels |= dict(zip([each.cell_id for each in sweeps], sweep_labels(sweeps), strict=True))
+        labels |= dict(zip([sweep.cell_id for sweep in sweeps], sweep_labels(sweeps), strict=True))
     else:
         cells = [read_record(path, CellSpec) for path in paths]
         labels |= {cell.cell_id: label.text for cell, label in zip(cells, cell_labels(cells), strict=True)}
@@ -126,7 +126,7 @@ def _labels(layout: RunLayout, record: RunRecord) -> dict[str, str]:
 
 def state_line(seen: MatrixSeen) -> str:
     """``quick: bench, running; 3 of 10 cells have ended: 2 ok, 1 oom``."""
-    count = Counter(each.status for each in seen.statuses)
+    count = Counter(status.status for status in seen.statuses)
     how = f": {listed([f'{number} {status}' for status, number in count.items()])}" if count else ""
     return (
         f"{seen.name}: {seen.kind}, {seen.state}; {len(seen.statuses)} of {counted(len(seen.cells), 'cell')} ended{how}"
@@ -140,10 +140,10 @@ def screen(seen: MatrixSeen) -> Group:
     from rich.text import Text
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for each in seen.statuses[-ENDED:]:
-        detail = each.reason or ("" if each.wall_ns is None else format_duration(each.wall_ns))
-        style = STATUS_STYLE.get(each.status, "red")
-        table.add_row(seen.labels[each.cell_id], Text(each.status, style=style), Text(detail, style="dim"))
+    for status in seen.statuses[-ENDED:]:
+        detail = status.reason or ("" if status.wall_ns is None else format_duration(status.wall_ns))
+        style = STATUS_STYLE.get(status.status, "red")
+        table.add_row(seen.labels[status.cell_id], Text(status.status, style=style), Text(detail, style="dim"))
     parts: list[Any] = [Text(state_line(seen)), table]
     if seen.cell is not None:
         ranks = Table("rank", "host", "in", "step", "since", box=None, padding=(0, 2, 0, 0))

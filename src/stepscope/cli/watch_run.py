@@ -210,7 +210,7 @@ def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | N
         if (change := judged.verdict.change) is not None:
             parts.append(Text(change.line, "yellow" if change.slower else ""))
         parts += map(Text, by_group(judged.verdict))
-        parts += [Text(each.line, "yellow") for each in judged.verdict.clocks]
+        parts += [Text(clock.line, "yellow") for clock in judged.verdict.clocks]
     style = "yellow" if seen.state == "silent" else "dim"
     parts.append(Text(f"{seen.job.name}: {state_line(seen)}", style))
     if steps is not None:

@@ -22,7 +22,7 @@ def blocking_cells(evidence: Evidence, *, least_share: float, least_gain: float)
     least_gain: share of the step that an overlapping cell of the same run has to save, where one was measured.
     """
     cells = timed_cells(evidence, least_ranks=2)
-    plans = {each.cell.cell_id: plan_of(each.cell.spec) for each in cells}
+    plans = {cell.cell.cell_id: plan_of(cell.cell.spec) for cell in cells}
     blocking = [c for c in cells if after_backward(plans[c.cell.cell_id])]
     if not blocking:
         if not cells:

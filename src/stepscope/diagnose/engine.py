@@ -199,7 +199,9 @@ def believable(evidence: Evidence, findings: Iterable[Finding]) -> Evidence:
         evidence,
         runs=tuple(run for run in evidence.runs if run.run_id not in wrong),
         scaling=tuple(row for row in evidence.scaling if wrong.isdisjoint((row.run_id, row.baseline_id))),
-        scaling_budgets=tuple(each for each in evidence.scaling_budgets if wrong.isdisjoint(each.run_ids)),
+        scaling_budgets=tuple(
+            scaling_budget for scaling_budget in evidence.scaling_budgets if wrong.isdisjoint(scaling_budget.run_ids)
+        ),
         cells=tuple(cell for cell in evidence.cells if cell.run.run_id not in wrong),
     )
 
@@ -268,11 +270,11 @@ def doubted(findings: Iterable[Finding], evidence: Evidence) -> list[Finding]:
 
 
 def _is_fragment(summary: TraceSummary) -> bool:
-    return bool(summary.ranks) and all(_is_cut_pass(each) and not each.steps for each in summary.ranks)
+    return bool(summary.ranks) and all(_is_cut_pass(rank) and not rank.steps for rank in summary.ranks)
 
 
 def _cut(summary: TraceSummary) -> list[int]:
-    return [each.facts.rank for each in summary.ranks if _is_cut_pass(each)]
+    return [rank.facts.rank for rank in summary.ranks if _is_cut_pass(rank)]
 
 
 def _is_cut_pass(each: RankPass) -> bool:

@@ -128,7 +128,7 @@ def facts_of_profiled(job: ProfiledJob) -> JobFacts:
     from stepscope.traces.rank_pass import setup_of_model  # not needed for traces, nor for runs
 
     setup = setup_of_model(job.facts) or JobSetup()
-    hosts = Counter(each.header.host for each in job.diaries)
+    hosts = Counter(diary.header.host for diary in job.diaries)
     frameworks = used_by({*(job.facts.get("frameworks") or {}), *setup.wrapped}, setup.objects)
     steps = job.steps
     world = steps.world_size if steps is not None else None
@@ -152,7 +152,7 @@ def facts_of_profiled(job: ProfiledJob) -> JobFacts:
 
 
 def _micro_steps_of(job: ProfiledJob) -> int | None:
-    passes = [int(n) for each in job.diaries for n in each.micro_steps if n]
+    passes = [int(n) for diary in job.diaries for n in diary.micro_steps if n]
     return median_low(passes) if passes else None
 
 
@@ -227,9 +227,9 @@ def _least(hosts: Counter[str | None]) -> int | None:
 
 
 def _device(summary: TraceSummary) -> str | None:
-    for each in summary.ranks:
-        name = each.facts.device_name
-        if name is not None or (each.budget is not None and each.budget.source == "device"):
+    for rank in summary.ranks:
+        name = rank.facts.device_name
+        if name is not None or (rank.budget is not None and rank.budget.source == "device"):
             amd = any(word in (name or "") for word in ("AMD", "Instinct", "Radeon"))
             return "rocm" if amd else "cuda"
     recorded = next((p.facts.setup.device for p in summary.ranks if p.facts.setup and p.facts.setup.device), None)
@@ -241,15 +241,15 @@ def _device(summary: TraceSummary) -> str | None:
 def _parallel(summary: TraceSummary) -> frozenset[str]:
     found: set[str] = set()
     used = used_in(summary)
-    for each in summary.ranks:
-        found |= {group.kind for group in each.groups if group.kind in _SPLIT and _is(group, each)}
-        if any(row.wrapper == "ddp" for row in each.buckets):
+    for rank in summary.ranks:
+        found |= {group.kind for group in rank.groups if group.kind in _SPLIT and _is(group, rank)}
+        if any(row.wrapper == "ddp" for row in rank.buckets):
             found.add("ddp")
-        if each.units is not None:
+        if rank.units is not None:
             found.add("sharded")
-        if each.facts.setup is not None:
-            found |= _of_setup(each.facts.setup, used)
-        if _splits_sequence(each):
+        if rank.facts.setup is not None:
+            found |= _of_setup(rank.facts.setup, used)
+        if _splits_sequence(rank):
             found.add("sp")
     return frozenset(found) | _of_setup(JobSetup(), used)
 

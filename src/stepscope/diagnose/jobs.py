@@ -50,7 +50,7 @@ def evidence_of(job: ProfiledJob, captures: Sequence[TraceSummary] = ()) -> Evid
     """The job alone, with what was read of a window's traces."""
     return Evidence(
         sources=(Source(path=job.folder, kind="profile"),),
-        traces=tuple(TraceEvidence(name=job.name, summary=each, job=job.folder) for each in captures),
+        traces=tuple(TraceEvidence(name=job.name, summary=capture, job=job.folder) for capture in captures),
         profiled=(job,),
     )
 

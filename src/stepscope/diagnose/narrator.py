@@ -94,7 +94,7 @@ def shown_by_window(verdict: JobVerdict, diagnosis: Diagnosis) -> str | None:
     if verdict.operators:
         return _operator(verdict.operators[0])
     rules = verdict.costs[0].rules if verdict.costs else ()
-    return next((headline(each) for each in diagnosis.findings if each.rule in rules), None)
+    return next((headline(finding) for finding in diagnosis.findings if finding.rule in rules), None)
 
 
 # The evidence
@@ -108,11 +108,11 @@ def looked_at(evidence: Evidence) -> str:
     if evidence.runs:
         parts.append(counted(len(evidence.runs), "training run"))
     if jobs := evidence.traced_jobs:
-        ranks = sum(len({each.facts.rank for one in job for each in one.summary.ranks}) for job in jobs)
+        ranks = sum(len({rank.facts.rank for one in job for rank in one.summary.ranks}) for job in jobs)
         captures = f" in {len(evidence.traces)} captures" if len(evidence.traces) > len(jobs) else ""
         parts.append(f"{counted(len(jobs), 'job')} traced on {counted(ranks, 'rank')}{captures}")
     timed = [
-        job for job in evidence.profiled if job.steps and not any(each.job == job.folder for each in evidence.traces)
+        job for job in evidence.profiled if job.steps and not any(trace.job == job.folder for trace in evidence.traces)
     ]
     parts += [
         f"{counted(job.steps.steps, 'step')} of {counted(job.steps.ranks, 'rank')} timed" for job in timed if job.steps
@@ -216,9 +216,9 @@ def also(verdict: JobVerdict) -> tuple[str, ...]:
 
 def tree_rows(parts: Sequence[VerdictPart], depth: int = 0) -> Iterator[tuple[int, VerdictPart]]:
     """The parts of a tree, each with its depth, each above those that it consists of."""
-    for each in parts:
-        yield depth, each
-        yield from tree_rows(each.parts, depth + 1)
+    for part in parts:
+        yield depth, part
+        yield from tree_rows(part.parts, depth + 1)
 
 
 def part_name(part: VerdictPart) -> str:
@@ -280,12 +280,12 @@ def worded(
         headline=_with_memory(verdict, _first_line(verdict, steps, late, job.end), steps),
         memory=None if verdict.memory is None else _memory_told(verdict.memory, steps, ended=verdict.ended is not None),
         change=None if verdict.change is None else replace(verdict.change, line=_change_line(verdict.change)),
-        clocks=tuple(replace(each, line=_clock_line(each, steps.ranks)) for each in verdict.clocks),
+        clocks=tuple(replace(clock, line=_clock_line(clock, steps.ranks)) for clock in verdict.clocks),
         costs=tuple(replace(cost, line=cost_line(cost, steps, late)) for cost in verdict.costs),
         evidence=(
             *(_evidence(steps, late) if told else ()),
             *map(_operator, verdict.operators),
-            *(_clock_line(each, steps.ranks) for each in verdict.clocks),
+            *(_clock_line(clock, steps.ranks) for clock in verdict.clocks),
         ),
         notes=(
             *_interrupted(job.end),
@@ -336,7 +336,7 @@ def _first_line(verdict: JobVerdict, steps: JobSteps, late: tuple[Slow, ...], en
         return end_sentence(end)
     if verdict.kind == "independent-processes":
         if steps.independent:
-            same = sum(each.rank == steps.diaries[0].rank for each in steps.processes)
+            same = sum(process.rank == steps.diaries[0].rank for process in steps.processes)
             return f"{noun(verdict.kind)}: {counted(same, 'process')} train at the same time without a process group"
         return f"{noun(verdict.kind)}: {counted(steps.ranks, 'rank')} train, and none ever communicates"
     if verdict.kind == "undecided":
@@ -564,10 +564,10 @@ def _between(verdict: JobVerdict, steps: JobSteps) -> list[str]:
 
     told = {cost.kind for cost in verdict.costs}
     return [
-        f"{EVENT_WORDS[each.kind]}: {counted(each.count, 'time')}, {format_duration(each.mean_ns)} each, "
-        f"{format_percent(each.share.value)} of the wall time"
-        for each in between_steps(steps)
-        if KIND_OF_EVENT.get(each.kind) not in told and each.share.value >= 0.005
+        f"{EVENT_WORDS[step.kind]}: {counted(step.count, 'time')}, {format_duration(step.mean_ns)} each, "
+        f"{format_percent(step.share.value)} of the wall time"
+        for step in between_steps(steps)
+        if KIND_OF_EVENT.get(step.kind) not in told and step.share.value >= 0.005
     ]
 
 
@@ -639,7 +639,7 @@ def _moved_by_window(steps: JobSteps) -> list[str]:
 def _not_recorded(steps: JobSteps) -> list[str]:
     """Ranks without a step among those that have some, and diaries that ended before their job."""
     said = []
-    known = {each.rank for each in steps.processes if each.steps}
+    known = {process.rank for process in steps.processes if process.steps}
     absent = [] if steps.independent else sorted(set(range(steps.world_size)) - known)
     if absent:
         said.append(f"no step of rank {ranges(absent)} is recorded: it called no optimizer's step(), or left no diary")
@@ -661,7 +661,7 @@ def _not_together(steps: JobSteps, end: JobEnd | None) -> list[str]:
     if end is not None and most - least > 1:
         of = [f"{counted(n, 'step')} of rank {ranges([d.rank for d in made[n]])}" for n in (least, most)]
         said.append(f"recorded are {of[0]}, {of[1]}: figures are of those that all ranks have")
-    if end is not None and end.code == 0 and (silent := [each.rank for each in steps.diaries if each.end is None]):
+    if end is not None and end.code == 0 and (silent := [diary.rank for diary in steps.diaries if diary.end is None]):
         said.append(f"rank {ranges(silent)} left no word of its end: its last steps may be missing")
     return said
 

@@ -37,7 +37,7 @@ class RankRow:
 def rank_rows(steps: JobSteps, late: Sequence[Slow] | None = None) -> tuple[RankRow, ...]:
     """Each rank; of more than EVERY_RANK what is late first. late: as of ``late_ranks``, where that is known already."""
     parts = parts_of(steps)
-    chronic = [each for each in (late_ranks(steps) if late is None else late) if each.kind == "chronic"]
+    chronic = [late_rank for late_rank in (late_ranks(steps) if late is None else late) if late_rank.kind == "chronic"]
     waited_for = {each.rank for each in chronic}
     own = steps.own_ns.mean(axis=1)
     hosts = steps.hosts

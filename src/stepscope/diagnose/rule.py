@@ -49,7 +49,7 @@ def named(rule: str, outcome: Outcome) -> Outcome:
 
 def together(statements: Iterable[Statement]) -> Outcome:
     """One outcome of several of one rule, at least one: findings win over quiet, quiet over skipped."""
-    outcomes = [outcome_of(each) for each in statements]
+    outcomes = [outcome_of(statement) for statement in statements]
     found = tuple(f for outcome in outcomes if isinstance(outcome, tuple) for f in outcome)
     if found:
         return found

@@ -97,7 +97,7 @@ def of_job(verdict: JobVerdict, *, running: bool = False, warnings: Sequence[str
 def of_evidence(evidence: Evidence, diagnosis: Diagnosis) -> Screen:
     """Of a diagnosis whose further findings follow in full (``further``)."""
     first = diagnosis.findings[0] if diagnosis.findings else None
-    about = [each for each in evidence.traces if first is not None and first.job == each.name]
+    about = [trace for trace in evidence.traces if first is not None and first.job == trace.name]
     if not about and not (evidence.runs or evidence.comm or evidence.nccl):
         about = list(evidence.traces)
     screen = _of_findings(diagnosis, rests_on=narrator.looked_at(evidence), complete=evidence.complete)
@@ -124,7 +124,7 @@ def of_runs(evidence: Evidence, diagnosis: Diagnosis, *, figures: Sequence[str],
 def further(diagnosis: Diagnosis) -> tuple[Finding, ...]:
     """The findings that a screen does not explain: all but the first; observations, where there is no problem."""
     findings = diagnosis.findings
-    return findings if all(each.severity == "info" for each in findings) else findings[1:]
+    return findings if all(finding.severity == "info" for finding in findings) else findings[1:]
 
 
 def _of_findings(diagnosis: Diagnosis, *, rests_on: str, complete: bool) -> Screen:
@@ -169,7 +169,7 @@ def _with_window(screen: Screen, summary: TraceSummary, diagnosis: Diagnosis) ->
     median = _median_rank(summary, key)
     if median is None:
         return screen
-    ranks = sum(each.budget is not None for each in summary.ranks)
+    ranks = sum(rank.budget is not None for rank in summary.ranks)
     return replace(
         screen,
         whole="the window",
@@ -214,7 +214,7 @@ def _median_rank(summary: TraceSummary, key: str) -> RankPass | None:
         assert each.budget is not None
         return _parts(each)[part] / max(each.budget.parts.window_ns, 1)
 
-    ranked = sorted((each for each in summary.ranks if each.budget is not None), key=share)
+    ranked = sorted((rank for rank in summary.ranks if rank.budget is not None), key=share)
     return ranked[(len(ranked) - 1) // 2] if ranked else None
 
 
@@ -228,7 +228,7 @@ def _window_tree(summary: TraceSummary, median: RankPass, key: str) -> tuple[Ver
     exposed = parts["communication"]
     marked = "communication" if key == "waiting" and waits is None else key
 
-    everyone = [(each.facts.rank, _parts(each)) for each in summary.ranks if each.budget is not None]
+    everyone = [(rank.facts.rank, _parts(rank)) for rank in summary.ranks if rank.budget is not None]
 
     def part(name: str, ns: int, inner: tuple[VerdictPart, ...] = ()) -> VerdictPart:
         by_rank = tuple((rank, float(own[name])) for rank, own in everyone if name in own)

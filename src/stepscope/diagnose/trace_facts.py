@@ -321,7 +321,7 @@ def cut(name: str, at: int = 90) -> str:
 
 def kinds_ns(mix: KernelMix | None, *kinds: str) -> int:
     """Time of the rank's compute kernels of these kinds."""
-    return sum(each.total_ns for each in mix.kinds if each.kind in kinds) if mix is not None else 0
+    return sum(kind.total_ns for kind in mix.kinds if kind.kind in kinds) if mix is not None else 0
 
 
 def with_kernels(summary: TraceSummary) -> list[RankPass]:

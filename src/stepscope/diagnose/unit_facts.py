@@ -140,7 +140,7 @@ class Units:
     @property
     def step_count(self) -> int:
         """Steps that the calls are of."""
-        return len({each[0].step for each in self.calls})
+        return len({call[0].step for call in self.calls})
 
     @property
     def on_cpus(self) -> bool:
@@ -153,7 +153,7 @@ class Units:
 
     def cost(self) -> MessageCost | None:
         """Of a gather or a reduction, by these calls; None where their sizes are unknown."""
-        return fitted((mine[0].size_bytes or 0, min(c.end_ns - c.start_ns for c in mine)) for mine in self.calls)
+        return fitted((call[0].size_bytes or 0, min(c.end_ns - c.start_ns for c in call)) for call in self.calls)
 
     @property
     def fullest(self) -> tuple[int, int] | None:
@@ -216,7 +216,7 @@ def on_units(
             if isinstance(ranks, Skipped):
                 return ranks
             calls = _matched(ranks)
-            whole = steps_ns(job.summary, {mine[0].step for mine in calls}) or 1.0
+            whole = steps_ns(job.summary, {call[0].step for call in calls}) or 1.0
             return judge(Units(job=job, ranks=ranks, calls=calls, step_ns=whole, sizes=_sizes(calls)))
 
         return look
@@ -242,7 +242,7 @@ def _matched(sharded: Sequence[ShardedUnits]) -> list[Call]:
         for call in units.calls:
             calls[call.step, call.place].append(call)
     marked = any(step is not None for step, _ in calls)
-    return [mine for (step, _), mine in calls.items() if step is not None or not marked]
+    return [call for (step, _), call in calls.items() if step is not None or not marked]
 
 
 def _sizes(calls: Sequence[Call]) -> dict[str, int]:
@@ -334,17 +334,17 @@ def _bubble(each: RankPass) -> float:
 def _chains(summary: TraceSummary) -> list[tuple[int, ...]]:
     """Ranks that exchange messages in groups that carry nothing else, connected, ascending."""
     linked: dict[int, set[int]] = defaultdict(set)
-    for each in summary.ranks:
-        pipes = {g.group for g in each.groups if g.kind == "pp"}
-        only = len(each.groups) == len(pipes)
-        for call in each.communication.collectives if each.communication and pipes else ():
+    for rank in summary.ranks:
+        pipes = {g.group for g in rank.groups if g.kind == "pp"}
+        only = len(rank.groups) == len(pipes)
+        for call in rank.communication.collectives if rank.communication and pipes else ():
             if call.op != "send_recv" or call.group is None or call.group.name not in pipes:
                 continue
             ranks: Iterable[int] = call.peers or call.group.ranks or ()
             whole = call.peers is None and len(tuple(ranks)) == summary.world_size and not only
             for other in () if whole else ranks:
-                linked[each.facts.rank].add(other)
-                linked[other].add(each.facts.rank)
+                linked[rank.facts.rank].add(other)
+                linked[other].add(rank.facts.rank)
     chains: list[tuple[int, ...]] = []
     left = set(linked)
     while left:

@@ -191,7 +191,7 @@ class Judged:
         if report is None or not self.verdict.steps_timed:
             return summary
         late = {rank for cost in self.verdict.costs if cost.kind == "straggler" for rank in cost.ranks}
-        kept = tuple(each for each in report.stragglers if each.rank in late)
+        kept = tuple(straggler for straggler in report.stragglers if straggler.rank in late)
         if len(kept) == len(report.stragglers):
             return summary
         who = "no other rank" if kept else "no rank"
@@ -285,7 +285,7 @@ def _without_steps(job: ProfiledJob, kind: VerdictKind) -> JobVerdict:
         ranks=job.end.ranks,
         confidence="likely" if job.end.likely else "certain: the job's own end",
         headline=end_sentence(job.end),
-        ranks_seen=len({each.rank for each in job.diaries}),
+        ranks_seen=len({diary.rank for diary in job.diaries}),
         world_size=job.end.world_size,
         ended=job.end.kind,
     )
@@ -316,7 +316,7 @@ def _clocks(
     named = {rank for cost in costs if cost.kind == "straggler" for rank in cost.ranks} - loading
     found = clocks_of_late(steps, named) if named else ()
     if change is not None and change.slower and change.part != "data":
-        slowed = {each.rank for each in steps.diaries} if change.all_ranks else set(change.ranks)
+        slowed = {diary.rank for diary in steps.diaries} if change.all_ranks else set(change.ranks)
         found += clocks_of_change(steps, change.step, slowed) if slowed else ()
     return found
 
@@ -324,7 +324,7 @@ def _clocks(
 def _sizes_known(job: ProfiledJob, window: TraceEvidence | None) -> bool:
     """Whether the parts of the diary are those of the step: on a GPU the host's clock shows launches, not the work."""
     assert job.steps is not None
-    if any(each.header.clock == "device" for each in job.steps.diaries):
+    if any(diary.header.clock == "device" for diary in job.steps.diaries):
         return True
     if job.on_cpu is not None:
         return job.on_cpu
@@ -388,7 +388,7 @@ on one element takes 1.7 to 2.6 us (torch 2.13, CPU, 2026-11), and the operators
 
 def _tiny_operators(steps: JobSteps, summary: TraceSummary) -> Iterable[TimeCost]:
     """Computation that so many operators share that none of them has time to compute. A count: the profiler adds none."""
-    counts = [each.step_operators for each in summary.ranks if each.step_operators]
+    counts = [rank.step_operators for rank in summary.ranks if rank.step_operators]
     parts = parts_of(steps)
     computation = sum((parts[name] for name in COMPUTATION), np.zeros_like(steps.whole_ns))
     part = share(computation, steps.whole_ns)
@@ -583,7 +583,7 @@ def _exposed(window: TraceEvidence | None) -> float | None:
     if transfer := exposed_transfer(window.summary):
         return transfer
     budgets = [p.budget.parts for p in window.summary.ranks if p.budget is not None]
-    shares = [each.exposed_comm_ns / each.window_ns for each in budgets if each.window_ns]
+    shares = [budget.exposed_comm_ns / budget.window_ns for budget in budgets if budget.window_ns]
     return median(shares) if shares else None
 
 
@@ -626,17 +626,17 @@ def _seen_in_window(
 
 
 def _between(steps: JobSteps) -> Iterable[TimeCost]:
-    for each in between_steps(steps):
-        kind = KIND_OF_EVENT.get(each.kind)
-        if kind is not None and each.share.value >= WORTH_WALL and each.count >= LEAST_PERIODS:
+    for step in between_steps(steps):
+        kind = KIND_OF_EVENT.get(step.kind)
+        if kind is not None and step.share.value >= WORTH_WALL and step.count >= LEAST_PERIODS:
             yield TimeCost(
                 kind=kind,
-                share=each.share,
+                share=step.share,
                 of="wall",
-                stake_fraction=None if kind == "inference" else each.share.value,
-                ranks=each.ranks,
-                period=each.period,
-                event_ns=each.mean_ns,
+                stake_fraction=None if kind == "inference" else step.share.value,
+                ranks=step.ranks,
+                period=step.period,
+                event_ns=step.mean_ns,
             )
     found = pauses(steps)
     if found is not None and found.share.value >= WORTH_WALL and found.period is not None:
@@ -657,7 +657,7 @@ def _between(steps: JobSteps) -> Iterable[TimeCost]:
 def _ordered(costs: Iterable[TimeCost]) -> list[TimeCost]:
     """The contended machine first, since it qualifies the rest; then by share, none that may as well be 0. Stakes together
     are at most the whole."""
-    sure = [each for each in costs if (half := half_width(each.share)) is None or half < each.share.value]
+    sure = [cost for cost in costs if (half := half_width(cost.share)) is None or half < cost.share.value]
     ranked = sorted(sure, key=lambda c: (c.kind != "contended-machine", -c.share.value))
     left = 1.0
     for at, cost in enumerate(ranked):
@@ -775,5 +775,5 @@ def _of_timed(
         title=title,
         evidence=tuple(f"{rests_on}: {each}" if at == 0 else each for at, each in enumerate(finding.evidence)),
         stake_fraction=stake,
-        doubts=tuple(each for each in finding.doubts if each not in doubts),
+        doubts=tuple(doubt for doubt in finding.doubts if doubt not in doubts),
     )

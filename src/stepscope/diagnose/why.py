@@ -37,7 +37,11 @@ def why_of(
     """At most ``MOST_LINES``. summary: of the window; None: there is none. diagnosis: of the window, before it is sized."""
     cost, kind = verdict.part_cost, verdict.marked
     lines = list(verdict.evidence)
-    lines += [each.cause for each in diagnosis.findings if each.cause and cost is not None and each.rule in cost.rules]
+    lines += [
+        finding.cause
+        for finding in diagnosis.findings
+        if finding.cause and cost is not None and finding.rule in cost.rules
+    ]
     if kind in _COMMUNICATES:
         lines += by_group(verdict)
         lines += [] if summary is None else _collectives(summary)
@@ -57,14 +61,14 @@ def _collectives(summary: TraceSummary) -> Iterator[str]:
     ranks = [p for p in summary.ranks if p.communication is not None and p.steps]
     calls = Counter[tuple[str, int | None]]()
     exposed = Counter[tuple[str, int | None]]()
-    for each in ranks:
-        assert each.communication is not None
-        marked = {step.step for step in each.steps}
-        for call in each.communication.collectives:
+    for rank in ranks:
+        assert rank.communication is not None
+        marked = {step.step for step in rank.steps}
+        for call in rank.communication.collectives:
             if call.step in marked:
                 calls[call.op, call.size_bytes] += 1
                 exposed[call.op, call.size_bytes] += call.exposed_ns
-    steps = sum(len(each.steps) for each in ranks)
+    steps = sum(len(rank.steps) for rank in ranks)
     if not calls:
         return
     first = [key for key, _ in exposed.most_common(MOST_NAMED)]
@@ -80,13 +84,13 @@ def _collectives(summary: TraceSummary) -> Iterator[str]:
 def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
     """Which operators (on devices, kernels) computation is made of, and how many of them a step calls."""
     totals = Counter[str]()
-    for each in summary.ranks:
-        if each.budget is not None and each.budget.source == "device":
-            for kernel in each.kernels.rows if each.kernels is not None else ():
+    for rank in summary.ranks:
+        if rank.budget is not None and rank.budget.source == "device":
+            for kernel in rank.kernels.rows if rank.kernels is not None else ():
                 if kernel.work == "compute":
                     totals[kernel.name] += kernel.total_ns
-        elif each.operators is not None:
-            for row in each.operators.rows:
+        elif rank.operators is not None:
+            for row in rank.operators.rows:
                 if not row.name.startswith(_SENDS):
                     totals[row.name] += row.host_self_ns
     whole = sum(totals.values())
@@ -95,17 +99,17 @@ def _operators(summary: TraceSummary, *, sized: bool) -> Iterator[str]:
     named = [name + (f" {format_percent(ns / whole)}" if sized else "") for name, ns in totals.most_common(MOST_NAMED)]
     of = "of the time inside operators" if sized else "take most time inside operators"
     yield f"{listed(named, at_most=MOST_NAMED)} {of}"
-    if known := [each.step_operators for each in summary.ranks if each.step_operators]:
+    if known := [rank.step_operators for rank in summary.ranks if rank.step_operators]:
         yield f"a step calls {median(known):,.0f} operators"
 
 
 def _events(job: ProfiledJob, kind: VerdictKind) -> Iterator[str]:
     """Which call it is, and how often it was seen."""
     assert job.steps is not None
-    for each in between_steps(job.steps):
-        if KIND_OF_EVENT.get(each.kind) == kind:
-            what = each.what or EVENT_WORDS[each.kind]
-            yield f"{what}: {counted(each.count, 'time')} in {counted(job.steps.all_steps, 'step')}"
+    for step in between_steps(job.steps):
+        if KIND_OF_EVENT.get(step.kind) == kind:
+            what = step.what or EVENT_WORDS[step.kind]
+            yield f"{what}: {counted(step.count, 'time')} in {counted(job.steps.all_steps, 'step')}"
 
 
 def _loader(job: ProfiledJob) -> Iterator[str]:

@@ -264,7 +264,7 @@ def _judged(facts: EndFacts, fates: Sequence[_Fate]) -> tuple[EndKind, list[_Fat
     stopped = _first_of(f for f in fates if f.sort == "stopped")
     victims = _first_of(f for f in fates if f.sort == "victim")
     launcher_gone = facts.gone_ns.get((facts.host, facts.child or 0), facts.ended_ns)
-    if _launcher_ended(facts) and all(each.at_ns > launcher_gone for each in victims):
+    if _launcher_ended(facts) and all(victim.at_ns > launcher_gone for victim in victims):
         number = _signal_of(facts.code)
         return ("killed" if number != signal.SIGKILL else _kind_of_kill(facts)), []
     if alone := _stopped_alone(facts, fates):
@@ -287,7 +287,7 @@ def _launcher_ended(facts: EndFacts) -> bool:
     ranks |= {(f.host, f.pid) for f in facts.failures if f.rank is not None}
     if not ranks or (facts.host, facts.child) in ranks:
         return False
-    if any(_name(each.exception) == "SignalException" and each.rank is None for each in facts.failures):
+    if any(_name(failure.exception) == "SignalException" and failure.rank is None for failure in facts.failures):
         return True
     return _signal_of(facts.code) is not None and (facts.signalled or bool(_running(facts)))
 
@@ -303,7 +303,7 @@ def _stopped_alone(facts: EndFacts, fates: Sequence[_Fate]) -> list[_Fate]:
     """The rank that a signal stopped before its launcher stopped the others: it noticed that one first. Empty: they were
     stopped together, or by the launcher's own end, or it is not known of all when they were gone."""
     ranked = {f.rank: f for f in fates if f.rank is not None}
-    noticed = next((each.ranks[0].rank for each in facts.failures if each.ranks), None)
+    noticed = next((failure.ranks[0].rank for failure in facts.failures if failure.ranks), None)
     first = None if noticed is None else ranked.pop(noticed, None)
     if first is None or first.sort != "stopped" or not ranked or _launcher_ended(facts):
         return []
@@ -323,7 +323,7 @@ def _hang(facts: EndFacts, fates: Sequence[_Fate]) -> Hang | None:
     first, seen = timed_out[0], facts.hang or facts.stall
     ranks = {f.rank for f in timed_out if f.rank is not None}
     messages = [timeout_of(f.message or "") for f in timed_out]
-    named = {rank for each in messages if each is not None for rank in each.named}
+    named = {rank for message in messages if message is not None for rank in message.named}
     world = max([d.world_size for d in facts.diaries] + [f.world_size or 0 for f in facts.failures], default=0)
     others = {rank: OtherRank() for rank in range(world) if rank not in ranks}
     others |= {f.rank: _other(f, first, facts) for f in fates if f.rank is not None and f.rank not in ranks}
@@ -334,12 +334,12 @@ def _hang(facts: EndFacts, fates: Sequence[_Fate]) -> Hang | None:
     parts = {} if known is None else dict(known.parts)
     parts |= {f.rank: part for f in fates if f.rank is not None and (part := _part(f, facts)) is not None}
     wrote = next((d for d in facts.diaries if (d.host, d.pid) == first.process), None)
-    waited_s = [each.seconds for each in messages if each is not None and each.seconds is not None]
+    waited_s = [message.seconds for message in messages if message is not None and message.seconds is not None]
     waited_s += [] if known is None else [known.silent_s]
     waited_s += [] if wrote is None else [(first.at_ns - wrote.last_unix_ns) / 1e9]
     return Hang(
         ranks=blamed,
-        waiting=tuple(sorted(ranks | {rank for rank, each in others.items() if rank not in blamed and each.waits})),
+        waiting=tuple(sorted(ranks | {rank for rank, other in others.items() if rank not in blamed and other.waits})),
         silent_s=max(waited_s, default=0.0),
         step=max(f.steps for f in timed_out) + 1,
         said=None if known is None else known.said,
@@ -424,9 +424,11 @@ def _unrecorded(facts: EndFacts) -> str | None:
 def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
     """Of the last process of each rank, and of processes that failed before they were any rank."""
     launched = {
-        (failure.host, each.pid): (each, failure.at_unix_ns) for failure in facts.failures for each in failure.ranks
+        (failure.host, rank.pid): (rank, failure.at_unix_ns) for failure in facts.failures for rank in failure.ranks
     }
-    raised = {(each.host, each.pid): each for each in facts.failures if _name(each.exception) not in _LAUNCHERS}
+    raised = {
+        (failure.host, failure.pid): failure for failure in facts.failures if _name(failure.exception) not in _LAUNCHERS
+    }
     found: dict[Process, _Fate] = {}
     last = _restarts(facts)
     for diary in _last_of_each([diary for diary in facts.diaries if diary.restart == last]):
@@ -460,11 +462,11 @@ def _aborted(fate: _Fate, facts: EndFacts) -> _Fate:
 def _of_a_helper(failure: FailedProcess, diaries: Sequence[DiaryFacts]) -> bool:
     """Whether a process that a rank started failed, and the rank ended steps after that: it did not fail of it."""
     return any(
-        failure.at_unix_ns < each.last_unix_ns
-        and (failure.host, failure.restart) == (each.host, each.restart)
-        and failure.pid != each.pid
-        and (failure.parent == each.pid or failure.rank == each.rank)
-        for each in diaries
+        failure.at_unix_ns < diary.last_unix_ns
+        and (failure.host, failure.restart) == (diary.host, diary.restart)
+        and failure.pid != diary.pid
+        and (failure.parent == diary.pid or failure.rank == diary.rank)
+        for diary in diaries
     )
 
 
@@ -539,7 +541,7 @@ def _all_restarts(facts: EndFacts) -> int:
 
 def _restarts(facts: EndFacts) -> int:
     """How often the launcher had started the ranks again."""
-    of_diaries = [each.restart for each in facts.diaries]
+    of_diaries = [diary.restart for diary in facts.diaries]
     return max([0, *of_diaries, *(f.restart for f in facts.failures), *(w.restart for w in facts.windows)])
 
 

@@ -45,7 +45,7 @@ def timeout_of(message: str) -> Timeout | None:
             given = {key: int(value) for key, value in found.groupdict().items() if value}
             seconds = [value / 1000 if key.startswith("ms") else float(value) for key, value in given.items()]
             named = _NAMED.search(message)
-            ranks = () if named is None else tuple(int(each) for each in named["ranks"].split(","))
+            ranks = () if named is None else tuple(int(word) for word in named["ranks"].split(","))
             return Timeout(seconds=next(iter(seconds), None), named=ranks)
     return None
 
@@ -70,9 +70,11 @@ def never_came(
     """
     if named := sorted(set(accused) - set(timed_out)):
         return tuple(named)
-    absent = [rank for rank, each in others.items() if each.left or each.late or (each.alive and each.waits is False)]
+    absent = [
+        rank for rank, other in others.items() if other.left or other.late or (other.alive and other.waits is False)
+    ]
     if absent:
         return tuple(sorted(absent))
-    open_ = [rank for rank, each in others.items() if each.waits is not True]
+    open_ = [rank for rank, other in others.items() if other.waits is not True]
     # All the others were inside; the one of which nobody knows what it did lived, and was not.
     return tuple(open_) if len(open_) == 1 and others[open_[0]].alive else ()

@@ -99,7 +99,7 @@ def _window_over(layout: ProfileLayout) -> bool:
     from stepscope.records.profile import WindowOfRank
 
     ranks = [read_record(path, WindowOfRank) for path in layout.window_ranks(1)]
-    return bool(ranks) and len(ranks) >= ranks[0].world_size and all(each.status != "open" for each in ranks)
+    return bool(ranks) and len(ranks) >= ranks[0].world_size and all(rank.status != "open" for rank in ranks)
 
 
 def _steps(layout: ProfileLayout) -> int:

@@ -136,9 +136,9 @@ def hook_settings(changes: Mapping[str, object]) -> dict[str, object]:
 def work_of(command: Sequence[str], changed: Sequence[str], knobs: Sequence[CommandKnob]) -> float:
     """Samples of a step of ``changed`` over those of ``command``."""
     ratio = 1.0
-    for each in knobs:
-        before, after = present(command, each.option), present(changed, each.option)
-        if each.knob in PER_STEP and before and after and before != after:
+    for knob in knobs:
+        before, after = present(command, knob.option), present(changed, knob.option)
+        if knob.knob in PER_STEP and before and after and before != after:
             ratio *= float(after) / float(before)
     return ratio
 

@@ -47,15 +47,15 @@ def group_cells(
         members.setdefault(key, []).append(cell)
     return tuple(
         WorkerGroup(
-            world_size=found[0].world_size,
-            backend=found[0].backend,
-            device=found[0].device,
-            threads_per_rank=_rank_threads(found[0], usable_cores(found[0])),
-            env=dict(found[0].env),
-            network=found[0].network,
-            cells=tuple(found),
+            world_size=member[0].world_size,
+            backend=member[0].backend,
+            device=member[0].device,
+            threads_per_rank=_rank_threads(member[0], usable_cores(member[0])),
+            env=dict(member[0].env),
+            network=member[0].network,
+            cells=tuple(member),
         )
-        for found in members.values()
+        for member in members.values()
     )
 
 

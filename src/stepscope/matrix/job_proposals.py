@@ -89,7 +89,7 @@ def job_proposals(
     """All that the command's knobs and the hook's (names of ``HOOK_KNOBS``) can change; the best of several together, of
     those too that are the same mathematics, or another one only by ``allowed`` knobs."""
     single = [*_of_command(basis, knobs)]
-    taken = {each.knob for each in knobs}
+    taken = {knob.knob for knob in knobs}
     single += [each for each in _of_hook(basis, hook) if each.knobs[0] not in taken]
     gaining = sorted(
         (p for p in single if p.gain and p.gain.value > 1.01), key=lambda p: -(p.gain.value if p.gain else 0)
@@ -108,7 +108,7 @@ def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[Comman
         chosen.setdefault(part.knobs[0], part)
     if len(chosen) < 2 or {"batch", "accumulation"} <= chosen.keys():
         return None
-    now = {each.option: each.now for each in knobs if each.now}
+    now = {knob.option: knob.now for knob in knobs if knob.now}
     factor, step, left = 1.0, basis.step_ns, 1.0
     for knob, part in chosen.items():
         saved = basis.step_ns * (1 - 1 / part.gain.value) if part.gain else 0.0
@@ -158,11 +158,11 @@ def _proposal(
 
 
 def _of_command(basis: JobBasis, knobs: Sequence[CommandKnob]) -> Iterator[Proposal]:
-    for each in knobs:
-        exact = not changes_mathematics(each.knob)
-        for value in each.values:
-            gain = _gain_of_option(basis, each, value)
-            yield _proposal(basis, each.knob, {each.option: value}, gain, exact=exact)
+    for knob in knobs:
+        exact = not changes_mathematics(knob.knob)
+        for value in knob.values:
+            gain = _gain_of_option(basis, knob, value)
+            yield _proposal(basis, knob.knob, {knob.option: value}, gain, exact=exact)
 
 
 def _gain_of_option(basis: JobBasis, knob: CommandKnob, value: str) -> Estimate | None:

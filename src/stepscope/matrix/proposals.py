@@ -191,12 +191,12 @@ def _together(basis: Basis, model: _Model, parts: Sequence[Proposal]) -> Proposa
     """The best of each knob at once; None of less than two."""
     changes: dict[str, Any] = {}
     knobs: list[Knob] = []
-    for each in parts:
-        if each.knobs[0] not in knobs and not changes.keys() & each.changes.keys():
-            if "strategy" in each.changes and any(key.startswith("strategy_options.") for key in changes):
+    for part in parts:
+        if part.knobs[0] not in knobs and not changes.keys() & part.changes.keys():
+            if "strategy" in part.changes and any(key.startswith("strategy_options.") for key in changes):
                 continue
-            changes |= each.changes
-            knobs.append(each.knobs[0])
+            changes |= part.changes
+            knobs.append(part.knobs[0])
     return _proposal(basis, model, changes, tuple(knobs)) if len(knobs) > 1 else None
 
 

@@ -75,7 +75,9 @@ def trial_spec(spec: CellSpec, changes: Mapping[str, Any] | None = None, *, step
 
 def trial_specs(baseline: CellSpec, proposals: Sequence[Proposal]) -> dict[str, CellSpec]:
     """Key of a trial -> its cell, the baseline first."""
-    return {BASELINE: trial_spec(baseline)} | {each.key: trial_spec(baseline, each.changes) for each in proposals}
+    return {BASELINE: trial_spec(baseline)} | {
+        proposal.key: trial_spec(baseline, proposal.changes) for proposal in proposals
+    }
 
 
 def repeated(specs: Mapping[str, CellSpec], times: int) -> dict[tuple[str, int], CellSpec]:
@@ -90,7 +92,7 @@ def loss_samples(baseline: CellSpec, proposals: Sequence[Proposal]) -> int:
 
 def loss_specs(baseline: CellSpec, proposals: Sequence[Proposal], samples: int) -> dict[str, CellSpec]:
     """Cells that all train on as many samples, the baseline first."""
-    changes = {BASELINE: None} | {each.key: each.changes for each in proposals}
+    changes = {BASELINE: None} | {proposal.key: proposal.changes for proposal in proposals}
     return {
         key: trial_spec(baseline, change, steps=-(-samples // trial_spec(baseline, change).global_batch))
         for key, change in changes.items()
@@ -125,7 +127,7 @@ def score_of(cells: Sequence[CellResult | None]) -> Score:
 
 def gain_of(before: Sequence[CellResult], after: Sequence[CellResult]) -> Estimate | None:
     """Throughput of ``after`` over that of ``before``, repeat by repeat; None: too few repeats for an interval."""
-    pairs = [[median(t for each in _steps(c).values() for t in each) / c.spec.global_batch for c in side]
+    pairs = [[median(t for step in _steps(c).values() for t in step) / c.spec.global_batch for c in side]
              for side in (before, after)]  # fmt: skip
     if min(map(len, pairs)) < MIN_REPLICATES:
         return None

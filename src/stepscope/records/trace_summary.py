@@ -216,7 +216,7 @@ LOSSES = ("truncated", "skipped", "missing", "dropped", "unread")
 
 def common_steps(ranks: Iterable[RankPass]) -> tuple[int, ...] | None:
     """Numbers of the steps that every rank with marked steps recorded, ascending; None where no rank has any."""
-    recorded = [{s.step for s in each.steps} for each in ranks if each.steps]
+    recorded = [{s.step for s in rank.steps} for rank in ranks if rank.steps]
     return tuple(sorted(set.intersection(*recorded))) if recorded else None
 
 
@@ -242,7 +242,7 @@ class TraceSummary:
     @property
     def losses(self) -> tuple[FileNote, ...]:
         """Notes of the job and its ranks that say what was not looked at."""
-        notes = (*self.notes, *(note for each in self.ranks for note in each.notes))
+        notes = (*self.notes, *(note for rank in self.ranks for note in rank.notes))
         return tuple(note for note in notes if note.kind in LOSSES)
 
 

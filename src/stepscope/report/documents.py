@@ -125,7 +125,9 @@ def watch_document(seen: Watched, verdict: JobVerdict | None) -> dict[str, Any]:
     """A job at one moment; every rank of it, ms nowhere: times are ns a step, means of the steps looked at."""
     job, steps = seen.job, seen.job.steps
     parts = {} if steps is None else {key: values.mean(axis=1) for key, values in parts_of(steps).items()}
-    late = set() if steps is None else {each.rank for each in late_ranks(steps) if each.kind == "chronic"}
+    late = (
+        set() if steps is None else {late_rank.rank for late_rank in late_ranks(steps) if late_rank.kind == "chronic"}
+    )
     ranks = [
         {
             "rank": diary.rank,
@@ -176,7 +178,7 @@ def rules_document(rules: Iterable[Rule]) -> dict[str, Any]:
                 "any_of": list(rule.any_of),
                 "protocol": rule.protocol,
                 "good_news": rule.good_news,
-                "thresholds": {name: plain(each) for name, each in rule.thresholds.items()},
+                "thresholds": {name: plain(threshold) for name, threshold in rule.thresholds.items()},
                 "page": page_of(rule),
             }
             for rule in rules
@@ -238,7 +240,7 @@ def diff_document(
         "differences": plain(conditions.differ if conditions else ()),
         "same": plain(conditions.same if conditions else ()),
         "unknown": plain(conditions.unknown if conditions else ()),
-        "diffs": [plain(each) for each in diffs],
+        "diffs": [plain(diff) for diff in diffs],
         "notes": list(notes),
     }
 

@@ -204,8 +204,8 @@ def _machine(evidence: Evidence) -> str:
 def _sources(evidence: Evidence) -> str:
     lines = [_heading("Sources and notes")]
     lines += _items(
-        f"{each.path} ({each.kind}{f', read as {each.format}' * (each.format is not None)})"
-        for each in evidence.sources
+        f"{source.path} ({source.kind}{f', read as {source.format}' * (source.format is not None)})"
+        for source in evidence.sources
     )
     lines += _items([*(f"{state}: {text}" for state, text in narrator.files_found(evidence)), *evidence.said])
     for record in evidence.records:

@@ -57,7 +57,9 @@ def planted(cell: CellEvidence, figure_ns: float, kind: str, ranks: Container[in
 
     kind: of :data:`stepscope.records.injection.KINDS`. ranks: whose it would be; None: any.
     """
-    lost = [each.planted_ns.get(kind, 0) for each in cell.result.summaries if ranks is None or each.rank in ranks]
+    lost = [
+        summary.planted_ns.get(kind, 0) for summary in cell.result.summaries if ranks is None or summary.rank in ranks
+    ]
     if not any(lost):
         return ()
     own = f"{format_duration(max(lost))} of these {format_duration(figure_ns)}"
@@ -67,10 +69,10 @@ def planted(cell: CellEvidence, figure_ns: float, kind: str, ranks: Container[in
 def timed_cells(evidence: Evidence, *, least_ranks: int = 1) -> tuple[TimedCell, ...]:
     """Finished cells with a step time, on at least so many ranks."""
     return tuple(
-        TimedCell(cell=each, step=each.run.step_ns, phases=each.run.phases)
-        for each in evidence.cells
-        if each.run.status == "ok" and each.spec.world_size >= least_ranks
-        if each.run.step_ns is not None and each.run.phases is not None and each.run.step_ns.value > 0
+        TimedCell(cell=cell, step=cell.run.step_ns, phases=cell.run.phases)
+        for cell in evidence.cells
+        if cell.run.status == "ok" and cell.spec.world_size >= least_ranks
+        if cell.run.step_ns is not None and cell.run.phases is not None and cell.run.step_ns.value > 0
     )
 
 
@@ -92,10 +94,10 @@ def exposed(cell: CellResult) -> Exposed | None:
     steps = common_steps(cell.samples, cell.spec.world_size).full
     if not steps or cell.samples[0].header.comm_source == "none":
         return None
-    ranks = [[sample.exposed_comm_ns for sample in each] for each in steps.values()]
+    ranks = [[sample.exposed_comm_ns for sample in step] for step in steps.values()]
     return Exposed(
-        net_ns=median([min(each) for each in ranks]),
-        waiting_ns=median([max(each) - min(each) for each in ranks]),
+        net_ns=median([min(rank) for rank in ranks]),
+        waiting_ns=median([max(rank) - min(rank) for rank in ranks]),
     )
 
 

@@ -135,17 +135,17 @@ def rows_of_traces(summary: TraceSummary, *, name: str) -> tuple[CommRow, ...]:
     """
     instances = [] if summary.collectives is None else list(summary.collectives.instances)
     usable = [
-        each for each in instances
-        if each.transfer_ns and each.size_bytes and each.group_size and each.complete and each.op in COLLECTIVES.names()
+        instance for instance in instances
+        if instance.transfer_ns and instance.size_bytes and instance.group_size and instance.complete and instance.op in COLLECTIVES.names()
     ]  # fmt: skip
     if not usable:
         raise DataError(
             f"{name}: these traces show no transfer of a collective", why=_why(summary, instances),
             fix="stepscope comm -o COMM measures the network itself; then stepscope calibrate COMM",
         )  # fmt: skip
-    hosts = {each.facts.rank: each.facts.host for each in summary.ranks}
-    backend = next((each.facts.backend for each in summary.ranks if each.facts.backend), None)
-    on_device = any(each.facts.device_name for each in summary.ranks)
+    hosts = {rank.facts.rank: rank.facts.host for rank in summary.ranks}
+    backend = next((rank.facts.backend for rank in summary.ranks if rank.facts.backend), None)
+    on_device = any(rank.facts.device_name for rank in summary.ranks)
     alike = grouped(usable, lambda each: (each.op, each.dtype or "unknown", _ranks(each), each.size_bytes))
     return tuple(
         _row(same, hosts, backend=backend or ("nccl" if on_device else "gloo"), device="cuda" if on_device else "cpu")
@@ -155,12 +155,12 @@ def rows_of_traces(summary: TraceSummary, *, name: str) -> tuple[CommRow, ...]:
 
 def machine_of_traces(summary: TraceSummary) -> CalibratedMachine:
     """What the traces say of where the job ran."""
-    facts = [each.facts for each in summary.ranks]
+    facts = [rank.facts for rank in summary.ranks]
     return CalibratedMachine(
-        hosts=tuple(sorted({each.host for each in facts if each.host})),
+        hosts=tuple(sorted({fact.host for fact in facts if fact.host})),
         cpu_model=None,
         usable_cores=None,
-        gpus=tuple(each.device_name for each in facts if each.device_name),
+        gpus=tuple(fact.device_name for fact in facts if fact.device_name),
         torch_version=None,
         backend_version=None,
     )
@@ -171,9 +171,9 @@ def _why(summary: TraceSummary, instances: Sequence[MatchedCollective]) -> str:
         return "the job's steps call no collective"
     if len(summary.ranks) < 2:
         return "only one rank's trace is there: what is transfer, and what waits for the others, is unknown"
-    if not any(each.size_bytes for each in instances):
+    if not any(instance.size_bytes for instance in instances):
         return "sizes are not recorded (record_shapes=True; stepscope profile sets it)"
-    return next((each.unsplit for each in instances if each.unsplit), "the ranks' calls do not match")
+    return next((instance.unsplit for instance in instances if instance.unsplit), "the ranks' calls do not match")
 
 
 def _ranks(each: MatchedCollective) -> tuple[int, ...]:

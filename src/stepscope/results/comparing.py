@@ -207,7 +207,7 @@ def figure(
     found = (
         None
         if replicates is None
-        else change(*(each.values for each in replicates), paired=paired, between=between, tests=tests)
+        else change(*(replicate.values for replicate in replicates), paired=paired, between=between, tests=tests)
     )
     if replicates is not None and found is not None:
         first, second = (Measured(value=float(np.median(r.values)), n=len(r.values)) for r in replicates)
@@ -316,10 +316,10 @@ def _across(budgets: Iterable[ScalingBudget], sides: Sequence[Side]) -> tuple[Sc
     names = [{run.run_id: side.name for run in side.rounds[0].runs} for side in sides]
 
     def side_of(run_id: str) -> str | None:
-        plain = [known[run_id] for known in names if run_id in known]
+        plain = [name[run_id] for name in names if run_id in name]
         return plain[0] if len(plain) == 1 else next((s.name for s in sides if run_id.startswith(f"{s.name}/")), None)
 
-    return tuple(each for each in budgets if len({side_of(run_id) for run_id in each.run_ids}) != 1)
+    return tuple(budget for budget in budgets if len({side_of(run_id) for run_id in budget.run_ids}) != 1)
 
 
 def _diary_figures(first: Side, second: Side) -> list[ComparedFigure]:

@@ -142,17 +142,17 @@ class JobSteps:
 
     @property
     def world_size(self) -> int:
-        return max(each.header.world_size for each in self.diaries)
+        return max(diary.header.world_size for diary in self.diaries)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return tuple(each.header.host for each in self.diaries)
+        return tuple(diary.header.host for diary in self.diaries)
 
     @property
     def together(self) -> bool:
         """Whether ranks end steps of one number at one time: none needs longer than another in each quarter of them (without
         the first step) until it is far behind. Else they count steps differently, or nobody waits for the others."""
-        whole = np.stack([np.nan_to_num(each.whole_ns[: self.all_steps - self.first])[1:] for each in self.diaries])
+        whole = np.stack([np.nan_to_num(diary.whole_ns[: self.all_steps - self.first])[1:] for diary in self.diaries])
         quarters = np.stack([each.sum(axis=1) for each in np.array_split(whole, 4, axis=1)])
         behind = quarters[:, (took := quarters.sum(axis=0)).argmax()] - quarters[:, took.argmin()]
         far = max(APART_STEPS * float(np.median(whole[took.argmax()])), APART * took.min()) if whole.size else 0.0
@@ -172,7 +172,7 @@ class JobSteps:
     def idle_before_ns(self) -> Numbers:
         """[ranks, steps]: before the forward pass without computing, nor for lack of a processor: all of the step's delay is
         taken off. NaN: not known."""
-        columns = [each.columns["before_cpu_ns"][self.numbers - 1 - self.first] for each in self.diaries]
+        columns = [diary.columns["before_cpu_ns"][self.numbers - 1 - self.first] for diary in self.diaries]
         ahead = self.parts_ns["before"] + np.nan_to_num(self.parts_ns["inference"])
         return np.asarray(np.maximum(ahead - np.stack(columns) - np.nan_to_num(self.delay_ns), 0.0))
 
@@ -189,7 +189,7 @@ class JobSteps:
 
 def job_steps(diaries: Sequence[RankDiary], ports: tuple[HardwareSamples, ...] = ()) -> JobSteps | None:
     """The timed steps of a job; None where no diary holds a step."""
-    stepped = [each for each in diaries if each.steps]
+    stepped = [diary for diary in diaries if diary.steps]
     if not stepped:
         return None
     independent = any(overlap(each) for each in grouped(stepped, lambda each: each.rank).values())
@@ -345,7 +345,7 @@ def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None
     profiled, or no other timed.
     """
     count = steps.all_steps - steps.first
-    flags = np.stack([each.flags[:count] for each in steps.diaries])
+    flags = np.stack([diary.flags[:count] for diary in steps.diaries])
     window = latest_window(flags)
     timed = steps.numbers - 1 - steps.first
     if window is None or ((flags[:, timed] & PROFILED) != 0).any():
@@ -353,14 +353,14 @@ def window_slowdown(steps: JobSteps) -> tuple[float, Mapping[int, float]] | None
     profiled = np.asarray((flags & PROFILED) != 0)
     profiled[:, : window[0]] = False
     at = np.flatnonzero(profiled.any(axis=0))
-    net = np.stack([each.net_ns[:count] for each in steps.diaries])[:, at]
+    net = np.stack([diary.net_ns[:count] for diary in steps.diaries])[:, at]
     usual = float(np.median(steps.step_ns))
     if not usual:
         return None
     both = np.concatenate([timed, at])
-    parts = {name: np.stack([_column(each, name, count)[both] for each in steps.diaries]) for name in RECORDED}
-    cpu = np.stack([_column(each, "cpu", count)[both] for each in steps.diaries])
-    delay = np.stack([(each.delay * each.whole_ns)[:count][both] for each in steps.diaries])
+    parts = {name: np.stack([_column(diary, name, count)[both] for diary in steps.diaries]) for name in RECORDED}
+    cpu = np.stack([_column(diary, "cpu", count)[both] for diary in steps.diaries])
+    delay = np.stack([(diary.delay * diary.whole_ns)[:count][both] for diary in steps.diaries])
     own = _own(np.hstack([steps.whole_ns, net]), parts, cpu, delay, alone=steps.world_size == 1)[1]
     own = own - np.nan_to_num(parts["data"])  # a loader is late by chance, whoever profiles
     before, inside = np.median(own[:, : timed.size], axis=1), own[:, timed.size :]
@@ -519,7 +519,7 @@ def between_steps(steps: JobSteps) -> tuple[Between, ...]:
         for step, ns, _, _ in events:
             taken[step - steps.warm_up - 1] += ns
         taken *= 1 + _aftermath(steps, diary, {step: ns * inside for step, ns, _, inside in events}, costs[rank])
-        costly = [each for each in costs if costs[each] >= 0.5 * costs[rank]]
+        costly = [cost for cost in costs if costs[cost] >= 0.5 * costs[rank]]
         every = period([step for step, _, _, _ in events])
         if every is not None:  # in whole periods
             numbers = [step for step, _, _, _ in events]
@@ -689,5 +689,5 @@ def longest_step(steps: JobSteps) -> Longest | None:
     if net[:, at].max() < LONG * float(np.median(steps.step_ns)):
         return None
     diary, number = steps.diaries[rank], at + steps.first + 1
-    known = [each for each in diary.events if each.inside and each.step == number and each.ns > beyond / 2]
+    known = [event for event in diary.events if event.inside and event.step == number and event.ns > beyond / 2]
     return Longest(number=number, ns=float(net[rank, at]), rank=diary.rank, event=known[0].kind if known else None)

@@ -148,18 +148,18 @@ def conditions_of(sides: Sequence[Evidence], partners: Sequence[tuple[Any, ...]]
     partners: runs, sweeps and traced jobs that have one another on the sides, in their order.
     """
     traced = [tuple(job.summary for job in jobs) for jobs in partners if isinstance(jobs[0], TraceEvidence)]
-    runs = [each for each in partners if isinstance(each[0], TrainingRun)]
-    sweeps = [each for each in partners if isinstance(each[0], CommRow)]
+    runs = [partner for partner in partners if isinstance(partner[0], TrainingRun)]
+    sweeps = [partner for partner in partners if isinstance(partner[0], CommRow)]
     machines = [_machine(side.environment, side.hardware) for side in sides]
     settings: list[list[Facts]] = [_asked(each) for each in runs]
-    settings += [[conditions_of_row(row) for row in each] for each in sweeps]
+    settings += [[conditions_of_row(row) for row in sweep] for sweep in sweeps]
     settings += [[_settings(job) for job in each] for each in traced]
     return _sorted(
         [
             ("settings", _commanded(sides)),
             ("machine", _with_devices(machines, traced)),
             ("software", _complete([_software(side.environment) for side in sides])),
-            *(("settings", each) for each in settings),
+            *(("settings", setting) for setting in settings),
         ]
     )
 
@@ -202,12 +202,12 @@ def _complete(sides: Sequence[Facts]) -> list[Facts]:
 
 def _with_devices(machines: Sequence[Facts], jobs: Sequence[tuple[TraceSummary, ...]]) -> list[Facts]:
     """Hosts and devices that the traces name, where no environment was recorded."""
-    if len({tuple(map(str, map(_devices, each))) for each in jobs}) != 1:
+    if len({tuple(map(str, map(_devices, job))) for job in jobs}) != 1:
         return list(machines)
     told = [_devices(job) for job in jobs[0]]
     return [
-        {**traced, **{key: value for key, value in known.items() if value is not None}}
-        for known, traced in zip(machines, told, strict=True)
+        {**traced, **{key: value for key, value in machine.items() if value is not None}}
+        for machine, traced in zip(machines, told, strict=True)
     ]
 
 
@@ -235,10 +235,10 @@ def _sorted(lists: Iterable[tuple[Where, Sequence[Facts]]]) -> Conditions:
     """Every key once for each of its values: all sides tell the same, or not, or not all tell."""
     found: dict[str, dict[Difference, None]] = {"differ": {}, "same": {}, "unknown": {}}
     for where, sides in lists:
-        for each in _differences(where, sides):
-            known = set(each.values)
+        for difference in _differences(where, sides):
+            known = set(difference.values)
             kind = "unknown" if None in known else "same" if len(known) == 1 else "differ"
-            found[kind][each] = None
+            found[kind][difference] = None
     unlike = {(each.where, each.key) for kind in ("differ", "unknown") for each in found[kind]}
     same = tuple(each for each in found["same"] if (each.where, each.key) not in unlike)
     return Conditions(differ=tuple(found["differ"]), same=same, unknown=tuple(found["unknown"]))
@@ -278,7 +278,7 @@ def _links(text: str | None) -> str | None:
     if topology is None or isinstance(topology, Unavailable):
         return None
     links = [topology.link(*pair) for pair in topology.gpu_pairs()]
-    counts = Counter(f"{each.kind}{each.nvlinks or ''}" for each in links if each is not None)
+    counts = Counter(f"{link.kind}{link.nvlinks or ''}" for link in links if link is not None)
     return ", ".join(f"{n} x {kind}" for kind, n in sorted(counts.items())) or None
 
 

@@ -123,7 +123,7 @@ def _call_time(row: Any) -> Measured | None:
 
 
 def _total(summary: Any, name: str) -> float:
-    total: float = sum(getattr(each.budget.parts, name) for each in summary.ranks if each.budget is not None)
+    total: float = sum(getattr(rank.budget.parts, name) for rank in summary.ranks if rank.budget is not None)
     return total
 
 
@@ -138,7 +138,7 @@ def _share(part: str, whole: str = "window_ns") -> Callable[[Any], float | None]
 
 
 def _longest_window(summary: Any) -> float | None:
-    return max((each.budget.parts.window_ns for each in summary.ranks if each.budget is not None), default=None)
+    return max((rank.budget.parts.window_ns for rank in summary.ranks if rank.budget is not None), default=None)
 
 
 def _stragglers(summary: Any) -> int | None:
@@ -148,13 +148,13 @@ def _stragglers(summary: Any) -> int | None:
 def _findings(severity: str | None = None) -> Callable[[Any], int]:
     def value(facts: Any) -> int:
         found: Diagnosis = facts.diagnosis
-        return sum(severity in (None, each.severity) for each in found.findings)
+        return sum(severity in (None, finding.severity) for finding in found.findings)
 
     return value
 
 
 def _largest_stake(facts: Any) -> float | None:
-    stakes = (each.stake_fraction for each in facts.diagnosis.findings)
+    stakes = (finding.stake_fraction for finding in facts.diagnosis.findings)
     return max((stake for stake in stakes if stake is not None), default=None)
 
 

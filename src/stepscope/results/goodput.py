@@ -79,10 +79,10 @@ def goodput_of(jobs: Sequence[ProfiledJob]) -> Goodput | None:
 
 def goodput(job: ProfiledJob) -> Goodput | Unavailable:
     """Of one job, from all of its diaries. Unavailable: no steps, the first ones not read, or processes side by side."""
-    diaries = [each for each in job.diaries if each.steps]
+    diaries = [diary for diary in job.diaries if diary.steps]
     if not diaries:
         return Unavailable("no step was recorded")
-    if any(each.first for each in diaries):
+    if any(diary.first for diary in diaries):
         return Unavailable(f"of {counted(len(diaries), 'process')} the last steps alone are read")
     if any(overlap(same) for same in grouped(diaries, lambda each: each.rank).values()):
         return Unavailable("several processes train side by side as the same rank")
@@ -101,8 +101,8 @@ def goodput(job: ProfiledJob) -> Goodput | Unavailable:
         now = max(now, float(told.header.start_unix_ns))
         usual = typical[at] or (float(np.median(known)) if known else float(np.median(told.net_ns)))
         steps = _of_steps(attempt, told, usual)
-        for part, each in steps.items():
-            parts[part] += float(each.sum())
+        for part, step in steps.items():
+            parts[part] += float(step.sum())
         now += float(np.nansum(told.whole_ns))
         last = at == len(attempts) - 1
         until = _ended(job, attempt, now) if last else float(_longest(attempts[at + 1]).header.start_unix_ns)

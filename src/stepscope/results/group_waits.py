@@ -28,7 +28,7 @@ def group_waits(steps: JobSteps) -> tuple[GroupWait, ...]:
     beyond the one of its group that waits shortest, where all ranks of the group are known.
     """
     exposed = float(np.nan_to_num(steps.comm_ns).mean()) if steps.steps else 0.0
-    known = {each.rank: each.groups for each in steps.diaries if each.groups is not None and each.groups.steps}
+    known = {diary.rank: diary.groups for diary in steps.diaries if diary.groups is not None and diary.groups.steps}
     rows = [
         (_named(group, steps.world_size), group.ranks, operation, rank, ns / found.steps, calls / found.steps)
         for rank, found in known.items()

@@ -81,16 +81,20 @@ class CountedErrors:
 def rank_devices(steps: JobSteps) -> tuple[RankDevice, ...]:
     """Every GPU of every rank that was sampled."""
     return tuple(
-        _device(each, samples, at)
-        for each in steps.diaries
-        if (samples := each.devices) is not None and samples.unix_s.size
+        _device(diary, samples, at)
+        for diary in steps.diaries
+        if (samples := diary.devices) is not None and samples.unix_s.size
         for at in range(len(samples.header.devices))
     )
 
 
 def fullest(steps: JobSteps) -> RankDevice | None:
     """The device with the least share of its memory left; None: unknown."""
-    known = [each for each in rank_devices(steps) if each.memory_used_bytes is not None and each.device.memory_bytes]
+    known = [
+        rank_device
+        for rank_device in rank_devices(steps)
+        if rank_device.memory_used_bytes is not None and rank_device.device.memory_bytes
+    ]
     return max(known, key=_filled, default=None)
 
 
@@ -137,7 +141,7 @@ class _Clock:
 def clocks_of_late(steps: JobSteps, late: Collection[int]) -> tuple[ClockDrop, ...]:
     """Of ranks that the others wait for, those whose GPU ran clearly below the others' while both computed."""
     first, end = int(steps.numbers[0]), int(steps.numbers[-1])
-    found = [clock for each in steps.diaries if (clock := _clock(each, first, end)) is not None]
+    found = [clock for diary in steps.diaries if (clock := _clock(diary, first, end)) is not None]
     drops = []
     for alike in grouped(found, lambda each: each.kind).values():
         others = [each for each in alike if each.rank not in late]
@@ -151,9 +155,9 @@ def clocks_of_change(steps: JobSteps, step: int, ranks: Collection[int]) -> tupl
     first, end = int(steps.numbers[0]), int(steps.numbers[-1])
     pairs = [
         (now, before)
-        for each in steps.diaries
-        if each.rank in ranks
-        if (now := _clock(each, step, end)) is not None and (before := _clock(each, first, step - 1)) is not None
+        for diary in steps.diaries
+        if diary.rank in ranks
+        if (now := _clock(diary, step, end)) is not None and (before := _clock(diary, first, step - 1)) is not None
     ]
     return _told([pair for pair in pairs if _lower(*pair)], before=True)
 
@@ -165,7 +169,7 @@ def _clock(diary: RankDiary, first: int, end: int) -> _Clock | None:
         return None
     inside = (samples.step >= first) & (samples.step <= end)
     clocks = (_computing(diary, samples, at, inside) for at in range(len(samples.header.devices)))
-    return min((each for each in clocks if each is not None), key=lambda each: each.hz, default=None)
+    return min((clock for clock in clocks if clock is not None), key=lambda each: each.hz, default=None)
 
 
 def _computing(diary: RankDiary, samples: HardwareSamples, at: int, inside: np.ndarray) -> _Clock | None:
@@ -217,18 +221,18 @@ def _together(others: Sequence[_Clock]) -> _Clock:
     """The usual one of these. low_hz: a quarter of their medians lie below it."""
 
     def middle(name: str) -> float:
-        return _median(np.array([getattr(each, name) for each in others]))
+        return _median(np.array([getattr(other, name) for other in others]))
 
     return _Clock(
         rank=-1,
         kind=others[0].kind,
         hz=middle("hz"),
-        low_hz=float(np.quantile([each.hz for each in others], 0.25)) if len(others) > 1 else others[0].low_hz,
+        low_hz=float(np.quantile([other.hz for other in others], 0.25)) if len(others) > 1 else others[0].low_hz,
         high_hz=middle("high_hz"),
         power_w=middle("power_w"),
         limit_w=middle("limit_w"),
         temperature_c=middle("temperature_c"),
-        reasons={bit: float(np.mean([each.reasons.get(bit, 0.0) for each in others])) for bit in REASONS},
+        reasons={bit: float(np.mean([other.reasons.get(bit, 0.0) for other in others])) for bit in REASONS},
     )
 
 
@@ -277,14 +281,17 @@ def _told(pairs: Sequence[tuple[_Clock, _Clock]], *, before: bool) -> tuple[Cloc
 
 def counted_errors(steps: JobSteps) -> tuple[CountedErrors, ...]:
     """Errors that GPUs and ports have counted since the first sample of each process, in order of time."""
-    found = [*_of_devices(steps.processes), *(each for port in steps.ports for each in _increases(port, rank=None))]
+    found = [
+        *_of_devices(steps.processes),
+        *(increase for port in steps.ports for increase in _increases(port, rank=None)),
+    ]
     return tuple(sorted(found, key=lambda each: each.unix_s))
 
 
 def _of_devices(processes: Iterable[RankDiary]) -> Iterable[CountedErrors]:
-    for each in processes:
-        if each.devices is not None:
-            yield from _increases(each.devices, rank=each.rank)
+    for process in processes:
+        if process.devices is not None:
+            yield from _increases(process.devices, rank=process.rank)
 
 
 def _increases(samples: HardwareSamples, *, rank: int | None) -> Iterable[CountedErrors]:
@@ -292,7 +299,7 @@ def _increases(samples: HardwareSamples, *, rank: int | None) -> Iterable[Counte
         values = samples.columns.get(name)
         if values is None or not values.size:
             continue
-        names = [*(each.name for each in samples.header.devices), *(each.name for each in samples.header.ports)]
+        names = [*(device.name for device in samples.header.devices), *(port.name for port in samples.header.ports)]
         for at, source in enumerate(names):
             counts = values[:, at]
             known = np.flatnonzero(np.isfinite(counts))
@@ -312,7 +319,7 @@ def _increases(samples: HardwareSamples, *, rank: int | None) -> Iterable[Counte
 
 def hardware_figures(steps: JobSteps, ranks: Collection[int] | None = None) -> dict[str, float | None]:
     """The figures ``of`` hardware: of these ranks' GPUs; None: of all, and of the ports. None where nothing was sampled."""
-    mine = [each for each in rank_devices(steps) if ranks is None or each.rank in ranks]
+    mine = [rank_device for rank_device in rank_devices(steps) if ranks is None or rank_device.rank in ranks]
     used = [each.memory_used_bytes for each in mine if each.memory_used_bytes is not None]
     clocks = [each.clock_fraction for each in mine if each.clock_fraction is not None]
 

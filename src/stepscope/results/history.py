@@ -62,7 +62,7 @@ def history(evidence: Evidence) -> History | None:
     """The history of the cells that at least ``MIN_RUNS`` run folders have measured; None without such cells, and where
     they are of several machines.
     """
-    created = {str(each.path): each.created for each in evidence.sources if each.created is not None}
+    created = {str(source.path): source.created for source in evidence.sources if source.created is not None}
     found: dict[str, dict[str, TrainingRun]] = {}
     for cell in evidence.cells:
         if cell.run.status == "ok" and cell.run.step_ns is not None and cell.run.source in created:

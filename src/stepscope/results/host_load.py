@@ -54,15 +54,15 @@ class HostLoad:
 def host_loads(steps: JobSteps) -> tuple[HostLoad, ...]:
     """Of each set of processors that ranks share, the one with the fewest free first; none of a host of which a rank was not
     sampled, whose processes would be others."""
-    unknown = {each.header.host for each in steps.diaries if each.load is None or not each.load.header.load}
-    sampled = [each for each in steps.diaries if each.header.host not in unknown]
+    unknown = {diary.header.host for diary in steps.diaries if diary.load is None or not diary.load.header.load}
+    sampled = [diary for diary in steps.diaries if diary.header.host not in unknown]
     shared = grouped(sampled, lambda each: (each.header.host, each.load.header.load[0].cpus if each.load else ()))
     loads = [load for (host, cpus), ranks in shared.items() if (load := _load(steps, host, len(cpus), ranks))]
     return tuple(sorted(loads, key=lambda each: each.free))
 
 
 def _load(steps: JobSteps, host: str, cores: int, ranks: Sequence[RankDiary]) -> HostLoad | None:
-    rates = [rate for each in ranks if (rate := _rates(steps, each))]
+    rates = [rate for rank in ranks if (rate := _rates(steps, rank))]
     if len(rates) < len(ranks) or not cores:
         return None
     stepscope = [rate["stepscope_s"] for rate in rates if np.isfinite(rate["stepscope_s"])]
@@ -72,7 +72,7 @@ def _load(steps: JobSteps, host: str, cores: int, ranks: Sequence[RankDiary]) ->
     workers = sum(rate["workers_s"] for rate in rates)
     return HostLoad(
         host=host,
-        ranks=tuple(each.rank for each in ranks),
+        ranks=tuple(rank.rank for rank in ranks),
         cores=cores,
         seconds=min(rate["seconds"] for rate in rates),
         busy=min(busy, cores),
@@ -137,10 +137,10 @@ def computing_share(steps: JobSteps, *, workers: int = 0) -> float | None:
         loads = host_loads(steps)
         return min(1.0, loads[0].workers / (len(loads[0].ranks) * workers)) if loads else None
     waited = used = 0.0
-    for each in steps.diaries:
-        if each.load is not None and "data_s" in each.load.columns:
-            waited += float(np.nansum(each.load.columns["data_s"]))
-            used += float(np.nansum(each.load.columns["data_cpu_s"]))
+    for diary in steps.diaries:
+        if diary.load is not None and "data_s" in diary.load.columns:
+            waited += float(np.nansum(diary.load.columns["data_s"]))
+            used += float(np.nansum(diary.load.columns["data_cpu_s"]))
     return min(1.0, used / waited) if waited > 0 else None
 
 
@@ -197,11 +197,11 @@ def contention(
 
 def contention_of(steps: JobSteps) -> tuple[Contention, ...]:
     """That of the host on which most is taken from the ranks."""
-    loads = {each.host: each for each in reversed(host_loads(steps))}
+    loads = {host_load.host: host_load for host_load in reversed(host_loads(steps))}
     found = []
     for host, ranks in grouped(steps.diaries, lambda each: each.header.host).items():
-        threads = [each.header.threads for each in ranks if each.header.threads]
-        cores = min((each.header.cores for each in ranks if each.header.cores), default=None)
+        threads = [rank.header.threads for rank in ranks if rank.header.threads]
+        cores = min((rank.header.cores for rank in ranks if rank.header.cores), default=None)
         found.append(
             contention(
                 loads.get(host),

@@ -101,7 +101,7 @@ def _memory(ranks: Sequence[RankMemory]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for key, figure in figures_of("memory").items():
         of: Of = "host" if str(figure.value).startswith("host") else "device"
-        known = [each for each in ranks if each.of == of and each.samples >= LEAST_SAMPLES]
+        known = [rank for rank in ranks if rank.of == of and rank.samples >= LEAST_SAMPLES]
         a_step = max((0.0 if each.growth is None else each.growth.value for each in known), default=None)
         value = a_step if str(figure.value).endswith("growth") else largest(ranks, of)
         found[key] = None if value is None else float(round(value))

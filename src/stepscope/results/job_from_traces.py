@@ -53,13 +53,13 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
     world = summary.world_size or len(summary.ranks)
     _require_data_parallel(passes, world, name)
     step, rank = _typical(passes)
-    here = next(each for each in passes if each.facts.rank == rank)
+    here = next(one_pass for one_pass in passes if one_pass.facts.rank == rank)
     mine = next(each for each in here.replay if each.step == step)
     calls, notes = _traced_calls(summary, here, mine, name)
-    spread, values, of = _spread([each.replay for each in passes])
+    spread, values, of = _spread([one_pass.replay for one_pass in passes])
     entry = Unavailable("no device") if here.facts.device_name is None else find(here.facts.device_name)
     products, dtype = _products(here)
-    hosts = {each.facts.host for each in passes}
+    hosts = {one_pass.facts.host for one_pass in passes}
     all_seen = len(passes) == world and None not in hosts
     reductions = [c for c in calls if c.op == "all_reduce"]
     in_backward = (
@@ -101,7 +101,9 @@ def job_of_traces(summary: TraceSummary, *, name: str) -> MeasuredJob:
 
 
 def _require_data_parallel(passes: Sequence[RankPass], world: int, name: str) -> None:
-    kinds = {group.kind for each in passes for group in each.groups if group.kind in _KINDS and group.collectives}
+    kinds = {
+        group.kind for one_pass in passes for group in one_pass.groups if group.kind in _KINDS and group.collectives
+    }
     if kinds:
         words = listed([_KINDS[kind] for kind in sorted(kinds)], between=" and ")
         raise UsageError(
@@ -111,8 +113,8 @@ def _require_data_parallel(passes: Sequence[RankPass], world: int, name: str) ->
         )
     groups = {
         (group.group, group.size)
-        for each in passes
-        for group in each.groups
+        for one_pass in passes
+        for group in one_pass.groups
         if group.size is not None and 1 < group.size < world and group.collectives
     }
     if groups:
@@ -147,10 +149,10 @@ def _traced_calls(
 ) -> tuple[tuple[JobCall, ...], list[str]]:
     collectives = here.communication.collectives if here.communication else ()
     transfers: dict[int, float] = {}
-    for each in summary.collectives.instances if summary.collectives else ():
-        mine = next((r.position for r in each.ranks if r.rank == here.facts.rank), None)
-        if mine is not None and each.transfer_ns:
-            transfers[mine] = float(each.transfer_ns)
+    for instance in summary.collectives.instances if summary.collectives else ():
+        mine = next((r.position for r in instance.ranks if r.rank == here.facts.rank), None)
+        if mine is not None and instance.transfer_ns:
+            transfers[mine] = float(instance.transfer_ns)
     notes = []
     if len(transfers) < len(step.calls) and here.facts.world_size != 1:
         notes.append("some collectives were seen on one rank alone: their times include waiting for other ranks")
@@ -214,7 +216,7 @@ def recorded_parameters(facts: Mapping[str, Any]) -> int | None:
     kinds = held.get("parameters") if isinstance(held, Mapping) else None
     if not isinstance(kinds, Mapping):
         return None
-    found = sum(int(each.get("elements", 0)) for each in kinds.values() if isinstance(each, Mapping))
+    found = sum(int(kind.get("elements", 0)) for kind in kinds.values() if isinstance(kind, Mapping))
     return found or None
 
 

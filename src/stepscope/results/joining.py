@@ -46,7 +46,7 @@ def join(parts: Sequence[Evidence], names: Sequence[str] | None = None) -> Evide
     ]
     traced = Counter(trace.name for part in parts for trace in part.traces)
     parts = [
-        replace(part, traces=tuple(_told_apart(each, traced, name) for each in part.traces))
+        replace(part, traces=tuple(_told_apart(trace, traced, name) for trace in part.traces))
         for part, name in zip(parts, names, strict=True)
     ]
     joined: dict[str, Any] = {name: tuple(x for p in parts for x in getattr(p, name)) for name in _JOINED}
@@ -147,7 +147,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
     """
     if stated is not None:
         require_known(evidence.runs, stated)
-        if not any(each.traced for each in evidence.scaling_budgets):
+        if not any(scaling_budget.traced for scaling_budget in evidence.scaling_budgets):
             _require_taken(evidence.runs, stated.scaling)
         require_columns(evidence.sources, stated)
     lacking = _lacking(evidence.runs)
@@ -161,7 +161,7 @@ def require_stated(evidence: Evidence, stated: Stated | None = None) -> None:
         f"{counted(len(runs), 'run')} cannot be compared: {' and '.join(map(_words, lacking))} unknown for "
         f"{', '.join(runs)}",
         why="\n       ".join(reasons),
-        fix="state what you know: " + " ".join(_option(*each) for each in lacking.items()),
+        fix="state what you know: " + " ".join(_option(*item) for item in lacking.items()),
     )
 
 

@@ -263,7 +263,7 @@ def _strategies(rows: Sequence[_Cell]) -> tuple[str, ...]:
     for row in rows:
         for key, value in row.strategy_options.items():
             values.setdefault((row.strategy, key), set()).add(repr(value))
-    varied = {name for name, found in values.items() if len(found) > 1}
+    varied = {name for name, value in values.items() if len(value) > 1}
     return tuple(
         _strategy(row, strategy_defaults(row.strategy), {key for strategy, key in varied if strategy == row.strategy})
         for row in rows
@@ -397,7 +397,7 @@ def origins(rows: Iterable[CommRow]) -> Part | None:
     for row in rows:
         if row.size_bytes is not None:
             cells.setdefault((*identity(row), row.size_bytes), set()).add(row.cell_id)
-    return _origin if any(len(found) > 1 for found in cells.values()) else None
+    return _origin if any(len(cell) > 1 for cell in cells.values()) else None
 
 
 def _origin(row: CommRow) -> str:

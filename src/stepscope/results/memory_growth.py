@@ -80,7 +80,7 @@ class RankMemory:
 @lru_cache(maxsize=2)
 def rank_memory(steps: JobSteps) -> tuple[RankMemory, ...]:
     """Of each rank its host memory and, where torch has one, its devices'; nothing of ranks that were not sampled."""
-    found = (_of_rank(each, of) for of in ("host", "device") for each in steps.diaries)
+    found = (_of_rank(diary, of) for of in ("host", "device") for diary in steps.diaries)
     return tuple(each for each in found if each is not None)
 
 
@@ -98,13 +98,13 @@ def job_memory(steps: JobSteps) -> JobMemory | None:
         device_used_bytes=None if full is None else full.memory_used_bytes,
         device_total_bytes=None if full is None else full.device.memory_bytes,
         growth=growth,
-        steady=bool(ranks) and not growth and all(each.level for each in ranks),
+        steady=bool(ranks) and not growth and all(rank.level for rank in ranks),
     )
 
 
 def largest(ranks: Sequence[RankMemory], of: Of) -> float | None:
     """Bytes of the rank with most; None: unknown."""
-    return max((each.bytes for each in ranks if each.of == of and np.isfinite(each.bytes)), default=None)
+    return max((rank.bytes for rank in ranks if rank.of == of and np.isfinite(rank.bytes)), default=None)
 
 
 def _of_rank(diary: RankDiary, of: Of) -> RankMemory | None:
@@ -193,7 +193,7 @@ def _steps_per_s(diary: RankDiary) -> float:
 
 def _growing(ranks: Sequence[RankMemory], of: Of, rate: float) -> MemoryGrowth | None:
     """Of all ranks that grow, and when the first host, or device, is full."""
-    mine = [each for each in ranks if each.of == of]
+    mine = [rank for rank in ranks if rank.of == of]
     full: dict[str, float] = {}
     grow: list[RankMemory] = []
     for place, here in grouped(mine, lambda each: each.host if of == "host" else str(each.rank)).items():

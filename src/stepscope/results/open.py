@@ -316,7 +316,7 @@ def _run_folder(path: Path, how: Reading) -> Evidence:
     environment = read_if_there(layout.environment, EnvironmentRecord)
     traces = []
     if how.traces:
-        traced = [(in_line(each.run), each.cell_id) for each in cells if _traces_of(layout, each) is not None]
+        traced = [(in_line(cell.run), cell.cell_id) for cell in cells if _traces_of(layout, cell) is not None]
         for (name, cell_id), summary in _readable(
             traced, lambda part: how.job(layout.cell(part[1]).traces), lambda part: part[0], notes
         ):
@@ -324,7 +324,7 @@ def _run_folder(path: Path, how: Reading) -> Evidence:
             notes += _trace_notes(summary, of=name)
     return Evidence(
         sources=(Source(path=path, kind="bench", created=read_created(layout.run)),),
-        runs=tuple(each.run for each in cells),
+        runs=tuple(cell.run for cell in cells),
         cells=cells,
         environment=environment,
         topology=_topology(environment),

@@ -29,7 +29,7 @@ def matched(
         for value, alike in mine.items():
             if len(alike) == len(theirs.get(value, ())) == 1 and id(alike[0]) not in partners:
                 partners[id(alike[0])] = theirs[value][0]
-        taken = {id(each) for each in partners.values()}
+        taken = {id(partner) for partner in partners.values()}
         free = [each for each in free if id(each) not in taken]
     pairs = [(each, partners[id(each)]) for each in first if id(each) in partners]
     return pairs, ([each for each in first if id(each) not in partners], free)

@@ -188,12 +188,12 @@ class MeasuredPipeline:
         ]
         changed = [
             replace(
-                each,
-                forward_ns=each.forward_ns * factor,
-                backward_ns=each.backward_ns * factor,
-                weight_ns=None if each.weight_ns is None else each.weight_ns * factor,
+                time_ns,
+                forward_ns=time_ns.forward_ns * factor,
+                backward_ns=time_ns.backward_ns * factor,
+                weight_ns=None if time_ns.weight_ns is None else time_ns.weight_ns * factor,
             )
-            for each, factor in zip(self.times, scale, strict=True)
+            for time_ns, factor in zip(self.times, scale, strict=True)
         ]
         ours, theirs = (simulate(self.layout, times, meeting=self.meeting).step_ns for times in (changed, self.times))
         return split, ours / theirs
@@ -249,8 +249,8 @@ def measured_pipeline(cell: CellResult) -> MeasuredPipeline | None:
     for summary in own:
         assert summary.pipeline is not None
         zero = 0 if one_clock else summary.pipeline.synced_ns
-        for mine, spans in zip(steps, summary.pipeline.steps, strict=True):
-            mine += [
+        for step, spans in zip(steps, summary.pipeline.steps, strict=True):
+            step += [
                 replace(s, rank=summary.model_part, start_ns=s.start_ns - zero, end_ns=s.end_ns - zero) for s in spans
             ]
     begun = [min(span.start_ns for span in step) for step in steps]

@@ -240,14 +240,14 @@ class ProfiledJob:
     @property
     def loader_workers(self) -> int | None:
         """Of each of them; None: there is no loader, they have different numbers, or one is not recorded."""
-        counts = {each.get("num_workers") for each in self.loaders}
+        counts = {loader.get("num_workers") for loader in self.loaders}
         workers = counts.pop() if len(counts) == 1 else None
         return None if workers is None else int(workers)
 
     @property
     def loads_ahead(self) -> bool:
         """Whether worker processes load the next batches while a rank is busy or waits."""
-        return any(each.get("num_workers") for each in self.loaders)
+        return any(loader.get("num_workers") for loader in self.loaders)
 
     @property
     def loading(self) -> Loading | None:

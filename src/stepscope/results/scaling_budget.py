@@ -94,7 +94,7 @@ def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> 
     if not others:
         return []
     if len(bases) > 1:
-        one_job = bases[0].job.job is not None and len({each.job.job for each in bases}) == 1
+        one_job = bases[0].job.job is not None and len({base.job.job for base in bases}) == 1
         what = "captures of one job are" if one_job else "traced jobs ran"
         notes.append(f"{len(bases)} {what} on {counted(fewest, 'rank')}; name the one to compare with")
         return []
@@ -109,23 +109,23 @@ def _of_traces(evidence: Evidence, stated: Scaling | None, notes: list[str]) -> 
 
 
 def _devices(summary: TraceSummary) -> str:
-    return ", ".join(sorted({each.facts.device_name for each in summary.ranks if each.facts.device_name}))
+    return ", ".join(sorted({rank.facts.device_name for rank in summary.ranks if rank.facts.device_name}))
 
 
 def _traced(job: TraceEvidence) -> _Traced | None:
     """None where the number of ranks is unknown, or no step was recorded."""
-    ranks = [each for each in job.summary.ranks if each.steps and not each.partial]
+    ranks = [rank for rank in job.summary.ranks if rank.steps and not rank.partial]
     world = _world(job.summary)
     if world is None or not ranks:
         return None
-    numbers = set.intersection(*({step.step for step in each.steps if step.parts.window_ns} for each in ranks))
+    numbers = set.intersection(*({step.step for step in rank.steps if step.parts.window_ns} for rank in ranks))
     if not numbers:
         return None
     windows = {
-        number: [step.parts.window_ns for each in ranks for step in each.steps if step.step == number]
+        number: [step.parts.window_ns for rank in ranks for step in rank.steps if step.step == number]
         for number in numbers
     }
-    flop = [each.utilisation.hardware_flop for each in ranks if each.utilisation and each.utilisation.hardware_flop]
+    flop = [rank.utilisation.hardware_flop for rank in ranks if rank.utilisation and rank.utilisation.hardware_flop]
     return _Traced(
         job=job,
         world=world,
@@ -141,7 +141,7 @@ def _world(summary: TraceSummary) -> int | None:
     if summary.world_size is not None:
         return summary.world_size
     alone = len(summary.ranks) == 1 and all(
-        each.communication is None or not each.communication.collectives for each in summary.ranks
+        rank.communication is None or not rank.communication.collectives for rank in summary.ranks
     )
     return 1 if alone else None
 
@@ -151,7 +151,7 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
 
     Waiting is bounded by exposed communication, idle time for data by its share of the capture's idle time.
     """
-    steps = [step for each in ranks for step in each.steps if step.step in numbers]
+    steps = [step for rank in ranks for step in rank.steps if step.step in numbers]
     mean = {
         key: fmean(getattr(step.parts, name) for step in steps)
         for key, name in (
@@ -159,9 +159,9 @@ def _parts(summary: TraceSummary, ranks: Sequence[RankPass], numbers: set[int]) 
         )
     }  # fmt: skip
     waits = waits_of(summary.collectives)
-    lost = sum(_lost_ns(each, waits[each.facts.rank], numbers) for each in ranks if each.facts.rank in waits)
+    lost = sum(_lost_ns(rank, waits[rank.facts.rank], numbers) for rank in ranks if rank.facts.rank in waits)
     waiting = min(lost / len(steps), mean["comm"])
-    causes = [cause for each in ranks for cause in each.idle]
+    causes = [cause for rank in ranks for cause in rank.idle]
     idle = sum(cause.idle_ns for cause in causes)
     data = mean["idle"] * (sum(c.idle_ns for c in causes if c.cause == "data") / idle if idle else 0.0)
     slowest = fmean(max(s.parts.window_ns for s in steps if s.step == number) for number in numbers)
@@ -212,7 +212,7 @@ def _pair(run: _Traced, base: _Traced, stated: Scaling | None) -> ScalingBudget:
         time=times[1],
         decided_by=why,
         readings=tuple(readings),
-        no_interval=None if ratio.low is not None else _why_no_interval("step", [each.n for each in times]),
+        no_interval=None if ratio.low is not None else _why_no_interval("step", [time_ns.n for time_ns in times]),
         traced=True,
     )
 
@@ -332,9 +332,12 @@ def _budget(
         time=times[1],
         decided_by=decided_by,
         readings=tuple(
-            _reading(*each, ranks[1] / ranks[0], times[1].value, times[0].value, theirs, mine) for each in readings
+            _reading(*reading, ranks[1] / ranks[0], times[1].value, times[0].value, theirs, mine)
+            for reading in readings
         ),
-        no_interval=None if readings[0][1].low is not None else _why_no_interval(unit, [each.n for each in times]),
+        no_interval=None
+        if readings[0][1].low is not None
+        else _why_no_interval(unit, [time_ns.n for time_ns in times]),
         no_parts=None if known else f"the files record only the time of {a_unit}, not its parts",
     )
 
@@ -345,7 +348,7 @@ def _named(run: TrainingRun, other: TrainingRun) -> str:
 
 
 def _why_no_interval(unit: str, samples: Iterable[int | None]) -> str:
-    known = [each or 1 for each in samples]
+    known = [sample or 1 for sample in samples]
     if max(known) == 1:
         return "one sample each: no interval"
     if min(known) < MIN_INTERVAL_SAMPLES:
@@ -358,7 +361,7 @@ def _run_times(run: TrainingRun, base: TrainingRun, drop_epochs: int) -> tuple[s
         return "step", (base.step_ns, run.step_ns)
     epochs = [steady_times(each, drop_epochs) for each in (base, run)]
     if all(epochs):
-        first, second = (Measured(value=fmean(each), n=len(each)) for each in epochs)
+        first, second = (Measured(value=fmean(epoch), n=len(epoch)) for epoch in epochs)
         return "epoch", (first, second)
     if run.epoch_ns is not None and base.epoch_ns is not None:
         return "epoch", (base.epoch_ns, run.epoch_ns)
@@ -411,13 +414,13 @@ def verdict(budget: ScalingBudget) -> tuple[str, ...]:
     """The answer in one line for each reading: speed-up, interval or why none, efficiency."""
     ranks = f"{_on(budget.run, budget.world_size)} against {_on(budget.base, budget.base_world_size, short=True)}"
     lines = []
-    for each in budget.readings:
-        interval = budget.no_interval if each.low is None or each.high is None else None
-        known = interval or f"95% interval {each.low:.3g} to {each.high:.3g}"
-        rating = f", {each.rating}" if each.rating else ", above the ideal of that many ranks"
-        how = f"{each.scaling} scaling: " if each.scaling else ""
+    for reading in budget.readings:
+        interval = budget.no_interval if reading.low is None or reading.high is None else None
+        known = interval or f"95% interval {reading.low:.3g} to {reading.high:.3g}"
+        rating = f", {reading.rating}" if reading.rating else ", above the ideal of that many ranks"
+        how = f"{reading.scaling} scaling: " if reading.scaling else ""
         lines.append(
-            f"{how}{each.speedup:.2f}x ({known}), efficiency {format_percent(each.efficiency)}{rating}; {ranks}"
+            f"{how}{reading.speedup:.2f}x ({known}), efficiency {format_percent(reading.efficiency)}{rating}; {ranks}"
         )
     if len(budget.readings) > 1:
         lines.append(

@@ -112,7 +112,7 @@ def _against(inside: CellEvidence, after: CellEvidence) -> ComparedFigure:
 def hidden_of(trace: TraceEvidence) -> Hidden | None:
     """None where no step is marked, or there is no communication."""
     each = [
-        [s.parts for found in trace.summary.ranks for s in found.steps if s.step == step]
+        [s.parts for rank in trace.summary.ranks for s in rank.steps if s.step == step]
         for step in trace.summary.common_steps or ()
     ]
     sums = [(sum(p.overlap_ns for p in parts), sum(p.comm_ns for p in parts)) for parts in each]

@@ -55,7 +55,7 @@ class Watched:
 
 def watched(job: ProfiledJob, *, written_unix_ns: int | None, now_unix_ns: int) -> Watched:
     """written_unix_ns: when a diary was last written to; None: there is none yet."""
-    newest = tuple({each.rank: each for each in job.diaries}.values())
+    newest = tuple({diary.rank: diary for diary in job.diaries}.values())
     silent_s = None if written_unix_ns is None else max(0.0, (now_unix_ns - written_unix_ns) / 1e9)
     steps = job.steps
     state: State = "waiting" if steps is None else "running"

@@ -272,7 +272,7 @@ def columns_of(names: Sequence[str], stated: Mapping[str, str] | None = None) ->
         if target == "-":
             left_out.add(index)
         else:
-            known = (meanings_of(each) for each in (spellings(name) if target is None else [target]))
+            known = (meanings_of(spelling) for spelling in (spellings(name) if target is None else [target]))
             possible[index] = next((each for each in known if each), ())
     by_role: dict[str, tuple[int, Meaning]] = {}
     per_epoch = any(meaning.role == "epoch" for meanings in possible.values() for meaning in meanings)

@@ -304,7 +304,7 @@ def place(stack: Sequence[Any]) -> str:
     frames = _python(stack)
     if not frames:
         return TORCH_ONLY if stack else UNKNOWN_PLACE
-    file, line, name = next((each for each in frames if "/torch/" not in each[0]), frames[0])
+    file, line, name = next((frame for frame in frames if "/torch/" not in frame[0]), frames[0])
     return f"{_short(file)}:{line} {name}".rstrip()
 
 

@@ -185,7 +185,7 @@ def latest_step_ns(path: Path) -> float | None:
         file.seek(header + first * record.size)
         data = file.read((steps - first) * record.size)
     times = [each[whole] for each in record.iter_unpack(data[: len(data) // record.size * record.size])]
-    known = [each for each in times if not math.isnan(each)]
+    known = [time_ns for time_ns in times if not math.isnan(time_ns)]
     return median(known) if known else None
 
 

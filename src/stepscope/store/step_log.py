@@ -200,7 +200,7 @@ def step_log(
             raise ValueError(f"{key}: nothing reads the group {name!r} of a step's line")
     patterns = _Patterns(
         step=re.compile(step.encode()),
-        facts=tuple(re.compile(each.encode()) for each in facts),
+        facts=tuple(re.compile(fact.encode()) for fact in facts),
         begins=None if begins is None else re.compile(begins.encode()),
         done=None if done is None else re.compile(done.encode()),
     )

@@ -105,16 +105,16 @@ def _kinds_of(lines: Sequence[TableLine]) -> _Kinds:
             name = line.columns.names[index]
             if name not in line.table.nested and not _NO_GROUP.search(plain(name)):
                 values.setdefault(name, [])
-    for name, found in values.items():
-        found += [of(line, name) for line in lines]
+    for name, value in values.items():
+        value += [of(line, name) for line in lines]
     strategies = [line.cell("strategy") for line in lines]
     names = tuple(
         name
-        for name, found in values.items()
-        if len(set(found)) > 1
-        and any(is_word(text) for text in found)
-        and not (len(set(found)) == len(lines) and any(_AN_ID.fullmatch(text) for text in found))
-        and len(set(zip(strategies, found, strict=True))) > len(set(strategies))
+        for name, value in values.items()
+        if len(set(value)) > 1
+        and any(is_word(text) for text in value)
+        and not (len(set(value)) == len(lines) and any(_AN_ID.fullmatch(text) for text in value))
+        and len(set(zip(strategies, value, strict=True))) > len(set(strategies))
     )
     found_kinds = _Kinds((*names, *_splits(lines)), len({line.cell("hardware") for line in lines}) > 1)
     return _nightly(lines, found_kinds) or found_kinds
@@ -143,7 +143,7 @@ def _splits(lines: Sequence[TableLine]) -> Iterator[str]:
         values: dict[str, set[str]] = {}
         for line in lines:
             values.setdefault(line.cell("world_size"), set()).add(of(line, name))
-        if any(len(each - {""}) > 1 for each in values.values()):
+        if any(len(value - {""}) > 1 for value in values.values()):
             yield name
 
 

@@ -65,7 +65,7 @@ class TextTable:
         """The columns whose texts differ from row to row; all texts for "unknown" are one."""
         columns = zip(*(row.cells for row in self.rows), strict=True)
         texts = [{"" if text.lower() in MISSING else text for text in column} for column in columns]
-        return frozenset(place for place, found in enumerate(texts) if len(found) > 1)
+        return frozenset(place for place, text in enumerate(texts) if len(text) > 1)
 
 
 def surely_whole(text: str, others: Iterable[str]) -> bool:
@@ -276,8 +276,8 @@ def _records(path: Path, document: Any) -> TextTable:
     place = ".".join(way)
     shared = dict(_leaves(document, (), on_way=way))
     if plain(way[-1]) in REPEATS:  # each is a sample of the one run that the rest describes
-        members = [{"repeat": at, **each} for at, each in enumerate(members)]
-    return _of_objects(path, [(f"{path}: {place}[{i}]", each) for i, each in enumerate(members)], shared)
+        members = [{"repeat": at, **member} for at, member in enumerate(members)]
+    return _of_objects(path, [(f"{path}: {place}[{i}]", member) for i, member in enumerate(members)], shared)
 
 
 def _of_objects(
@@ -309,7 +309,7 @@ def _named(leaves: Mapping[tuple[str, ...], tuple[int, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for last, places in by_last.items():
         places.sort(key=lambda each: each[0])
-        nearest = [each for each in places if each[0] == places[0][0]]
+        nearest = [place for place in places if place[0] == places[0][0]]
         clear = len({value for _, value, _ in nearest}) == 1
         for index, (_, value, path) in enumerate(places):
             found[last if clear and index == 0 else ".".join(path)] = value

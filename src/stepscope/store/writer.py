@@ -80,7 +80,7 @@ class LineFile:
             self._write(codec.encode_line(header, header=True))
 
     def write(self, *records: object) -> None:
-        self._write(b"".join(codec.encode_line(each) for each in records))
+        self._write(b"".join(codec.encode_line(record) for record in records))
 
     def close(self) -> None:
         self._file.close()

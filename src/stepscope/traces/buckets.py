@@ -53,12 +53,12 @@ def bucket_rows(
     starts = np.array([h.start for h in hooks], dtype=np.int64)
     wrapper = "ddp" if any(n.startswith((_DDP, "torch.distributed.ddp")) for n in events.names) else "hooks"
     mine: list[tuple[RankCollective, int, int]] = []  # with its launch and the hook that made it
-    for each in collectives:
-        if each.launch_ns is None or each.op not in _REDUCTIONS:
+    for collective in collectives:
+        if collective.launch_ns is None or collective.op not in _REDUCTIONS:
             continue
-        at = int(np.searchsorted(starts, each.launch_ns, side="right")) - 1
-        if at >= 0 and each.launch_ns < hooks[at].end:
-            mine.append((each, each.launch_ns, at))
+        at = int(np.searchsorted(starts, collective.launch_ns, side="right")) - 1
+        if at >= 0 and collective.launch_ns < hooks[at].end:
+            mine.append((collective, collective.launch_ns, at))
     mine.sort(key=lambda m: m[1])
     ready = computed_before(events, activity, launches, np.array([m[1] for m in mine], dtype=np.int64)).tolist()
     copied = _Copies(events)

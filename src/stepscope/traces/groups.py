@@ -185,8 +185,8 @@ def group_budgets(
 ) -> tuple[GroupBudget, ...]:
     """One row per process group, most exposed first; groups that communicate at the same time count it each."""
     by_group: dict[str, list[RankCollective]] = defaultdict(list)
-    for each in collectives:
-        by_group[each.group.name if each.group else UNNAMED].append(each)
+    for collective in collectives:
+        by_group[collective.group.name if collective.group else UNNAMED].append(collective)
     rows = []
     for name, mine in by_group.items():
         busy = spans.union(

@@ -178,7 +178,7 @@ def combine(passes: Sequence[RankPass], *, notes: tuple[FileNote, ...] = ()) -> 
 
         bubble = measured_bubble(passes)
     waits = waits_of(collectives)
-    late = {each.rank: each.cause for each in stragglers.stragglers} if stragglers is not None else {}
+    late = {straggler.rank: straggler.cause for straggler in stragglers.stragglers} if stragglers is not None else {}
     return TraceSummary(
         world_size=world,
         ranks=tuple(passes),
@@ -222,7 +222,7 @@ def _differences(passes: Sequence[RankPass], world: int | None) -> Iterator[File
     steps = {p.facts.rank: tuple(s.step for s in p.steps) for p in passes if p.steps}
     if len(set(steps.values())) > 1:
         usual = Counter(steps.values()).most_common(1)[0][0]
-        odd = [f"rank {rank} {each[0]} to {each[-1]}" for rank, each in steps.items() if each != usual]
+        odd = [f"rank {rank} {step[0]} to {step[-1]}" for rank, step in steps.items() if step != usual]
         text = f"ranks recorded different steps: most {usual[0]} to {usual[-1]}, {listed(odd, at_most=1)}"
         common = common_steps(passes) or ()
         text += (
@@ -444,7 +444,7 @@ def captures(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
     None where ranks are there twice and neither tells them apart, or one file is a copy of another: the same rank, taken
     at the same time.
     """
-    times = [(each.facts.rank, each.facts.unix_ns) for each in passes if each.facts.unix_ns is not None]
+    times = [(one_pass.facts.rank, one_pass.facts.unix_ns) for one_pass in passes if one_pass.facts.unix_ns is not None]
     if len(set(times)) < len(times):
         return None
     told = [
@@ -460,12 +460,12 @@ def _once_each(passes: Iterable[RankPass]) -> bool:
 
 
 def _by_name(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
-    keys = [_place_and_stem(Path(each.facts.file)) for each in passes]
+    keys = [_place_and_stem(Path(one_pass.facts.file)) for one_pass in passes]
     one_place = len({place for place, _ in keys}) == 1
     groups: dict[str, list[RankPass]] = {}
-    for each, (place, stem) in zip(passes, keys, strict=True):
+    for one_pass, (place, stem) in zip(passes, keys, strict=True):
         name = stem if one_place and stem else f"{place.name}/{stem}".rstrip("/")
-        groups.setdefault(name, []).append(each)
+        groups.setdefault(name, []).append(one_pass)
     return groups
 
 
@@ -482,7 +482,7 @@ def _place_and_stem(path: Path) -> tuple[Path, str]:
 
 def _by_time(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
     """Traces whose stretches of time overlap are of one capture; none where a time is unknown."""
-    known = [(each.facts.unix_ns, each) for each in passes if each.facts.unix_ns is not None]
+    known = [(one_pass.facts.unix_ns, one_pass) for one_pass in passes if one_pass.facts.unix_ns is not None]
     if len(known) < len(passes):
         return {}
     groups: list[list[RankPass]] = []

@@ -33,10 +33,10 @@ def match_collectives(ranks: Sequence[RankCommunication]) -> tuple[Instance, ...
     ordered: dict[Key, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     alone: list[Instance] = []
     by_stream = _streams_agree(ranks)
-    for each in ranks:
+    for rank in ranks:
         times_seen: dict[Key, int] = defaultdict(int)
-        for position, c in enumerate(each.collectives):
-            member = Member(rank=each.rank, position=position)
+        for position, c in enumerate(rank.collectives):
+            member = Member(rank=rank.rank, position=position)
             key, method = _number(c, names)
             if key is not None:
                 # Coalesced collectives share one number.
@@ -47,7 +47,7 @@ def match_collectives(ranks: Sequence[RankCommunication]) -> tuple[Instance, ...
             if channel is None:
                 alone.append(_alone(member))
             else:
-                ordered[channel][each.rank].append(position)
+                ordered[channel][rank.rank].append(position)
     found = alone
     look = {r.rank: r for r in ranks}
     for members in numbered.values():
@@ -95,8 +95,8 @@ def _group_keys(ranks: Iterable[RankCommunication]) -> dict[int, Key | None]:
     """
     groups: dict[int, CollectiveGroup] = {}
     members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
-    for each in ranks:
-        for c in each.collectives:
+    for rank in ranks:
+        for c in rank.collectives:
             if c.group is not None and id(c.group) not in groups:
                 groups[id(c.group)] = c.group
                 if c.group.ranks is not None:

@@ -142,7 +142,7 @@ def setup_of_model(model: Mapping[str, Any]) -> JobSetup | None:
     schedule = next((_facts(each) for each in _list(pipeline.get("schedules"))), {})
     wrapped, units = _each(model.get("ddp")), _each(model.get("fsdp2"))
     hooks = [_list(each["comm_hooks"]) for each in wrapped if "comm_hooks" in each]
-    resharded = [flag for each in units if (flag := _flag(each.get("resharded"))) is not None]
+    resharded = [flag for unit in units if (flag := _flag(unit.get("resharded"))) is not None]
     return JobSetup(
         objects=tuple(str(name) for name in _list(model.get("objects"))),
         device=next((str(each) for each in _list(optimizer.get("devices"))), None),
@@ -207,7 +207,7 @@ def _same(objects: Sequence[Mapping[str, Any]], name: str, read: Callable[[objec
 
 
 def _mesh(tensors: Sequence[object]) -> tuple[str, ...]:
-    names = (str(name) for each in tensors for name in _list(_facts(each).get("mesh_dims")))
+    names = (str(name) for tensor in tensors for name in _list(_facts(tensor).get("mesh_dims")))
     return tuple(dict.fromkeys(names))
 
 

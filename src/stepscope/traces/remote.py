@@ -119,7 +119,7 @@ def _in_folder(fs: Any, url: str, path: str, rank_folder: re.Pattern[str]) -> li
     files = _files(fs, entries)
     if files:
         return files
-    folders = {PurePosixPath(each["name"]).name: each["name"] for each in entries if each["type"] == "directory"}
+    folders = {PurePosixPath(entry["name"]).name: entry["name"] for entry in entries if entry["type"] == "directory"}
     inner = (
         [folders["trace"]] if "trace" in folders else [n for name, n in folders.items() if rank_folder.fullmatch(name)]
     )
@@ -128,9 +128,9 @@ def _in_folder(fs: Any, url: str, path: str, rank_folder: re.Pattern[str]) -> li
 
 def _files(fs: Any, entries: list[dict[str, Any]]) -> list[RemoteFile]:
     return [
-        RemoteFile(fs.unstrip_protocol(each["name"]), size=each.get("size"), listed=True)
-        for each in entries
-        if each["type"] == "file" and each["name"].endswith(_TEXT)
+        RemoteFile(fs.unstrip_protocol(entry["name"]), size=entry.get("size"), listed=True)
+        for entry in entries
+        if entry["type"] == "file" and entry["name"].endswith(_TEXT)
     ]
 
 

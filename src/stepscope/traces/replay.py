@@ -52,9 +52,9 @@ def rank_steps(
     (prefetched, the next one is launched just before the unit computes; on CPUs: where that one starts); others as they end.
     """
     of_step: dict[int, list[int]] = defaultdict(list)
-    for position, each in enumerate(collectives):
-        if each.step is not None:
-            of_step[each.step].append(position)
+    for position, collective in enumerate(collectives):
+        if collective.step is not None:
+            of_step[collective.step].append(position)
     ready = _ready(trace.events, activity, launches, collectives)
     own = spans.join(activity.compute, activity.memory)
     launched = _launched(trace.events, activity, launches)
@@ -148,12 +148,12 @@ def _used(collectives: Sequence[RankCollective], phases: dict[str, Spans], launc
     passes: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for i, back in zip(gathers, (pass_at(phases, called) == BACKWARD).tolist(), strict=True):
         passes[collectives[i].step, collectives[i].group, back].append(i)
-    for mine in passes.values():
-        mine.sort(key=lambda i: _launch(collectives[i]))
-        for i, following in pairwise(mine):
+    for one_pass in passes.values():
+        one_pass.sort(key=lambda i: _launch(collectives[i]))
+        for i, following in pairwise(one_pass):
             found[i] = _begins(collectives[following], launched)
-        if len(mine) > 2 and found[mine[-3]] != NONE:
-            found[mine[-1]] = 2 * found[mine[-2]] - found[mine[-3]]
+        if len(one_pass) > 2 and found[one_pass[-3]] != NONE:
+            found[one_pass[-1]] = 2 * found[one_pass[-2]] - found[one_pass[-3]]
     return found
 
 

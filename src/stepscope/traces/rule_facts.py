@@ -136,10 +136,10 @@ def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> Gr
     step = spans.place(marks.starts, marks.ends, launched)
     inside_a_step = (step >= 0) & there[step]
     places: dict[str, list[int]] = {"before": [], "inside": [], "after": []}
-    for each, at, mine, known in zip(calls, launched.tolist(), step.tolist(), inside_a_step.tolist(), strict=True):
+    for call, at, mine, known in zip(calls, launched.tolist(), step.tolist(), inside_a_step.tolist(), strict=True):
         if known:
             place = "before" if at < first[mine] else "inside" if at < last[mine] else "after"
-            places[place].append(each)
+            places[place].append(call)
     if not any(places.values()):
         return None
     return GradientSync(
@@ -242,7 +242,7 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
         return None
     marks = step_marks(trace.events)
     phases = {phase: _regions(trace.events, names) for phase, names in _REGIONS.items()}
-    told = any(len(each) for each in phases.values())
+    told = any(len(phase) for phase in phases.values())
     planned = [_planned(op, trace, phased=told) for op in plan]
     early = sum(op.get("phase") == "backward" and op["op"] not in _MESSAGES for op in plan)
     launched = [(c, c.launch_ns) for c in collectives if c.launch_ns is not None]

@@ -47,8 +47,8 @@ def what_a_sample_leaves_open(summary: TraceSummary, files: int) -> tuple[FileNo
 def _incomplete(summary: TraceSummary) -> dict[str, tuple[int, int]]:
     """By name: ranks read of a group, and its size; only of groups that lack some."""
     seen: dict[tuple[str, object, int], set[int]] = defaultdict(set)
-    for each in summary.ranks:
-        for call in each.communication.collectives if each.communication is not None else ():
+    for rank in summary.ranks:
+        for call in rank.communication.collectives if rank.communication is not None else ():
             if (group := call.group) is not None and group.size is not None:
-                seen[group.name, group.ranks, group.size].add(each.facts.rank)
+                seen[group.name, group.ranks, group.size].add(rank.facts.rank)
     return {name: (len(ranks), size) for (name, _, size), ranks in seen.items() if len(ranks) < size}

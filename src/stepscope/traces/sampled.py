@@ -79,9 +79,9 @@ def _chosen(events: Events, kept: NDArray[np.bool_], source: Ints) -> Events:
     """The events that are kept; source: the event that has what an event lacks beside its shape, NONE for none."""
     places = np.flatnonzero(kept)
     columns = {
-        each.name: getattr(events, each.name)[places]
-        for each in fields(events)
-        if isinstance(getattr(events, each.name), np.ndarray)
+        field.name: getattr(events, field.name)[places]
+        for field in fields(events)
+        if isinstance(getattr(events, field.name), np.ndarray)
     }
     at = {int(old): new for new, old in enumerate(places.tolist())}
     gave: dict[int, list[int]] = {}
@@ -95,7 +95,7 @@ def _chosen(events: Events, kept: NDArray[np.bool_], source: Ints) -> Events:
     memory = events.memory
     if memory is not None and not kept.all():
         before = memory.ts_ns < int(events.ts_ns[~kept].min())
-        memory = replace(memory, **{each.name: getattr(memory, each.name)[before] for each in fields(memory)})
+        memory = replace(memory, **{field.name: getattr(memory, field.name)[before] for field in fields(memory)})
     return replace(
         events,
         **columns,

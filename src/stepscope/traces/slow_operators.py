@@ -33,7 +33,11 @@ CERTAIN = 0.05
 
 def slow_operators(passes: Sequence[RankPass], ranks: Collection[int]) -> tuple[OperatorExcess, ...]:
     """Of each late rank against the first that is not late; nothing where either was not profiled by step."""
-    profiles = {each.facts.rank: each.profile for each in passes if each.profile is not None and each.profile.marked}
+    profiles = {
+        one_pass.facts.rank: one_pass.profile
+        for one_pass in passes
+        if one_pass.profile is not None and one_pass.profile.marked
+    }
     usual = next((rank for rank in sorted(profiles) if rank not in ranks), None)
     found: list[OperatorExcess] = []
     if usual is None:
@@ -57,7 +61,9 @@ def slow_step_operators(passes: Sequence[RankPass]) -> tuple[OperatorExcess, ...
     take more. Nothing where there is no slow step, or where more than a quarter of the steps are.
     """
     found: list[list[OperatorExcess]] = []
-    for profile in (each.profile for each in passes if each.profile is not None and each.profile.marked):
+    for profile in (
+        one_pass.profile for one_pass in passes if one_pass.profile is not None and one_pass.profile.marked
+    ):
         rows = {(each.kind, each.name): np.array(each.per_step_ns, dtype=float) for each in profile.series}
         whole = rows["part", "window"]
         usual = float(np.median(whole))

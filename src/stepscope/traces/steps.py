@@ -224,7 +224,7 @@ def phase_at(phases: dict[str, Spans], times: Ints) -> NDArray[np.int8]:
 def phase_of(phases: Mapping[str, Spans], time: int) -> str | None:
     """The phase that the host was in at a time; None outside all of them."""
     at = np.array([time], dtype=np.int64)
-    return next((name for name, each in phases.items() if spans.holds(each, at)[0]), None)
+    return next((name for name, phase in phases.items() if spans.holds(phase, at)[0]), None)
 
 
 def pass_at(phases: Mapping[str, Spans], times: Ints) -> Ints:

@@ -135,9 +135,9 @@ def _idle(work: RankWork, episodes: Sequence[Episode]) -> Mapping[int, Mapping[i
             for r in m.ranks:
                 places[r.rank].append((r.position, at))
     idle: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for each, found in places.items():
-        found.sort()
-        for (_, at), exposed in zip(found, work.exposed_once(each, [position for position, _ in found]), strict=True):
+    for each, place in places.items():
+        place.sort()
+        for (_, at), exposed in zip(place, work.exposed_once(each, [position for position, _ in place]), strict=True):
             idle[each][at] += exposed
     return idle
 

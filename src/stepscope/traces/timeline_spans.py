@@ -83,7 +83,7 @@ def coarser(given: RankSpans, *, limit: int, named: int, gaps: int = MAX_GAPS) -
     names = tuple(sorted(given.named, key=lambda n: -n.duration_ns)[:named])
     idle = tuple(sorted(given.gaps, key=lambda g: -g.duration_ns)[:gaps])
     given = replace(given, named=names, gaps=idle)
-    if sum(each.kept for each in given.kinds) <= limit:
+    if sum(kind.kept for kind in given.kinds) <= limit:
         return given
     by_kind = {k.kind: unpack(k.packed, origin=given.start_ns, unit=given.unit_ns) for k in given.kinds}
     kept, merged_ns = fewer(by_kind, limit=limit)

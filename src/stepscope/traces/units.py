@@ -156,10 +156,10 @@ def _of_sharding_groups(
     """The gathers and reductions of groups that gather going forward, and reduce and scatter going backward alone."""
     seen: dict[str, set[tuple[str, bool]]] = defaultdict(set)
     named = {}
-    for each, back in zip(calls, in_backward, strict=True):
-        name = each.group.name if each.group else ""
-        seen[name].add((each.op, back))
-        named[name] = kind_by_name(each.group)
+    for call, back in zip(calls, in_backward, strict=True):
+        name = call.group.name if call.group else ""
+        seen[name].add((call.op, back))
+        named[name] = kind_by_name(call.group)
     sharding = {
         name
         for name, ops in seen.items()
@@ -181,21 +181,21 @@ def by_order(calls: Sequence[RankCollective], in_backward: Sequence[bool], *, wo
     forward: list[RankCollective] = []
     before = True
     left: dict[str, int] = {}
-    for each, back in zip(calls, in_backward, strict=True):
+    for call, back in zip(calls, in_backward, strict=True):
         if not back:
             if before:
                 forward = []
-            forward.append(each)
+            forward.append(call)
             units.append(f"{word} {len(forward) - 1}")
         else:
             if not before:
                 left = {}
-            at = left.get(each.op, len(forward)) - 1
-            while at >= 0 and not _alike(forward[at], each):
+            at = left.get(call.op, len(forward)) - 1
+            while at >= 0 and not _alike(forward[at], call):
                 at -= 1
             units.append(f"{word} {at}" if at >= 0 else None)
             if at >= 0:
-                left[each.op] = at
+                left[call.op] = at
         before = back
     return units
 

@@ -229,16 +229,16 @@ def stage_waits(
 def measured_bubble(ranks: Sequence[RankPass]) -> MeasuredBubble | None:
     """The bubble over the common steps of all stages; None unless two ranks or more exchange messages and, as in a
     pipeline without data parallelism, all ranks do."""
-    stages = [each.stage_waits for each in ranks if each.stage_waits is not None]
+    stages = [rank.stage_waits for rank in ranks if rank.stage_waits is not None]
     common = set(common_steps(ranks) or ())
     if len(stages) < 2 or len(stages) < len(ranks) or not common:
         return None
     shares, batches = [], set()
-    for each in stages:
-        mine = [s for s in each.steps if s.step in common]
+    for stage in stages:
+        mine = [s for s in stage.steps if s.step in common]
         shares.append(
             StageShare(
-                rank=each.rank,
+                rank=stage.rank,
                 bubble=float(median([s.message_wait_ns / max(1, s.window_ns) for s in mine])),
                 compute_ns=float(median([s.compute_ns for s in mine])),
             )

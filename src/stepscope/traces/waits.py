@@ -101,31 +101,31 @@ def wait_totals(
     parts: dict[int, list[RankWaiting]] = {rank: [] for rank in sorted(ranks)}
     last: dict[int, int] = defaultdict(int)
     for m in found:
-        for each in m.ranks:
-            parts[each.rank].append(each)
+        for rank in m.ranks:
+            parts[rank.rank].append(rank)
         if len(m.last_ranks) == 1:
             last[m.last_ranks[0]] += 1
     alone: dict[int, Spans] = {}
     exposed: dict[int, tuple[int, list[int]]] = {}
-    for rank, mine in parts.items():
-        entered, met, left = _times(mine, ranks[rank])
+    for rank, part in parts.items():
+        entered, met, left = _times(part, ranks[rank])
         alone[rank] = spans.subtract(spans.union(entered, met), spans.union(met, left))
         waits = spans.intersect(alone[rank], spans_of(ranks[rank].exposed))
-        exposed[rank] = waits.measure, _by_call(mine, spans.measure_within(waits, entered, met), ranks[rank])
+        exposed[rank] = waits.measure, _by_call(part, spans.measure_within(waits, entered, met), ranks[rank])
     ahead = _ahead(found, {rank: by_call for rank, (_, by_call) in exposed.items()})
     return tuple(
         RankWaitTotal(
             rank=rank,
-            waiting_ns=sum(each.waiting_ns or 0 for each in mine),
+            waiting_ns=sum(each.waiting_ns or 0 for each in part),
             times_last=last[rank],
-            instances=sum(each.waiting_ns is not None for each in mine),
+            instances=sum(each.waiting_ns is not None for each in part),
             alone=exact(alone[rank]),
             alone_ns=alone[rank].measure,
             exposed_ns=exposed[rank][0],
             exposed_by_call=tuple(exposed[rank][1]),
             ahead_by_call=tuple(ahead[rank]),
         )
-        for rank, mine in parts.items()
+        for rank, part in parts.items()
     )
 
 

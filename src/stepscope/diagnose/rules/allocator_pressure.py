@@ -71,7 +71,10 @@ def _finding(memory: MemorySnapshot) -> Finding:
         f"driver ({format_percent(_share(memory))}), {counted(memory.late_driver_frees, 'segment')} released",
         f"reserved {format_bytes_binary(memory.segment_bytes)} in {counted(memory.segments, 'segment')}",
     ]
-    said += [f"{format_bytes_binary(each.size_bytes)} held at {each.where}" for each in memory.peak_holders[:3]]
+    said += [
+        f"{format_bytes_binary(peak_holder.size_bytes)} held at {peak_holder.where}"
+        for peak_holder in memory.peak_holders[:3]
+    ]
     if memory.history_complete:
         said.append("the history begins with an empty pool: it includes part of the first step")
     full = memory.oom_events > 0

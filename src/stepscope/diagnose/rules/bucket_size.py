@@ -89,7 +89,7 @@ class _Judged:
 
 
 def check(evidence: Evidence) -> Statement:
-    timed = {each.cell.cell_id: each for each in timed_cells(evidence, least_ranks=2)}
+    timed = {timed_cell.cell.cell_id: timed_cell for timed_cell in timed_cells(evidence, least_ranks=2)}
     results = tuple(each.cell.result for each in timed.values())
     kinds = bucket_kinds(results)
     if not kinds:
@@ -105,7 +105,7 @@ def check(evidence: Evidence) -> Statement:
         )
     judged: list[list[_Judged]] = []
     reasons: list[tuple[str, str]] = []
-    everything = tuple(each.result for each in evidence.cells if each.run.status == "ok")
+    everything = tuple(cell.result for cell in evidence.cells if cell.run.status == "ok")
     for cells in kinds.values():
         profiled = next((c for c in cells if any(s.backward for s in c.summaries)), cells[0])
         caps = {cap for c in cells if (cap := bucket_cap(c.spec)) is not None}

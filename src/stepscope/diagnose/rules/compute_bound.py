@@ -58,12 +58,16 @@ MOSTLY = Limit(
 
 def check(evidence: Evidence) -> Statement:
     # Where a strategy communicates inside the passes, they are not computation alone.
-    cells = [each for each in timed_cells(evidence, least_ranks=2) if each.cell.run.exposed_comm_ns is not None]
+    cells = [
+        timed_cell
+        for timed_cell in timed_cells(evidence, least_ranks=2)
+        if timed_cell.cell.run.exposed_comm_ns is not None
+    ]
     if not cells:
         return Skipped(
             reason="no finished cell on several ranks has step times", command="stepscope bench --preset strong-scaling"
         )
-    bound = [each for each in cells if _is_bound(each)]
+    bound = [cell for cell in cells if _is_bound(cell)]
     slowed = [each for each in bound if _rating(evidence, each) in ("poor", "negative")]
     good = [each for each in bound if each not in slowed]
     if slowed and not good:

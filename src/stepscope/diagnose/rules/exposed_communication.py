@@ -183,9 +183,9 @@ def _critical(forward: float) -> str:
 def _kind(summary: TraceSummary) -> str:
     """What most of the exposed communication is of: pp, ep, ... as groups carry it, "sharded" for units of FSDP."""
     exposed: Counter[str] = Counter()
-    for each in summary.ranks:
-        for group in each.groups:
-            exposed["sharded" if group.kind == "dp" and each.units is not None else group.kind] += group.exposed_ns
+    for rank in summary.ranks:
+        for group in rank.groups:
+            exposed["sharded" if group.kind == "dp" and rank.units is not None else group.kind] += group.exposed_ns
     kind, most = max(exposed.items(), key=lambda item: item[1], default=("", 0))
     return kind if most > sum(exposed.values()) / 2 else ""
 

@@ -75,7 +75,7 @@ def _look(job: TraceEvidence) -> Statement:
 def _returned(steps: list[Step]) -> float:
     """Over these steps, what a last bucket of the smallest useful size returns."""
     rows = [rows for step in steps for rows in step.values()]
-    cost = fitted((mine[0].size_bytes or 0, min(r.end_ns - r.start_ns for r in mine)) for mine in rows)
+    cost = fitted((row[0].size_bytes or 0, min(r.end_ns - r.start_ns for r in row)) for row in rows)
     returned = 0.0
     for step in steps:
         *_, before, last = sorted(step)
@@ -142,8 +142,8 @@ def _finding(job: TraceEvidence, steps: list[Step], *, of_all: float, share: flo
 def _steps(summary: TraceSummary) -> dict[int | None, Step]:
     """The steps that have buckets, by number; None: none are marked."""
     steps: dict[int | None, Step] = defaultdict(lambda: defaultdict(list))
-    for each in summary.ranks:
-        for row in each.buckets:
+    for rank in summary.ranks:
+        for row in rank.buckets:
             steps[row.step][row.index].append(row)
     return {number: dict(step) for number, step in steps.items()}
 

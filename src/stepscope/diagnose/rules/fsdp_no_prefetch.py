@@ -40,7 +40,7 @@ _LAUNCH_FIRST = inspect("first let the host launch in time (launch-bound): impli
 
 @on_units("on CPUs FSDP waits for a gather in the call that starts it: prefetch hides none of it")
 def _look(units: Units) -> Statement:
-    judged = [mine for mine in units.calls if all(c.early is not None for c in mine)]
+    judged = [call for call in units.calls if all(c.early is not None for c in call)]
     if not judged:
         return Skipped(reason="one unit a pass: there is nothing to gather ahead")
     late = [each for each in judged if not any(c.early for c in each)]
@@ -49,7 +49,7 @@ def _look(units: Units) -> Statement:
         if several := sum(each[0].phase == phase for each in judged):
             of_pass[phase] = [each for each in late if each[0].phase == phase], several
     fires = {phase: mine for phase, (mine, several) in of_pass.items() if len(mine) >= _HALF.value * several}
-    share = units.share((each for mine in fires.values() for each in mine), _hideable)
+    share = units.share((each for fire in fires.values() for each in fire), _hideable)
     said = ", ".join(f"{len(mine)} of {several} {phase}" for phase, (mine, several) in of_pass.items())
     if share < WORTH.value:
         return (
@@ -59,8 +59,8 @@ def _look(units: Units) -> Statement:
     launches = Part([idle_share(p, "host_late", "launch_latency") for p in on_device(units.job.summary)] or [0.0])
     host = launches.share >= LAUNCHES
     evidence = [f"gathers that start after the computation before them has ended: {said}"]
-    for phase, mine in fires.items():
-        hidden = format_duration(sum(map(_hideable, mine)))
+    for phase, fire in fires.items():
+        hidden = format_duration(sum(map(_hideable, fire)))
         evidence.append(f"{phase}: {hidden} could be hidden, of {format_duration(units.step_ns)}")
     if host:
         evidence.append(f"the device idles {launches} because launches are late, those of gathers among them")

@@ -31,8 +31,8 @@ from stepscope.records.finding import Skipped
 
 @on_units()
 def _look(units: Units) -> Statement:
-    gathers = [each for each in units.calls if each[0].op == "all_gather" and each[0].unit is not None]
-    forward = {(each[0].step, each[0].unit) for each in gathers if each[0].phase == "forward"}
+    gathers = [call for call in units.calls if call[0].op == "all_gather" and call[0].unit is not None]
+    forward = {(gather[0].step, gather[0].unit) for gather in gathers if gather[0].phase == "forward"}
     again = [e for e in gathers if e[0].phase == "backward" and (e[0].step, e[0].unit) in forward]
     if not again:
         return "no unit is gathered twice a step"

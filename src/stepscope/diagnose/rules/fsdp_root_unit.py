@@ -38,7 +38,7 @@ def _look(units: Units) -> Statement:
     known = units.sizes
     if ROOT not in known:
         return Skipped(reason="no root unit with a known size: the trace does not name the units")
-    mine = [each for each in units.calls if each[0].unit == ROOT]
+    mine = [call for call in units.calls if call[0].unit == ROOT]
     of_all, share = known[ROOT] / sum(known.values()), units.share(mine)
     if of_all < _MOST.value or share < WORTH.value:
         return (

@@ -58,7 +58,7 @@ def _look(units: Units) -> Statement:
     cost = units.cost()
     limit_bytes = _limit(units, cost)
     small = {unit for unit, size in units.sizes.items() if size < limit_bytes}
-    mine = [each for each in units.calls if each[0].unit in small]
+    mine = [call for call in units.calls if call[0].unit in small]
     share, on_host = units.share(mine), 0.0
     kept = _kept(mine, limit_bytes)
     fewer = len(mine) - sum(calls for calls, _ in kept)

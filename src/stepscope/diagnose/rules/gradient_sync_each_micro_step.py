@@ -86,8 +86,8 @@ def _look(job: TraceEvidence) -> Statement:
 def _exposed(summary: TraceSummary) -> tuple[int, set[int | None]]:
     """Exposed time of all reductions, of each the smallest over ranks; and the steps that they are of."""
     of_call: dict[tuple[int | None, int], list[int]] = defaultdict(list)
-    for each in summary.ranks:
-        for key, exposed in _reductions(each):
+    for rank in summary.ranks:
+        for key, exposed in _reductions(rank):
             of_call[key].append(exposed)
     return sum(map(min, of_call.values())), {step for step, _ in of_call}
 

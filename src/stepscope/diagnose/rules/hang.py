@@ -64,7 +64,7 @@ def check(evidence: Evidence) -> Statement:
     if not causes:
         what = "ranks called different things" if len(waits) < len(evidence.flight) else "no single cause"
         return f"{counted(len(evidence.flight), 'difference')} between ranks: {what}"
-    return tuple(_finding(each, evidence.flight, evidence.watchdog) for each in causes)
+    return tuple(_finding(cause, evidence.flight, evidence.watchdog) for cause in causes)
 
 
 def _causes(found: list[FlightFinding]) -> list[FlightFinding]:

@@ -141,9 +141,9 @@ def _points(summary: TraceSummary, ranks: list[RankPass], u: Utilisation, used: 
     They add up to the whole time but for kernels that run at once on several streams.
     """
     parts = [p.budget.parts for p in ranks if p.budget is not None]
-    comm = fmean(each.exposed_comm_ns / max(each.window_ns, 1) for each in parts)
+    comm = fmean(part.exposed_comm_ns / max(part.window_ns, 1) for part in parts)
     waiting = comm * (waiting_share(summary) or 0.0)
-    copies = fmean(each.exposed_memory_ns / max(each.window_ns, 1) for each in parts)
+    copies = fmean(part.exposed_memory_ns / max(part.window_ns, 1) for part in parts)
     points = [
         _Point(comm - waiting, EXPOSED_COMM, "overlap communication with computation"),
         _Point(waiting, TITLES["waiting"], "find the late rank: the straggler finding names it"),

@@ -39,7 +39,7 @@ _SHOWN = 6
 
 def check(evidence: Evidence) -> Statement:
     found: list[Finding] = []
-    communicators = [(log, each) for log in evidence.nccl for each in log.communicators]
+    communicators = [(log, communicator) for log in evidence.nccl for communicator in log.communicators]
     largest = sorted(communicators, key=lambda each: -(each[1].nranks or 0))
     via_memory = next(((log, c, links) for log, c in largest if (links := shared_memory_links(c))), None)
     if via_memory is not None and len(via_memory[2]) > MOST_LINKS.value:

@@ -292,7 +292,7 @@ def _near(evidence: Evidence, worst: _Peak, others: list[_Peak]) -> Finding:
     ]
     if job.state_bytes is not None:
         said.append(f"parameters, gradients and optimizer alone: {format_bytes_binary(job.state_bytes)}")
-    said += [f"{each.job.name}: {format_percent(each.share)}" for each in others[:3]]
+    said += [f"{other.job.name}: {format_percent(other.share)}" for other in others[:3]]
     return Finding(
         severity="warning",
         title=f"{job.name}: the peak takes {format_percent(worst.share)} of the {'host' if job.host else 'device'}'s memory",

@@ -61,7 +61,7 @@ def check(evidence: Evidence) -> Statement:
     if noisy := [each for each in wide if each[0] > MAX_REACH.value]:
         reach, worst = max(noisy, key=lambda each: each[0])
         found.append(_noisy(len(noisy), len(shown), reach, name(worst), _longer(evidence)))
-    if long := [each for each in tails if each[0] >= MEAN_OVER_MEDIAN.value]:
+    if long := [tail for tail in tails if tail[0] >= MEAN_OVER_MEDIAN.value]:
         ratio, worst = max(long, key=lambda each: each[0])
         found.append(_tails(len(long), len(shown), ratio, name(worst)))
     if ordinary := [

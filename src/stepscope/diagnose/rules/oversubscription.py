@@ -115,7 +115,7 @@ def _contended(environment: EnvironmentRecord, loads: list[_Load]) -> Finding | 
         if load.wanted <= environment.usable_cores
         and (shares := [s.run_delay_fraction for s in load.cell.result.summaries if s.run_delay_fraction is not None])
     ]
-    over = sorted((each for each in delays if each[0] >= DELAYED.value), key=lambda each: -each[0])
+    over = sorted((delay for delay in delays if delay[0] >= DELAYED.value), key=lambda each: -each[0])
     if not over:
         return None
     worst, load = over[0]

@@ -139,7 +139,7 @@ def _more_kernels(stages: Sequence[Sequence[RankPass]], slowest: int) -> float |
     calls = [[p.mix.calls for p in stage if p.mix is not None] for stage in stages]
     if not all(calls):
         return None
-    return median(calls[slowest]) / max(1.0, median(n for i, mine in enumerate(calls) for n in mine if i != slowest))
+    return median(calls[slowest]) / max(1.0, median(n for i, call in enumerate(calls) for n in call if i != slowest))
 
 
 def _as_many(stages: Sequence[Sequence[RankPass]], slowest: int) -> bool:

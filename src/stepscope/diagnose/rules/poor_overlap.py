@@ -79,14 +79,18 @@ class _Judged:
 
 
 def check(evidence: Evidence) -> Statement:
-    cells = [each for each in timed_cells(evidence, least_ranks=2) if inside_backward(plan_of(each.cell.spec))]
+    cells = [
+        timed_cell
+        for timed_cell in timed_cells(evidence, least_ranks=2)
+        if inside_backward(plan_of(timed_cell.cell.spec))
+    ]
     if not cells:
         return Skipped(
             reason="no finished cell on several ranks overlaps communication with backward",
             command="stepscope bench --preset naive-vs-overlapped",
         )
     costs = comm_costs(evidence)
-    judged = [found for each in cells if (found := _judge(evidence, each, costs)) is not None]
+    judged = [found for cell in cells if (found := _judge(evidence, cell, costs)) is not None]
     firing = [each for each in judged if each.share > OF_STEP.value and each.avoidable > MIN_AVOIDABLE.value]
     if firing:
         return tuple(_findings(evidence, firing))

@@ -48,7 +48,7 @@ def _look(evidence: Evidence) -> Statement:
             reason="no steps without the profiler to compare a trace with", command="stepscope run -- COMMAND"
         )
     shares = [(1 - timed / traced, job, traced, timed) for job, traced, timed in compared]
-    found = [each for each in shares if each[0] >= MOST.value]
+    found = [share for share in shares if share[0] >= MOST.value]
     worst, job, traced, timed = max(shares, key=lambda each: each[0])
     if not found:
         return (

@@ -75,14 +75,14 @@ def _finding(evidence: Evidence, budget: ScalingBudget) -> Finding:
     if known:
         title = f"{first.speedup:.2f}x on {ranks}: efficiency {format_percent(first.efficiency)}{_cause(first)}"
     else:
-        both = " or ".join(f"{each.speedup:.2f}x as {each.scaling} scaling" for each in budget.readings)
+        both = " or ".join(f"{reading.speedup:.2f}x as {reading.scaling} scaling" for reading in budget.readings)
         title = f"{ranks}: {both}; no file decides which"
     return Finding(
         severity=_severity(first) if known else "warning",
         title=title,
         evidence=(
             *verdict(budget),
-            *(f"{each.scaling or 'the same data'}: {loss(budget, each)}" for each in budget.readings),
+            *(f"{reading.scaling or 'the same data'}: {loss(budget, reading)}" for reading in budget.readings),
             *(
                 (f"{first.scaling} scaling, decided by: {budget.decided_by}",)
                 if known and first.scaling and budget.decided_by
@@ -120,7 +120,7 @@ def _advice(evidence: Evidence, budget: ScalingBudget) -> tuple[Advice, ...]:
     if not budget.traced:
         text = "record a few steps of both with torch.profiler to see which part grew"
         return () if budget.no_parts is None else (advise(text, "stepscope trace --help"),)
-    job = next((each for each in evidence.traces if each.name == budget.run), None)
+    job = next((trace for trace in evidence.traces if trace.name == budget.run), None)
     reading = budget.readings[0]
     if job is None or reading.efficiency > GOOD_FROM.value:
         return ()

@@ -113,7 +113,12 @@ def _pairs(topology: Topology, across: tuple[tuple[str, str], ...], transports: 
 
 
 def _transports(evidence: Evidence) -> tuple[str, ...]:
-    links = [link for log in evidence.nccl for each in log.communicators for link in shared_memory_links(each)]
+    links = [
+        link
+        for log in evidence.nccl
+        for communicator in log.communicators
+        for link in shared_memory_links(communicator)
+    ]
     return tuple(dict.fromkeys(f"rank {link.source} to {link.destination} via SHM" for link in links))[:_SHOWN]
 
 

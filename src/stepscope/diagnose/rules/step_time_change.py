@@ -55,7 +55,7 @@ def check(evidence: Evidence) -> Statement:
     found = [
         *(_of_steps(run, change) for run, change in steps if change.ratio >= 1 + CHANGE.value),
         *(() if over_runs is None else _of_history(over_runs)),
-        *(_of_days(each) for each in days if each.since is not None and each.change.after > each.change.before),
+        *(_of_days(day) for day in days if day.since is not None and day.change.after > day.change.before),
     ]
     if found:
         return found

@@ -128,9 +128,9 @@ def check(evidence: Evidence) -> Statement:
     cells = timed_cells(evidence, least_ranks=2)
     times = {id(cell): each for cell in cells if (each := own_times(cell.cell.result)) is not None}
     enough = [cell for cell in cells if id(cell) in times and times[id(cell)].steps >= LEAST_STEPS]
-    slow = {at: late for at, each in times.items() if (late := slow_ranks(each))}
+    slow = {at: late for at, time_ns in times.items() if (late := slow_ranks(time_ns))}
     if not enough and not slow:
-        most = max((each.steps for each in times.values()), default=0)
+        most = max((time_ns.steps for time_ns in times.values()), default=0)
         return Skipped(
             reason=f"{LEAST_STEPS} timed steps on several ranks are needed"
             + (f", the most of any cell is {most}" if times else ", no cell has any"),
@@ -316,7 +316,7 @@ def _look(job: TraceEvidence) -> Statement:
     waiting = report.waiting_ns / sum(windows) if any(windows) else 0.0
     if report.stragglers:
         typical_ns = sum(windows) / len(windows) if windows else 0.0
-        if named := [each for each in report.stragglers if each.saved_ns >= NEGLIGIBLE * typical_ns]:
+        if named := [straggler for straggler in report.stragglers if straggler.saved_ns >= NEGLIGIBLE * typical_ns]:
             return tuple(_named(job, each, typical_ns) for each in named)
         return f"{report.text}; the others compute meanwhile: it costs less than {OF_WINDOW.of(NEGLIGIBLE)}"
     if waiting >= WORTH and report.pattern in ("rotating", "one-off", "undecided"):

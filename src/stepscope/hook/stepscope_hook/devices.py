@@ -66,7 +66,7 @@ class Driver:
 
     def call(self, names, *arguments):
         """Call the first of the functions that is there. Raises NotToldError."""
-        function = next((found for found in (getattr(self.library, each, None) for each in names) if found), None)
+        function = next((found for found in (getattr(self.library, name, None) for name in names) if found), None)
         if function is None:
             raise NotToldError("the driver's library has no {}".format(names[0]))
         code = function(*arguments)
@@ -155,7 +155,7 @@ class Device:
             if answer is None:
                 return self.nvlink_errors(functions)
             found = answer()
-            self.driver.call(functions, self.handle, *[c_uint(each) for each in arguments], byref(found))
+            self.driver.call(functions, self.handle, *[c_uint(argument) for argument in arguments], byref(found))
             return found[which] * unit
         except NotToldError as error:
             self.missing.setdefault(name, str(error))
@@ -165,7 +165,7 @@ class Device:
         """Sum over the links. Raises NotToldError where the device has none."""
         fields = (FieldValue * len(NVLINK_TOTALS))(*[FieldValue(field=each) for each in NVLINK_TOTALS])
         self.driver.call(functions, self.handle, c_int(len(fields)), fields)
-        known = [each for each in fields if each.code == SUCCESS]
+        known = [field for field in fields if field.code == SUCCESS]
         if not known:
             raise NotToldError("{}: {}".format(functions[0], self.driver.words(fields[0].code)))
         return sum(each.value if each.kind in (2, 3) else each.value & 0xFFFFFFFF for each in known)

@@ -77,7 +77,7 @@ def of_worker(text):
     frames = FRAME.findall(text)
     if not frames or " in DataLoader worker process " not in lines[0]:
         return None
-    own = [each for each in frames if not is_library(each[0])]
+    own = [frame for frame in frames if not is_library(frame[0])]
     return "{}: {}".format(lines[0].rstrip("."), lines[-1]), "{}:{} in {}: {}".format(*(own or frames)[-1])
 
 
@@ -192,8 +192,8 @@ def launched(error):
     failures = getattr(error, "failures", None)
     if isinstance(failures, dict):
         return [
-            {"rank": int(rank), "pid": each.pid, "code": each.exitcode, "message": message_text(each.message)}
-            for rank, each in failures.items()
+            {"rank": int(rank), "pid": failure.pid, "code": failure.exitcode, "message": message_text(failure.message)}
+            for rank, failure in failures.items()
         ]
     rank, pid = getattr(error, "error_index", None), getattr(error, "error_pid", None)
     if rank is None or pid is None:

@@ -295,7 +295,7 @@ def _fsdp2(module):
     groups = getattr(module._get_fsdp_state(), "_fsdp_param_groups", ())
     return {
         "class": type(module).__name__,
-        "resharded": any(each.post_forward_mesh_info is not None for each in groups) if groups else None,
+        "resharded": any(group.post_forward_mesh_info is not None for group in groups) if groups else None,
     }
 
 

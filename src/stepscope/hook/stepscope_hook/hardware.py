@@ -106,7 +106,7 @@ class Hardware:
             "schema": "stepscope.hardware/1", "tool_version": self.diary.control.options["tool_version"],
             "created": utc(), "rank": self.diary.rank, "world_size": self.diary.world, "host": self.diary.control.host,
             "pid": os.getpid(), "restart": self.diary.restart, "columns": list(sources[0].columns) if sources else [],
-            kind: [each.facts() for each in sources], "missing": missing,
+            kind: [source.facts() for source in sources], "missing": missing,
         }  # fmt: skip
         os.write(file, json.dumps(head).encode() + b"\n")
         if sources:
@@ -154,11 +154,11 @@ class Series:
         """What the last sample did not know for the first time."""
 
     def missing(self):
-        return {(each.name, column): reason for each in self.sources for column, reason in each.missing.items()}
+        return {(source.name, column): reason for source in self.sources for column, reason in source.missing.items()}
 
     def sample(self, unix_s, step):
         """Whether a next one is worth taking."""
-        values = [value for each in self.sources for value in each.read()]
+        values = [value for source in self.sources for value in source.read()]
         missing = self.missing()
         new = sorted({reason for of, reason in missing.items() if of not in self.told})
         self.told, self.problems = missing, ["{}: {}".format(self.kind, reason) for reason in new[:MOST_NOTES]]

@@ -56,7 +56,7 @@ class Load:
         for line in read("/proc/stat", STAT_AT_MOST).splitlines():
             fields = line.split()
             if fields and fields[0][:3] == b"cpu" and fields[0][3:].isdigit() and int(fields[0][3:]) in self.cpus:
-                used = [int(each) for each in fields[1:9]]
+                used = [int(field) for field in fields[1:9]]
                 ticks += sum(used) - used[IDLE] - used[WAITS_FOR_IO]
                 seen += 1
         return ticks * self.tick_s if seen and seen == len(self.cpus) else NAN
@@ -65,7 +65,7 @@ class Load:
         """CPU seconds since the last call of processes that this one started with multiprocessing: loaders' workers."""
         children = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
         used, since = {}, 0.0
-        for pid in [getattr(each, "pid", None) for each in list(children)]:
+        for pid in [getattr(child, "pid", None) for child in list(children)]:
             seconds = NAN if pid is None else self.of_process(pid)
             if seconds == seconds:
                 used[pid] = seconds
@@ -76,4 +76,4 @@ class Load:
     def of_process(self, pid):
         """CPU seconds of a process and of those of its children that have ended."""
         fields = read("/proc/{}/stat".format(pid), 1024).rpartition(b")")[2].split()
-        return sum(int(each) for each in fields[11:15]) * self.tick_s if len(fields) > 15 else NAN
+        return sum(int(field) for field in fields[11:15]) * self.tick_s if len(fields) > 15 else NAN

@@ -52,7 +52,7 @@ class Roots:
         return found
 
     def held(self, module):
-        return {id(each) for each in module.parameters()} & self.trained
+        return {id(parameter) for parameter in module.parameters()} & self.trained
 
     def look_deeper(self):
         """Where passes are seen and no root is called (Lightning calls training_step): look at the children that train."""

@@ -135,7 +135,7 @@ class Plans:
             wait = request["wait"]
             ahead = 0
             if world > 1:
-                hosts = {each["host"] for each in ranks if each is not None}
+                hosts = {rank["host"] for rank in ranks if rank is not None}
                 step_s = max(median(times) / 1e9, 1e-6) if times else MARGIN_S
                 margin_s = LATER_S if self.later else MARGIN_S if len(hosts) > 1 else 0
                 ahead = MARGIN_STEPS + int(margin_s / step_s)
@@ -206,7 +206,7 @@ def steps_of(request, times):
     wanted = LEAST_STEPS
     if len(times) >= SETTLED:
         centre = median(times)
-        spread = 1.4826 * median([abs(each - centre) for each in times]) / max(centre, 1)
+        spread = 1.4826 * median([abs(time_ns - centre) for time_ns in times]) / max(centre, 1)
         wanted = min(max(int((1.2533 * spread / PRECISE) ** 2) + 1, LEAST_STEPS), MOST_STEPS)
     if times:
         allowed = max(int(WINDOW_S * 1e9 / (PROFILED_TAKES * max(median(times), 1))), 1)

@@ -70,7 +70,7 @@ def ports():
             folder = os.path.join(INFINIBAND, card, "ports", number, "counters")
             found.append(Port("{}/{}".format(card, number), "infiniband", folder))
     interfaces = [each for each in listed(NET) if each != "lo"]
-    physical = [each for each in interfaces if os.path.exists(os.path.join(NET, each, "device"))]
+    physical = [interface for interface in interfaces if os.path.exists(os.path.join(NET, interface, "device"))]
     found += [Port(each, "net", os.path.join(NET, each)) for each in physical or interfaces]
     return found[:MOST_PORTS]
 

@@ -70,15 +70,15 @@ class Samples:
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         if not self.devices or cuda is None or not cuda.is_initialized():
             return NAN, NAN, NAN
-        kept = [cuda.memory_stats(each) for each in self.devices]
+        kept = [cuda.memory_stats(device) for device in self.devices]
         used = (sum(each.get(key + "_bytes.all.current", 0) for each in kept) for key in ("allocated", "reserved"))
-        return (*used, sum(cuda.get_device_properties(each).total_memory for each in self.devices))
+        return (*used, sum(cuda.get_device_properties(device).total_memory for device in self.devices))
 
 
 def resident():
     """(bytes of this process in memory, of them those of files and shared memory); NaN where the system does not say."""
     fields = read("/proc/self/statm").split()
-    return tuple(int(each) * os.sysconf("SC_PAGE_SIZE") for each in fields[1:3]) if len(fields) > 2 else (NAN, NAN)
+    return tuple(int(field) * os.sysconf("SC_PAGE_SIZE") for field in fields[1:3]) if len(fields) > 2 else (NAN, NAN)
 
 
 def give_back_memory():
@@ -98,7 +98,7 @@ def limits():
         for mark, mount, limit, used, given_back in CGROUPS:
             if mark not in line:
                 continue
-            parts = [each for each in os.fsdecode(line.rpartition(b":")[2]).split("/") if each not in ("", "..")]
+            parts = [word for word in os.fsdecode(line.rpartition(b":")[2]).split("/") if word not in ("", "..")]
             for depth in range(len(parts), -1, -1):
                 folder = os.path.join(mount, *parts[:depth])
                 most = read(os.path.join(folder, limit)).strip()

@@ -247,8 +247,8 @@ class Steps:
                 return
             self.roots.find(objects.of["module"], optimizer)
             places = {each.device for each in parameters_of(optimizer)}
-            devices = {each.type for each in places}
-            self.samples.devices = sorted(each.index for each in places if each.type == "cuda")
+            devices = {place.type for place in places}
+            self.samples.devices = sorted(place.index for place in places if place.type == "cuda")
             self.diary.on_device = bool(devices - {"cpu", "meta"})
             if objects.of["ddp"] and devices in ({"cpu"}, {"cuda"}):
                 last = LastGradientOnDevice if self.diary.on_device else LastGradient

@@ -95,14 +95,14 @@ def document(found: Checkup) -> dict[str, Any]:
         ],
         "differences": [
             {
-                "key": each.key,
-                "title": each.title,
-                "values": dict(each.values),
-                "odd": list(each.odd),
-                "command": each.command,
-                "effect": each.effect,
+                "key": difference.key,
+                "title": difference.title,
+                "values": dict(difference.values),
+                "odd": list(difference.odd),
+                "command": difference.command,
+                "effect": difference.effect,
             }
-            for each in found.differences
+            for difference in found.differences
         ],
         "pairs": [{**codec.to_builtins(pair), "slow": pair in found.slow} for pair in found.pairs],
         "slow_ends": [codec.to_builtins(end) for end in found.slow_ends],

@@ -118,8 +118,8 @@ def measure_peer(address: str, port: int, token: str, *, trips: int, size_bytes:
 
 def interface_of(address: str) -> str | None:
     """The network interface that holds ``address``; None where none does."""
-    for name, held in psutil.net_if_addrs().items():
-        if any(_plain(each.address) == address for each in held):
+    for name, net_if_addr in psutil.net_if_addrs().items():
+        if any(_plain(each.address) == address for each in net_if_addr):
             return name
     return None
 

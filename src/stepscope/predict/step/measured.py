@@ -128,8 +128,8 @@ def fit_machine(calibration: Calibration) -> tuple[tuple[StepFit, ...], tuple[st
         if not PLAUSIBLE[0] <= middle <= PLAUSIBLE[1]:
             skipped.append(f"{name}: measured at {middle:.2g} of the specification's rate, which cannot be")
             continue
-        before = statistics.fmean(abs(1 / each - 1) for each in ratios)
-        off = statistics.fmean(abs(middle / each - 1) for each in ratios)
+        before = statistics.fmean(abs(1 / ratio - 1) for ratio in ratios)
+        off = statistics.fmean(abs(middle / ratio - 1) for ratio in ratios)
         parts.append(
             StepPart(name=name, value=middle, samples=len(ratios), error_before=before, error=off, left_out_error=None)
         )

@@ -78,7 +78,7 @@ class Material:
     @cached_property
     def best(self) -> dict[Hashable, float]:
         """Tokens/s per GPU of each sweep's fastest."""
-        return {key: max(speed(asked) for asked in found) for key, found in self.sweeps.items()}
+        return {key: max(speed(asked) for asked in sweep) for key, sweep in self.sweeps.items()}
 
     @cached_property
     def near(self) -> list[Asked]:

@@ -195,7 +195,7 @@ class PipelineSession(FlatSession):
         schedule.step(*inputs, target=index if self.counts else None, losses=losses, return_outputs=False)
         mark(WAIT)
         return (
-            torch.stack([each.detach() for each in losses]).sum() / scale
+            torch.stack([loss.detach() for loss in losses]).sum() / scale
             if losses
             else torch.zeros((), device=x.device)
         )

@@ -32,9 +32,9 @@ class MlflowRun:
 
     def write(self, now: Snapshot, stretches: Sequence[Snapshot]) -> None:  # noqa: ARG002
         values = [
-            self._metric(key, value, round(each.at_unix_ns / 1e6), each.step)
-            for each in stretches
-            for key, value in each.flat.items()
+            self._metric(key, value, round(stretch.at_unix_ns / 1e6), stretch.step)
+            for stretch in stretches
+            for key, value in stretch.flat.items()
         ]
         try:
             for at in range(0, len(values), MOST_METRICS):

@@ -24,12 +24,12 @@ class EventFile:
             self._writer: Any = EventFileWriter(str(self._folder))
 
     def write(self, now: Snapshot, stretches: Sequence[Snapshot]) -> None:  # noqa: ARG002
-        for each in stretches:
+        for stretch in stretches:
             values = [
-                self._summary.Value(tag=f"stepscope/{key}", simple_value=value) for key, value in each.flat.items()
+                self._summary.Value(tag=f"stepscope/{key}", simple_value=value) for key, value in stretch.flat.items()
             ]
             summary = self._summary(value=values)
-            self._writer.add_event(self._event(wall_time=each.at_unix_ns / 1e9, step=each.step, summary=summary))
+            self._writer.add_event(self._event(wall_time=stretch.at_unix_ns / 1e9, step=stretch.step, summary=summary))
         with writing(self._folder):
             self._writer.flush()
 

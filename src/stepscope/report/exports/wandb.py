@@ -24,8 +24,8 @@ class WandbRun:
             ) from error
 
     def write(self, now: Snapshot, stretches: Sequence[Snapshot]) -> None:
-        for each in stretches:
-            self._run.log(each.flat, step=each.step)
+        for stretch in stretches:
+            self._run.log(stretch.flat, step=stretch.step)
         self._run.summary.update(now.flat)
 
     def close(self) -> str:

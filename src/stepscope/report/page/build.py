@@ -73,9 +73,9 @@ def notes(evidence: Evidence) -> tuple[str, ...]:
         many = len(evidence.traces) > 1
         for note in trace.summary.notes:
             said.append(f"{trace.name}: {note.text}" if many else note.text)
-        for found in trace.summary.ranks:
+        for rank in trace.summary.ranks:
             where = f"{trace.name}, " if many else ""
-            said += [f"{where}rank {found.facts.rank}: {note.text}" for note in found.notes]
+            said += [f"{where}rank {rank.facts.rank}: {note.text}" for note in rank.notes]
     unique = list(dict.fromkeys(said))
     more = len(unique) - MAX_NOTES
     return (*unique[:MAX_NOTES], *((f"and {more} more",) if more > 0 else ()))

@@ -188,7 +188,7 @@ def _job(trace: TraceEvidence, named: Collection[int], limits: Mapping[str, int]
         (p, coarser(waiting_apart(s, waits[s.rank]) if s.rank in waits else s, **limits))
         for p, s in sorted(kept, key=lambda pair: pair[1].rank)
     ]
-    kinds = {"compute", *(each.kind for _, s in drawn for each in s.kinds if each.total_ns)}
+    kinds = {"compute", *(kind.kind for _, s in drawn for kind in s.kinds if kind.total_ns)}
     fits = _fits(trace)
     starts = {s.rank: _start(s, fits.get(s.rank)) for _, s in drawn}
     together = _together(drawn, starts)
@@ -235,7 +235,7 @@ def _together(drawn: Sequence[tuple[RankPass, RankSpans]], starts: Mapping[int, 
 
 
 def _row(found: RankPass, spans: RankSpans, *, start_ns: int, names: dict[str, int]) -> dict[str, Any]:
-    kinds = {each.kind: each for each in spans.kinds}
+    kinds = {kind.kind: kind for kind in spans.kinds}
     return {
         "label": f"rank {spans.rank}",
         "start": start_ns,
@@ -244,7 +244,7 @@ def _row(found: RankPass, spans: RankSpans, *, start_ns: int, names: dict[str, i
         "spans": {kind: each.packed for kind, each in kinds.items()},
         "totals": {kind: each.total_ns for kind, each in kinds.items()},
         "named": [_named(each, spans, names) for each in spans.named],
-        "gaps": [[each.start_ns - spans.start_ns, each.duration_ns, each.cause] for each in spans.gaps],
+        "gaps": [[gap.start_ns - spans.start_ns, gap.duration_ns, gap.cause] for gap in spans.gaps],
         "steps": [[step.step, step.start_ns - spans.start_ns] for step in found.steps],
     }
 

@@ -231,4 +231,4 @@ def bucketed(values: Numbers, buckets: int) -> Numbers:
 
 def drawn_steps(steps: JobSteps) -> int:
     """Where the axis of steps ends: the steps of the rank that made most."""
-    return max(each.first + each.steps for each in steps.diaries)
+    return max(diary.first + diary.steps for diary in steps.diaries)

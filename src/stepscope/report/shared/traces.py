@@ -54,11 +54,11 @@ def gaps(
     """
     has = has or (lambda each: getattr(each, section) not in (None, ()))
     ranks_by_reason: dict[str, list[int]] = defaultdict(list)
-    for each in summary.ranks:
-        if not has(each):
-            known = next((m.reason for m in each.unavailable if m.section == section), None)
-            instead = each.unread or NOTHING if each.budget is None else PARTIAL if each.partial else otherwise
-            ranks_by_reason[known or instead].append(each.facts.rank)
+    for rank in summary.ranks:
+        if not has(rank):
+            known = next((m.reason for m in rank.unavailable if m.section == section), None)
+            instead = rank.unread or NOTHING if rank.budget is None else PARTIAL if rank.partial else otherwise
+            ranks_by_reason[known or instead].append(rank.facts.rank)
     return by_ranks(summary, ranks_by_reason)
 
 

@@ -52,9 +52,9 @@ def distinct(charts: Iterable[C]) -> tuple[C, ...]:
     """``charts``, those with the key of one before with a number behind it."""
     found: list[C] = []
     seen: Counter[str] = Counter()
-    for each in charts:
-        seen[each.key] += 1
-        found.append(replace(each, key=f"{each.key}-{seen[each.key]}") if seen[each.key] > 1 else each)
+    for chart in charts:
+        seen[chart.key] += 1
+        found.append(replace(chart, key=f"{chart.key}-{seen[chart.key]}") if seen[chart.key] > 1 else chart)
     return tuple(found)
 
 

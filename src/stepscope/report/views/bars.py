@@ -162,7 +162,7 @@ def compare(runs: Iterable[TrainingRun], how: BarComparison, *, drop_epochs: int
     machines = len({facets(run)["hardware"] for run in compared} - {""}) if "hardware" in known else 1
     for about, mine in grouped(compared, lambda run: tuple(facets(run)[f] for f in known)).items():
         slots = grouped(mine, lambda run: tuple(facets(run)[f] for f in rest))
-        clusters = [c for found in _by_ranks(slots, rest) for c in _repeats(found, how) if _worth(c)]
+        clusters = [c for rank in _by_ranks(slots, rest) for c in _repeats(rank, how) if _worth(c)]
         if not clusters:
             continue
         order = how.order or _appearance([how.value(run) for c in clusters for run in c])
@@ -381,7 +381,7 @@ PLAIN = "fp32"
 
 def _on_machines(runs: Sequence[TrainingRun]) -> BarComparison:
     sources = grouped(runs, lambda run: facets(run)["hardware"])
-    several = {name for name, mine in sources.items() if len({_file(run) for run in mine}) > 1}
+    several = {name for name, source in sources.items() if len({_file(run) for run in source}) > 1}
 
     def machine(run: TrainingRun) -> str:
         name = facets(run)["hardware"]

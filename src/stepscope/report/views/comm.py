@@ -173,7 +173,7 @@ _COLUMNS = (
 
 def average_lines(rows: Sequence[CommRow]) -> tuple[str, ...]:
     """nccl-tests' average bus bandwidth, one line a sweep, with what it is an average of; none for many sweeps."""
-    averages = [(found, mean) for found in sweeps(rows).values() if (mean := average_busbw(found)) is not None]
+    averages = [(sweep, mean) for sweep in sweeps(rows).values() if (mean := average_busbw(sweep)) is not None]
     if len(averages) > MAX_AVERAGES:
         return ()
     called = sweep_names(rows)

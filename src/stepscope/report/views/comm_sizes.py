@@ -100,11 +100,11 @@ def size_charts(
     drawn = [row for row in drawn if row.correct is not False and value(row, row.time_ns or 0.0)]
     groups = grouped(sweeps(drawn).values(), lambda sweep: (op_label(sweep[0]), device_label(sweep[0])))
     charts = []
-    for (op, device), found in groups.items():
-        called = sweep_names([row for sweep in found for row in sweep], always_ranks=False)
-        worlds = {comm_ranks_label(sweep[0]) for sweep in found}
+    for (op, device), group in groups.items():
+        called = sweep_names([row for sweep in group for row in sweep], always_ranks=False)
+        worlds = {comm_ranks_label(sweep[0]) for sweep in group}
         ranks = f", {worlds.pop()}" if len(worlds) == 1 else ""
-        parts = [found[i : i + vega.MAX_LINES] for i in range(0, len(found), vega.MAX_LINES)]
+        parts = [group[i : i + vega.MAX_LINES] for i in range(0, len(group), vega.MAX_LINES)]
         for number, part in enumerate(parts, start=1):
             several = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
             charts.append(

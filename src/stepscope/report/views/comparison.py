@@ -201,8 +201,8 @@ def differences_table(differences: Sequence[Difference], sides: Sequence[str]) -
 def most_telling(differences: Sequence[Difference]) -> tuple[Difference, ...]:
     """The first of each key, machine and software before settings, no more than a screen has room for."""
     first: dict[str, Difference] = {}
-    for each in differences:
-        first.setdefault(each.key, each)
+    for difference in differences:
+        first.setdefault(difference.key, difference)
     return tuple(first.values())[:MOST_DIFFERENCES]
 
 
@@ -211,7 +211,7 @@ def said_of_conditions(comparison: Comparison | Conditions) -> tuple[str, ...]:
     lines = []
     if comparison.same:
         values = grouped(comparison.same, lambda each: each.key)
-        several = {key: f"{len(mine)} values" for key, mine in values.items() if len(mine) > 1}
+        several = {key: f"{len(value)} values" for key, value in values.items() if len(value) > 1}
         keys = [f"{key} {several.get(key) or _short(values[key][0].values[0] or '', most=40)}" for key in values]
         more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
         lines.append(f"the same: {', '.join(keys[:MOST_NAMED])}{more}")

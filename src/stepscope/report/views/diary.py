@@ -127,7 +127,9 @@ def _diary(job: ProfiledJob, steps: JobSteps) -> Diary:
 def _lines(steps: JobSteps) -> tuple[StepLine, ...]:
     if steps.ranks > MOST_LINES:
         return _band(steps)
-    return tuple(_line(f"rank {each.rank}", each.net_ns, steps.first, POINTS // steps.ranks) for each in steps.diaries)
+    return tuple(
+        _line(f"rank {diary.rank}", diary.net_ns, steps.first, POINTS // steps.ranks) for diary in steps.diaries
+    )
 
 
 def _line(name: str, net: Numbers, first: int, most: int) -> StepLine:
@@ -148,7 +150,7 @@ def _band(steps: JobSteps) -> tuple[StepLine, ...]:
     """From the fastest to the slowest rank, and the median rank."""
     first = steps.first
     count = steps.all_steps - first
-    net = np.stack([each.net_ns[:count] for each in steps.diaries])
+    net = np.stack([diary.net_ns[:count] for diary in steps.diaries])
     low, high = net.min(axis=0), net.max(axis=0)
     kept = np.unique(np.concatenate([extremes(low, POINTS // 8), extremes(high, POINTS // 8)]))
     return (
@@ -210,7 +212,7 @@ def _shades(steps: JobSteps) -> tuple[Shade, ...]:
             found[: diary.steps] |= (diary.flags & mask) != 0
         return found
 
-    warm_up = max(steps.warm_up, *(int((each.flags[:1] & FIRST).any()) for each in steps.diaries))
+    warm_up = max(steps.warm_up, *(int((diary.flags[:1] & FIRST).any()) for diary in steps.diaries))
     warm = [Shade(name="warm-up", first=1, last=warm_up)] if warm_up > steps.first else []
     marked = [
         Shade(name=name, first=steps.first + first, last=steps.first + last)
@@ -277,9 +279,9 @@ def _shaded(shades: Sequence[Shade], hue: Spec) -> list[Spec]:
     layers = []
     for name in dict.fromkeys(shade.name for shade in shades):
         rects = [
-            {"x": each.first - 0.5, "end": each.last + 0.5, "series": name, "said": _shade_said(each)}
-            for each in shades
-            if each.name == name
+            {"x": shade.first - 0.5, "end": shade.last + 0.5, "series": name, "said": _shade_said(shade)}
+            for shade in shades
+            if shade.name == name
         ]
         place = {"x2": {"field": "end"}, "y": {"value": 0}, "y2": {"value": "height"}, "color": hue, "stroke": hue}
         how = {"opacity": _SHADE_OPACITY[name], "strokeWidth": 0.8}
@@ -369,7 +371,7 @@ def _how_often(each: Between) -> str:
 
 def build(profiled: Sequence[ProfiledJob]) -> Table:
     """One row a kind of event."""
-    rows = [(job, job.steps, each) for job in profiled if job.steps is not None for each in between_steps(job.steps)]
+    rows = [(job, job.steps, step) for job in profiled if job.steps is not None for step in between_steps(job.steps)]
     return tabled(
         "events",
         "Between steps and within them",

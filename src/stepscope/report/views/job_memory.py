@@ -92,7 +92,7 @@ def prepare(profiled: Sequence[ProfiledJob]) -> tuple[HeldOverTime, ...]:
 
 
 def _lines(steps: JobSteps, of: Of) -> tuple[tuple[RankMemory, Points], ...]:
-    diaries = {each.rank: each for each in steps.diaries}
+    diaries = {diary.rank: diary for diary in steps.diaries}
     chosen = [each for each in _first(steps, of)[:MOST_LINES] if each.samples > 1]
     begun = min((float(diaries[each.rank].samples["unix_s"].min()) for each in chosen), default=0.0)
     return tuple((each, _line(diaries[each.rank], of, begun)) for each in sorted(chosen, key=lambda each: each.rank))

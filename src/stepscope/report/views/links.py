@@ -408,8 +408,8 @@ def _lines(cell: Sequence[CommRow], verdict: PairsVerdict) -> list[_Line]:
         if row.peer is not None and row.size_bytes is not None:
             kinds.setdefault((row.size_bytes, row.bidirectional), {})[row.peer] = row
     lines = [
-        _Line(cell=cell, size_bytes=size, both=both, sender=sender, found=found, slow=slow)
-        for (size, both), found in kinds.items()
+        _Line(cell=cell, size_bytes=size, both=both, sender=sender, found=kind, slow=slow)
+        for (size, both), kind in kinds.items()
         for sender in range(cell[0].world_size)
     ]
     failed = next((row for row in cell if row.status != "ok" and row.peer is None), None)

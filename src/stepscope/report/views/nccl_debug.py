@@ -42,8 +42,8 @@ def build_links(debug: NcclDebug) -> Table:
     """One row per communicator and transport, links between hosts apart from those inside one."""
     labels = _labels(debug)
     items: list[tuple[str, str, str, list[NcclLink]]] = []
-    for i, each in enumerate(debug.communicators):
-        ordered = sorted(_ways(each).items(), key=lambda way: (-len(way[1]), way[0][:2]))
+    for i, communicator in enumerate(debug.communicators):
+        ordered = sorted(_ways(communicator).items(), key=lambda way: (-len(way[1]), way[0][:2]))
         items += [(labels[i], transport, where, links) for (transport, where, _), links in ordered]
 
     def nics(item: tuple[str, str, str, list[NcclLink]]) -> str | None:
@@ -72,7 +72,9 @@ def build_links(debug: NcclDebug) -> Table:
 def build_choices(debug: NcclDebug) -> Table:
     """One row per operation and range of sizes for which NCCL chose the same."""
     labels = _labels(debug)
-    items = [(labels[i], mine) for i, each in enumerate(debug.communicators) for mine in _alike(each.choices)]
+    items = [
+        (labels[i], mine) for i, communicator in enumerate(debug.communicators) for mine in _alike(communicator.choices)
+    ]
     return tabled(
         "nccl_choices",
         "What NCCL chose",
@@ -113,7 +115,8 @@ def build_all(debug: NcclDebug) -> tuple[Table, ...]:
 def _labels(debug: NcclDebug) -> list[str]:
     """NCCL's id; where it states none, a number."""
     return [
-        each.id or (f"#{i}" if each.nranks is not None else "not stated") for i, each in enumerate(debug.communicators)
+        communicator.id or (f"#{i}" if communicator.nranks is not None else "not stated")
+        for i, communicator in enumerate(debug.communicators)
     ]
 
 

@@ -22,10 +22,10 @@ from stepscope.results.profiled_job import ProfiledJob
 def build(profiled: Sequence[ProfiledJob]) -> Table:
     """Rows of ``rank_rows``; none of a job of one rank."""
     rows = [
-        (job, each)
+        (job, rank_row)
         for job in profiled
         if job.steps is not None and job.steps.ranks > 1
-        for each in rank_rows(job.steps)
+        for rank_row in rank_rows(job.steps)
     ]
     return tabled(
         "ranks",

@@ -265,7 +265,7 @@ def _footnotes(
 def _epoch_footnotes(runs: Sequence[TrainingRun], drop_epochs: int) -> list[str]:
     notes = []
     several = [run for run in runs if len(run.epochs) > 1]
-    if any(each.warmup is None for run in several for each in run.epochs):
+    if any(epoch.warmup is None for run in several for epoch in run.epochs):
         few = any(too_short(run, drop_epochs) for run in runs)
         kept = "; none where there are no more than that" if few else ""
         notes.append(

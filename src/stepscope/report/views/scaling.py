@@ -418,7 +418,12 @@ def _scaling_budget_footnotes(budgets: Sequence[ScalingBudget]) -> tuple[str, ..
         "ideal: the baseline's time divided by the ranks (strong scaling), or unchanged (weak); lost: above the ideal time."
     ]
     signed = [
-        part for b in budgets for each in b.readings if each.lost_ns > 0 for part in each.parts if part.share is None
+        part
+        for b in budgets
+        for reading in b.readings
+        if reading.lost_ns > 0
+        for part in reading.parts
+        if part.share is None
     ]
     if signed:
         notes.append(

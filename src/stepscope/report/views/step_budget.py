@@ -141,7 +141,7 @@ def spreads(cells: Iterable[CellEvidence]) -> tuple[PhaseSpread, ...]:
 
 def _of(cell: CellEvidence) -> list[PhaseSpread]:
     steps = common_steps(cell.result.samples, cell.result.spec.world_size).full
-    samples = [each for each in steps.values() if each]
+    samples = [step for step in steps.values() if step]
     if not samples:
         return []
     whole = np.array([[float(s.step_ns) for s in ranks] for ranks in samples])

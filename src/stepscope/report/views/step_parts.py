@@ -293,8 +293,8 @@ def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> I
         yield StepPicture(
             key=file_part(cell.cell_id),
             title=clean(f"{cell.run.strategy}, {where}"),
-            rows=tuple(row for found in ranks for row in _names(found)),
-            bars=tuple(bar for found in ranks for bar in _bars(found, number)),
+            rows=tuple(row for rank in ranks for row in _names(rank)),
+            bars=tuple(bar for rank in ranks for bar in _bars(rank, number)),
             end_ns=end,
             said=f"Step {number} of the trace of {cell.run.label}, {format_duration(length)}: each rank's computation, and"
             f" its communication below{share}.{gain_said}"
@@ -304,7 +304,7 @@ def _pictures(group: Sequence[OverlapGain], jobs: dict[str, TraceEvidence]) -> I
 
 def _typical(trace: TraceEvidence) -> tuple[int, int, list[RankPass]] | None:
     """(number, length on its slowest rank, ranks to draw) of the step of median length; None without marked steps."""
-    drawn = [found for found in trace.summary.ranks if found.spans is not None][:MAX_RANKS]
+    drawn = [rank for rank in trace.summary.ranks if rank.spans is not None][:MAX_RANKS]
     lengths = {
         step: max(s.parts.window_ns for found in drawn for s in found.steps if s.step == step)
         for step in trace.summary.common_steps or ()
@@ -325,9 +325,9 @@ def _bars(found: RankPass, number: int) -> Iterator[tuple[str, str, int, int]]:
     step = next(s for s in found.steps if s.step == number)
     low, high = step.start_ns, step.start_ns + step.parts.window_ns
     kinds = {
-        each.kind: clip(unpack(each.packed, origin=spans.start_ns, unit=spans.unit_ns), low=low, high=high)
-        for each in spans.kinds
-        if each.kind in _OF_KIND
+        kind.kind: clip(unpack(kind.packed, origin=spans.start_ns, unit=spans.unit_ns), low=low, high=high)
+        for kind in spans.kinds
+        if kind.kind in _OF_KIND
     }
     computes, communicates = _names(found)
     for kind, kept in fewer(kinds, limit=MAX_BARS)[0].items():

@@ -51,7 +51,7 @@ def budget_charts(traces: Sequence[TraceEvidence]) -> tuple[Stacks, ...]:
     charts: list[Stacks] = []
     for trace in traces:
         waiting = {rank: waits.exposed_ns for rank, waits in waits_of(trace.summary.collectives).items()}
-        rows = [row for each in trace.summary.ranks if (row := _row(each, waiting.get(each.facts.rank, 0))) is not None]
+        rows = [row for rank in trace.summary.ranks if (row := _row(rank, waiting.get(rank.facts.rank, 0))) is not None]
         if len(rows) < 2:
             continue
         kept = sorted(rows, key=lambda row: row.parts[0])[:MAX_ROWS] if len(rows) > MAX_ROWS else rows
@@ -130,11 +130,11 @@ def steps_table(summary: TraceSummary) -> Table:
     notes = []
     if any(s.boundary == "host" for s in steps):
         notes.append("no launches recorded: steps are cut at the host's annotations")
-    for each in summary.ranks:
-        out = each.outside
+    for rank in summary.ranks:
+        out = rank.outside
         if out is not None and (out.before_first_step or out.after_last_step):
             notes.append(
-                f"rank {each.facts.rank}: {counted(out.before_first_step, 'device event')} "
+                f"rank {rank.facts.rank}: {counted(out.before_first_step, 'device event')} "
                 f"({format_duration(out.before_ns)}) before the first step's work and "
                 f"{counted(out.after_last_step, 'event')} after the last step's are in the rank's budget and in no step"
             )
@@ -164,7 +164,7 @@ def phases_table(summary: TraceSummary) -> Table:
     return tabled(
         "phases",
         "Phases",
-        (p for each in summary.ranks for p in each.phases if _total(p) or p.host_ns),
+        (p for rank in summary.ranks for p in rank.phases if _total(p) or p.host_ns),
         rank_column(lambda p: p.rank),
         Column("phase", "phase", lambda p: p.phase, role="lead"),
         Column("total", "total", part(_total), duration),
@@ -208,7 +208,7 @@ def idle_table(summary: TraceSummary) -> Table:
     return tabled(
         "idle",
         "Idle time by cause",
-        (i for each in summary.ranks for i in sorted(each.idle, key=lambda i: -i.idle_ns)),
+        (i for rank in summary.ranks for i in sorted(rank.idle, key=lambda i: -i.idle_ns)),
         rank_column(lambda i: i.rank),
         Column("cause", "why the device idled", lambda i: said(CAUSES[i.cause], i.cause), role="lead"),
         Column("idle", "idle", lambda i: timed(i.idle_ns, windows[i.rank], worry=(0.1, 0.3)), duration),

@@ -278,7 +278,7 @@ def groups_table(summary: TraceSummary) -> Table:
         window = int(median(windows[m.rank] for m in mine))
         return timed(_median_of(mine, "exposed_ns"), window, worry=(0.1, 0.25))
 
-    rows = (row for each in summary.ranks for row in each.groups)
+    rows = (row for rank in summary.ranks for row in rank.groups)
     by_group = grouped(rows, lambda row: (row.group, row.description, row.size))
     return tabled(
         "groups",

@@ -334,10 +334,10 @@ def _range(shares: list[float]) -> str:
 def _utilisation_notes(summary: TraceSummary) -> tuple[str, ...]:
     """Every reason once, with the ranks it holds for."""
     ranks_by_text: dict[str, list[int]] = defaultdict(list)
-    for each in summary.ranks:
-        u = each.utilisation
+    for rank in summary.ranks:
+        u = rank.utilisation
         if u is None:
-            ranks_by_text[each.unread or NOTHING if each.budget is None else "not computed"].append(each.facts.rank)
+            ranks_by_text[rank.unread or NOTHING if rank.budget is None else "not computed"].append(rank.facts.rank)
             continue
         for text in (u.error, u.unavailable, _incomplete(u)):
             if text:

@@ -145,6 +145,6 @@ def checks_of(evidence: Evidence) -> tuple[Expectation, ...]:
         if (found := experiment_of(name)) is not None:
             folders = grouped((cell for cell in evidence.cells if cell.cell_id in ids), lambda cell: cell.run.source)
             checks += [
-                check for mine in folders.values() for check in found.judge(replace(evidence, cells=tuple(mine)))
+                check for folder in folders.values() for check in found.judge(replace(evidence, cells=tuple(folder)))
             ]
     return tuple(checks)

@@ -100,15 +100,18 @@ def _read(source: Candidate) -> Imported:
         folder = _folder(file)
         facts = facts_of(folder, configs, unique=counts[name] == 1, alone=len(tables) == 1)
         experiments.append(_experiment(run_id, name, file, facts, path.is_dir()))
-    if all(each.table is None for each in experiments):
+    if all(experiment.table is None for experiment in experiments):
         raise DataError(
             experiments[0].error or str(path),
             why=f"no other metrics.csv below {path} is readable" if len(experiments) > 1 else None,
             fix="pass a folder with experiments/*/metrics.csv, one row per epoch",
         )
-    notes = (*notes, *(note for each in experiments if each.table is not None for note in each.table.notes))
+    notes = (
+        *notes,
+        *(note for experiment in experiments if experiment.table is not None for note in experiment.table.notes),
+    )
     groups = _groups(experiments)
-    runs = [_run(each, group, stated) for each, group in zip(experiments, groups, strict=True)]
+    runs = [_run(experiment, group, stated) for experiment, group in zip(experiments, groups, strict=True)]
     runs = list(with_stated(runs, stated))
     timed = any(e.duration_ns is not None for run in runs for e in run.epochs)
     return Imported(
@@ -242,8 +245,8 @@ def _groups(experiments: Sequence[_Experiment]) -> list[str]:
     """What is trained on what, in words. Different models or data never share a name; lengths of training do not
     either, where one of them has several.
     """
-    keys = [_key(each) for each in experiments]
-    texts = [_group_text(each) for each in experiments]
+    keys = [_key(experiment) for experiment in experiments]
+    texts = [_group_text(experiment) for experiment in experiments]
     of_text: dict[str, list[int]] = {}
     for at, text in enumerate(texts):
         of_text.setdefault(text, []).append(at)
@@ -266,7 +269,7 @@ def _key(each: _Experiment) -> dict[str, Any]:
 def _difference(name: str, value: Any, others: Any) -> str:
     if name != "model":
         return f", {value} epochs" if name == "epochs" else f", {name} {value}"
-    varied = {key for one in others for key in one if len({repr(each.get(key)) for each in others}) > 1}
+    varied = {key for one in others for key in one if len({repr(other.get(key)) for other in others}) > 1}
     return "".join(f", {key} {value[key]}" for key in sorted(varied) if key in value)
 
 

@@ -185,8 +185,8 @@ def _settings(row: Mapping[str, Any], strategy: str) -> dict[str, Any]:
     settings: dict[str, Any] = {name: row[name] for name in ("lr", "n_samples", "batch_size") if name in row}
     if strategy == "naive":
         times = row.get("comm_times")
-        seconds = [positive(each) for each in times] if isinstance(times, list) else []
-        known = [each for each in seconds if each is not None]
+        seconds = [positive(time_ns) for time_ns in times] if isinstance(times, list) else []
+        known = [second for second in seconds if second is not None]
         mean = _mean([each * SECOND for each in known])
         settings["exposed_comm_ns_per_epoch"] = mean.value if mean is not None and len(known) == len(seconds) else None
     return {name: value for name, value in settings.items() if value is not None}

@@ -97,7 +97,7 @@ def _read(source: Candidate) -> Imported:
 
     require_meanings(stated)
     parts, left_out = read_each(source, known, read, suffixes=SUFFIXES)
-    runs = (run_of(each, stated.columns) for each in parts)
+    runs = (run_of(part, stated.columns) for part in parts)
     return imported_runs("steps_csv", source, runs, left_out=left_out, columns=names)
 
 

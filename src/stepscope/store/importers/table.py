@@ -219,7 +219,7 @@ def _has_figures(columns: Columns) -> bool:
 
 def _read(source: Candidate) -> Imported:
     path, stated = source.path, source.stated
-    known = any(_knows(Candidate(each, stated)) for each in source.files)
+    known = any(_knows(Candidate(file, stated)) for file in source.files)
 
     def look(each: Candidate) -> bool:
         candidate = Candidate(each.path, stated)

@@ -36,7 +36,7 @@ def _import(source: Candidate) -> Imported:
         path=str(path),
         topology=data.decode("utf-8", errors="replace"),
         left_out=tuple(
-            LeftOut(path=str(each), reason=f"one job has one link matrix, and {path.name} is read") for each in others
+            LeftOut(path=str(other), reason=f"one job has one link matrix, and {path.name} is read") for other in others
         ),
     )
 

@@ -46,7 +46,7 @@ _PER_DEVICE = "tps is per device: throughput is tps of the printing rank times t
 def _knows(candidate: Candidate) -> bool:
     return any(
         _STEP.search(line) and _RATE.search(line) and b"GiB(" in line
-        for line in (without_prefix(each)[1] for each in candidate.head.split(b"\n"))
+        for line in (without_prefix(word)[1] for word in candidate.head.split(b"\n"))
     )
 
 
