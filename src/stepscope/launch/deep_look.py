@@ -52,7 +52,7 @@ class DeepLooks:
         self._mode = mode
         self._clock = clock
         self._asked_s: list[float] = []
-        self._known: set[object] = set()
+        self._asked_about: set[object] = set()
         self._wait: WindowWait | None = None
         self._number = 0
 
@@ -63,7 +63,7 @@ class DeepLooks:
             return None
         self._number = wake(self._layout, request)
         self._wait = WindowWait(self._layout, self._number, request)
-        self._known |= _named(verdict)
+        self._asked_about |= _subjects(verdict)
         self._asked_s.append(self._clock())
         return request
 
@@ -82,7 +82,7 @@ class DeepLooks:
             or (self._mode == "auto" and world > MOST_RANKS)
             or self._wait is not None
             or len(lately) >= AN_HOUR
-            or _named(verdict) <= self._known
+            or _subjects(verdict) <= self._asked_about
             or training_ends(self._layout)  # no step is left to profile
         ):
             return None
@@ -100,7 +100,7 @@ class DeepLooks:
         )
 
 
-def _named(verdict: JobVerdict) -> set[object]:
+def _subjects(verdict: JobVerdict) -> set[object]:
     """What a window explains: the verdict, and a lasting change for the worse on some ranks."""
     named: set[object] = {(verdict.kind, verdict.ranks)} if verdict.kind in _EXPLAINED else set()
     return named | ({("change", verdict.slowed)} if verdict.slowed else set())

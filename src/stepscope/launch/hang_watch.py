@@ -57,7 +57,7 @@ def explain(
     """Which ranks hold the others up: those that the flight recorders blame, else those that are steps behind, else those
     that wait for nobody by their stacks, or do not answer. steps: that each rank has ended. hosts: where known."""
     findings = compare(dumps, world_size=world_size) if dumps else ()
-    blamed, said = culprits(findings), summary(findings)
+    blamed, statement = culprits(findings), summary(findings)
     if not blamed and len(set(steps.values())) > 1:
         blamed = tuple(sorted(rank for rank, ended in steps.items() if ended == min(steps.values())))
     if not blamed:
@@ -71,7 +71,7 @@ def explain(
         waiting=tuple(rank for rank in range(world_size) if rank not in blamed) if blamed else (),
         silent_s=silent_s,
         step=min(steps.values(), default=0) + 1,
-        said=said,
+        said=statement,
         place=None if first is None or first not in stacks else stacks[first].place,
         host=None if first is None else hosts.get(first),
         parts=tuple(sorted(parts.items())),
@@ -105,8 +105,8 @@ class HangWatch:
         self._next_stall_s = 0.0
         self._stall_limit: tuple[float, float | None] = (0.0, None)
         self._number = 0
-        self._told = {"stall": 0, "hang": 0}
-        self._found: dict[Stage, Hang] = {}
+        self._reports = {"stall": 0, "hang": 0}
+        self._hangs: dict[Stage, Hang] = {}
         self._headers: dict[Path, int] = {}
 
     def look(self) -> tuple[Stage, Hang] | None:
@@ -119,7 +119,7 @@ class HangWatch:
             position = self._where()
             if position != self._position:
                 if position[0] != self._position[0]:
-                    self._found.clear()
+                    self._hangs.clear()
                 self._position, self._moved, self._asked, self._next_stall_s = position, now, None, 0.0
                 return None
             if self._asked is not None:
@@ -139,18 +139,18 @@ class HangWatch:
         return self._still("hang") or self._still("stall")
 
     def _still(self, stage: Stage) -> Hang | None:
-        found = self._found.get(stage)
-        return None if found is None else replace(found, silent_s=time.monotonic() - self._moved)
+        hang = self._hangs.get(stage)
+        return None if hang is None else replace(hang, silent_s=time.monotonic() - self._moved)
 
     def _due(self, silent_s: float) -> Stage | None:
         """What ranks are to be asked for."""
-        if "hang" in self._found:
+        if "hang" in self._hangs:
             return None
         limit_s = self._limit_s()
         if silent_s > limit_s:
-            return "hang" if self._told["hang"] < MOST_TOLD else None
-        early = "stall" not in self._found or self._next_stall_s
-        if not early or self._told["stall"] >= MOST_STALLS or silent_s <= max(self._stall_s, self._next_stall_s):
+            return "hang" if self._reports["hang"] < MOST_TOLD else None
+        early = "stall" not in self._hangs or self._next_stall_s
+        if not early or self._reports["stall"] >= MOST_STALLS or silent_s <= max(self._stall_s, self._next_stall_s):
             return None
         if self._stall_limit[0] != self._moved:
             self._stall_limit = self._moved, self._stall_limit_s()
@@ -160,13 +160,13 @@ class HangWatch:
     def _heard(self, now: float) -> tuple[Stage, Hang] | None:
         """What ranks answered; None where it says that all is well."""
         stage, self._asked = self._stage, None
-        found = self._found[stage] = self._explained(now)
-        well = stage == "stall" and not QUIET.isdisjoint(part for _, part in found.parts)
+        hang = self._hangs[stage] = self._explained(now)
+        well = stage == "stall" and not QUIET.isdisjoint(part for _, part in hang.parts)
         self._next_stall_s = 2 * (now - self._moved) if well else 0.0
         if well:
             return None
-        self._told[stage] += 1
-        return stage, found
+        self._reports[stage] += 1
+        return stage, hang
 
     def _where(self) -> tuple[object, object]:
         """What changes while ranks step, and while they write a window."""
@@ -256,10 +256,10 @@ def _head(path: Path) -> dict[str, object]:
     """The JSON object of its first line; empty where there is none."""
     try:
         with path.open("rb") as file:
-            found = json.loads(file.readline())
+            header = json.loads(file.readline())
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return header if isinstance(header, dict) else {}
 
 
 def _of_rank(path: Path) -> bool:

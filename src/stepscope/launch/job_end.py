@@ -232,8 +232,8 @@ def _step(first: _Fate | None, facts: EndFacts) -> tuple[int | None, bool]:
         return (first.steps + 1 if first.steps else None), True
     steps = max(max(d.steps, d.end.steps if d.end else 0, _left_steps(facts, d)) for d in last)
     steps = max(steps, first.steps)
-    told = any(d.rank != first.rank and (d.end is not None or (d.host, d.pid) in facts.left) for d in last)
-    return (steps + 1 if steps else None), told
+    sure = any(d.rank != first.rank and (d.end is not None or (d.host, d.pid) in facts.left) for d in last)
+    return (steps + 1 if steps else None), sure
 
 
 def _left_steps(facts: EndFacts, diary: DiaryFacts) -> int:
@@ -330,20 +330,20 @@ def _hang(facts: EndFacts, fates: Sequence[_Fate]) -> Hang | None:
     blamed = never_came(ranks, others, named or (seen.ranks if seen is not None else ()))
     at = next((f for f in fates if blamed and f.rank == blamed[0]), None)
     stands = None if at is None or at.process not in facts.left else facts.left[at.process].standing
-    known = seen if seen is not None and blamed and seen.ranks == blamed else None
-    parts = {} if known is None else dict(known.parts)
+    confirmed = seen if seen is not None and blamed and seen.ranks == blamed else None
+    parts = {} if confirmed is None else dict(confirmed.parts)
     parts |= {f.rank: part for f in fates if f.rank is not None and (part := _part(f, facts)) is not None}
     wrote = next((d for d in facts.diaries if (d.host, d.pid) == first.process), None)
     waited_s = [message.seconds for message in messages if message is not None and message.seconds is not None]
-    waited_s += [] if known is None else [known.silent_s]
+    waited_s += [] if confirmed is None else [confirmed.silent_s]
     waited_s += [] if wrote is None else [(first.at_ns - wrote.last_unix_ns) / 1e9]
     return Hang(
         ranks=blamed,
         waiting=tuple(sorted(ranks | {rank for rank, other in others.items() if rank not in blamed and other.waits})),
         silent_s=max(waited_s, default=0.0),
         step=max(f.steps for f in timed_out) + 1,
-        said=None if known is None else known.said,
-        place=(stands.place if stands is not None else None) or (None if known is None else known.place),
+        said=None if confirmed is None else confirmed.said,
+        place=(stands.place if stands is not None else None) or (None if confirmed is None else confirmed.place),
         host=None if at is None else at.process[0] or None,
         parts=tuple(sorted(parts.items())),
         timed_out=tuple(sorted(ranks)),
@@ -418,7 +418,7 @@ def _kind_of_success(facts: EndFacts) -> EndKind:
 
 def _unrecorded(facts: EndFacts) -> str | None:
     """Why a job that ended well left no step, as the first rank that knows says."""
-    return next((each.message for each in facts.unrecorded if each.message), None)
+    return next((report.message for report in facts.unrecorded if report.message), None)
 
 
 def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
@@ -429,21 +429,21 @@ def _fates(facts: EndFacts) -> tuple[_Fate, ...]:
     raised = {
         (failure.host, failure.pid): failure for failure in facts.failures if _name(failure.exception) not in _LAUNCHERS
     }
-    found: dict[Process, _Fate] = {}
+    fates: dict[Process, _Fate] = {}
     last = _restarts(facts)
     for diary in _last_of_each([diary for diary in facts.diaries if diary.restart == last]):
         process = diary.host, diary.pid
-        found[process] = _fate(diary, raised.get(process), launched.get(process, (None, 0))[0], facts)
+        fates[process] = _fate(diary, raised.get(process), launched.get(process, (None, 0))[0], facts)
     for process, failure in raised.items():
-        if process not in found and failure.restart == last and not _of_a_helper(failure, facts.diaries):
+        if process not in fates and failure.restart == last and not _of_a_helper(failure, facts.diaries):
             fate = _Fate(rank=failure.rank, process=process, sort="own", at_ns=failure.at_unix_ns, code=1)
-            found[process] = _classified(_raised(fate, failure))
-    for process, (each, at_ns) in launched.items():
-        if process not in found:
+            fates[process] = _classified(_raised(fate, failure))
+    for process, (rank, at_ns) in launched.items():
+        if process not in fates:
             at_ns = facts.gone_ns.get(process, at_ns)
-            fate = _Fate(rank=each.rank, process=process, sort="own", at_ns=at_ns, code=each.code)
-            found[process] = _classified(_of_message(fate, each.message))
-    return tuple(sorted((_aborted(f, facts) for f in found.values()), key=lambda f: (f.at_ns, f.process)))
+            fate = _Fate(rank=rank.rank, process=process, sort="own", at_ns=at_ns, code=rank.code)
+            fates[process] = _classified(_of_message(fate, rank.message))
+    return tuple(sorted((_aborted(f, facts) for f in fates.values()), key=lambda f: (f.at_ns, f.process)))
 
 
 def _aborted(fate: _Fate, facts: EndFacts) -> _Fate:
@@ -496,9 +496,9 @@ def _fate(diary: DiaryFacts, failure: FailedProcess | None, launched: LaunchedRa
     return _classified(fate)
 
 
-def _raised(fate: _Fate, told: RankEnd | FailedProcess) -> _Fate:
-    named = {name: getattr(told, name) for name in ("exception", "message", "place")}
-    return replace(fate, at_ns=told.at_unix_ns, code=fate.code or 1, **named)
+def _raised(fate: _Fate, failure: RankEnd | FailedProcess) -> _Fate:
+    named = {name: getattr(failure, name) for name in ("exception", "message", "place")}
+    return replace(fate, at_ns=failure.at_unix_ns, code=fate.code or 1, **named)
 
 
 def _of_message(fate: _Fate, message: str | None) -> _Fate:
@@ -557,18 +557,18 @@ def _last_of_each(diaries: Sequence[DiaryFacts]) -> list[DiaryFacts]:
 
 def without_end(diaries: Sequence[DiaryFacts]) -> tuple[int, ...]:
     """Ranks whose last process could not write its end, and so not all of its last steps, or called os._exit."""
-    return tuple(sorted({each.rank for each in _last_of_each(diaries) if each.end is None}))
+    return tuple(sorted({diary.rank for diary in _last_of_each(diaries) if diary.end is None}))
 
 
 def independent(diaries: Sequence[DiaryFacts]) -> int:
     """Processes that trained at the same time as rank 0 of 1 each: no process group joins them. 0: none did."""
     alone = sorted((d for d in diaries if d.world_size == 1), key=lambda d: d.start_unix_ns)
     together = {
-        (each.host, each.pid)
+        (diary.host, diary.pid)
         for at, one in enumerate(alone)
         for other in alone[at + 1 :]
         if (one.host, one.pid) != (other.host, other.pid) and other.start_unix_ns < one.last_unix_ns
-        for each in (one, other)
+        for diary in (one, other)
     }
     return len(together)
 
@@ -587,9 +587,9 @@ def _first_of(fates: Iterable[_Fate]) -> list[_Fate]:
 
 def _vanished(facts: EndFacts, fates: Sequence[_Fate]) -> list[_Fate]:
     """Ranks that left neither words nor a code, where others did: the first that was gone, or that has stopped to write."""
-    told = {f.process for f in fates if f.sort != "fine" or f.code is not None}
+    accounted = {f.process for f in fates if f.sort != "fine" or f.code is not None}
     diaries = {(d.host, d.pid): d for d in _last_of_each(facts.diaries) if d.end is None}
-    silent = [f for f in fates if f.process in diaries and f.process not in told]
+    silent = [f for f in fates if f.process in diaries and f.process not in accounted]
     if not silent:
         return []
     return [min(silent, key=lambda f: (facts.gone_ns.get(f.process, facts.ended_ns), diaries[f.process].last_unix_ns))]
@@ -603,8 +603,8 @@ def _steps(facts: EndFacts) -> tuple[int | None, int]:
     """(timed, profiled) steps of the rank with the most; timed None: no process told of itself."""
     profiled = max((len(report.profiled_ns) for report in facts.windows if report.status == "written"), default=0)
     if not facts.diaries:
-        told = facts.timed and (facts.processes or facts.failures) and not facts.windows
-        return 0 if told else None, profiled
+        reported = facts.timed and (facts.processes or facts.failures) and not facts.windows
+        return 0 if reported else None, profiled
     diaries = _last_of_each(facts.diaries)
     return max(d.steps - d.profiled for d in diaries), max(profiled, *(d.profiled for d in diaries))
 
@@ -626,7 +626,7 @@ T = TypeVar("T")
 def diary_facts(layout: ProfileLayout) -> tuple[DiaryFacts, ...]:
     """Of every process that left a diary; one that cannot be read is left out."""
     paths = layout.diaries()
-    return tuple(each for each in _readable(paths, _diary_facts) if each is not None) if paths else ()
+    return tuple(diary for diary in _readable(paths, _diary_facts) if diary is not None) if paths else ()
 
 
 def _diary_facts(path: Path) -> DiaryFacts | None:
@@ -659,8 +659,8 @@ def readable_records(paths: Sequence[Path], kind: type[T]) -> tuple[T, ...]:
 
 def _readable(paths: Iterable[Path], read: Callable[[Path], T]) -> list[T]:
     """Of a job that was killed, or ran onto a full disk, what can be read."""
-    found = []
+    contents = []
     for path in paths:
         with suppress(DataError, OSError):  # the job may have removed its folder
-            found.append(read(path))
-    return found
+            contents.append(read(path))
+    return contents

@@ -143,7 +143,7 @@ class WindowReading:
         self._folder = folder
         self._pid: int | None = None
         self._done = -1
-        self._found: Mapping[str, TraceSummary] | None = None
+        self._summaries: Mapping[str, TraceSummary] | None = None
         if not (beside and can_fork()):
             return
         self._done = os.memfd_create("ranks")
@@ -155,9 +155,9 @@ class WindowReading:
 
     def result(self, wanted: Wanted) -> Mapping[str, TraceSummary]:
         """As ``analyse_captures`` of the folder. wanted: where nothing is read yet, else everything. Raises DataError."""
-        if self._found is None:
-            self._found = self._read(wanted)
-        return self._found
+        if self._summaries is None:
+            self._summaries = self._read(wanted)
+        return self._summaries
 
     def _read(self, wanted: Wanted) -> Mapping[str, TraceSummary]:
         passes = self._end()
@@ -171,12 +171,12 @@ class WindowReading:
         work = _pass_of(alone=len(files) == 1)
         count = min(usable_cores(), len(left))
         read = map_forked(work, left, count, done=lambda _: None) if count > 1 and can_fork() else map(work, left)
-        for file, found in zip(left, read, strict=True):
-            if isinstance(found, StepscopeError):
-                raise found
-            passes[str(file)] = found
+        for file, rank_pass in zip(left, read, strict=True):
+            if isinstance(rank_pass, StepscopeError):
+                raise rank_pass
+            passes[str(file)] = rank_pass
         every = list(passes.values())
-        if len({each.facts.rank for each in every}) < len(every):
+        if len({rank_pass.facts.rank for rank_pass in every}) < len(every):
             return analyse_captures(self._folder, wanted=wanted)
         return {"": combine(one_per_rank(every, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file)))}
 
@@ -188,13 +188,13 @@ class WindowReading:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        found: dict[str, RankPass] = {}
+        passes: dict[str, RankPass] = {}
         os.lseek(self._done, 0, os.SEEK_SET)
         with open(self._done, "rb") as file, suppress(EOFError, pickle.UnpicklingError):  # noqa: PTH123 - a descriptor
             while True:
                 name, read = pickle.load(file)
-                found[name] = read
-        return found
+                passes[name] = read
+        return passes
 
 
 def _pass_of(*, alone: bool) -> partial[RankPass]:

@@ -79,10 +79,10 @@ def tasks_per_node(text: str) -> list[int]:
     """SLURM_STEP_TASKS_PER_NODE by node: ``4(x2),3`` -> [4, 4, 3]; empty where it cannot be read."""
     counts: list[int] = []
     for part in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if found is None:
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
             return []
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
@@ -96,17 +96,17 @@ def _address(host: str) -> str:
         return host
     try:
         line = ["scontrol", "show", "node", host, "--oneliner"]
-        told = subprocess.run(line, capture_output=True, text=True, timeout=_SCONTROL_TIMEOUT_S, check=False).stdout
+        answer = subprocess.run(line, capture_output=True, text=True, timeout=_SCONTROL_TIMEOUT_S, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
-        told = ""
-    found = re.search(r"\bNodeAddr=(\S+)", told)
-    if found is None:
+        answer = ""
+    match = re.search(r"\bNodeAddr=(\S+)", answer)
+    if match is None:
         raise MissingError(
             f"the address of {host}, where rank 0 runs, is unknown",
             why="its name does not resolve, and `scontrol show node` gives no NodeAddr",
             fix="export RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for each task",
         )
-    return found[1]
+    return match[1]
 
 
 MEET_TIMEOUT_S = 300.0
@@ -171,11 +171,11 @@ def with_interface(environ: Mapping[str, str]) -> dict[str, str]:
     gloo takes the interface of the host's own name, which Debian and its like resolve to 127.0.1.1: ranks of other hosts
     would call themselves. What is set already is kept, and nothing is set where only loopback is found.
     """
-    found = dict(world_environ(environ))
-    if found.get("LOCAL_WORLD_SIZE", found.get("WORLD_SIZE")) == found.get("WORLD_SIZE"):
-        return found
-    name = _interface_to(found.get("MASTER_ADDR", ""))
-    return found if name is None else {**dict.fromkeys(SOCKETS, name), **found}
+    variables = dict(world_environ(environ))
+    if variables.get("LOCAL_WORLD_SIZE", variables.get("WORLD_SIZE")) == variables.get("WORLD_SIZE"):
+        return variables
+    name = _interface_to(variables.get("MASTER_ADDR", ""))
+    return variables if name is None else {**dict.fromkeys(SOCKETS, name), **variables}
 
 
 def _interface_to(host: str) -> str | None:
@@ -183,7 +183,7 @@ def _interface_to(host: str) -> str | None:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing
         own = probe.getsockname()[0]
-        addresses = {each.address: name for name, all_ in psutil.net_if_addrs().items() for each in all_}
+        addresses = {entry.address: name for name, all_ in psutil.net_if_addrs().items() for entry in all_}
         return None if own.startswith("127.") else addresses.get(own)
     return None
 
@@ -265,20 +265,20 @@ def join(files: GroupLayout, rank: int, *, patience_s: float = MEET_TIMEOUT_S) -
     Raises MissingError when none comes, or when another process takes this rank's place in the folder.
     """
     nonce = uuid.uuid4().hex
-    mine = files.joining(rank)
-    known = False
+    own_file = files.joining(rank)
+    written = False
     limit = time.monotonic() + patience_s
     while True:
         with suppress(DataError):  # of another version, or cleared while it is read: not the one that is awaited
             spec = read_if_there(files.spec, GroupSpec)
             if spec is not None and nonce in spec.members:
                 return spec
-        found = _read(mine)
-        if found is None or not known:
+        content = _read(own_file)
+        if content is None or not written:
             if files.root.is_dir():  # rank 0 makes it, in a run folder that is empty or a run's, and clears it
-                write_bytes(mine, nonce.encode())
-                known = True
-        elif found != nonce:
+                write_bytes(own_file, nonce.encode())
+                written = True
+        elif content != nonce:
             raise MissingError(
                 f"another process joins {files.root} as rank {rank}",
                 why="the world was started again in the same run folder, or two worlds use it",

@@ -40,7 +40,7 @@ def mpi_world(environ: Mapping[str, str], *, first_host: Callable[[str], str]) -
     Empty outside a world of several ranks. first_host: of a host list of Slurm's. Raises UsageError where PMIx alone states
     a rank, or numbers contradict each other, MissingError where nothing says where ranks meet.
     """
-    names = next((each for each in _STATED if environ.get(each[0]) and environ.get(each[2])), None)
+    names = next((variables for variables in _STATED if environ.get(variables[0]) and environ.get(variables[2])), None)
     if names is None:
         _refuse_pmix_alone(environ)
         return {}

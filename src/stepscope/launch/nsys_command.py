@@ -34,8 +34,8 @@ class Nsys:
     @property
     def kinds(self) -> tuple[str, ...]:
         """Those of KINDS that this version traces."""
-        said = re.search(r"--trace\b.*?(?=\n\s*(?:-\w,|--)|\n\s*\n|\Z)", self.help, re.DOTALL)
-        words = set(re.findall(r"[\w-]+", said[0])) if said else {"cuda", "nvtx"}
+        match = re.search(r"--trace\b.*?(?=\n\s*(?:-\w,|--)|\n\s*\n|\Z)", self.help, re.DOTALL)
+        words = set(re.findall(r"[\w-]+", match[0])) if match else {"cuda", "nvtx"}
         return tuple(kind for kind in KINDS if kind in words)
 
     def line(self, output: str) -> list[str]:
@@ -58,15 +58,15 @@ def installed() -> Nsys:
             why="nsys is not installed, or not on PATH",
             fix="install it from developer.nvidia.com/nsight-systems, or leave --nsys out",
         )
-    said = []
+    outputs = []
     for line in (["nsys", "--version"], ["nsys", "profile", "--help"]):
         try:
             done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise MissingError(f"{' '.join(line)} does not answer", why=str(error), fix="repair nsys") from error
-        said.append(done.stdout or done.stderr)
-    found = re.search(r"\d+(?:\.\d+)+", said[0])
-    return Nsys(version=found[0] if found else "of unknown version", help=said[1])
+        outputs.append(done.stdout or done.stderr)
+    match = re.search(r"\d+(?:\.\d+)+", outputs[0])
+    return Nsys(version=match[0] if match else "of unknown version", help=outputs[1])
 
 
 def around_ranks(command: Sequence[str], nsys: Nsys, folder: Path) -> list[str]:
@@ -118,8 +118,8 @@ def _without_python(
 
 def _python_of(launcher: str) -> str:
     """The Python beside the launcher; the first on PATH where there is none."""
-    found = shutil.which(launcher)
-    beside = None if found is None else Path(found).parent / "python"
+    path = shutil.which(launcher)
+    beside = None if path is None else Path(path).parent / "python"
     return str(beside) if beside is not None and beside.exists() else "python"
 
 

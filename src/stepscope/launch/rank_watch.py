@@ -55,7 +55,7 @@ class RankWatch:
     def wait(self, seconds: float) -> None:
         """Return after ``seconds``, or as soon as a process is gone."""
         if time.monotonic() - self._looked >= LOOK_S:
-            self._look()
+            self._read_new()
         if not self._open:
             time.sleep(seconds)
             return
@@ -73,8 +73,8 @@ class RankWatch:
     @property
     def left(self) -> dict[Process, LeftState]:
         """What processes of this host have left of themselves that no end takes from them."""
-        found = {process: read_box(descriptor) for process, descriptor in self._boxes.items()}
-        return {process: state for process, state in found.items() if state is not None}
+        states = {process: read_box(descriptor) for process, descriptor in self._boxes.items()}
+        return {process: state for process, state in states.items() if state is not None}
 
     @property
     def oom_kills(self) -> int:
@@ -86,7 +86,7 @@ class RankWatch:
         """Whether this host had next to no memory left within the last seconds."""
         return min(self._memory, default=1.0) < LOW_MEMORY
 
-    def _look(self) -> None:
+    def _read_new(self) -> None:
         self._looked = time.monotonic()
         for path in (*self._layout.processes(), *self._layout.ranks()):
             if path not in self._files:
@@ -128,8 +128,8 @@ class RankWatch:
 
 def _memory_left() -> float | None:
     """Share of the host's memory that programs can still have; None where the system does not tell."""
-    found = _numbers(Path("/proc/meminfo"))
-    total, left = found.get("MemTotal:"), found.get("MemAvailable:")
+    memory = _numbers(Path("/proc/meminfo"))
+    total, left = memory.get("MemTotal:"), memory.get("MemAvailable:")
     return None if not total or left is None else left / total
 
 

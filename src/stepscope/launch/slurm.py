@@ -75,17 +75,17 @@ class BatchJob:
 
 def limit_s(text: str) -> int:
     """Seconds of ``--time``: minutes, ``minutes:seconds``, ``hours:minutes:seconds``, or days before any of hours."""
-    found = _LIMIT.fullmatch(text.strip())
-    if found is None:
+    match = _LIMIT.fullmatch(text.strip())
+    if match is None:
         raise UsageError(
             f"--time {text!r} is not a time of Slurm's", fix="write minutes, 2:00:00, or 1-12:00:00 with days in front"
         )
-    parts = [int(part) for part in found["parts"].split(":")]
-    if found["days"] is not None:
+    parts = [int(part) for part in match["parts"].split(":")]
+    if match["days"] is not None:
         hours, minutes, seconds = (*parts, 0, 0)[:3]
     else:
         hours, minutes, seconds = {1: (0, *parts, 0), 2: (0, *parts), 3: tuple(parts)}[len(parts)]
-    return ((int(found["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    return ((int(match["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def measuring_text(job: BatchJob, worlds: Sequence[TaskWorld]) -> str:

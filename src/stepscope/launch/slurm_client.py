@@ -21,18 +21,18 @@ def has_sbatch() -> bool:
 
 def refusal(script: Path) -> str | None:
     """Why Slurm would not take the script now, in its own words (``sbatch --test-only``); None where it would."""
-    code, said = _sbatch(["--test-only", str(script)])
-    return None if code == 0 else said
+    code, output = _sbatch(["--test-only", str(script)])
+    return None if code == 0 else output
 
 
 def submit(script: Path, *, after: Sequence[str] = ()) -> str:
     """Hand the script to Slurm; the job's id. after: jobs that end first, well or not. Raises MissingError."""
     dependency = [f"--dependency=afterany:{':'.join(after)}"] if after else []
-    code, said = _sbatch(["--parsable", *dependency, str(script)])
-    found = re.search(r"^\d+", said, re.MULTILINE)
-    if code != 0 or found is None:
-        raise MissingError(f"Slurm did not take {script}", why=said, fix=f"correct the script, then: sbatch {script}")
-    return found[0]
+    code, output = _sbatch(["--parsable", *dependency, str(script)])
+    match = re.search(r"^\d+", output, re.MULTILINE)
+    if code != 0 or match is None:
+        raise MissingError(f"Slurm did not take {script}", why=output, fix=f"correct the script, then: sbatch {script}")
+    return match[0]
 
 
 def _sbatch(words: Sequence[str]) -> tuple[int, str]:

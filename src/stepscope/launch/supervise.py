@@ -256,8 +256,8 @@ class RunningGroup:
     def _errors(self, cell: Cell) -> list[RankError]:
         """What ranks said of their end: in this cell, or before they reached any."""
         roots = (self._layout.cell(cell.cell_id).root, self._files.root)
-        found = (read_record(path, RankError) for root in roots for path in sorted(root.glob("error-*.json")))
-        return [error for error in found if error.cell_id in (None, cell.cell_id)]
+        errors = (read_record(path, RankError) for root in roots for path in sorted(root.glob("error-*.json")))
+        return [error for error in errors if error.cell_id in (None, cell.cell_id)]
 
     def _stderr_tail(self, rank: int | None) -> str | None:
         """The end of what the failing rank wrote to stderr; the launcher's own log when it wrote nothing."""

@@ -41,8 +41,8 @@ class Timeout:
 def timeout_of(message: str) -> Timeout | None:
     """What a message says of a wait that was given up; None: it is of something else."""
     for pattern in _GAVE_UP:
-        if found := re.search(pattern, message, re.DOTALL):
-            given = {key: int(value) for key, value in found.groupdict().items() if value}
+        if match := re.search(pattern, message, re.DOTALL):
+            given = {key: int(value) for key, value in match.groupdict().items() if value}
             seconds = [value / 1000 if key.startswith("ms") else float(value) for key, value in given.items()]
             named = _NAMED.search(message)
             ranks = () if named is None else tuple(int(word) for word in named["ranks"].split(","))

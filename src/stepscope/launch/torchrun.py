@@ -26,10 +26,10 @@ GRACE_S = 5.0
 def require_torch() -> None:
     """Raises MissingError where ranks could not import torch: before anything is planned, fetched or started."""
     try:
-        found = find_spec("torch") is not None
+        installed = find_spec("torch") is not None
     except ValueError:  # a stand-in that says nothing of itself
-        found = True
-    if not found:
+        installed = True
+    if not installed:
         raise MissingError(
             "this command trains or communicates with PyTorch, and torch is not installed",
             why=f"{sys.executable} has no package torch; traces, results and plans are read without it",

@@ -146,15 +146,15 @@ def _problem(log: Path, code: int) -> str:
 
 def read_knobs(layout: ProfileLayout, asked: Sequence[str]) -> dict[str, KnobTurn]:
     """Knob -> what the hook made of it, in the process that changed most; or that there was nothing to change."""
-    found: dict[str, KnobTurn] = {}
+    turns: dict[str, KnobTurn] = {}
     for path in sorted(layout.control.glob("knobs-*.json")):
         with suppress(DataError):  # of a process that was stopped while it wrote
             for name, turn in read_record(path, HookedKnobs).found.items():
-                if name not in found or not found[name].applied:
-                    found[name] = turn
-    return {name: found.get(name) or _unturned(name, found) for name in asked}
+                if name not in turns or not turns[name].applied:
+                    turns[name] = turn
+    return {name: turns.get(name) or _unturned(name, turns) for name in asked}
 
 
-def _unturned(knob: str, found: Mapping[str, KnobTurn]) -> KnobTurn:
+def _unturned(knob: str, turns: Mapping[str, KnobTurn]) -> KnobTurn:
     owner, made = ("DataLoader", "data loader") if knob == "num_workers" else (("DistributedDataParallel",) * 2)
-    return found.get(owner) or KnobTurn(applied=False, words=f"the job made no {made}")
+    return turns.get(owner) or KnobTurn(applied=False, words=f"the job made no {made}")

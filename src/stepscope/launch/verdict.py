@@ -40,12 +40,12 @@ class CallsVerdict:
 def judge_calls(cell: CellLayout, world_size: int) -> CallsVerdict | None:
     """The verdict of all dumps in the cell's folder; None when there is none or they show nothing."""
     findings = cell_findings(cell, world_size)
-    told = summary(findings)
-    if told is None:
+    sentence = summary(findings)
+    if sentence is None:
         return None
     silent = [f.sentence for f in findings if f.kind == "incomplete_dump" and not f.cause]
     return CallsVerdict(
-        hung="; ".join([told, *silent]),
+        hung="; ".join([sentence, *silent]),
         differed=summary(f for f in findings if f.kind in MISMATCHES),
         rank=next(iter(culprits(findings)), None),
     )
@@ -97,8 +97,8 @@ def first_seen(launcher_log: str) -> int | None:
 
     Its list of failures also has the ranks that it killed itself afterwards, with SIGKILL where SIGTERM did not do.
     """
-    _, found, rest = launcher_log.rpartition("Root Cause (first observed failure)")
-    match = _FAILURE_BLOCK.search(rest) if found else None
+    _, heading, rest = launcher_log.rpartition("Root Cause (first observed failure)")
+    match = _FAILURE_BLOCK.search(rest) if heading else None
     return int(match["rank"]) if match else None
 
 
@@ -170,8 +170,8 @@ def _silent(
     """
     spoke = {e.rank for e in errors}
     quiet = [r for r in range(world_size) if r not in spoke and r not in finished and codes.get(r) not in _TERMINATED]
-    known = [r for r in quiet if codes.get(r) not in (None, 0)]
-    return known or ([] if alone else quiet)
+    failed = [r for r in quiet if codes.get(r) not in (None, 0)]
+    return failed or ([] if alone else quiet)
 
 
 def _from_outside(heartbeats: Mapping[int, Heartbeat], stopped: Sequence[int], calls: CallsVerdict | None) -> Verdict:
@@ -220,14 +220,14 @@ def _silent_death(rank: int, code: int | None, heartbeat: Heartbeat | None, last
     else:
         what, status = f"exited with code {code} without an exception", "error"
     hint = "; the kernel's out-of-memory killer does this: see `dmesg`" if code == -signal.SIGKILL else ""
-    said = f"; its last line: {last_words}" if last_words and not hint else ""
+    quote = f"; its last line: {last_words}" if last_words and not hint else ""
     where = "" if heartbeat is None else f" (last seen in {heartbeat.phase}, step {heartbeat.step})"
     return Verdict(
         status="killed" if status == "killed" else "error",
         rank=rank,
         host=None if heartbeat is None else heartbeat.host,
         phase=None if heartbeat is None else heartbeat.phase,
-        reason=f"rank {rank} {what}{where}{hint}{said}",
+        reason=f"rank {rank} {what}{where}{hint}{quote}",
     )
 
 
@@ -242,10 +242,10 @@ def _stuck(
     ahead = max(heartbeats.values(), key=lambda h: (h.collectives_enqueued or 0, h.step, h.time_ns))
     if calls is not None:
         last = last if calls.rank is None else heartbeats[calls.rank]
-        told = calls.hung if status == "timeout" else calls.differed
+        evidence = calls.hung if status == "timeout" else calls.differed
         at = f"rank {last.rank} on {last.host}: {last.phase}, step {last.step}"
         return Verdict(status=status, rank=last.rank, host=last.host, phase=last.phase,
-                       reason=f"{what}; {told} ({at})")  # fmt: skip
+                       reason=f"{what}; {evidence} ({at})")  # fmt: skip
     reason = f"{what}; rank {last.rank} on {last.host} stopped first, in {last.phase}, step {last.step}"
     enqueued, most = last.collectives_enqueued, ahead.collectives_enqueued
     if enqueued is not None and most is not None and most > enqueued:

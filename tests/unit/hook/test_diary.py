@@ -484,7 +484,7 @@ def test_what_raises_switches_the_diary_off_and_says_so(rig: Rig, monkeypatch: p
     assert diary.steps == 1
     assert [event.kind for event in diary.events] == ["off"]
     assert "no such file" in diary.events[0].what
-    assert not rig.diary.mine()
+    assert not rig.diary.in_training_thread()
 
 
 def test_another_thread_is_not_looked_at_until_it_makes_the_steps(rig: Rig) -> None:
@@ -492,7 +492,7 @@ def test_another_thread_is_not_looked_at_until_it_makes_the_steps(rig: Rig) -> N
     other = threading.Thread(target=rig.step)
     other.start()
     other.join()
-    assert not rig.diary.mine()
+    assert not rig.diary.in_training_thread()
     diary = rig.read()
     assert diary.steps == 2
     assert np.isnan(diary.columns["cpu_ns"][1])

@@ -38,7 +38,7 @@ class Diary:
         self.ever_forward = self.ever_backward = False
         self.told: list[tuple[bool | None, bool]] = []
 
-    def mine(self) -> bool:
+    def in_training_thread(self) -> bool:
         return True
 
     def forward_begins(self, module: Module | None, grad: bool) -> None:
@@ -78,7 +78,7 @@ def test_roots_are_the_outermost_modules_that_train_and_their_only_children(torc
     model = inner(*layers)
     whole, frozen, loss = wrapper(model), teacher(parameters=3), _kind("Loss")()
     roots, diary = _roots([*layers, model, whole, frozen, loss], [model])
-    assert set(roots.known) == {id(whole), id(model)}
+    assert set(roots.models) == {id(whole), id(model)}
     assert whole() == 1
     assert frozen() == 1
     assert loss() == 1
@@ -102,10 +102,10 @@ def test_nothing_below_what_is_compiled_is_looked_at(torch: SimpleNamespace) -> 
     model = _kind("Net")(parameters=1)
     compiled = _kind("OptimizedModule")(model)
     roots, _ = _roots([model, compiled], [model])
-    assert set(roots.known) == {id(compiled)}
+    assert set(roots.models) == {id(compiled)}
     in_place = _kind("Net")(parameters=1)
     in_place._compiled_call_impl = print  # type: ignore[attr-defined]
-    assert not _roots([in_place], [in_place])[0].known
+    assert not _roots([in_place], [in_place])[0].models
 
 
 def test_children_stand_for_a_root_that_nobody_calls(torch: SimpleNamespace) -> None:  # noqa: ARG001
@@ -113,10 +113,10 @@ def test_children_stand_for_a_root_that_nobody_calls(torch: SimpleNamespace) -> 
     model = _kind("LightningModule")(encoder, decoder, metric)
     roots, diary = _roots([model, encoder, decoder, metric], [model])
     roots.look_deeper()
-    assert set(roots.known) == {id(model)}, "no pass was seen at all"
+    assert set(roots.models) == {id(model)}, "no pass was seen at all"
     diary.ever_backward = True
     roots.look_deeper()
-    assert set(roots.known) == {id(model), id(encoder), id(decoder)}
+    assert set(roots.models) == {id(model), id(encoder), id(decoder)}
     assert roots.deepened
 
 

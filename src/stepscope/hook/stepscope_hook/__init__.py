@@ -25,7 +25,7 @@ def install(text):
 
 def _ended(watch):
     """A process that never had torch ends: where an exception ended it, the job's failure may be this one."""
-    if watch.found or getattr(sys, "last_value", None) is None:
+    if watch.loaded or getattr(sys, "last_value", None) is None:
         return
     try:
         from stepscope_hook.control import Control
@@ -41,7 +41,7 @@ class _Watch:
 
     def __init__(self, options):
         self.options = options
-        self.busy = self.found = False
+        self.busy = self.loaded = False
 
     def find_spec(self, name, path=None, target=None):  # the protocol of finders
         if name != "torch" or self.busy:
@@ -63,7 +63,7 @@ class _Watch:
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             execute(module)
-            self.found = True
+            self.loaded = True
             _torch_is_there(self.options)
 
         loader.exec_module = exec_module

@@ -66,7 +66,7 @@ class Driver:
 
     def call(self, names, *arguments):
         """Call the first of the functions that is there. Raises NotToldError."""
-        function = next((found for found in (getattr(self.library, name, None) for name in names) if found), None)
+        function = next((symbol for symbol in (getattr(self.library, name, None) for name in names) if symbol), None)
         if function is None:
             raise NotToldError("the driver's library has no {}".format(names[0]))
         code = function(*arguments)
@@ -133,19 +133,19 @@ class Device:
         if current.value:  # what is told of a divided GPU is of the whole of it
             self.missing["memory_used_bytes"] = "the GPU is divided (MIG): the job has a part of its memory"
         self.never = set(self.missing)
-        self.once = {each[0]: self.ask(each) for each in ONCE}
+        self.once = {asked[0]: self.ask(asked) for asked in ONCE}
         self.read()
         self.never = set(self.missing)
 
     def facts(self):
         """For the header: what does not change, and what is not known."""
-        known = {name: value for name, value in self.once.items() if value == value}
-        return dict(known, name=self.name or "", uuid=self.uuid, bus_id=self.bus_id, missing=self.missing)
+        values = {name: value for name, value in self.once.items() if value == value}
+        return dict(values, name=self.name or "", uuid=self.uuid, bus_id=self.bus_id, missing=self.missing)
 
     def read(self):
         """A number for each column; NaN: not known, and ``missing`` says why."""
-        gauges = [self.ask(each) for each in ASKED]
-        return gauges + [counter.since_first(self.ask(each)) for counter, each in zip(self.counted, COUNTED)]
+        gauges = [self.ask(asked) for asked in ASKED]
+        return gauges + [counter.since_first(self.ask(asked)) for counter, asked in zip(self.counted, COUNTED)]
 
     def ask(self, asked):
         name, functions, arguments, answer, which, unit = asked
@@ -154,21 +154,21 @@ class Device:
         try:
             if answer is None:
                 return self.nvlink_errors(functions)
-            found = answer()
-            self.driver.call(functions, self.handle, *[c_uint(argument) for argument in arguments], byref(found))
-            return found[which] * unit
+            reply = answer()
+            self.driver.call(functions, self.handle, *[c_uint(argument) for argument in arguments], byref(reply))
+            return reply[which] * unit
         except NotToldError as error:
             self.missing.setdefault(name, str(error))
             return NAN
 
     def nvlink_errors(self, functions):
         """Sum over the links. Raises NotToldError where the device has none."""
-        fields = (FieldValue * len(NVLINK_TOTALS))(*[FieldValue(field=each) for each in NVLINK_TOTALS])
+        fields = (FieldValue * len(NVLINK_TOTALS))(*[FieldValue(field=number) for number in NVLINK_TOTALS])
         self.driver.call(functions, self.handle, c_int(len(fields)), fields)
-        known = [field for field in fields if field.code == SUCCESS]
-        if not known:
+        counters = [field for field in fields if field.code == SUCCESS]
+        if not counters:
             raise NotToldError("{}: {}".format(functions[0], self.driver.words(fields[0].code)))
-        return sum(each.value if each.kind in (2, 3) else each.value & 0xFFFFFFFF for each in known)
+        return sum(field.value if field.kind in (2, 3) else field.value & 0xFFFFFFFF for field in counters)
 
 
 class Increase:

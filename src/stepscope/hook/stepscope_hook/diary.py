@@ -117,7 +117,7 @@ class Diary(Outside):
         self.first_ns = 0
         """Of the first step, without data."""
         self.profiled = False
-        self.held = None
+        self.pending = None
         self.own_ns = 0
         """Of finished steps: without waiting for other ranks, as far as the host sees it."""
         self.on_device = False
@@ -142,7 +142,7 @@ class Diary(Outside):
         self.not_ours[1] += delay - look[2]
         return now
 
-    def mine(self):
+    def in_training_thread(self):
         """Whether this is the training thread."""
         return self.on and get_ident() == self.thread
 
@@ -435,16 +435,16 @@ class Diary(Outside):
             self.first_ns = whole - acc[DATA]
         if self.tail is not None and self.tail.on_device:
             self.release()
-            self.held = (fields, self.tail.take(), start[0] - self.start_ns)
+            self.pending = (fields, self.tail.take(), start[0] - self.start_ns)
         else:
             self.pages.step(RECORD.pack(*fields), self.number + 1, start[0] - self.start_ns)
 
     def release(self):
         """Write the record that waited for its events on the device."""
-        if self.held is None:
+        if self.pending is None:
             return
-        fields, pairs, at_ns = self.held
-        self.held = None
+        fields, pairs, at_ns = self.pending
+        self.pending = None
         ns = self.tail.nanoseconds(pairs)
         if ns == ns:
             fields[COMM] = min(ns, fields[WHOLE])

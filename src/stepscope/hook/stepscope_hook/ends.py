@@ -104,13 +104,13 @@ def without_ours(trace):
     """The traceback without frames of this package."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN):
         trace = trace.tb_next
-    each = trace
-    while each is not None:
-        after = each.tb_next
+    entry = trace
+    while entry is not None:
+        after = entry.tb_next
         while after is not None and after.tb_frame.f_code.co_filename.startswith(OWN):
             after = after.tb_next
-        each.tb_next = after
-        each = after
+        entry.tb_next = after
+        entry = after
     return trace
 
 
@@ -141,11 +141,11 @@ def place_of(trace):
             if not is_library(code.co_filename):
                 own = innermost
         trace = trace.tb_next
-    found = own or innermost
-    if found is None:
+    shown = own or innermost
+    if shown is None:
         return None
-    line = linecache.getline(found[0], found[1]).strip()
-    return "{}:{} in {}: {}".format(found[0], found[1], found[2], line)
+    line = linecache.getline(shown[0], shown[1]).strip()
+    return "{}:{} in {}: {}".format(shown[0], shown[1], shown[2], line)
 
 
 def is_library(path):
@@ -231,10 +231,10 @@ class Stacks:
     def answer(self):
         """Once for each request."""
         try:
-            found = os.stat(self.control.path(REQUEST))
+            status = os.stat(self.control.path(REQUEST))
         except OSError:
             return
-        request = (found.st_mtime_ns, found.st_ino)
+        request = (status.st_mtime_ns, status.st_ino)
         if request == self.answered:
             return
         self.answered = request
@@ -258,7 +258,7 @@ def stacks_of_all(diary):
     main, here = threading.main_thread().ident, threading.get_ident()
     part = diary.phase_of(None) or "nothing"
     lines = ["pid {} at {} in {} after {} steps\n".format(os.getpid(), utc(), part, diary.number)]
-    for ident, frame in sorted(sys._current_frames().items(), key=lambda each: each[0] != main):
+    for ident, frame in sorted(sys._current_frames().items(), key=lambda entry: entry[0] != main):
         if ident != here:
             lines.append("\nthread {} ({}):\n".format(names.get(ident, "?"), ident))
             lines.extend(traceback.format_stack(frame))
@@ -273,12 +273,12 @@ def flight_recorder():
         if dump is None:
             continue
         try:
-            found = dump(True, False)
+            content = dump(True, False)
         except TypeError:
-            found = dump()
+            content = dump()
         except Exception:  # it is off, or of another version
             continue
-        found = found.encode() if isinstance(found, str) else bytes(found)
-        if b'"entries"' in found:
-            return found
+        content = content.encode() if isinstance(content, str) else bytes(content)
+        if b'"entries"' in content:
+            return content
     return None

@@ -50,38 +50,38 @@ class Objects:
         self.of = {"module": [], "ddp": [], "fsdp": [], "fsdp2": [], "loader": [], "compiled": [], "stage": [],
                    "schedule": [], "iterator": []}  # fmt: skip
         self.in_use = set()
-        known = {}
-        for each in gc.get_objects():
-            kind = type(each)
-            found = known.get(id(kind))
-            if found is None:
+        by_kind = {}
+        for instance in gc.get_objects():
+            kind = type(instance)
+            names = by_kind.get(id(kind))
+            if names is None:
                 try:
-                    found = self.judge(kind)
+                    names = self.judge(kind)
                 except Exception:  # a class that does not let itself be asked
-                    found = ()
-                known[id(kind)] = found
-            for name in found:
-                self.of[name].append(each)
+                    names = ()
+                by_kind[id(kind)] = names
+            for name in names:
+                self.of[name].append(instance)
         self.of["module"].sort(key=id)
 
     def judge(self, kind):
         """Names of the lists that objects of a class go into."""
         import torch
 
-        found = []
+        names = []
         for base in getattr(kind, "__mro__", ()):
             package = str(getattr(base, "__module__", "")).partition(".")[0]
             if base.__name__ in USERS.get(package, ()):
                 self.in_use.add(package + "." + base.__name__)
         if issubclass(kind, torch.nn.Module):
-            found.append("module")
+            names.append("module")
             package = str(kind.__module__).partition(".")[0]
             if package in BY_MODULES:
                 self.in_use.add(package + "." + kind.__name__)
         for name, classes in self.classes().items():
-            if any(issubclass(kind, each) for each in classes):
-                found.append(name)
-        return tuple(found)
+            if any(issubclass(kind, parent) for parent in classes):
+                names.append(name)
+        return tuple(names)
 
     @staticmethod
     def classes():
@@ -99,7 +99,7 @@ class Objects:
             "stage": (_loaded("torch.distributed.pipelining.stage", "_PipelineStageBase"),),
             "schedule": (_loaded("torch.distributed.pipelining.schedules", "_PipelineSchedule"),),
         }  # fmt: skip
-        return {name: [each for each in classes if each is not None] for name, classes in named.items()}
+        return {name: [kind for kind in classes if kind is not None] for name, classes in named.items()}
 
 
 def model_facts(objects, optimizer):
@@ -109,14 +109,14 @@ def model_facts(objects, optimizer):
     """
     of = objects.of
     facts = {
-        "frameworks": {name: version(name) for name in sorted({each.partition(".")[0] for each in objects.in_use})},
+        "frameworks": {name: version(name) for name in sorted({path.partition(".")[0] for path in objects.in_use})},
         "objects": sorted(objects.in_use),
         "imported": sorted(name for name in {*USERS, *BY_MODULES, "ray"} if name in sys.modules),
     }
     parts = (
         ("optimizer", lambda: optimizer_facts(optimizer)),
         ("ddp", lambda: counted(of["ddp"], _ddp)),
-        ("fsdp", lambda: counted(of["fsdp"], lambda each: _attributes(each, OPTIONS["fsdp"]))),
+        ("fsdp", lambda: counted(of["fsdp"], lambda module: _attributes(module, OPTIONS["fsdp"]))),
         ("fsdp2", lambda: counted(of["fsdp2"], _fsdp2)),
         ("loaders", lambda: loaders_facts(of)),
         ("compiled", lambda: compiled_facts(of)),
@@ -129,17 +129,17 @@ def model_facts(objects, optimizer):
     )
     for name, read in parts:
         try:
-            found = read()
+            part = read()
         except Exception:  # another version of what is read: this part stays unknown
             continue
-        if found:
-            facts[name] = found
+        if part:
+            facts[name] = part
     return facts
 
 
 def version(name):
-    found = getattr(sys.modules.get(name), "__version__", None)
-    return found if isinstance(found, str) else None
+    text = getattr(sys.modules.get(name), "__version__", None)
+    return text if isinstance(text, str) else None
 
 
 def optimizer_facts(optimizer):
@@ -163,7 +163,7 @@ def optimizer_facts(optimizer):
 
 
 def parameters_of(optimizer):
-    return [each for group in optimizer.param_groups for each in group["params"]]
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class Orphan:
@@ -179,9 +179,9 @@ class Orphan:
 
 def loaders_facts(of):
     """iterating: those that something iterates as the first step ends: of validation no one does."""
-    iterating = [Orphan(each) for each in of["iterator"]]
+    iterating = [Orphan(iterator) for iterator in of["iterator"]]
     facts = counted(of["loader"] or iterating, loader_facts)
-    return facts and dict(facts, iterating=[loader_facts(each) for each in iterating[:8]])
+    return facts and dict(facts, iterating=[loader_facts(loader) for loader in iterating[:8]])
 
 
 def loader_facts(loader):
@@ -201,20 +201,20 @@ def loader_facts(loader):
 
 def compiled_facts(of):
     """modules: wrapped by torch.compile; in_place: compiled with module.compile()."""
-    in_place = sum(getattr(each, "_compiled_call_impl", None) is not None for each in of["module"])
+    in_place = sum(getattr(module, "_compiled_call_impl", None) is not None for module in of["module"])
     modules = len(of["compiled"])
     return {"modules": modules, "in_place": in_place} if modules or in_place else None
 
 
 def dtensor_facts(optimizer):
     """How the parameters that are DTensors are placed on which mesh."""
-    found = {}
+    by_placement = {}
     for parameter in parameters_of(optimizer) if optimizer is not None else ():
         if hasattr(parameter, "device_mesh") and hasattr(parameter, "placements"):
             mesh = parameter.device_mesh
             names = getattr(mesh, "mesh_dim_names", None)
             key = (tuple(names or ()), tuple(int(n) for n in mesh.mesh.shape), tuple(map(str, parameter.placements)))
-            entry = found.setdefault(key, [0, 0])
+            entry = by_placement.setdefault(key, [0, 0])
             entry[0] += 1
             entry[1] += parameter.numel()
     return [
@@ -225,16 +225,16 @@ def dtensor_facts(optimizer):
             "tensors": n,
             "elements": size,
         }
-        for (names, shape, placed), (n, size) in sorted(found.items())
+        for (names, shape, placed), (n, size) in sorted(by_placement.items())
     ]
 
 
 def pipeline_facts(of):
     if not of["stage"]:
         return None
-    schedules = [{"class": type(each).__name__, "microbatches": getattr(each, "_n_microbatches", None)}
-                 for each in of["schedule"]]  # fmt: skip
-    stages = [[getattr(each, "stage_index", None), getattr(each, "num_stages", None)] for each in of["stage"]]
+    schedules = [{"class": type(schedule).__name__, "microbatches": getattr(schedule, "_n_microbatches", None)}
+                 for schedule in of["schedule"]]  # fmt: skip
+    stages = [[getattr(stage, "stage_index", None), getattr(stage, "num_stages", None)] for stage in of["stage"]]
     return {"stages": sorted(stages), "schedules": schedules}
 
 
@@ -275,18 +275,20 @@ def settings_facts():
         "gc": gc.isenabled(),
         "gc_frozen": gc.get_freeze_count(),
         "start_method": multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0],
-        "compiler": any(shutil.which(each) for each in (os.environ.get("CXX") or "g++", "clang++")),
+        "compiler": any(shutil.which(compiler) for compiler in (os.environ.get("CXX") or "g++", "clang++")),
     }
 
 
-def counted(found, facts):
-    return {"count": len(found), "first": facts(found[0]), "all": [facts(e) for e in found[:8]]} if found else None
+def counted(objects, facts):
+    return (
+        {"count": len(objects), "first": facts(objects[0]), "all": [facts(e) for e in objects[:8]]} if objects else None
+    )
 
 
 def _ddp(module):
     facts = _attributes(module, OPTIONS["ddp"])
     cap = getattr(module, "bucket_bytes_cap", None)
-    hooks = [getattr(each[0], "__name__", "?") for each in getattr(module, "_comm_hooks", ())]
+    hooks = [getattr(hook[0], "__name__", "?") for hook in getattr(module, "_comm_hooks", ())]
     return dict(facts, bucket_cap_bytes=cap if isinstance(cap, int) else None, comm_hooks=hooks)
 
 
@@ -303,7 +305,7 @@ def _loaded(module, name):
     return getattr(sys.modules.get(module), name, None)
 
 
-def _attributes(each, names):
-    values = {name: getattr(each, name, None) for name in names}
+def _attributes(owner, names):
+    values = {name: getattr(owner, name, None) for name in names}
     plain = (bool, int, float, str, type(None))
     return {name: value if isinstance(value, plain) else str(value) for name, value in values.items()}

@@ -27,9 +27,9 @@ class LastGradient:
         self.parameters = {}
         for module in modules:
             ignored = getattr(module, "parameters_to_ignore", ())
-            for name, each in module.module.named_parameters():
-                if each.requires_grad and name not in ignored:
-                    self.parameters[id(each)] = each
+            for name, parameter in module.module.named_parameters():
+                if parameter.requires_grad and name not in ignored:
+                    self.parameters[id(parameter)] = parameter
         self.handles = []
         self.kept = set()
         self.lasts = set()

@@ -68,7 +68,7 @@ class Groups:
         """(name of the group, operation) -> [ns, waits]"""
         self.steps = self.written = 0
         self.due = 0.0
-        self.known = {}
+        self.described = {}
 
     def begin(self):
         """Put the looks in place; called once torch.distributed is there."""
@@ -137,21 +137,22 @@ class Groups:
             groups.setdefault(group, {})[operation] = [calls, ns]
         document = {
             "rank": self.diary.rank, "steps": self.written,
-            "groups": [dict(self.known.get(group) or UNKNOWN, operations=each) for group, each in groups.items()],
+            "groups": [dict(self.described.get(group) or UNKNOWN, operations=operations)
+                       for group, operations in groups.items()],
         }  # fmt: skip
         self.diary.control.write("rank_groups/1", "groups-" + name + ".json", document)
 
     def describe(self, name):
         """What the group is called, and its ranks: once, while it is there."""
-        if name is None or name in self.known:
+        if name is None or name in self.described:
             return
         try:
             distributed = sys.modules["torch.distributed"]
             group = distributed.distributed_c10d._resolve_process_group(name)
             ranks = sorted(distributed.get_process_group_ranks(group))
-            self.known[name] = {"name": str(getattr(group, "group_desc", "")), "ranks": ranks}
+            self.described[name] = {"name": str(getattr(group, "group_desc", "")), "ranks": ranks}
         except Exception:  # it is gone already, or another torch
-            self.known[name] = UNKNOWN
+            self.described[name] = UNKNOWN
 
 
 def issues(groups, name, original):
@@ -187,9 +188,9 @@ def operation_of(frame):
         if frame is None:
             break
         name = frame.f_code.co_name
-        for each in PREFIXES:
-            if name.startswith(each):
-                return "permute" if each == "permute" else each
+        for prefix in PREFIXES:
+            if name.startswith(prefix):
+                return "permute" if prefix == "permute" else prefix
         frame = frame.f_back
     return "other"
 

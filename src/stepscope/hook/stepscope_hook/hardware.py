@@ -54,18 +54,18 @@ class Hardware:
             driver, series = self.begin()
             while series:
                 now = time.monotonic()
-                for each in list(series):
-                    if now < each.due:
+                for samples in list(series):
+                    if now < samples.due:
                         continue
-                    each.due = now + (each.every_s if now - began < LATER_FROM_S else LATER_S)
-                    if not each.sample(self.diary.unix_s(), self.diary.number):
-                        series.remove(each)
-                    for problem in each.problems:
+                    samples.due = now + (samples.every_s if now - began < LATER_FROM_S else LATER_S)
+                    if not samples.sample(self.diary.unix_s(), self.diary.number):
+                        series.remove(samples)
+                    for problem in samples.problems:
                         self.diary.note(problem)
-                if self.stop.wait(max(0.0, min((each.due for each in series), default=now) - time.monotonic())):
-                    for each in series:
-                        if each.kind == "load":  # what a short job used since its only other sample
-                            each.sample(self.diary.unix_s(), self.diary.number)
+                if self.stop.wait(max(0.0, min((samples.due for samples in series), default=now) - time.monotonic())):
+                    for samples in series:
+                        if samples.kind == "load":  # what a short job used since its only other sample
+                            samples.sample(self.diary.unix_s(), self.diary.number)
                     break
         except Exception as error:  # the job goes on, and its diary too
             self.diary.note("hardware: {}: {}".format(type(error).__name__, error))
@@ -149,7 +149,7 @@ class Series:
         self.file, self.kind, self.sources, self.every_s = file, kind, sources, every_s
         self.record = struct.Struct("<dI{}f".format(len(sources) * len(sources[0].columns)))
         self.due = 0.0
-        self.told = self.missing()
+        self.reported = self.missing()
         self.problems = []
         """What the last sample did not know for the first time."""
 
@@ -160,15 +160,15 @@ class Series:
         """Whether a next one is worth taking."""
         values = [value for source in self.sources for value in source.read()]
         missing = self.missing()
-        new = sorted({reason for of, reason in missing.items() if of not in self.told})
-        self.told, self.problems = missing, ["{}: {}".format(self.kind, reason) for reason in new[:MOST_NOTES]]
-        known = any(value == value for value in values)
+        new = sorted({reason for of, reason in missing.items() if of not in self.reported})
+        self.reported, self.problems = missing, ["{}: {}".format(self.kind, reason) for reason in new[:MOST_NOTES]]
+        useful = any(value == value for value in values)
         try:
             if os.write(self.file, self.record.pack(unix_s, step & 0xFFFFFFFF, *values)) < self.record.size:
                 raise OSError("the disk is full")
         except OSError as error:
-            known = False
+            useful = False
             self.problems.append("{}: {}".format(self.kind, error))
-        if not known:
+        if not useful:
             os.close(self.file)
-        return known
+        return useful

@@ -17,11 +17,11 @@ def turn(control):
 
 
 class Knobs:
-    """The knobs of one process. wanted: name -> value. found: name -> what became of it."""
+    """The knobs of one process. wanted: name -> value. turns: name -> what became of it."""
 
     def __init__(self, control, wanted):
         self.control, self.wanted = control, wanted
-        self.found = {}
+        self.turns = {}
 
     def begin(self):
         from torch.nn.parallel import DistributedDataParallel
@@ -64,7 +64,7 @@ class Knobs:
     def arguments_of_loader(self, arguments):
         wanted, before = self.wanted["num_workers"], arguments.get("num_workers", 0)
         if before >= wanted:
-            if not self.found.get("num_workers", {}).get("applied"):
+            if not self.turns.get("num_workers", {}).get("applied"):
                 self.say("num_workers", False, "the job has {} already".format(before))
             return
         arguments["num_workers"] = wanted
@@ -79,10 +79,10 @@ class Knobs:
 
     def say(self, name, applied, words):
         turn = {"applied": applied, "words": words}
-        if self.found.get(name) != turn:
-            self.found[name] = turn
+        if self.turns.get(name) != turn:
+            self.turns[name] = turn
             kind, place = "profile_knobs/1", "knobs-{}-{}.json".format(self.control.host, os.getpid())
-            self.control.write(kind, place, {"pid": os.getpid(), "found": self.found})
+            self.control.write(kind, place, {"pid": os.getpid(), "found": self.turns})
 
 
 def bf16_hook(state, bucket):
@@ -91,7 +91,7 @@ def bf16_hook(state, bucket):
 
     narrow = bucket.buffer().to(torch.bfloat16).div_(torch.distributed.get_world_size())
     done = torch.distributed.all_reduce(narrow, async_op=True).get_future()
-    return done.then(lambda each: bucket.buffer().copy_(each.value()[0]))
+    return done.then(lambda future: bucket.buffer().copy_(future.value()[0]))
 
 
 class Accumulation:

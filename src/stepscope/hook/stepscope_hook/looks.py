@@ -99,7 +99,7 @@ class Looks:
             return
         ns = perf_counter_ns() - self.collecting
         diary = self.diary
-        if ns >= GARBAGE_NS and diary.phase is not None and diary.mine():
+        if ns >= GARBAGE_NS and diary.phase is not None and diary.in_training_thread():
             diary.happened("garbage_collection", self.collecting, ns, "gen {}".format(info.get("generation")))
 
 
@@ -122,14 +122,14 @@ class Compiling:
         if self.depth == 0:
             self.began = perf_counter_ns()
         self.depth += 1
-        if self.diary.mine():
+        if self.diary.in_training_thread():
             self.diary.compiling = self.depth
 
     def ends(self, *args):
         self.depth = max(self.depth - 1, 0)
         diary = self.diary
         diary.compiling = min(diary.compiling, self.depth)
-        if self.depth == 0 and diary.phase is not None and diary.mine():
+        if self.depth == 0 and diary.phase is not None and diary.in_training_thread():
             ns = perf_counter_ns() - self.began
             diary.happened("compilation", self.began, ns, "")
 
@@ -154,7 +154,7 @@ def is_compiling():
 
 def fetch(diary, what, original):
     def waits_for_data(self, *args, **kwargs):
-        if not diary.mine():
+        if not diary.in_training_thread():
             return original(self, *args, **kwargs)
         look = diary.data_begins()
         exhausted = False
@@ -177,7 +177,7 @@ def backward(diary, original):
     compiling = is_compiling()
 
     def times_backward(*args, **kwargs):
-        if compiling() or not diary.mine():
+        if compiling() or not diary.in_training_thread():
             return original(*args, **kwargs)
         outermost = diary.backward_begins()
         try:
@@ -225,7 +225,7 @@ def address(tensor):
 
 def save(diary, what, original):
     def times_saving(*args, **kwargs):
-        if not diary.mine():
+        if not diary.in_training_thread():
             return original(*args, **kwargs)
         look = diary.save_begins(what)
         try:

@@ -90,13 +90,13 @@ def tensors():
     """[device, address, kind, name] of the CUDA storages that modules and optimizers of this process refer to."""
     import torch
 
-    found = {}
+    storages = {}
 
     def add(tensor, kind, name):
         local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
         try:
             if isinstance(local, torch.Tensor) and local.is_cuda:
-                found.setdefault((local.device.index, local.untyped_storage().data_ptr()), (kind, name))
+                storages.setdefault((local.device.index, local.untyped_storage().data_ptr()), (kind, name))
         except Exception:  # a tensor without storage: that one stays unknown
             return
 
@@ -118,9 +118,9 @@ def tensors():
                 add(tensor, "parameter", name)
                 add(_gradient(tensor), "gradient", name)
                 state = optimizer.state.get(tensor)
-                for each in state.values() if isinstance(state, dict) else ():
-                    add(each, "optimizer", name)
-    return [[device, address, kind, name] for (device, address), (kind, name) in found.items()]
+                for value in state.values() if isinstance(state, dict) else ():
+                    add(value, "optimizer", name)
+    return [[device, address, kind, name] for (device, address), (kind, name) in storages.items()]
 
 
 def _gradient(parameter):
@@ -131,10 +131,10 @@ def _gradient(parameter):
 def _of_kind(*kinds):
     """Living objects of each class, one list each."""
     lists = tuple([] for _ in kinds)
-    for each in gc.get_objects():
+    for instance in gc.get_objects():
         for kind, objects in zip(kinds, lists):
-            if issubclass(type(each), kind):
-                objects.append(each)
+            if issubclass(type(instance), kind):
+                objects.append(instance)
     return lists
 
 

@@ -18,7 +18,7 @@ class Roots:
 
     def __init__(self, diary):
         self.diary = diary
-        self.known = {}
+        self.models = {}
         self.others = {}
         self.classes = set()
         self.trained = set()
@@ -27,14 +27,14 @@ class Roots:
 
     def find(self, modules, optimizer):
         """Each outermost module that holds parameters of the optimizer, and below it the only child that holds them all."""
-        self.trained = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        self.trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
         for module in modules:
             if id(module) in inner:
                 continue
-            if self.held(module):
-                for each in self.chain(module):
-                    self.add(each)
+            if self.trained_in(module):
+                for member in self.chain(module):
+                    self.add(member)
             else:
                 self.add_other(module)
 
@@ -43,15 +43,15 @@ class Roots:
 
         Nothing below what is compiled is looked at, nor a module that is compiled in place.
         """
-        held, found = self.held(module), []
-        while module is not None and not compiled_in_place(module) and len(found) < 16:
-            found.append(module)
+        trained, members = self.trained_in(module), []
+        while module is not None and not compiled_in_place(module) and len(members) < 16:
+            members.append(module)
             if type(module).__name__ == "OptimizedModule":
                 break
-            module = next((child for child in children(module) if self.held(child) == held), None)
-        return found
+            module = next((child for child in children(module) if self.trained_in(child) == trained), None)
+        return members
 
-    def held(self, module):
+    def trained_in(self, module):
         return {id(parameter) for parameter in module.parameters()} & self.trained
 
     def look_deeper(self):
@@ -60,11 +60,11 @@ class Roots:
         if diary.ever_forward or not diary.ever_backward:
             return
         self.deepened = True
-        for module in [reference() for reference in list(self.known.values())]:
+        for module in [reference() for reference in list(self.models.values())]:
             if module is None or type(module).__name__ == "OptimizedModule":
                 continue
             for child in children(module)[:64]:
-                if not self.held(child):
+                if not self.trained_in(child):
                     self.add_other(child)
                 elif not compiled_in_place(child):
                     self.add(child)
@@ -75,7 +75,7 @@ class Roots:
                 self.add(module, self.others)
 
     def add(self, module, among=None):
-        key, among = id(module), self.known if among is None else among
+        key, among = id(module), self.models if among is None else among
         if key in among:
             return
         among[key] = weakref.ref(module, lambda _: among.pop(key, None))
@@ -87,14 +87,14 @@ class Roots:
     def time_calls(self, kind):
         import torch
 
-        diary, known, others, grad = self.diary, self.known, self.others, torch.is_grad_enabled
+        diary, models, others, grad = self.diary, self.models, self.others, torch.is_grad_enabled
         compiling = is_compiling()
         own = kind.__dict__.get("__call__")
 
         def call_of_root(self, *args, **kwargs):
             call = own.__get__(self) if own is not None else super(kind, self).__call__
-            trains = id(self) in known
-            if compiling() or not (trains or id(self) in others) or diary.depth or not diary.mine():
+            trains = id(self) in models
+            if compiling() or not (trains or id(self) in others) or diary.depth or not diary.in_training_thread():
                 return call(*args, **kwargs)
             records = grad()
             if records and not trains:
@@ -164,10 +164,10 @@ class Forwards:
             self.inside = None
 
     def is_model(self, module):
-        found = self.with_parameters.get(module)
-        if found is None:
-            found = self.with_parameters[module] = next(iter(module.parameters()), None) is not None
-        return found
+        has_parameters = self.with_parameters.get(module)
+        if has_parameters is None:
+            has_parameters = self.with_parameters[module] = next(iter(module.parameters()), None) is not None
+        return has_parameters
 
     def counts(self, module):
         import torch
@@ -209,7 +209,7 @@ class Scopes:
         import torch
 
         if not self.open:
-            self.names = {id(each): name for name, each in module.named_modules()}
+            self.names = {id(part): name for name, part in module.named_modules()}
         name = self.names.get(id(module)) or type(module).__name__
         span = torch.profiler.record_function("module: " + name)
         span.__enter__()

@@ -20,7 +20,7 @@ class Mark:
 
     def enter(self):
         diary = self.diary
-        if not diary.mine():
+        if not diary.in_training_thread():
             return
         if self.name in EVENTS:
             self.token = diary.save_begins("phase")
@@ -30,7 +30,7 @@ class Mark:
     def leave(self):
         diary, token = self.diary, self.token
         self.token = None
-        if token is None or not diary.mine():
+        if token is None or not diary.in_training_thread():
             return
         if self.name in EVENTS:
             diary.save_ends(token, self.name)

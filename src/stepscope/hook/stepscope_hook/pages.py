@@ -50,7 +50,7 @@ class Pages:
         self.wake = threading.Event()
         """The thread is to write now."""
         self.thread = None
-        self.said = False
+        self.complained = False
 
     def open(self, rank, header):
         """Begin the diary of this process: the first name that is free. Raises OSError."""
@@ -84,9 +84,9 @@ class Pages:
             self.wake.wait(wait)
             self.wake.clear()
             wait, ended = FLUSH_S, self.ended
-            for each in [self.flush, self.last] if ended else [self.flush, *self.each_second]:
+            for task in [self.flush, self.last] if ended else [self.flush, *self.each_second]:
                 try:
-                    each()
+                    task()
                 except Exception as error:  # the job goes on without it
                     self.complain("{}: {}".format(type(error).__name__, error))
 
@@ -141,8 +141,8 @@ class Pages:
         return file
 
     def complain(self, reason):
-        if not self.said:
-            self.said = True
+        if not self.complained:
+            self.complained = True
             say("the diary of {} cannot be written: {}".format(self.name, reason))
 
     def close(self, last=bool):

@@ -224,4 +224,4 @@ def settled(times):
     if len(times) < SETTLED:
         return False
     centre = median(last)
-    return all(abs(each - centre) <= SETTLED_SPREAD * centre for each in last)
+    return all(abs(duration - centre) <= SETTLED_SPREAD * centre for duration in last)

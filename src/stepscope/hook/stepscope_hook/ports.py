@@ -50,7 +50,7 @@ class Port:
 
     def read(self):
         """A number for each column: since the first call; NaN: the port has no such counter, or it cannot be read."""
-        return [self.count(*each) for each in self.counted]
+        return [self.count(*counter) for counter in self.counted]
 
     def count(self, column, path, unit, counter):
         if path is None:
@@ -64,15 +64,15 @@ class Port:
 
 def ports():
     """Those of this host; of interfaces the physical ones, where there is one: a bridge counts the same bytes again."""
-    found = []
+    of_host = []
     for card in listed(INFINIBAND):
         for number in listed(os.path.join(INFINIBAND, card, "ports")):
             folder = os.path.join(INFINIBAND, card, "ports", number, "counters")
-            found.append(Port("{}/{}".format(card, number), "infiniband", folder))
-    interfaces = [each for each in listed(NET) if each != "lo"]
+            of_host.append(Port("{}/{}".format(card, number), "infiniband", folder))
+    interfaces = [interface for interface in listed(NET) if interface != "lo"]
     physical = [interface for interface in interfaces if os.path.exists(os.path.join(NET, interface, "device"))]
-    found += [Port(each, "net", os.path.join(NET, each)) for each in physical or interfaces]
-    return found[:MOST_PORTS]
+    of_host += [Port(interface, "net", os.path.join(NET, interface)) for interface in physical or interfaces]
+    return of_host[:MOST_PORTS]
 
 
 def listed(folder):

@@ -59,11 +59,11 @@ class Samples:
         """Bytes that the host, or the control group of this process, has left."""
         if self.limits is None:
             self.limits = limits()
-        found = [1024.0 * value for value in [after(read("/proc/meminfo", 512), b"MemAvailable:")] if value == value]
+        left = [1024.0 * value for value in [after(read("/proc/meminfo", 512), b"MemAvailable:")] if value == value]
         for folder, most, used, given_back in self.limits:
             free = most - float(read(os.path.join(folder, used)) or NAN)
-            found += [free + after(read(os.path.join(folder, "memory.stat"), 1 << 14), given_back)]
-        return min((each for each in found if each == each), default=NAN)
+            left += [free + after(read(os.path.join(folder, "memory.stat"), 1 << 14), given_back)]
+        return min((size for size in left if size == size), default=NAN)
 
     def on_devices(self):
         """(allocated, reserved, all there is) of the devices together."""
@@ -71,7 +71,7 @@ class Samples:
         if not self.devices or cuda is None or not cuda.is_initialized():
             return NAN, NAN, NAN
         kept = [cuda.memory_stats(device) for device in self.devices]
-        used = (sum(each.get(key + "_bytes.all.current", 0) for each in kept) for key in ("allocated", "reserved"))
+        used = (sum(stats.get(key + "_bytes.all.current", 0) for stats in kept) for key in ("allocated", "reserved"))
         return (*used, sum(cuda.get_device_properties(device).total_memory for device in self.devices))
 
 
@@ -93,7 +93,7 @@ def give_back_memory():
 
 def limits():
     """(folder, limit, file of what is used, what of it is no loss) of each control group that limits this process."""
-    found = []
+    groups = []
     for line in read("/proc/self/cgroup", 1 << 14).splitlines():
         for mark, mount, limit, used, given_back in CGROUPS:
             if mark not in line:
@@ -103,8 +103,8 @@ def limits():
                 folder = os.path.join(mount, *parts[:depth])
                 most = read(os.path.join(folder, limit)).strip()
                 if most.isdigit() and int(most) < NO_LIMIT:
-                    found.append((folder, int(most), used, given_back))
-    return found
+                    groups.append((folder, int(most), used, given_back))
+    return groups
 
 
 def after(text, key):

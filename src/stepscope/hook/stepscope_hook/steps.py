@@ -118,13 +118,13 @@ class Steps:
             self.diary.off("{}: {}".format(type(error).__name__, error))
 
     def before(self, optimizer, args=None, kwargs=None):  # torch's signature
-        if self.diary.mine():
+        if self.diary.in_training_thread():
             self.diary.optimizer_begins(optimizer)
 
     def __call__(self, optimizer, args=None, kwargs=None):  # torch's signature
         try:
             diary = self.diary
-            if diary.mine():
+            if diary.in_training_thread():
                 diary.optimizer_ends(optimizer)
             if self.own:
                 if not self.seen:
@@ -192,17 +192,17 @@ class Steps:
 
     def adopt(self, optimizer):
         """Whether this optimizer's steps count: the N-th one seen; another where that one is gone."""
-        known = [reference() for reference in self.seen]
-        if optimizer not in known:
+        optimizers = [reference() for reference in self.seen]
+        if optimizer not in optimizers:
             self.seen.append(weakref.ref(optimizer))
-            known.append(optimizer)
+            optimizers.append(optimizer)
         if self.optimizer is None:
-            if known.index(optimizer) != self.wanted - 1:
+            if optimizers.index(optimizer) != self.wanted - 1:
                 return False
             self.optimizer = id(optimizer)
             self.register(optimizer)
             return self.optimizer != 0
-        if any(each is not None and id(each) == self.optimizer for each in known):
+        if any(other is not None and id(other) == self.optimizer for other in optimizers):
             return False
         self.optimizer = id(optimizer)
         return True
@@ -246,7 +246,7 @@ class Steps:
             if optimizer is None or not self.diary.on:
                 return
             self.roots.find(objects.of["module"], optimizer)
-            places = {each.device for each in parameters_of(optimizer)}
+            places = {parameter.device for parameter in parameters_of(optimizer)}
             devices = {place.type for place in places}
             self.samples.devices = sorted(place.index for place in places if place.type == "cuda")
             self.diary.on_device = bool(devices - {"cpu", "meta"})
@@ -277,14 +277,14 @@ class Steps:
             return
         self.ended = True
         self.diary.close()
-        for each in (
+        for task in (
             self.hardware.close,
             self.plans.at_exit,
             self.diary.groups.write if self.diary.groups is not None else bool,
             lambda: self.pages.close(partial(write_end, self.control, self.pages, self.diary)),
         ):
             try:
-                each()
+                task()
             except Exception as error:  # the process ends as it would have
                 say("rank {}: {}: {}".format(self.rank, type(error).__name__, error))
 

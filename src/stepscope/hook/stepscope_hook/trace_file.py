@@ -73,7 +73,7 @@ def _join(parts, places, file):
         while second.tell() < places[1][1]:
             line = second.readline()
             if b'"id"' in line:
-                line = _FLOW.sub(lambda found: b"%s%d" % (found.group(1), int(found.group(2)) + FLOWS), line)
+                line = _FLOW.sub(lambda match: b"%s%d" % (match.group(1), int(match.group(2)) + FLOWS), line)
             file.write(line)
         shutil.copyfileobj(second, file, 1 << 20)
 

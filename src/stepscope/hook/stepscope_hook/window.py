@@ -141,8 +141,8 @@ class Window:
     @staticmethod
     def has(torch, name):
         module = getattr(torch, name.lower(), None)
-        known = hasattr(torch.profiler.ProfilerActivity, name)
-        return known and module is not None and module.is_available()
+        supported = hasattr(torch.profiler.ProfilerActivity, name)
+        return supported and module is not None and module.is_available()
 
     def step(self, count):
         """A step has ended. True when the window is over."""
@@ -348,8 +348,8 @@ class Window:
         """Remove what a file was made of."""
         near, self.near = self.near, None
         folder, name = self.folder(), ".rank-{:05d}.json".format(self.steps.rank)
-        for each in ("", ".sampled", ".tmp", ".sampled.tmp", ".gz"):  # torch leaves its own .tmp on a full disk
-            path = os.path.join(folder, name + each)
+        for suffix in ("", ".sampled", ".tmp", ".sampled.tmp", ".gz"):  # torch leaves its own .tmp on a full disk
+            path = os.path.join(folder, name + suffix)
             if os.path.exists(path):
                 os.remove(path)
         if near is not None and near != folder:
@@ -486,9 +486,9 @@ class Bounds:
             if self.window.steps.rank == 0:
                 self.decide(count, elapsed_s)
             elif os.access(self.window.control.path(self.name), os.F_OK):
-                found = self.window.control.read(self.name) or {}
-                if found.get("restart") == self.window.steps.restart:
-                    self.last, self.reason, self.sampled = found["last"], found["reason"], found["sampled"]
+                decision = self.window.control.read(self.name) or {}
+                if decision.get("restart") == self.window.steps.restart:
+                    self.last, self.reason, self.sampled = decision["last"], decision["reason"], decision["sampled"]
         return self.last is not None and count >= self.last
 
     def decide(self, count, elapsed_s):

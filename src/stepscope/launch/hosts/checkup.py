@@ -67,10 +67,10 @@ def check_up(hosts: Sequence[Conversation], *, torch_timeout_s: float, failed: S
     if len(nodes) > 1:
         pairs = try_pairs(answering, {node.name: addresses_of(node.environment) for node in nodes})
     reaching = {pair.source: pair.interface for pair in pairs if pair.interface}
-    known = tuple(replace(node, interface=reaching.get(node.name)) for node in nodes)
+    with_interfaces = tuple(replace(node, interface=reaching.get(node.name)) for node in nodes)
     return Checkup(
-        nodes=known,
-        differences=differences(known),
+        nodes=with_interfaces,
+        differences=differences(with_interfaces),
         pairs=pairs,
         slow=slow_pairs(pairs),
         slow_ends=slow_ends(pairs),
@@ -78,11 +78,11 @@ def check_up(hosts: Sequence[Conversation], *, torch_timeout_s: float, failed: S
     )
 
 
-def document(found: Checkup) -> dict[str, Any]:
+def document(checkup: Checkup) -> dict[str, Any]:
     """``doctor --hosts --json``: schema stepscope.doctor_hosts/1."""
     return {
         **codec.headed("doctor_hosts/1"),
-        "sound": found.sound,
+        "sound": checkup.sound,
         "nodes": [
             {
                 "name": node.name,
@@ -91,7 +91,7 @@ def document(found: Checkup) -> dict[str, Any]:
                 "interface": node.interface,
                 "environment": codec.to_builtins(node.environment),
             }
-            for node in found.nodes
+            for node in checkup.nodes
         ],
         "differences": [
             {
@@ -102,9 +102,9 @@ def document(found: Checkup) -> dict[str, Any]:
                 "command": difference.command,
                 "effect": difference.effect,
             }
-            for difference in found.differences
+            for difference in checkup.differences
         ],
-        "pairs": [{**codec.to_builtins(pair), "slow": pair in found.slow} for pair in found.pairs],
-        "slow_ends": [codec.to_builtins(end) for end in found.slow_ends],
-        "failed": [{"host": e.host, "what": e.what, "why": e.why, "fix": e.fix} for e in found.failed],
+        "pairs": [{**codec.to_builtins(pair), "slow": pair in checkup.slow} for pair in checkup.pairs],
+        "slow_ends": [codec.to_builtins(end) for end in checkup.slow_ends],
+        "failed": [{"host": e.host, "what": e.what, "why": e.why, "fix": e.fix} for e in checkup.failed],
     }

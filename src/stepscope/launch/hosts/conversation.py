@@ -69,8 +69,8 @@ class Conversation:
         if message is None:
             raise self.lost()
         if message.kind == "failed":
-            said = message.fields
-            raise MissingError(f"{self.host}: {said['what']}", why=said["why"], fix=said["fix"])
+            failure = message.fields
+            raise MissingError(f"{self.host}: {failure['what']}", why=failure["why"], fix=failure["fix"])
         return message
 
     def ask(self, kind: str, *, timeout_s: float, **fields: Any) -> HostMessage:

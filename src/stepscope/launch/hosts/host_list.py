@@ -39,16 +39,16 @@ def parse_hosts(text: str) -> tuple[NamedHost, ...]:
 
 
 def _host(word: str) -> NamedHost:
-    found = _HOST.fullmatch(word)
-    if found is None or word.startswith("-"):
+    match = _HOST.fullmatch(word)
+    if match is None or word.startswith("-"):
         raise UsageError(
             f"--hosts: {word!r} is not HOST, USER@HOST or HOST:RANKS",
             fix="a port or key of ssh belongs into ~/.ssh/config, or into --ssh 'ssh -p 2222'",
         )
-    slots = None if found["slots"] is None else int(found["slots"])
+    slots = None if match["slots"] is None else int(match["slots"])
     if slots == 0:
         raise UsageError(f"--hosts: {word!r} gives the host 0 ranks", fix="leave the host out")
-    return NamedHost(found["name"], slots)
+    return NamedHost(match["name"], slots)
 
 
 def _lines(path: Path) -> list[str]:
@@ -59,11 +59,11 @@ def _lines(path: Path) -> list[str]:
     words = []
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()
-        found = _LINE.fullmatch(text)
-        if text and found is None:
+        match = _LINE.fullmatch(text)
+        if text and match is None:
             raise UsageError(f"{path}:{number}: {text!r} is not HOST or HOST slots=RANKS")
-        if found is not None:
-            words.append(found["host"] + (f":{found['slots']}" if found["slots"] else ""))
+        if match is not None:
+            words.append(match["host"] + (f":{match['slots']}" if match["slots"] else ""))
     return words
 
 

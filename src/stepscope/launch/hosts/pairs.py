@@ -46,34 +46,34 @@ def try_pairs(hosts: Sequence[Conversation], addresses: Mapping[str, Sequence[st
         a, b = pair
         return [_tried(x, y.host, listening[y.host], addresses[y.host]) for x, y in ((a, b), (b, a))]
 
-    found: list[TriedPair] = []
+    pairs: list[TriedPair] = []
     for together in rounds(hosts):
         for tried in at_once(together, both_ways):
-            found += tried
+            pairs += tried
     order = {host.host: place for place, host in enumerate(hosts)}
-    return tuple(sorted(found, key=lambda pair: (order[pair.source], order[pair.target])))
+    return tuple(sorted(pairs, key=lambda pair: (order[pair.source], order[pair.target])))
 
 
 def rounds(hosts: Sequence[Conversation]) -> list[list[tuple[Conversation, Conversation]]]:
     """Every pair once, in rounds in which no host is in two pairs (the circle method)."""
     circle: list[Conversation | None] = [*hosts, *([None] if len(hosts) % 2 else [])]
-    found = []
+    pairings = []
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
         facing = zip(circle[:half], reversed(circle[half:]), strict=True)
-        found.append([(a, b) for a, b in facing if a is not None and b is not None])
+        pairings.append([(a, b) for a, b in facing if a is not None and b is not None])
         circle = [circle[0], circle[-1], *circle[1:-1]]
-    return found
+    return pairings
 
 
 def _tried(source: Conversation, target: str, listening: Mapping[str, object], addresses: Sequence[str]) -> TriedPair:
     asked = {"port": listening["port"], "token": listening["token"]}
     try:
-        found = source.ask("try", timeout_s=PAIR_S, addresses=list(addresses), **asked).fields["found"]
-        address = next((each for each in addresses if "error" not in found[each]), None)
+        replies = source.ask("try", timeout_s=PAIR_S, addresses=list(addresses), **asked).fields["found"]
+        address = next((candidate for candidate in addresses if "error" not in replies[candidate]), None)
         if address is None:
-            said = "; ".join(f"{each}: {found[each]['error']}" for each in addresses)
-            return TriedPair(source=source.host, target=target, address=None, error=said or "no address is known")
+            errors = "; ".join(f"{candidate}: {replies[candidate]['error']}" for candidate in addresses)
+            return TriedPair(source=source.host, target=target, address=None, error=errors or "no address is known")
         measured = source.ask(
             "measure", timeout_s=PAIR_S, address=address, trips=TRIPS, size_bytes=SIZE_BYTES, **asked
         ).fields["found"]
@@ -121,12 +121,12 @@ def slow_ends(pairs: Sequence[TriedPair]) -> tuple[SlowSide, ...]:
     hosts = list(dict.fromkeys(pair.source for pair in pairs))
     if len(hosts) < 3 or not slow:
         return ()
-    found = []
+    sides = []
     for host in hosts:
         for direction, end in (("out", "source"), ("in", "target")):
             own = [pair for pair in pairs if getattr(pair, end) == host and pair.bytes_per_s]
             late = [pair for pair in own if pair in slow]
             if own and len(late) >= EXPLAINED * len(own):
                 rate = median(pair.bytes_per_s or 0.0 for pair in late)
-                found.append(SlowSide(host=host, direction=direction, bytes_per_s=rate, typical=typical_rate(pairs)))
-    return tuple(found)
+                sides.append(SlowSide(host=host, direction=direction, bytes_per_s=rate, typical=typical_rate(pairs)))
+    return tuple(sides)

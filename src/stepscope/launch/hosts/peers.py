@@ -119,7 +119,7 @@ def measure_peer(address: str, port: int, token: str, *, trips: int, size_bytes:
 def interface_of(address: str) -> str | None:
     """The network interface that holds ``address``; None where none does."""
     for name, net_if_addr in psutil.net_if_addrs().items():
-        if any(_plain(each.address) == address for each in net_if_addr):
+        if any(_plain(entry.address) == address for entry in net_if_addr):
             return name
     return None
 
@@ -153,13 +153,13 @@ def _timed_round_trip(link: socket.socket) -> int:
 
 
 def _read(link: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        part = link.recv(count - len(found))
+    received = b""
+    while len(received) < count:
+        part = link.recv(count - len(received))
         if not part:
             raise EOFError
-        found += part
-    return found
+        received += part
+    return received
 
 
 def _drain(link: socket.socket, size: int) -> None:

@@ -125,8 +125,8 @@ class Mirror:
         self._sent: dict[Path, tuple[int, int, int]] = {}
 
     def send(self, write: BinaryIO) -> None:
-        found = [(path, stat) for path, stat in self._all() if self._sent.get(path) != _mark(stat)]
-        for path, _ in sorted(found, key=lambda each: each[0].name.startswith(("rank-", "error-"))):
+        changed = [(path, stat) for path, stat in self._all() if self._sent.get(path) != _mark(stat)]
+        for path, _ in sorted(changed, key=lambda entry: entry[0].name.startswith(("rank-", "error-"))):
             with suppress(FileNotFoundError):
                 self._send_file(write, path)
 

@@ -117,33 +117,33 @@ class HostSession(Conversation):
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace")
-        return why_lost(self.host, self._process.returncode, said, by_hand=self.by_hand(), python=self._reach.python)
+        stderr = self._errors.read().decode(errors="replace")
+        return why_lost(self.host, self._process.returncode, stderr, by_hand=self.by_hand(), python=self._reach.python)
 
     def by_hand(self) -> str:
         return f"`{' '.join([*self._reach.ssh, '-o', 'BatchMode=yes', self.host, 'true'])}`"
 
 
-def why_lost(host: str, code: int | None, said: str, *, by_hand: str, python: str | None) -> HostLost:
+def why_lost(host: str, code: int | None, stderr: str, *, by_hand: str, python: str | None) -> HostLost:
     """What ended the conversation with ``host``, by ssh's exit code and what it and the host wrote. Pure."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     last = lines[-1] if lines else None
-    if "Permission denied" in said or "Too many authentication failures" in said:
+    if "Permission denied" in stderr or "Too many authentication failures" in stderr:
         return HostLost(
             host,
             f"{host} asks for a password, or refuses this key",
             why=f"stepscope answers no question of ssh; ssh said: {_line_with(lines, ('denied', 'failures'))}",
             fix=f"give the host your key, for example `ssh-copy-id {host}`, until {by_hand} succeeds",
         )
-    if "Host key verification failed" in said:
+    if "Host key verification failed" in stderr:
         return HostLost(
             host,
             f"the key of {host} is unknown, or another one than last time",
             why=_line_with(lines, ("host key", "REMOTE HOST", "verification")),
             fix=f"connect by hand, look at the key, accept it: ssh {host}",
         )
-    if "No module named" in said and "stepscope" in said:
-        older = re.search(r"No module named '?stepscope\b(?!\.)", said) is None
+    if "No module named" in stderr and "stepscope" in stderr:
+        older = re.search(r"No module named '?stepscope\b(?!\.)", stderr) is None
         return HostLost(
             host,
             f"{host} has {'an older stepscope, without --hosts' if older else 'no stepscope'}; this is {__version__}",

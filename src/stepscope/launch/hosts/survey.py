@@ -83,15 +83,15 @@ def survey(hosts: Sequence[NamedHost], reach: Reach, *, torch_timeout_s: float =
     """Ask every host. Raises HostLost or MissingError: a host cannot be reached or used, with the way to see why."""
     with ExitStack() as stack:
         sessions = open_sessions([host.name for host in hosts], reach, stack)
-        found = on_all(sessions, lambda session: facts_of(session, torch_timeout_s=torch_timeout_s))
-        for session, facts in zip(sessions, found, strict=True):
+        environments = on_all(sessions, lambda session: facts_of(session, torch_timeout_s=torch_timeout_s))
+        for session, facts in zip(sessions, environments, strict=True):
             _require_torch(session.host, facts)
-        _refuse_two_torches(sessions, found)
-        address, interfaces = meet(sessions, found[0])
+        _refuse_two_torches(sessions, environments)
+        address, interfaces = meet(sessions, environments[0])
     return HostWorld(
         hosts=tuple(
             SurveyedHost(name=host.name, slots=host.slots, environment=facts, interface=interface)
-            for host, facts, interface in zip(hosts, found, interfaces, strict=True)
+            for host, facts, interface in zip(hosts, environments, interfaces, strict=True)
         ),
         reach=reach,
         address=address,
@@ -126,10 +126,10 @@ def on_all(items: Sequence[T], work: Callable[[T], R]) -> list[R]:
         except StepscopeError as error:
             return error
 
-    found = at_once(items, attempt)
-    if errors := [each for each in found if isinstance(each, StepscopeError)]:
+    outcomes = at_once(items, attempt)
+    if errors := [outcome for outcome in outcomes if isinstance(outcome, StepscopeError)]:
         raise _together(errors)
-    return [each for each in found if not isinstance(each, StepscopeError)]
+    return [outcome for outcome in outcomes if not isinstance(outcome, StepscopeError)]
 
 
 def _together(errors: Sequence[StepscopeError]) -> StepscopeError:
@@ -158,9 +158,9 @@ def _require_torch(host: str, facts: EnvironmentRecord) -> None:
         )
 
 
-def _refuse_two_torches(sessions: Sequence[Conversation], found: Sequence[EnvironmentRecord]) -> None:
+def _refuse_two_torches(sessions: Sequence[Conversation], environments: Sequence[EnvironmentRecord]) -> None:
     versions = {
-        session.host: facts.torch.version for session, facts in zip(sessions, found, strict=True) if facts.torch
+        session.host: facts.torch.version for session, facts in zip(sessions, environments, strict=True) if facts.torch
     }
     first, version = next(iter(versions.items()))
     for host, other in versions.items():
@@ -176,8 +176,8 @@ def addresses_of(facts: EnvironmentRecord) -> list[str]:
     """Addresses at which other hosts may reach this one: those of fast interfaces first."""
     nics = [nic for nic in facts.nics if nic.up and nic.kind != "loopback"]
     nics.sort(key=lambda nic: (nic.kind == "virtual", -(nic.speed_bits_per_s or 0)))
-    found = [address for nic in nics for address in nic.addresses]
-    usable = [address for address in found if not ipaddress.ip_address(address).is_link_local]
+    addresses = [address for nic in nics for address in nic.addresses]
+    usable = [address for address in addresses if not ipaddress.ip_address(address).is_link_local]
     return sorted(usable, key=lambda address: ":" in address)
 
 
@@ -197,9 +197,9 @@ def meet(sessions: Sequence[Conversation], first: EnvironmentRecord) -> tuple[st
         ).fields["found"],
     )
     for address in addresses:
-        if all("error" not in found[address] for found in tried):
+        if all("error" not in replies[address] for replies in tried):
             own = next(nic.name for nic in first.nics if address in nic.addresses)
-            return address, [own, *(found[address]["interface"] for found in tried)]
+            return address, [own, *(replies[address]["interface"] for replies in tried)]
     raise _apart(sessions, addresses, tried)
 
 
@@ -209,13 +209,13 @@ def _apart(
     head = sessions[0].host
     if not addresses:
         return HostLost(head, f"{head} has no address that other hosts could reach", fix=f"on {head}: ip address")
-    for session, found in zip(sessions[1:], tried, strict=True):
-        if all("error" in each for each in found.values()):
-            said = "; ".join(f"{address}: {each['error']}" for address, each in found.items())
+    for session, replies in zip(sessions[1:], tried, strict=True):
+        if all("error" in reply for reply in replies.values()):
+            errors = "; ".join(f"{address}: {reply['error']}" for address, reply in replies.items())
             return HostLost(
                 session.host,
                 f"{session.host} does not reach {head}",
-                why=said,
+                why=errors,
                 fix="let TCP of all ports through between the hosts: firewall, security group, or the same private network",
             )
     return HostLost(head, f"no address of {head} is reached by all other hosts", fix="put the hosts into one network")

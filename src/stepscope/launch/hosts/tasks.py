@@ -27,8 +27,8 @@ def nodes_of(environ: Mapping[str, str]) -> int:
     size, local = environ.get("WORLD_SIZE", ""), environ.get("LOCAL_WORLD_SIZE", "")
     if size.isdigit() and local.isdigit() and int(local) > 0:
         return max(1, -(-int(size) // int(local)))
-    found = next((environ[name] for name in NODES if environ.get(name, "").isdigit()), "1")
-    return max(1, int(found)) if size.isdigit() and int(size) > 1 else 1
+    count = next((environ[name] for name in NODES if environ.get(name, "").isdigit()), "1")
+    return max(1, int(count)) if size.isdigit() and int(size) > 1 else 1
 
 
 def meeting_port(environ: Mapping[str, str]) -> int:
@@ -63,7 +63,7 @@ def gather(
     """The tasks of the other nodes, which ``stack`` lets go. Raises MissingError when not all come."""
     limit = time.monotonic() + patience_s
     port = meeting_port(environ)
-    found: list[Conversation] = []
+    sessions: list[Conversation] = []
     try:
         server = listening(port)
     except OSError as error:
@@ -72,14 +72,14 @@ def gather(
             fix="export another MASTER_PORT",
         ) from error
     with server:
-        while len(found) < nodes - 1:
+        while len(sessions) < nodes - 1:
             server.settimeout(max(0.01, limit - time.monotonic()))
             try:
                 link, address = server.accept()
             except TimeoutError:
-                came = ", ".join(session.host for session in found) or "none"
+                came = ", ".join(session.host for session in sessions) or "none"
                 raise MissingError(
-                    f"{counted(nodes - 1 - len(found), 'node')} of {nodes} did not come within {patience_s:.0f} s",
+                    f"{counted(nodes - 1 - len(sessions), 'node')} of {nodes} did not come within {patience_s:.0f} s",
                     why=f"one task of each node connects to port {port} of this one; those that did: {came}",
                     fix="see that `stepscope doctor` runs on each node, and that the network lets TCP through",
                 ) from None
@@ -87,8 +87,8 @@ def gather(
             session = TaskSession(link, str(address[0]))
             stack.callback(session.close)
             session.greet_as_named()
-            found.append(session)
-    return found
+            sessions.append(session)
+    return sessions
 
 
 def answer_first_task(environ: Mapping[str, str], *, patience_s: float = MEET_S) -> None:

@@ -157,9 +157,9 @@ def clock_offset_ns(session: Conversation, *, tries: int = 7) -> tuple[int, int]
         asked = time.time_ns()
         theirs = session.ask("clock", timeout_s=ANSWER_S).fields["time_ns"]
         arrived = time.time_ns()
-        found = (theirs - (asked + arrived) // 2, (arrived - asked + 1) // 2)
-        if best is None or found[1] < best[1]:
-            best = found
+        estimate = (theirs - (asked + arrived) // 2, (arrived - asked + 1) // 2)
+        if best is None or estimate[1] < best[1]:
+            best = estimate
     assert best is not None
     return best
 

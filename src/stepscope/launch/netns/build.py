@@ -145,12 +145,12 @@ def _run(program: str, batch: Sequence[Step], hosts: Mapping[str, HostNamespaces
         pass_fds=[h.net for h in hosts.values()],
     )
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        number = said[-1].removeprefix("Command failed -:")
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        number = lines[-1].removeprefix("Command failed -:")
         failed = commands[int(number) - 1] if number.isdecimal() else commands[0]
         raise MissingError(
             "the emulated network cannot be made",
-            why=f"{failed}: {said[0]}",
+            why=f"{failed}: {lines[0]}",
             fix="see docs/reference/emulated-network.md for what a machine must permit",
         )
 

@@ -72,7 +72,7 @@ class Router:
 
     ports: tuple[Port, ...]
     delay_ns: int
-    held: list[tuple[int, int, int, bytes]] = field(default_factory=list)
+    queue: list[tuple[int, int, int, bytes]] = field(default_factory=list)
     count: int = 0
 
     def take(self, frame: bytes, now_ns: int) -> None:
@@ -83,19 +83,19 @@ class Router:
         port = self.ports[receiver]
         due_ns = port.bucket.pass_at(now_ns + self.delay_ns, wire_bytes(frame))
         self.count += 1
-        heapq.heappush(self.held, (due_ns, self.count, port.fd, frame))
+        heapq.heappush(self.queue, (due_ns, self.count, port.fd, frame))
 
     def due(self, now_ns: int) -> list[tuple[int, bytes]]:
         """(device, frame) of everything that leaves by ``now_ns``, in order."""
         out = []
-        while self.held and self.held[0][0] <= now_ns:
-            _, _, fd, frame = heapq.heappop(self.held)
+        while self.queue and self.queue[0][0] <= now_ns:
+            _, _, fd, frame = heapq.heappop(self.queue)
             out.append((fd, frame))
         return out
 
     def next_ns(self) -> int | None:
         """When the next frame leaves; None when none is held."""
-        return self.held[0][0] if self.held else None
+        return self.queue[0][0] if self.queue else None
 
 
 def serve(router: Router) -> None:

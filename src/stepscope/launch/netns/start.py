@@ -75,6 +75,6 @@ def probe_emulation(*, delayed: bool = False) -> Unavailable | None:
     except (OSError, subprocess.SubprocessError) as error:
         return Unavailable(f"{sys.executable} cannot be started: {error}")
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        return Unavailable(said[-1] if said else f"making an emulated network ended with {done.returncode}")
+        lines = done.stderr.strip().splitlines()
+        return Unavailable(lines[-1] if lines else f"making an emulated network ended with {done.returncode}")
     return None

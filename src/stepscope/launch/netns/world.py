@@ -45,10 +45,10 @@ class Rank:
 
 def environments(host_of_rank: Sequence[int]) -> tuple[dict[str, str], ...]:
     """What each rank's environment has beside the common part. Pure."""
-    found: list[dict[str, str]] = []
+    environs: list[dict[str, str]] = []
     for rank, host in enumerate(host_of_rank):
         neighbours = [r for r, h in enumerate(host_of_rank) if h == host]
-        found.append(
+        environs.append(
             {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(neighbours.index(rank)),
@@ -63,7 +63,7 @@ def environments(host_of_rank: Sequence[int]) -> tuple[dict[str, str], ...]:
                 "TP_SOCKET_IFNAME": INTERFACE,
             }
         )
-    return tuple(found)
+    return tuple(environs)
 
 
 def start_ranks(
@@ -211,9 +211,9 @@ def _watch(ranks: Sequence[Rank], world: World) -> int:
             return ExitCode.BUG
         if all(r.process.returncode == 0 for r in ranks):
             return ExitCode.OK
-        told = signal.sigwait({*STOP_SIGNALS, signal.SIGCHLD})
-        if told != signal.SIGCHLD:
-            return 128 + told
+        signum = signal.sigwait({*STOP_SIGNALS, signal.SIGCHLD})
+        if signum != signal.SIGCHLD:
+            return 128 + signum
 
 
 def _leave_word(path: Path | None, error: StepscopeError) -> None:
