@@ -163,12 +163,12 @@ def _serve(parent: int, tickets: int, sink: int, work: Callable[[T], R], items: 
         begin(parent)
         while ticket := os.read(tickets, _NUMBER):
             place = int.from_bytes(ticket, "little")
-            found: R | StepscopeError
+            outcome: R | StepscopeError
             try:
-                found = work(items[place])
+                outcome = work(items[place])
             except StepscopeError as error:
-                found = error
-            _send(sink, pickle.dumps((place, found), pickle.HIGHEST_PROTOCOL))
+                outcome = error
+            _send(sink, pickle.dumps((place, outcome), pickle.HIGHEST_PROTOCOL))
         code = 0
     except BrokenPipeError:  # the caller has gone
         pass
@@ -194,13 +194,13 @@ def _received(source: int) -> bytes | None:
 
 
 def _read(source: int, size: int) -> bytes | None:
-    found = bytearray()
-    while len(found) < size:
-        more = os.read(source, size - len(found))
+    content = bytearray()
+    while len(content) < size:
+        more = os.read(source, size - len(content))
         if not more:
             return None
-        found += more
-    return bytes(found)
+        content += more
+    return bytes(content)
 
 
 def _ready(running: dict[int, Any]) -> list[int]:

@@ -74,8 +74,8 @@ class Registry(Generic[T]):
 
         (folder,) = importlib.import_module(self.package).__path__
         text = Path(folder, f"{key}.py").read_text(encoding="utf-8").rpartition(f"\n{self.symbol} = ")[2]
-        found = {name: re.search(rf'\b{name}=(\([^()]*\)|"[^"]*"|\d+|True|False)', text) for name in fields}
-        return {name: literal_eval(value[1]) for name, value in found.items() if value is not None}
+        literals = {name: re.search(rf'\b{name}=(\([^()]*\)|"[^"]*"|\d+|True|False)', text) for name in fields}
+        return {name: literal_eval(value[1]) for name, value in literals.items() if value is not None}
 
     def _no_implementation(self, key: str, specs: str) -> UsageError:
         file = importlib.import_module(self.package).__file__ or self.package
@@ -121,7 +121,7 @@ def _may_register(group: bytes, path: tuple[str, ...]) -> bool:
 @cache
 def _entry_points(path: tuple[str, ...]) -> bytes | None:
     """What the packages on ``path`` register, as written; None where something other than a folder lies on it."""
-    found = []
+    texts = []
     for folder in path:
         try:
             names = os.listdir(folder or ".")  # noqa: PTH208
@@ -132,8 +132,8 @@ def _entry_points(path: tuple[str, ...]) -> bytes | None:
         for name in names:
             if name.endswith((".dist-info", ".egg-info")):
                 with suppress(OSError), open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:  # noqa: PTH123, PTH118
-                    found.append(file.read())
-    return b"\n".join(found)
+                    texts.append(file.read())
+    return b"\n".join(texts)
 
 
 @cache

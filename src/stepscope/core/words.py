@@ -43,30 +43,30 @@ ELSEWHERE = {"gpu": "cuda", "gpus": "cuda", "mean": "avg", "average": "avg", "mu
 """Words of other tools, and our own, which is not always the one that looks most alike."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+def did_you_mean(word: str, choices: Iterable[str]) -> str | None:
     """The known name closest to ``word``, or None when nothing is close."""
     import difflib  # with a mistake only: every start would pay for it
 
-    names = list(known)
+    names = list(choices)
     if (ours := ELSEWHERE.get(word.lower())) in names:
         return ours
     close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
     return close[0] if close else None
 
 
-def named(name: str, known: Iterable[str]) -> list[str]:
+def named(name: str, choices: Iterable[str]) -> list[str]:
     """The known name that is exactly ``name``, else all that begin with it: a name as offered always names one."""
-    names = list(known)
-    return [name] if name in names else [each for each in names if each.startswith(name)]
+    names = list(choices)
+    return [name] if name in names else [choice for choice in names if choice.startswith(name)]
 
 
 SHORT, MOST_LISTED = 12, 30
 """Known names that a sentence lists beside a guess, and without one."""
 
 
-def unknown(kind: str, word: str, known: Iterable[str]) -> str:
+def unknown(kind: str, word: str, choices: Iterable[str]) -> str:
     """One sentence: unknown KIND 'WORD'; did you mean 'X'? Known: a, b, c. A long list is left out beside a guess."""
-    names = sorted(known)
+    names = sorted(choices)
     guess = did_you_mean(word, names)
     if len(names) > (SHORT if guess else MOST_LISTED):
         return f"unknown {kind} {word!r}; " + (f"did you mean {guess!r}?" if guess else f"{len(names)} are known")
@@ -81,7 +81,7 @@ def nearest_path(path: Path, otherwise: str = "check the path") -> str:
     import difflib
 
     try:
-        beside = [each.name for each in path.parent.iterdir()]
+        beside = [sibling.name for sibling in path.parent.iterdir()]
     except OSError:  # the folder does not exist either
         beside = []
     close = difflib.get_close_matches(path.name, beside, n=1, cutoff=0.75)
@@ -94,10 +94,10 @@ K = TypeVar("K")
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Items of equal ``key`` together, in order of first appearance."""
-    found: dict[K, list[T]] = {}
+    groups: dict[K, list[T]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -117,7 +117,7 @@ _WITHOUT_HOST = ("file", "local", "memory")
 
 def url_of(path: object) -> str | None:
     """The URL, be it one whose slashes a Path has joined; None for a path of this machine."""
-    found = _URL.fullmatch(str(path))
-    if found is None:
+    match = _URL.fullmatch(str(path))
+    if match is None:
         return None
-    return f"{found[1]}://{'/' if found[1] in _WITHOUT_HOST else ''}{found[2]}"
+    return f"{match[1]}://{'/' if match[1] in _WITHOUT_HOST else ''}{match[2]}"

@@ -20,11 +20,11 @@ _BLOCK_BYTES = 1 << 20
 _FETCH_TIMEOUT_S = 30
 
 
-def damaged(path: Path, *, expected: str, found: str, fix: str | None = None) -> DataError:
+def damaged(path: Path, *, expected: str, actual: str, fix: str | None = None) -> DataError:
     """The error for a file that is not what it should be."""
     return DataError(
         f"{path} is not usable",
-        why=f"expected {expected}; found {found}",
+        why=f"expected {expected}; found {actual}",
         fix=fix or "replace the file with an undamaged copy",
     )
 
@@ -37,18 +37,18 @@ def locate(key: str, data_dir: Path | None, roles: Mapping[str, Sequence[str]]) 
     partial: tuple[Path, dict[str, Path]] | None = None
     for folder in folders(key, data_dir):
         matches = {role: only_file(folder, patterns) for role, patterns in roles.items()}
-        found = {role: path for role, path in matches.items() if path is not None}
-        if len(found) == len(roles):
-            return found
-        if found and partial is None:
-            partial = folder, found
+        files_here = {role: path for role, path in matches.items() if path is not None}
+        if len(files_here) == len(roles):
+            return files_here
+        if files_here and partial is None:
+            partial = folder, files_here
     if partial is None:
         raise not_there(key, data_dir, ", ".join(patterns[0] for patterns in roles.values()))
-    folder, found = partial
-    missing = "; ".join(f"{role} ({' or '.join(roles[role])})" for role in roles if role not in found)
+    folder, files_here = partial
+    missing = "; ".join(f"{role} ({' or '.join(roles[role])})" for role in roles if role not in files_here)
     raise DataError(
         f"{folder} lacks part of the dataset {key}",
-        why=f"expected also a file for {missing}; found {', '.join(p.name for p in found.values())}",
+        why=f"expected also a file for {missing}; found {', '.join(p.name for p in files_here.values())}",
         fix="complete the folder, or fetch the data set: `stepscope bench` has --download",
     )
 
@@ -109,8 +109,8 @@ def read_bytes(path: Path) -> bytes:
 
 def broken_gzip(path: Path, error: Exception) -> DataError:
     """The error for a gzip stream that ends early, fails its checksum or is none."""
-    found = "it ends early" if isinstance(error, EOFError) else str(error)
-    return damaged(path, expected="a complete gzip file", found=f"{path.stat().st_size} bytes: {found}")
+    problem = "it ends early" if isinstance(error, EOFError) else str(error)
+    return damaged(path, expected="a complete gzip file", actual=f"{path.stat().st_size} bytes: {problem}")
 
 
 def unreadable(path: Path, error: OSError) -> DataError:

@@ -35,7 +35,7 @@ def _read(path: Path) -> Texts:
     try:
         content = _files.read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _files.damaged(path, expected="UTF-8 text", found=f"byte {error.start} is not") from error
+        raise _files.damaged(path, expected="UTF-8 text", actual=f"byte {error.start} is not") from error
     texts: list[str] = []
     labels: list[int] = []
     rows = csv.reader(io.StringIO(content, newline=""), strict=True)
@@ -43,18 +43,18 @@ def _read(path: Path) -> Texts:
         for row in rows:
             if len(row) != COLUMNS:
                 raise _files.damaged(
-                    path, expected=f"{COLUMNS} columns in every row", found=f"{len(row)} in line {rows.line_num}"
+                    path, expected=f"{COLUMNS} columns in every row", actual=f"{len(row)} in line {rows.line_num}"
                 )
             if row[0] not in _CLASSES:
                 raise _files.damaged(
-                    path, expected="a class from 1 to 4", found=f"{row[0][:20]!r} in line {rows.line_num}"
+                    path, expected="a class from 1 to 4", actual=f"{row[0][:20]!r} in line {rows.line_num}"
                 )
             labels.append(int(row[0]) - 1)
             texts.append(_clean(f"{row[1]} {row[2]}"))
     except csv.Error as error:
-        raise _files.damaged(path, expected="whole CSV rows", found=f"{error} in line {rows.line_num}") from error
+        raise _files.damaged(path, expected="whole CSV rows", actual=f"{error} in line {rows.line_num}") from error
     if not texts:
-        raise _files.damaged(path, expected="at least one row", found="an empty file")
+        raise _files.damaged(path, expected="at least one row", actual="an empty file")
     return Texts(texts=texts, labels=labels)
 
 

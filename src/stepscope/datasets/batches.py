@@ -30,12 +30,12 @@ class InputShape:
 
 def parse_input(text: str) -> InputShape:
     """``3x224x224`` or ``128:50257``. Raises ValueError."""
-    found = _INPUT.fullmatch(text)
-    if found is None:
+    match = _INPUT.fullmatch(text)
+    if match is None:
         raise ValueError(
             f"{text!r} is not a sample shape: write 3x224x224 for floats, 128:50257 for 128 ids below 50257"
         )
-    return InputShape(tuple(int(side) for side in found[1].split("x")), int(found[2]) if found[2] else None)
+    return InputShape(tuple(int(side) for side in match[1].split("x")), int(match[2]) if match[2] else None)
 
 
 class Options(OptionsModel):

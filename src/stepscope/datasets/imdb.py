@@ -69,7 +69,7 @@ def _read(files: dict[str, Path]) -> tuple[Texts, Texts]:
         for name in CLASSES:
             if not counts[split, name]:
                 raise _files.damaged(
-                    place, expected=f"reviews {split}/{name}/ID_RATING.txt", found=f"none among {len(ordered)} reviews"
+                    place, expected=f"reviews {split}/{name}/ID_RATING.txt", actual=f"none among {len(ordered)} reviews"
                 )
     return _texts(ordered, "train", place), _texts(ordered, "test", place)
 
@@ -83,7 +83,7 @@ def _texts(reviews: list[Review], split: str, place: Path) -> Texts:
                 texts.append(_TAG.sub(" ", content.decode("utf-8")))
             except UnicodeDecodeError as error:
                 raise _files.damaged(
-                    place, expected="UTF-8 text", found=f"byte {error.start} of {split}/{name}/{number}_* is not"
+                    place, expected="UTF-8 text", actual=f"byte {error.start} of {split}/{name}/{number}_* is not"
                 ) from error
             labels.append(CLASSES.index(name))
     return Texts(texts=texts, labels=labels)
@@ -113,7 +113,7 @@ def _archive_reviews(path: Path) -> Iterator[Review]:
             while content.read(1 << 20):
                 pass
     except tarfile.TarError as error:
-        raise _files.damaged(path, expected="a complete tar archive", found=str(error)) from error
+        raise _files.damaged(path, expected="a complete tar archive", actual=str(error)) from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _files.broken_gzip(path, error) from error
     except OSError as error:

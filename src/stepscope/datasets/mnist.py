@@ -80,15 +80,15 @@ def _prepare(needs: InputNeeds, files: dict[str, Path], content: str, cache_dir:
 def _read_split(images: Path, labels: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     pixels, classes = _read_idx(images, _IMAGES_MAGIC), _read_idx(labels, _LABELS_MAGIC)
     if pixels.shape[1:] != (28, 28):
-        raise _files.damaged(images, expected="images of 28 x 28", found=" x ".join(map(str, pixels.shape[1:])))
+        raise _files.damaged(images, expected="images of 28 x 28", actual=" x ".join(map(str, pixels.shape[1:])))
     if len(pixels) != len(classes):
         raise _files.damaged(
-            labels, expected=f"{len(pixels)} labels, as {images.name} has images", found=f"{len(classes)}"
+            labels, expected=f"{len(pixels)} labels, as {images.name} has images", actual=f"{len(classes)}"
         )
     if len(classes) == 0:
-        raise _files.damaged(images, expected="at least one image", found="none")
+        raise _files.damaged(images, expected="at least one image", actual="none")
     if classes.max() >= NUM_CLASSES:
-        raise _files.damaged(labels, expected=f"labels 0 to {NUM_CLASSES - 1}", found=f"{classes.max()}")
+        raise _files.damaged(labels, expected=f"labels 0 to {NUM_CLASSES - 1}", actual=f"{classes.max()}")
     x = pixels.reshape(len(pixels), NUM_FEATURES).astype(np.float32)
     x *= np.float32(1 / (255 * STD))
     x -= np.float32(MEAN / STD)
@@ -101,16 +101,16 @@ def _read_idx(path: Path, magic: int) -> NDArray[Any]:
     dimensions = magic & 0xFF
     header = 4 * (1 + dimensions)
     if len(content) < header:
-        raise _files.damaged(path, expected=f"an idx header of {header} bytes", found=f"{len(content)} bytes")
+        raise _files.damaged(path, expected=f"an idx header of {header} bytes", actual=f"{len(content)} bytes")
     found_magic, *lengths = struct.unpack(f">{1 + dimensions}I", content[:header])
     if found_magic != magic:
-        raise _files.damaged(path, expected=f"an idx file with magic number {magic}", found=f"{found_magic}")
+        raise _files.damaged(path, expected=f"an idx file with magic number {magic}", actual=f"{found_magic}")
     expected = int(np.prod(lengths, dtype=np.int64))
     if len(content) - header != expected:
         raise _files.damaged(
             path,
             expected=f"{expected} bytes of data for {lengths[0]} items, as its header says",
-            found=f"{len(content) - header}",
+            actual=f"{len(content) - header}",
         )
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(lengths)
 

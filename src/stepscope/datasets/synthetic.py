@@ -94,7 +94,7 @@ Rows = tuple[NDArray[Any], NDArray[Any], bool]
 
 
 def _features(options: Options, needs: InputNeeds, count: int, rng: np.random.Generator) -> Rows:
-    width, classes = _known(needs.num_features), _known(needs.num_classes)
+    width, classes = _resolved(needs.num_features), _resolved(needs.num_classes)
     hop = _hop(count, width)
     x = _rows(rng.standard_normal((count - 1) * hop + width, dtype=np.float32), count, width, hop)
     if options.labels == "random":
@@ -108,7 +108,7 @@ def _features(options: Options, needs: InputNeeds, count: int, rng: np.random.Ge
 
 
 def _tokens(options: Options, needs: InputNeeds, count: int, rng: np.random.Generator) -> Rows:
-    seq_len, vocab_size, classes = _known(needs.seq_len), _known(needs.vocab_size), _known(needs.num_classes)
+    seq_len, vocab_size, classes = _resolved(needs.seq_len), _resolved(needs.vocab_size), _resolved(needs.num_classes)
     hop = _hop(count, seq_len)
     stream = rng.integers(2, vocab_size, size=(count - 1) * hop + seq_len, dtype=np.int32)
     x = _rows(stream, count, seq_len, hop)
@@ -123,7 +123,7 @@ def _tokens(options: Options, needs: InputNeeds, count: int, rng: np.random.Gene
 
 
 def _running_text(options: Options, needs: InputNeeds, count: int, rng: np.random.Generator) -> Rows:
-    seq_len, vocab_size = _known(needs.seq_len), _known(needs.vocab_size)
+    seq_len, vocab_size = _resolved(needs.seq_len), _resolved(needs.vocab_size)
     hop = _hop(count, seq_len)
     stream = rng.integers(2, vocab_size, size=(count - 1) * hop + seq_len + 1, dtype=np.int32)
     if options.labels == "teacher":
@@ -144,7 +144,7 @@ def _rows(stream: NDArray[Any], count: int, width: int, hop: int) -> NDArray[Any
     return np.lib.stride_tricks.sliding_window_view(stream, width)[: count * hop : hop]
 
 
-def _known(value: int | None) -> int:
+def _resolved(value: int | None) -> int:
     if value is None:
         raise ValueError("needs are not resolved")
     return value

@@ -90,10 +90,10 @@ def write_socket_log(path: Path, *, world: int, per_host: int) -> None:
     host = [f"node{rank // per_host}" for rank in range(world)]
     pid = [4100 + rank for rank in range(world)]
 
-    def said(rank: int, text: str) -> str:
+    def line(rank: int, text: str) -> str:
         return f"{host[rank]}:{pid[rank]}:{pid[rank] + 100} [{rank % per_host}] NCCL INFO {text}\n"
 
-    lines = [said(0, "NCCL version 2.27.3+cuda12.9")]
+    lines = [line(0, "NCCL version 2.27.3+cuda12.9")]
     for rank in range(world):
         after = (rank + 1) % world
         comm = f"comm 0x55e{rank:03d} rank {rank} nranks {world} cudaDev {rank % per_host} nvmlDev {rank % per_host}"
@@ -101,20 +101,20 @@ def write_socket_log(path: Path, *, world: int, per_host: int) -> None:
         near = host[rank] == host[after]
         ways = ("via P2P/CUMEM/read",) if near else ("[send] via NET/Socket/0",)
         lines += [
-            said(rank, "NET/Plugin: Could not find: libnccl-net.so."),
-            said(rank, f"NET/Socket : Using [0]eth0:10.0.0.{rank // per_host + 1}<0>"),
-            said(rank, "Using network Socket"),
-            said(rank, f"{init} START"),
+            line(rank, "NET/Plugin: Could not find: libnccl-net.so."),
+            line(rank, f"NET/Socket : Using [0]eth0:10.0.0.{rank // per_host + 1}<0>"),
+            line(rank, "Using network Socket"),
+            line(rank, f"{init} START"),
             *(
-                said(rank, f"Channel {c:02d}/0 : {rank}[{rank}] -> {after}[{after}] {way}")
+                line(rank, f"Channel {c:02d}/0 : {rank}[{rank}] -> {after}[{after}] {way}")
                 for c in (0, 1)
                 for way in ways
             ),
-            said(rank, f"{init} COMPLETE"),
+            line(rank, f"{init} COMPLETE"),
         ]
         if not near:
             lines += [
-                said(after, f"Channel {c:02d}/0 : {rank}[{rank}] -> {after}[{after}] [receive] via NET/Socket/0")
+                line(after, f"Channel {c:02d}/0 : {rank}[{rank}] -> {after}[{after}] [receive] via NET/Socket/0")
                 for c in (0, 1)
             ]
     path.write_text("".join(lines))

@@ -128,9 +128,9 @@ def several_gpus(record: EnvironmentRecord) -> Topology | Unavailable:
 
 def local_ranks(record: EnvironmentRecord) -> tuple[int, str]:
     """(ranks per machine, where that number comes from); 1 when nothing tells."""
-    told = integer(record, "LOCAL_WORLD_SIZE")
-    if told:
-        return told, "LOCAL_WORLD_SIZE"
+    ranks = integer(record, "LOCAL_WORLD_SIZE")
+    if ranks:
+        return ranks, "LOCAL_WORLD_SIZE"
     count = len(gpu_names(record))
     return (count, "one per GPU") if count else (1, "no launcher and no GPU")
 

@@ -114,8 +114,8 @@ def _gpus(node: NodeFacts) -> str | None:
 
 def _of_gpus(read: Callable[[EnvironmentRecord], Sequence[object]]) -> Callable[[NodeFacts], str | None]:
     def value(node: NodeFacts) -> str | None:
-        found = [str(each) for each in read(node.environment) if each is not None]
-        return ", ".join(dict.fromkeys(found)) or None
+        texts = [str(entry) for entry in read(node.environment) if entry is not None]
+        return ", ".join(dict.fromkeys(texts)) or None
 
     return value
 
@@ -130,9 +130,9 @@ def _links(node: NodeFacts) -> str | None:
 
 def _nics(node: NodeFacts) -> str | None:
     """Real interfaces and RDMA devices with their speeds, by kind."""
-    found = [nic for nic in node.environment.nics if nic.up and nic.kind not in ("loopback", "virtual")]
+    nics = [nic for nic in node.environment.nics if nic.up and nic.kind not in ("loopback", "virtual")]
     kinds = Counter(
-        (nic.kind, f" {nic.speed_bits_per_s / 1e9:g} Gbit/s" if nic.speed_bits_per_s else "") for nic in found
+        (nic.kind, f" {nic.speed_bits_per_s / 1e9:g} Gbit/s" if nic.speed_bits_per_s else "") for nic in nics
     )
     return ", ".join(f"{number}x {kind}{speed}" for (kind, speed), number in sorted(kinds.items())) or None
 
@@ -148,15 +148,15 @@ def _limit(of: Callable[[EnvironmentRecord], int | None]) -> Callable[[NodeFacts
     def value(node: NodeFacts) -> str | None:
         if node.environment.limits is None:
             return None
-        found = of(node.environment)
-        return "unlimited" if found is None else str(found)
+        limit = of(node.environment)
+        return "unlimited" if limit is None else str(limit)
 
     return value
 
 
 def _synchronised(node: NodeFacts) -> str | None:
-    found = node.environment.clock_synchronised
-    return None if found is None else "synchronised" if found else "not synchronised"
+    synchronised = node.environment.clock_synchronised
+    return None if synchronised is None else "synchronised" if synchronised else "not synchronised"
 
 
 _SMI = "nvidia-smi --query-gpu=name,driver_version,power.limit,pcie.link.gen.max,pcie.link.width.current --format=csv"
@@ -205,8 +205,12 @@ TRAITS: tuple[Trait, ...] = (
 
 def differences(nodes: Sequence[NodeFacts]) -> tuple[NodeDifference, ...]:
     """What is not the same on all ``nodes``; what is unknown on a node is left out for it."""
-    found = [_difference(trait, {n.name: v for n in nodes if (v := trait.of(n)) is not None}) for trait in TRAITS]
-    return tuple(each for each in (*found, _memory(nodes), *_variables(nodes), clocks(nodes)) if each is not None)
+    of_traits = [_difference(trait, {n.name: v for n in nodes if (v := trait.of(n)) is not None}) for trait in TRAITS]
+    return tuple(
+        difference
+        for difference in (*of_traits, _memory(nodes), *_variables(nodes), clocks(nodes))
+        if difference is not None
+    )
 
 
 def shared(nodes: Sequence[NodeFacts]) -> tuple[tuple[str, str], ...]:
@@ -270,26 +274,26 @@ def _variables(nodes: Sequence[NodeFacts]) -> list[NodeDifference | None]:
 def clocks(nodes: Sequence[NodeFacts]) -> NodeDifference | None:
     """Clocks further apart than NTP leaves them and than the measurement may be off by, against the median clock."""
     measured = ((node.name, node.clock_ns, node.clock_error_ns) for node in nodes)
-    known = {name: (offset, error) for name, offset, error in measured if offset is not None and error is not None}
-    if len(known) < 2:
+    offsets = {name: (offset, error) for name, offset, error in measured if offset is not None and error is not None}
+    if len(offsets) < 2:
         return None
-    if len(known) == 2:
-        a, b = known.values()
+    if len(offsets) == 2:
+        a, b = offsets.values()
         apart_ns, error_ns = abs(a[0] - b[0]), a[1] + b[1]
         if apart_ns <= CLOCKS_APART_NS + error_ns:
             return None
         odd: tuple[str, ...] = ()
         middle = a[0]
     else:
-        middle = round(median(offset for offset, _ in known.values()))
-        far = {name for name, (offset, error) in known.items() if abs(offset - middle) > CLOCKS_APART_NS + error}
+        middle = round(median(offset for offset, _ in offsets.values()))
+        far = {name for name, (offset, error) in offsets.items() if abs(offset - middle) > CLOCKS_APART_NS + error}
         if not far:
             return None
-        odd = tuple(name for name in known if name in far) if 2 * len(far) < len(known) else ()
+        odd = tuple(name for name in offsets if name in far) if 2 * len(far) < len(offsets) else ()
     return NodeDifference(
         key="clocks",
         title="clocks",
-        values={name: _offset(offset - middle, error) for name, (offset, error) in known.items()},
+        values={name: _offset(offset - middle, error) for name, (offset, error) in offsets.items()},
         odd=odd,
         command="date --iso-8601=ns; chronyc tracking",
         effect="logs and traces of the nodes cannot be ordered",

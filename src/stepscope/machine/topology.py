@@ -123,8 +123,8 @@ class Topology:
                 island[a] |= island[b]
                 for member in island[b]:
                     island[member] = island[a]
-        found = {id(members): members for members in island.values()}
-        return tuple(tuple(name for name in names if name in members) for members in found.values())
+        islands = {id(members): members for members in island.values()}
+        return tuple(tuple(name for name in names if name in members) for members in islands.values())
 
     def nearest_nics(self, gpu: str) -> tuple[str, ...]:
         """The NICs at the smallest distance from ``gpu``; empty when there are none."""
@@ -251,7 +251,7 @@ class _Block:
         return Topology(devices=tuple(devices), links=_both_ways(links, problems), problems=tuple(problems))
 
     def _links_of(self, name: str, cells: list[str], problems: list[str]) -> dict[tuple[str, str], Link]:
-        found: dict[tuple[str, str], Link] = {}
+        links: dict[tuple[str, str], Link] = {}
         if len(cells) < len(self.columns):
             problems.append(f"row {name} has {len(cells)} of {len(self.columns)} links: the text was cut off")
             cells = cells[:-1]  # the last one may be torn: NV1 of NV18
@@ -263,8 +263,8 @@ class _Block:
                 if link is None:
                     problems.append(f"{name} to {other} reads {cell!r}, which is not a link")
                 else:
-                    found[name, other] = link
-        return found
+                    links[name, other] = link
+        return links
 
     def _device(self, name: str, rest: str, cells: list[str], legend: Mapping[str, str], problems: list[str]) -> Device:
         values = self._affinity(rest, cells)
@@ -325,8 +325,8 @@ def _numbers(text: str) -> tuple[int, ...] | None:
     """``0-3,8`` -> 0, 1, 2, 3, 8. None when it is no such list."""
     if not _LIST.fullmatch(text):
         return None
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(found))
+        numbers.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(numbers))

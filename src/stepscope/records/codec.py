@@ -97,8 +97,8 @@ def _in_utf8(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):
-        return {_in_utf8(key): _in_utf8(each) for key, each in value.items()}
-    return [_in_utf8(each) for each in value] if isinstance(value, list | tuple) else value
+        return {_in_utf8(key): _in_utf8(part) for key, part in value.items()}
+    return [_in_utf8(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def encode(record: object) -> bytes:
@@ -168,9 +168,9 @@ def _convert(document: dict[str, Any], kind: type[T], source: str) -> T:
 def _whole(value: Any) -> Any:
     """``value`` with whole numbers where floats have no fraction."""
     if isinstance(value, dict):
-        return {key: _whole(each) for key, each in value.items()}
+        return {key: _whole(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_whole(each) for each in value]
+        return [_whole(part) for part in value]
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 

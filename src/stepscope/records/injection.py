@@ -98,10 +98,10 @@ def parse_injection(text: str) -> Injection:
     for part in (part.strip() for part in text.strip().lower().split(",")):
         kind, equals, value = part.partition("=")
         if kind == "slow_rank":
-            found = _slow(value, part, text)
-            if found.rank in slow:
-                raise _bad(text, f"rank {found.rank} is slow twice")
-            slow[found.rank] = found
+            fault = _slow(value, part, text)
+            if fault.rank in slow:
+                raise _bad(text, f"rank {fault.rank} is slow twice")
+            slow[fault.rank] = fault
         elif kind in KINDS:
             if kind in other:
                 raise _bad(text, f"{kind} is given twice")

@@ -30,8 +30,8 @@ WORLD = "world"
 
 def canonical(mesh: Mapping[str, int]) -> dict[str, int]:
     """``mesh`` in the form in which it is kept."""
-    found = {name: mesh[name] for name in DIMENSIONS if mesh.get(name, 1) > 1}
-    return {} if found.keys() <= {"dp"} else found
+    shape = {name: mesh[name] for name in DIMENSIONS if mesh.get(name, 1) > 1}
+    return {} if shape.keys() <= {"dp"} else shape
 
 
 def full(mesh: Mapping[str, int], world_size: int) -> dict[str, int]:
@@ -57,10 +57,10 @@ def grows(mesh: Mapping[str, int]) -> str:
 
 def coordinates(mesh: Mapping[str, int], world_size: int, rank: int) -> dict[str, int]:
     """Where ``rank`` lies along each dimension of ``full(mesh)``."""
-    found = {}
+    places = {}
     for name, n in reversed(full(mesh, world_size).items()):
-        rank, found[name] = divmod(rank, n)
-    return dict(reversed(found.items()))
+        rank, places[name] = divmod(rank, n)
+    return dict(reversed(places.items()))
 
 
 def members(mesh: Mapping[str, int], world_size: int, rank: int, dimension: str) -> tuple[int, ...] | None:

@@ -24,8 +24,8 @@ def _training_run_2(row: Document) -> Document:
     step = _measured(row, "step_ns_median", "step_ns_low", "step_ns_high", n=row.get("steps"))
     ranks = row["world_size"]
     options = row.get("strategy_options") or {}
-    model = _named(row["workload"], row.get("model") or {})
-    strategy = _named(row["strategy"], options)
+    model = _with_options(row["workload"], row.get("model") or {})
+    strategy = _with_options(row["strategy"], options)
     same = (
         "status", "error", "world_size", "workload", "dataset", "dataset_size", "precision", "accumulation", "micro_batch",
         "global_batch", "device", "backend", "num_parameters", "comm_bytes_per_step", "comm_source", "train_loss",
@@ -74,16 +74,16 @@ def _rate(value: float | None, step: Document | None) -> Document | None:
     return {"value": value, "low": value * middle / step["high"], "high": value * middle / step["low"], "n": step["n"]}
 
 
-def _named(key: str, options: Document) -> str:
+def _with_options(key: str, options: Document) -> str:
     return " ".join([key, *(f"{name}={value}" for name, value in sorted(options.items()))])
 
 
 MIGRATIONS: dict[str, dict[int, Callable[[Document], Document]]] = {"training_run": {1: _training_run_2}}
 
 
-def migrate(document: Document, kind: str, found: int, wanted: int) -> Document:
-    """``document`` of version ``found`` as version ``wanted``, the header keys taken off."""
+def migrate(document: Document, kind: str, version_read: int, wanted: int) -> Document:
+    """``document`` of version ``version_read`` as version ``wanted``, the header keys taken off."""
     steps = MIGRATIONS.get(kind, {})
-    for version in range(found, wanted):
+    for version in range(version_read, wanted):
         document = steps[version](document)
     return {k: v for k, v in document.items() if k not in ("schema", "tool_version", "created")}

@@ -21,11 +21,11 @@ MISSING = ("", "-", "–", "—", "n/a", "na", "none", "null", "?")
 
 def number(text: str) -> tuple[float, str] | None:
     """(value, unit written behind it) of a cell; thousands may have commas. None: no finite number."""
-    found = _NUMBER.fullmatch(text.strip())
-    if found is None:
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
         return None
-    value = float(found[1].replace(",", ""))
-    return (value, (found[2] or "").strip().lower()) if math.isfinite(value) else None
+    value = float(match[1].replace(",", ""))
+    return (value, (match[2] or "").strip().lower()) if math.isfinite(value) else None
 
 
 def plain(name: str) -> str:
@@ -197,10 +197,10 @@ def meanings_of(name: str) -> tuple[Meaning, ...]:
         whole = f"{base}_{unit}"
         of_rank = rate.role == "samples_per_s" and _PER_RANK.search(whole) is not None
         return () if _NOT_TRAINING.search(whole) else (replace(rate, per_rank=of_rank),)
-    found = list(_named(base, unit))
+    meanings = list(_meanings_in_unit(base, unit))
     for tail in _tails(base) if not unit else ():
-        found += _named(base.removesuffix(f"_{tail}"), tail)
-    return tuple(found)
+        meanings += _meanings_in_unit(base.removesuffix(f"_{tail}"), tail)
+    return tuple(meanings)
 
 
 def _tails(base: str) -> Iterable[str]:
@@ -209,7 +209,7 @@ def _tails(base: str) -> Iterable[str]:
     return ("_".join(words[-count:]) for count in (1, 2) if len(words) > count)
 
 
-def _named(base: str, unit: str) -> Iterable[Meaning]:
+def _meanings_in_unit(base: str, unit: str) -> Iterable[Meaning]:
     for role in _ROLE_OF.get(base, ()):
         meaning = _with_unit(role, base, unit)
         if meaning is not None:
@@ -238,12 +238,12 @@ def _with_unit(role: str, base: str, unit: str) -> Meaning | None:
 
 
 def _rate(text: str) -> Meaning | None:
-    if found := _RATE.search(text):
-        return Meaning("samples_per_s", item=_ITEMS[found[1]])
+    if match := _RATE.search(text):
+        return Meaning("samples_per_s", item=_ITEMS[match[1]])
     if _STEP_RATE.search(text):
         return Meaning("steps_per_s")
-    if found := _STEP_TIME.search(text):
-        return Meaning("step_ns", TIMES[found[1]], unit=found[1])
+    if match := _STEP_TIME.search(text):
+        return Meaning("step_ns", TIMES[match[1]], unit=match[1])
     return None
 
 
@@ -272,8 +272,8 @@ def columns_of(names: Sequence[str], stated: Mapping[str, str] | None = None) ->
         if target == "-":
             left_out.add(index)
         else:
-            known = (meanings_of(spelling) for spelling in (spellings(name) if target is None else [target]))
-            possible[index] = next((each for each in known if each), ())
+            readings = (meanings_of(spelling) for spelling in (spellings(name) if target is None else [target]))
+            possible[index] = next((meanings for meanings in readings if meanings), ())
     by_role: dict[str, tuple[int, Meaning]] = {}
     per_epoch = any(meaning.role == "epoch" for meanings in possible.values() for meaning in meanings)
     stated_columns = {index for index, name in enumerate(names) if plain(name) in wanted}
@@ -300,7 +300,7 @@ def _priority(meanings: Sequence[Meaning], name: str) -> int:
     names = NAMES.get(meanings[0].role, "").split()
     base = plain(_BRACKETS.sub(r"\1", name.strip().lower()))
     spelled = (base, *(base.removesuffix(f"_{tail}") for tail in _tails(base)))
-    return next((names.index(each) for each in spelled if each in names), len(names))
+    return next((names.index(spelling) for spelling in spelled if spelling in names), len(names))
 
 
 def is_gpu_count(name: str) -> bool:
@@ -322,6 +322,6 @@ _MEANINGS = (
 def require_meanings(stated: Stated) -> None:
     """Raises UsageError where it is not known what a stated meaning is."""
     for name, meaning in stated.columns.items():
-        if meaning != "-" and all(each.scale is None for each in meanings_of(meaning)):
-            known = [first for names in NAMES.values() for first in names.split()[:1]]
-            raise UsageError(unknown("meaning", meaning, [*known, *_MEANINGS]), fix=f"--columns {name}=MEANING")
+        if meaning != "-" and all(candidate.scale is None for candidate in meanings_of(meaning)):
+            first_names = [first for names in NAMES.values() for first in names.split()[:1]]
+            raise UsageError(unknown("meaning", meaning, [*first_names, *_MEANINGS]), fix=f"--columns {name}=MEANING")

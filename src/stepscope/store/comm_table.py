@@ -92,7 +92,7 @@ def reading_of(
     if not same:
         raise DataError(
             f"{source}: the meaning of its bandwidth is unclear",
-            why=f"several interpretations fit: {'; '.join(each.text for each in fitting)}",
+            why=f"several interpretations fit: {'; '.join(candidate.text for candidate in fitting)}",
             fix="measure more sizes, or write times with more digits",
         )
     return first
@@ -105,15 +105,15 @@ UNKNOWN: dict[str, Any] = dict.fromkeys(codec.field_names(CommRow)) | {
 """Fields of a row of which nothing is known: None, or the only value that a blocking collective can have."""
 
 
-def mean_row(*, op: str, world_size: int, size_bytes: int, time_ns_mean: float | None, **known: Any) -> CommRow:
+def mean_row(*, op: str, world_size: int, size_bytes: int, time_ns_mean: float | None, **fields: Any) -> CommRow:
     """A row of back-to-back calls with algbw and busbw worked out from size and time; S in the nccl-tests sense."""
     algbw = None if time_ns_mean is None else size_bytes / (time_ns_mean / 1e9)
-    known |= {
+    fields |= {
         "op": op, "world_size": world_size, "size_bytes": size_bytes, "asked_bytes": size_bytes,
         "pacing": "back_to_back", "time_ns_mean": time_ns_mean, "algbw_bytes_per_s": algbw,
         "busbw_bytes_per_s": None if algbw is None else algbw * BUS_FACTORS[op](world_size),
     }  # fmt: skip
-    return CommRow(**(UNKNOWN | known))
+    return CommRow(**(UNKNOWN | fields))
 
 
 def _digit(value: float, column: float) -> float:

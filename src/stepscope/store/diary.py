@@ -125,31 +125,31 @@ def read_diaries(layout: ProfileLayout, *, last: int | None = None) -> tuple[Ran
     last: of each process no more than so many steps, up to the last that all processes have which are a rank's last, and
     what some have beyond it.
     """
-    found = [each for path in layout.diaries() if (each := _Begun.of(path)) is not None]
-    found.sort(key=lambda each: (each.header.rank, each.header.start_unix_ns))
+    diaries = [diary for path in layout.diaries() if (diary := _Begun.of(path)) is not None]
+    diaries.sort(key=lambda diary: (diary.header.rank, diary.header.start_unix_ns))
     if last is None:
-        return tuple(each.read(0, each.made) for each in found)
-    newest = {each.header.rank: each for each in found if each.made}
-    common = min((each.made for each in newest.values()), default=0)
-    hardware = max(HARDWARE_AT_LEAST, min(SAMPLES_AT_MOST, HARDWARE_SAMPLES // max(1, len(found))))
+        return tuple(diary.read(0, diary.made) for diary in diaries)
+    newest = {diary.header.rank: diary for diary in diaries if diary.made}
+    common = min((diary.made for diary in newest.values()), default=0)
+    hardware = max(HARDWARE_AT_LEAST, min(SAMPLES_AT_MOST, HARDWARE_SAMPLES // max(1, len(diaries))))
     here = frozenset(path.name for path in layout.control.glob("*"))
     read = []
-    for each in found:
-        end = min(each.made, common + last) if newest.get(each.header.rank) is each else each.made
-        read.append(each.read(max(0, min(end, common) - last), end, here=here, hardware=hardware))
+    for diary in diaries:
+        end = min(diary.made, common + last) if newest.get(diary.header.rank) is diary else diary.made
+        read.append(diary.read(max(0, min(end, common) - last), end, here=here, hardware=hardware))
     return tuple(read)
 
 
 def whole_steps(layout: ProfileLayout, rank: int) -> tuple[tuple[int, Numbers], ...]:
     """Of each process of a rank, in order of time, the begin of its first step on the wall clock, and ns of all steps."""
-    found = [each for path in layout.diaries(rank) if (each := _Begun.of(path)) is not None and each.made]
-    found.sort(key=lambda each: each.header.start_unix_ns)
+    diaries = [diary for path in layout.diaries(rank) if (diary := _Begun.of(path)) is not None and diary.made]
+    diaries.sort(key=lambda diary: diary.header.start_unix_ns)
     return tuple(
         (
-            each.header.start_unix_ns,
-            np.memmap(each.path, each.dtype, "r", each.offset, each.made)["whole_ns"].astype(float),
+            diary.header.start_unix_ns,
+            np.memmap(diary.path, diary.dtype, "r", diary.offset, diary.made)["whole_ns"].astype(float),
         )
-        for each in found
+        for diary in diaries
     )
 
 
@@ -244,8 +244,8 @@ def _events(path: Path, first: int) -> tuple[DiaryEvent, ...]:
         lines: Sequence[bytes] = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, skipped).split(b"\n")[
             bool(skipped) : -1
         ]
-    found = (_decoded(path, line, DiaryEvent) for line in lines)
-    return tuple(each for each in found if each.step > first)
+    events = (_decoded(path, line, DiaryEvent) for line in lines)
+    return tuple(event for event in events if event.step > first)
 
 
 def _end(path: Path) -> RankEnd | None:

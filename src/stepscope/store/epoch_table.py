@@ -213,9 +213,9 @@ def _read(path: Path, file: TextIO) -> EpochTable:
         again = _header(line)
         if again is not None:
             _refuse_twice(path, number, again)
-            header, known = again, header
+            header, before = again, header
             reading.repeated_headers += 1
-            changed = "" if again.names == known.names else ", with other columns"
+            changed = "" if again.names == before.names else ", with other columns"
             reading.more.append(f"{path}:{number}: a second header{changed}: another job began to write")
         else:
             _row(reading, header, number, line)
@@ -282,11 +282,11 @@ def _first_header(path: Path, number: int, line: str) -> _Header:
         )
     header = _header(line.removeprefix("\ufeff"))
     if header is None or not any(name in header.columns for name in (*_RESULTS, "duration_ns")):
-        known = "epoch, train_time, train_loss, train_acc, val_loss, val_acc, samples_per_s"
+        column_names = "epoch, train_time, train_loss, train_acc, val_loss, val_acc, samples_per_s"
         raise DataError(
             f"{path}:{number}: not the header of a table of epochs",
             why=f"it reads {line.strip()[:80]!r}; 'epoch' and a loss, an accuracy or a time are needed",
-            fix=f"name the columns {known}",
+            fix=f"name the columns {column_names}",
         )
     return header
 
@@ -295,13 +295,18 @@ def _header(line: str) -> _Header | None:
     """The header that this line is; None: it is none (no column is called ``epoch``)."""
     for delimiter in DELIMITERS:
         names = _split(line, delimiter)
-        found = columns_of(names)
-        if len(names) < 2 or not found.has("epoch"):
+        recognised = columns_of(names)
+        if len(names) < 2 or not recognised.has("epoch"):
             continue
         columns = {}
         for field_name, roles in ROLES.items():
             place = next(
-                (found.by_role[role] for role in roles if role in found.by_role and _counts(role, found)), None
+                (
+                    recognised.by_role[role]
+                    for role in roles
+                    if role in recognised.by_role and _counts(role, recognised)
+                ),
+                None,
             )
             if place is not None:
                 columns[field_name] = (place[0], place[1].scale or 1.0)
@@ -309,9 +314,9 @@ def _header(line: str) -> _Header | None:
     return None
 
 
-def _counts(role: str, found: Columns) -> bool:
+def _counts(role: str, columns: Columns) -> bool:
     """A column ``time`` may be a clock; ``train_time`` is that of an epoch, and goes before ``epoch_time``."""
-    return role != "time_ns" or plain(found.names[found.by_role[role][0]]).startswith("train_time")
+    return role != "time_ns" or plain(columns.names[columns.by_role[role][0]]).startswith("train_time")
 
 
 def _split(line: str, delimiter: str) -> list[str]:
@@ -365,8 +370,8 @@ def _epoch_number(text: str) -> int | None:
 
 def _number(text: str) -> float | None:
     """Without a unit, and without commas: one may be a decimal point."""
-    found = None if "," in text else number_in(text)
-    return found[0] if found is not None and not found[1] else None
+    parsed = None if "," in text else number_in(text)
+    return parsed[0] if parsed is not None and not parsed[1] else None
 
 
 def _value(reading: _Reading, line: int, column: str, text: str, name: str, scale: float) -> float | None:
@@ -412,22 +417,22 @@ def _table(reading: _Reading, *, per_step: bool, empty: str | None) -> EpochTabl
 
 def _merged(epochs: Sequence[Epoch]) -> list[Epoch]:
     """One Epoch a number: of several rows the last value that is known."""
-    found: dict[int, Epoch] = {}
+    by_number: dict[int, Epoch] = {}
     for epoch in epochs:
-        before = found.get(epoch.number, epoch)
-        known: dict[str, Any] = {
+        before = by_number.get(epoch.number, epoch)
+        recorded: dict[str, Any] = {
             name: value for name in ROLES if (value := getattr(epoch, name)) is not None and name != "number"
         }
-        found[epoch.number] = replace(before, **known)
-    return list(found.values())
+        by_number[epoch.number] = replace(before, **recorded)
+    return list(by_number.values())
 
 
 def _fractions(path: Path, epochs: Sequence[Epoch]) -> tuple[list[Epoch], list[str]]:
     """Accuracies as fractions: a column with values from above 1 up to 100 is in per cent, others are unknown."""
     notes = []
-    found = list(epochs)
+    read = list(epochs)
     for name in _PERCENT:
-        values = [value for e in found if (value := getattr(e, name)) is not None]
+        values = [value for e in read if (value := getattr(e, name)) is not None]
         if not values or 0 <= min(values) <= max(values) <= 1:
             continue
         percent = min(values) >= 0 and 1 < max(values) <= 100
@@ -437,8 +442,8 @@ def _fractions(path: Path, epochs: Sequence[Epoch]) -> tuple[list[Epoch], list[s
             if percent
             else f"{path}: {what} is between {min(values):.4g} and {max(values):.4g}, not an accuracy; taken as unknown"
         )
-        found = [replace(e, **_fraction(name, getattr(e, name), percent=percent)) for e in found]
-    return found, notes
+        read = [replace(e, **_fraction(name, getattr(e, name), percent=percent)) for e in read]
+    return read, notes
 
 
 def _fraction(name: str, value: float | None, *, percent: bool) -> dict[str, Any]:

@@ -99,19 +99,19 @@ def config_files(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
 
     The second is for one experiment of a project: ``experiments/exp020`` and ``configs/*.yaml``.
     """
-    found = [file for file in files if file.suffix.lower() in CONFIG_SUFFIXES]
+    configs = [file for file in files if file.suffix.lower() in CONFIG_SUFFIXES]
     start = path if path.is_dir() else path.parent
     for folder in (start, *start.absolute().parents[:2]):
         if (folder / "configs").is_dir():
             beside = sorted(f for f in (folder / "configs").iterdir() if f.suffix.lower() in CONFIG_SUFFIXES)
-            known = {file.absolute() for file in found}
-            return (*found, *(f for f in beside if f.is_file() and f.absolute() not in known))
-    return tuple(found)
+            listed_files = {file.absolute() for file in configs}
+            return (*configs, *(f for f in beside if f.is_file() and f.absolute() not in listed_files))
+    return tuple(configs)
 
 
 def read_configs(files: Iterable[Path]) -> tuple[tuple[ExperimentConfig, ...], tuple[str, ...]]:
     """(configurations, why some were not read). What YAML readers disagree about is kept as text."""
-    found, notes = [], []
+    configs, notes = [], []
     for file in files:
         try:
             if file.stat().st_size > MAX_BYTES:
@@ -122,9 +122,9 @@ def read_configs(files: Iterable[Path]) -> tuple[tuple[ExperimentConfig, ...], t
             notes.append(f"{file}: not read: {getattr(error, 'line', error)}")
             continue
         if isinstance(document.value, dict):
-            found.append(ExperimentConfig(name=str(file), leaves=dict(_leaves(document.value, ()))))
+            configs.append(ExperimentConfig(name=str(file), leaves=dict(_leaves(document.value, ()))))
             notes += [str(problem) for problem in document.problems if not problem.advice][:3]
-    return tuple(found), tuple(notes)
+    return tuple(configs), tuple(notes)
 
 
 def facts_of(folder: Path, configs: Sequence[ExperimentConfig], *, unique: bool, alone: bool) -> ExperimentFacts:
@@ -162,13 +162,13 @@ def _settings(config: ExperimentConfig) -> tuple[dict[str, Any], list[str]]:
     used: set[tuple[str, ...]] = set()
     notes = []
     for name, keys in SETTINGS.items():
-        found = {p: v for p, v in config.leaves.items() if p[-1] in keys and v is not None}
-        values = list(found.values())
+        matches = {p: v for p, v in config.leaves.items() if p[-1] in keys and v is not None}
+        values = list(matches.values())
         if values and all(value == values[0] for value in values):
             settings[name] = values[0]
-            used |= set(found)
+            used |= set(matches)
         elif values:
-            places = ", ".join(f"{'.'.join(path)} {value}" for path, value in found.items())
+            places = ", ".join(f"{'.'.join(path)} {value}" for path, value in matches.items())
             notes.append(f"{config.name}: {name} has several values and is left open: {places}")
     optimizer = config.section("optimizer")
     kind = next((key for key in ("type", "name", "") if isinstance(optimizer.get(key), str)), None)
@@ -195,10 +195,10 @@ def _names(config: ExperimentConfig, folder: Path, *, whole: bool) -> bool:
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _leaves(each, (*path, key))
+        for key, entry in value.items():
+            yield from _leaves(entry, (*path, key))
     elif isinstance(value, list):
-        yield path, tuple(each for each in value if not isinstance(each, dict | list))
+        yield path, tuple(entry for entry in value if not isinstance(entry, dict | list))
     elif path:
         yield path, value
 
@@ -243,7 +243,7 @@ def name_facts(name: str) -> NameFacts:
     words = [word for word in _SPLIT.split(name) if word]
     ranks_text = _ranks_text(words)
     kept = words[1:] if len(words) > 1 and _KEY.fullmatch(words[0]) else words
-    lengths = [int(found[1]) for word in kept if (found := _EPOCHS.fullmatch(word.lower()))]
+    lengths = [int(match[1]) for word in kept if (match := _EPOCHS.fullmatch(word.lower()))]
     subject = [w for w in kept if not _EPOCHS.fullmatch(w.lower()) and not _PLACES.fullmatch(w.lower())]
     dataset, rest = _dataset(subject)
     return NameFacts(
@@ -278,15 +278,15 @@ def short_ids(names: Sequence[str], places: Mapping[int, str]) -> list[str]:
 def _dataset(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """(known data set that the words begin with, the words after it)."""
     for end in range(len(words), 0, -1):
-        found = DATASETS.get("".join(words[:end]).lower())
-        if found is not None:
-            return found, list(words[end:])
+        dataset = DATASETS.get("".join(words[:end]).lower())
+        if dataset is not None:
+            return dataset, list(words[end:])
     return None, list(words)
 
 
 def _ranks_text(words: Sequence[str]) -> str | None:
     """``4gpu``, ``single gpu``; of several none."""
-    found = [word for word in words if _RANKS.fullmatch(word.lower())]
+    single = [word for word in words if _RANKS.fullmatch(word.lower())]
     pairs = [f"{a} {b}" for a, b in pairwise(words) if _RANKS.fullmatch((a + b).lower())]
-    several = {*found, *pairs}
+    several = {*single, *pairs}
     return several.pop() if len(several) == 1 else None

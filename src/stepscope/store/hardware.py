@@ -37,8 +37,8 @@ class HardwareSamples:
 
 def read_ports(layout: ProfileLayout) -> tuple[HardwareSamples, ...]:
     """Of each process that sampled the ports of its host. Raises DataError for a damaged header."""
-    found = (read_hardware(path, last=PORTS_AT_MOST) for path in layout.port_samples())
-    return tuple(each for each in found if each is not None)
+    sampled = (read_hardware(path, last=PORTS_AT_MOST) for path in layout.port_samples())
+    return tuple(samples for samples in sampled if samples is not None)
 
 
 def read_hardware(path: Path, *, last: int = SAMPLES_AT_MOST) -> HardwareSamples | None:

@@ -92,17 +92,17 @@ def files_below(folder: Path) -> tuple[Path, ...]:
 
     Raises DataError for more than ``MAX_FILES``.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for place, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith(".")]
-        found += [Path(place, name) for name in names if not name.startswith(".")]
-        if len(found) > MAX_FILES:
+        paths += [Path(place, name) for name in names if not name.startswith(".")]
+        if len(paths) > MAX_FILES:
             raise DataError(
                 f"{folder} holds more than {MAX_FILES} files",
                 why="it is not a folder of results",
                 fix="pass the folder of one experiment",
             )
-    return tuple(path for path in sorted(found) if _is_file(path))
+    return tuple(path for path in sorted(paths) if _is_file(path))
 
 
 def _is_file(path: Path) -> bool:
@@ -246,11 +246,11 @@ class Importer(Form):
     def read(self, path: Path, stated: Stated | None = None) -> Imported:
         """All of ``path``; notes name the files of a folder that were left out."""
         imported = self.read_files(Candidate(path, stated or Stated()))
-        others = [_name(each, path) for each in imported.left_out if each.reason == OTHER_KIND]
+        others = [_name(file, path) for file in imported.left_out if file.reason == OTHER_KIND]
         notes = [
-            f"{each.reason if each.path in each.reason else f'{_name(each, path)}: {each.reason}'}; left out"
-            for each in imported.left_out
-            if each.reason != OTHER_KIND
+            f"{file.reason if file.path in file.reason else f'{_name(file, path)}: {file.reason}'}; left out"
+            for file in imported.left_out
+            if file.reason != OTHER_KIND
         ]
         notes = [*notes[:NAMED], *([f"{len(notes) - NAMED} more files left out"] if notes[NAMED:] else [])]
         if others:
@@ -293,7 +293,7 @@ def read_each(
     """
     if not source.is_folder:
         return [read(source.path)], ()
-    found: list[T] = []
+    contents: list[T] = []
     left_out: list[LeftOut] = []
     damaged: list[DataError] = []
     for file in source.files:
@@ -301,10 +301,10 @@ def read_each(
             left_out += [LeftOut(path=str(file), reason=OTHER_KIND)] if not is_about(file) else []
             continue
         try:
-            found.append(read(file))
+            contents.append(read(file))
         except DataError as error:
             damaged.append(error)
             left_out.append(LeftOut(path=str(file), reason=error.line))
-    if not found:
+    if not contents:
         raise damaged[0] if damaged else DataError(f"{source.path} holds no file of this format")
-    return found, tuple(left_out)
+    return contents, tuple(left_out)

@@ -59,20 +59,20 @@ class LogLines:
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         """Raises DataError for a file that cannot be read."""
-        held, fresh = b"", True
+        unfinished, fresh = b"", True
         with reading(self.path) as file:
             while line := file.readline(PIECE):
                 self.count += fresh
                 fresh = line.endswith(b"\n")
                 if fresh:
                     self.rest = b""
-                    yield self.count, (held + line).rstrip(b"\r\n")
-                    held = b""
+                    yield self.count, (unfinished + line).rstrip(b"\r\n")
+                    unfinished = b""
                     continue
-                self.rest = held + line
-                words, held = whole_words(self.rest)
+                self.rest = unfinished + line
+                words, unfinished = whole_words(self.rest)
                 yield self.count, words
-            self._left_out = self._left_out or held or None  # reached where no .gz was cut off
+            self._left_out = self._left_out or unfinished or None  # reached where no .gz was cut off
 
     def leave_out(self, number: int) -> None:
         """Note that the importer takes nothing of a line: it is the beginning of one, or another runs through it."""
@@ -83,10 +83,10 @@ class LogLines:
 
     def notes(self) -> list[str]:
         """What was left out of the file, with its lines."""
-        found = []
+        notes = []
         if self._torn:
             at = ", ".join(map(str, self._torn[:_NAMED])) + (", ..." if self._torn[_NAMED:] else "")
-            found.append(
+            notes.append(
                 f"{self.path}: {counted(len(self._torn), 'torn line')} left out (line {at}): {RUN_THROUGH} the middle"
             )
         if self._left_out is not None:
@@ -95,8 +95,8 @@ class LogLines:
             what = (
                 "it is left out" if whole else f"its last word {word!r} is left out" if word else "the file was cut off"
             )
-            found.append(f"{self.path}:{self.count}: the last line {NO_END}: {what}")
-        return found
+            notes.append(f"{self.path}:{self.count}: the last line {NO_END}: {what}")
+        return notes
 
 
 def without_colours(line: bytes) -> bytes:
@@ -110,21 +110,21 @@ def without_prefix(line: bytes) -> tuple[int | None, bytes]:
     a task's local rank a number that only this one has; None: no launcher says it.
     """
     plain, who = without_colours(line), None
-    if found := _MOMENT.match(plain):
-        plain = plain[found.end() :]
+    if match := _MOMENT.match(plain):
+        plain = plain[match.end() :]
     for _ in range(_MOST_PREFIXES):
-        found = _RANK.match(plain)
-        if found is None:
+        match = _RANK.match(plain)
+        if match is None:
             break
-        who = (0 if who is None else (who + 1) * _TASK) + int(found[1] or found[2])
-        plain = plain[found.end() :]
+        who = (0 if who is None else (who + 1) * _TASK) + int(match[1] or match[2])
+        plain = plain[match.end() :]
     return who, plain
 
 
 def finite(text: bytes) -> float | None:
     """A finite number, commas between thousands allowed; None for what is none (``nan`` in a loss, ``7,1``)."""
-    found = number(text.decode("ascii", errors="replace"))
-    return found[0] if found is not None and not found[1] else None
+    parsed = number(text.decode("ascii", errors="replace"))
+    return parsed[0] if parsed is not None and not parsed[1] else None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -198,28 +198,28 @@ def timeouts(path: Path) -> Iterator[WatchdogTimeout]:
     for _, line in LogLines(path):
         if MARK not in line:
             continue
-        for found in _TIMEOUT.finditer(line):
-            known = _GLOBAL.findall(line, 0, found.start())
-            op = found["op"].decode()
+        for match in _TIMEOUT.finditer(line):
+            ranks = _GLOBAL.findall(line, 0, match.start())
+            op = match["op"].decode()
             yield WatchdogTimeout(
-                rank=int(known[-1]) if known else None,
-                member=int(found["member"]),
-                sequence=int(found["sequence"]),
+                rank=int(ranks[-1]) if ranks else None,
+                member=int(match["member"]),
+                sequence=int(match["sequence"]),
                 op=_OPS.get(op, op.strip("_").lower()),
-                elements=None if found["numel"] is None else int(found["numel"]),
-                timeout_ms=int(found["timeout"]),
+                elements=None if match["numel"] is None else int(match["numel"]),
+                timeout_ms=int(match["timeout"]),
                 source=str(path),
             )
 
 
 def timeouts_beside(source: Candidate, left_out: Iterable[LeftOut]) -> tuple[WatchdogTimeout, ...]:
     """What the watchdog reports in logs that are read for something else; a log that cannot be read reports nothing."""
-    found: dict[WatchdogTimeout, None] = {}
-    unread = {each.path for each in left_out}
-    for file in (each for each in source.files if str(each) not in unread):
+    reported: dict[WatchdogTimeout, None] = {}
+    unread = {file_left_out.path for file_left_out in left_out}
+    for file in (path for path in source.files if str(path) not in unread):
         if file.suffix.lower() in SUFFIXES and reports(Candidate(file)):
             try:
-                found |= dict.fromkeys(timeouts(file))
+                reported |= dict.fromkeys(timeouts(file))
             except (DataError, OSError):
                 continue
-    return tuple(found)
+    return tuple(reported)

@@ -131,16 +131,16 @@ def lives_of(trace: Sequence[AllocatorEvent], live: Sequence[SegmentPiece]) -> l
             frees.append((ended, event.frames or ()))
     _take_stacks_of_frees(frees)
     for block in live:
-        known = None if block.address is None else open_.pop(block.address, None)
-        if known is None:
-            known = Life(
+        lasting = None if block.address is None else open_.pop(block.address, None)
+        if lasting is None:
+            lasting = Life(
                 size=requested(block),
                 begins=-1,
                 stack=block.frames or (),
                 address=_NOWHERE if block.address is None else block.address,
             )
-            lives.append(known)
-        known.size = requested(block)
+            lives.append(lasting)
+        lasting.size = requested(block)
     for lost in open_.values():  # neither released nor there: the snapshot's end is all that is known
         lost.ends = len(trace)
     return lives
@@ -161,7 +161,7 @@ def requested(block: SegmentPiece) -> int:
 
 def judge(lives: Sequence[Life], facts: Mapping[int, tuple[str, str]]) -> None:
     """Give every life its kind and module. facts: address -> (kind, tensor's name) of what lives at the snapshot."""
-    stages = _Stages(lives, told=any(_python(life.stack) for life in lives))
+    stages = _Stages(lives, with_stacks=any(_python(life.stack) for life in lives))
     sizes: set[int] = set()
     for life in lives:
         if life.ends is not None:
@@ -197,7 +197,7 @@ def _kind(life: Life, stages: _Stages, sizes: set[int], *, named: bool) -> str:
     """sizes: of known parameters. named: all that lives at the snapshot in modules and optimizers has its kind already."""
     stage = stages.of(life)
     lasts = life.ends is None
-    if not stages.told or (life.begins < 0 and not life.stack):
+    if not stages.with_stacks or (life.begins < 0 and not life.stack):
         return UNKNOWN
     if stage == _IN_SETUP:
         if not lasts:
@@ -228,10 +228,13 @@ def _kind(life: Life, stages: _Stages, sizes: set[int], *, named: bool) -> str:
 
 
 class _Stages:
-    """What the program was doing at each request. told: some request has a Python stack, so that one without tells, too."""
+    """What the program was doing at each request.
 
-    def __init__(self, lives: Sequence[Life], *, told: bool) -> None:
-        self.told = told
+    with_stacks: some request has a Python stack, so that one without tells, too.
+    """
+
+    def __init__(self, lives: Sequence[Life], *, with_stacks: bool) -> None:
+        self.with_stacks = with_stacks
         self._by_stack: dict[tuple[int, ...], tuple[int, bool]] = {}
         requests = sorted((life.begins, self.of(life)) for life in lives if life.begins >= 0)
         self.numbers = [number for number, _ in requests]
@@ -245,13 +248,13 @@ class _Stages:
         self._backwards = [self.numbers[at] for at in first]
 
     def of(self, life: Life) -> int:
-        return self._told(life)[0]
+        return self._stage_and_bucket(life)[0]
 
     def in_buckets(self, life: Life) -> bool:
         """Whether DistributedDataParallel asked for it."""
-        return self._told(life)[1]
+        return self._stage_and_bucket(life)[1]
 
-    def _told(self, life: Life) -> tuple[int, bool]:
+    def _stage_and_bucket(self, life: Life) -> tuple[int, bool]:
         key = tuple(map(id, life.stack))
         if key not in self._by_stack:
             frames = _python(life.stack)
@@ -342,16 +345,16 @@ def with_history(record: MemorySnapshot, trace: Sequence[AllocatorEvent], lives:
 
     Late is the second half of the requests, with what lies between them.
     """
-    held = most_held = record.segment_bytes
+    reserved = most_reserved = record.segment_bytes
     failed: list[tuple[AllocatorEvent, int]] = []  # the last one first, and what was reserved then
     for event in reversed(trace):
         if event.action == "oom":
-            failed.append((event, held))
+            failed.append((event, reserved))
         elif event.action in _GROWS:
-            held -= event.size
+            reserved -= event.size
         elif event.action in _SHRINKS:
-            held += event.size
-        most_held = max(most_held, held)
+            reserved += event.size
+        most_reserved = max(most_reserved, reserved)
     last, reserved_then = failed[0] if failed else (None, 0)
     driver_free = None if last is None else last.device_free
     capacity = record.capacity_bytes
@@ -366,7 +369,7 @@ def with_history(record: MemorySnapshot, trace: Sequence[AllocatorEvent], lives:
     return replace(
         record,
         peak_requested_bytes=int(total[peak]),
-        peak_reserved_bytes=most_held,
+        peak_reserved_bytes=most_reserved,
         history_complete=not any(life.begins < 0 for life in lives),
         history_ns=(max(times) - min(times)) * 1000 if times else None,
         capacity_bytes=capacity,

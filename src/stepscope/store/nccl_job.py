@@ -91,8 +91,8 @@ class NcclJob:
             self._message("warning", process, parsed.place, parsed)
             return
         for marker, pattern, handler in _KINDS:
-            if marker in parsed.text and (found := pattern.search(parsed.text)):
-                handler(self, process, parsed, found)
+            if marker in parsed.text and (match := pattern.search(parsed.text)):
+                handler(self, process, parsed, match)
                 return
 
     def listens_to(self, line: bytes) -> bool:
@@ -103,18 +103,18 @@ class NcclJob:
 
     def process(self, file: int, parsed: ParsedLine) -> Process:
         """Who speaks. Other output right before a line looks like a part of the host's name: it is taken off."""
-        known = self.processes.get((file, parsed.host, parsed.pid))
-        if known is not None:
-            return known
+        recorded = self.processes.get((file, parsed.host, parsed.pid))
+        if recorded is not None:
+            return recorded
         same_pid = self._by_pid.setdefault((file, parsed.pid), [])
-        for each in same_pid:
-            if _with_residue(parsed.host, each.host, anything=parsed.glued):
-                return each
-            if _with_residue(each.host, parsed.host, anything=each.glued):
-                del self.processes[file, each.host, parsed.pid]
-                each.host, each.glued = parsed.host, parsed.glued
-                self.processes[file, parsed.host, parsed.pid] = each
-                return each
+        for process in same_pid:
+            if _with_residue(parsed.host, process.host, anything=parsed.glued):
+                return process
+            if _with_residue(process.host, parsed.host, anything=process.glued):
+                del self.processes[file, process.host, parsed.pid]
+                process.host, process.glued = parsed.host, parsed.glued
+                self.processes[file, parsed.host, parsed.pid] = process
+                return process
         new = Process(file=file, host=parsed.host, pid=parsed.pid, glued=parsed.glued)
         self.processes[file, parsed.host, parsed.pid] = new
         same_pid.append(new)
@@ -123,17 +123,17 @@ class NcclJob:
     # Lines about a communicator, each line by the thread that initialises it or by one that connects it later.
 
     @_reads("opCount ", r"^(?:.* comm )?([^ ]*)")
-    def _called(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+    def _called(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
         if len(process.members) > 1:
-            process.called[parsed.tid] = found[1]
+            process.called[parsed.tid] = match[1]
 
     @_reads(
         " Bytes -> Algo ",
         r"^(?:(\w+): )?(\d{1,19}) Bytes -> Algo (\w+) proto (\w+)"
         r"(?: channel\{Lo\.\.Hi\}=\{(\d{1,9})\.\.(\d{1,9})\}| time [\d.]+)$",
     )
-    def _choice(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
-        choice = _choice_of(*found.groups())
+    def _choice(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
+        choice = _choice_of(*match.groups())
         member = self._chooser(process, parsed)
         if choice not in member.choices and len(member.choices) >= SIZES_KEPT:
             bits = max(choice.low_bytes.bit_length() - 1, 0)
@@ -145,8 +145,8 @@ class NcclJob:
         r"(?:Channel|Ring) (\d{1,4})(?:/\d{1,9})? ?: (\d{1,9})(?:\[\w+\])? -> (\d{1,9})(?:\[\w+\])?(?: \[(send|receive)\])?"
         r" via (.+?)(?: comm (0x[0-9a-f]+) nRanks \d{1,9})?$",
     )
-    def _link(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
-        channel, source, destination, end, via, pointer = found.groups()
+    def _link(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
+        channel, source, destination, end, via, pointer = match.groups()
         net = _NET.match(via)
         if net is None and not _NEAR.match(via):
             self.unread_links += 1
@@ -164,18 +164,18 @@ class NcclJob:
             way.proxy_rank = way.proxy_rank if net[3] is None else int(net[3])
 
     @_reads(" via ", r"^CollNet \d{1,9}(?:/\d{1,9})? ?: \d{1,9} \[(?:send|receive)\] via (COLLNET/[^/]+)")
-    def _collnet(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+    def _collnet(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
         member = process.beginning.get(parsed.tid)
-        if member is not None and found[1] not in member.networks:
-            member.networks.append(found[1])
+        if member is not None and match[1] not in member.networks:
+            member.networks.append(match[1])
 
     @_reads(
         "- Init ",
         r"comm (0x[0-9a-f]+) rank (\d{1,6}) n[rR]anks (\d{1,6}) cudaDev (-?\d{1,9})(?: nvmlDev (-?\d{1,9}))?"
         r"(?: busId ([0-9a-f]+))?(.*?) ?- Init (START|COMPLETE)$",
     )
-    def _init(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
-        pointer, rank, nranks, cuda, nvml, bus, rest, stage = found.groups()
+    def _init(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
+        pointer, rank, nranks, cuda, nvml, bus, rest, stage = match.groups()
         if int(cuda) != parsed.device or int(rank) >= int(nranks):
             self.torn += 1  # two lines that look like one: a device says so of itself
             return
@@ -198,26 +198,26 @@ class NcclJob:
             process.beginning.pop(parsed.tid, None)
 
     @_reads(" COMPLETE", r"comm (0x[0-9a-f]+) rank \d{1,9} .*(Destroy|Abort) COMPLETE$")
-    def _ended(self, process: Process, _said: ParsedLine, found: re.Match[str]) -> None:
-        if (member := by_pointer(process, found[1])) is not None:
-            member.ended = "destroyed" if found[2] == "Destroy" else "aborted"
+    def _ended(self, process: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
+        if (member := by_pointer(process, match[1])) is not None:
+            member.ended = "destroyed" if match[2] == "Destroy" else "aborted"
 
     @_reads(
         " coll channels",
         r"(\d{1,9}) coll channels,(?: (\d{1,9}) collnet channels,)?(?: (\d{1,9}) nvls channels,)? (\d{1,9}) p2p channels, "
         r"(\d{1,9}) p2p channels per peer$",
     )
-    def _channels(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
-        counts = tuple(None if n is None else int(n) for n in found.groups())
+    def _channels(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
+        counts = tuple(None if n is None else int(n) for n in match.groups())
         self._initialising(process, parsed).channels = counts
 
     @_reads("Channel ", r"^Channel (\d{1,4})(?:/\d{1,9})? ?:((?:\s+\d{1,9})+)$")
-    def _ring(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
-        order = tuple(int(r) for r in found[2].split())
-        self._initialising(process, parsed).rings[int(found[1])] = order
+    def _ring(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
+        order = tuple(int(r) for r in match[2].split())
+        self._initialising(process, parsed).rings[int(match[1])] = order
 
     @_reads("Trees ", r"Trees ")
-    def _trees(self, process: Process, parsed: ParsedLine, _found: re.Match[str]) -> None:
+    def _trees(self, process: Process, parsed: ParsedLine, _match: re.Match[str]) -> None:
         member = self._initialising(process, parsed)
         for channel, drawn in _TREE.findall(parsed.text):
             # Before NCCL 2.8 a second tree follows, the first one mirrored.
@@ -228,52 +228,52 @@ class NcclJob:
                     member.parents[int(channel)] = int(parent)
 
     @_reads(" nNodes ", r"comm (0x[0-9a-f]+) rank \d{1,9} nRanks \d{1,9} nNodes (\d{1,9}) ")
-    def _nodes(self, process: Process, _said: ParsedLine, found: re.Match[str]) -> None:
-        if (member := by_pointer(process, found[1])) is not None:
-            member.nodes = int(found[2])
+    def _nodes(self, process: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
+        if (member := by_pointer(process, match[1])) is not None:
+            member.nodes = int(match[2])
 
     @_reads("NVLS multicast support", r"^NVLS multicast support is (not )?available on dev (\d{1,9})")
-    def _nvls(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
-        self._initialising(process, parsed).nvls = found[1] is None
+    def _nvls(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
+        self._initialising(process, parsed).nvls = match[1] is None
 
     # Lines about the process, its host and its surroundings.
 
     @_reads("Using network ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
     @_reads("Assigned NET plugin ", r"^(?:Using network|Assigned NET plugin) (.+?)(?: to comm)?$")
-    def _network(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
+    def _network(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
         member = process.beginning.get(parsed.tid)
         networks = member.networks if member is not None else process.networks.setdefault(parsed.tid, [])
-        if found[1] not in networks:
-            networks.append(found[1])
+        if match[1] not in networks:
+            networks.append(match[1])
 
     @_reads("CCL version", r"^[NR]CCL version\s*:?\s*(\d\S*)(?:\s+\S+:\S+)?$")
-    def _version(self, process: Process, _said: ParsedLine, found: re.Match[str]) -> None:
-        process.versions[found[1]] = None
+    def _version(self, process: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
+        process.versions[match[1]] = None
 
     @_reads("set by environment", r"(\w+) set by environment to (.*?)\.?$")
-    def _setting(self, _: Process, _said: ParsedLine, found: re.Match[str]) -> None:
-        self.settings[found[1], found[2]] = None
+    def _setting(self, _: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
+        self.settings[match[1], match[2]] = None
 
     @_reads("NET/Plugin", r"^NET/Plugin ?: Loaded net plugin (.+)$")
-    def _plugin(self, _: Process, _said: ParsedLine, found: re.Match[str]) -> None:
-        self.plugins[found[1]] = None
+    def _plugin(self, _: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
+        self.plugins[match[1]] = None
 
     @_reads("NET/Plugin", r"^NET/Plugin ?: ((?:No plugin found|Could not find).*)$")
-    def _no_plugin(self, _: Process, _said: ParsedLine, found: re.Match[str]) -> None:
-        self.no_plugin[found[1].strip()] = None
+    def _no_plugin(self, _: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
+        self.no_plugin[match[1].strip()] = None
 
     @_reads("Using [", r"^NET/[^:]+: Using (\[\d{1,9}\].+?)(?: ?\[RO\])?(?:; OOB .*)?$")
-    def _nics(self, process: Process, _said: ParsedLine, found: re.Match[str]) -> None:
-        self.nics.setdefault(process.host, {}).update(dict.fromkeys(_NIC.findall(found[1])))
+    def _nics(self, process: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
+        self.nics.setdefault(process.host, {}).update(dict.fromkeys(_NIC.findall(match[1])))
 
     @_reads("GPU Direct RDMA ", r"GPU Direct RDMA (Enabled|Disabled) for HCA \d{1,9} '([^']+)'")
-    def _gdr(self, process: Process, _said: ParsedLine, found: re.Match[str]) -> None:
-        self.gdr.setdefault(process.host, {})[found[2]] = found[1] == "Enabled"
+    def _gdr(self, process: Process, _parsed: ParsedLine, match: re.Match[str]) -> None:
+        self.gdr.setdefault(process.host, {})[match[2]] = match[1] == "Enabled"
 
     @_reads(" -> ", r"^(\S+:\d{1,9}) -> (\d{1,9})(?: |$)")
-    def _returned(self, process: Process, parsed: ParsedLine, found: re.Match[str]) -> None:
-        if int(found[2]) > 0:
-            self._message("returned", process, found[1], parsed)
+    def _returned(self, process: Process, parsed: ParsedLine, match: re.Match[str]) -> None:
+        if int(match[2]) > 0:
+            self._message("returned", process, match[1], parsed)
 
     def _message(self, kind: str, process: Process, place: str, parsed: ParsedLine) -> None:
         key = process, kind, parsed.device, place
@@ -312,21 +312,21 @@ class NcclJob:
         return fitting[0] if len(fitting) == 1 else unstated(process)
 
     def _name_host(self, process: Process) -> None:
-        hosts = {each.host for each in self.processes.values() if not each.glued and each.file == process.file}
-        found = [
+        hosts = {other.host for other in self.processes.values() if not other.glued and other.file == process.file}
+        fitting = [
             h
             for h in hosts
             if _with_residue(process.host, h, anything=process.glued) and (process.glued or h[0].isalpha())
         ]
-        if not found:
+        if not fitting:
             return
         del self.processes[process.file, process.host, process.pid]
-        process.host, process.glued = max(found, key=len), False
-        known = self.processes.setdefault((process.file, process.host, process.pid), process)
-        if known is not process:
-            known.members += process.members
+        process.host, process.glued = max(fitting, key=len), False
+        recorded = self.processes.setdefault((process.file, process.host, process.pid), process)
+        if recorded is not process:
+            recorded.members += process.members
             for member in process.members:
-                member.process = known
+                member.process = recorded
 
     def settle(self) -> None:
         """At the end: what stood under initialisations that were never named goes to the communicators it fits.

@@ -72,7 +72,7 @@ def read_nccl_debug(paths: str | Path | Iterable[str | Path]) -> NcclDebug:
     for process in job.processes.values():
         if not process.versions:
             process.versions = dict(versions[process.file])
-    stated = [v for known in versions.values() for v in known]
+    stated = [v for printed in versions.values() for v in printed]
     stated += [v for p in job.processes.values() for v in p.versions]
     every = tuple(dict.fromkeys(stated))
     communicators = tuple(_communicators(job, every, notes))
@@ -102,8 +102,8 @@ def _files(given: Sequence[Path]) -> dict[Path, bool]:
     named: dict[Path, bool] = {}
     for path in given:
         if path.is_dir():
-            for each in files_below(path):
-                named.setdefault(each, False)
+            for file in files_below(path):
+                named.setdefault(file, False)
         else:
             named[path] = True
     return named
@@ -171,8 +171,8 @@ def _communicator(members: Sequence[NcclMember], versions: tuple[str, ...], note
     for member in members:
         if member.rank is None:
             continue
-        known = by_rank.setdefault(member.rank, member)
-        if known is not member and not known.initialised and member.initialised:
+        recorded = by_rank.setdefault(member.rank, member)
+        if recorded is not member and not recorded.initialised and member.initialised:
             by_rank[member.rank] = member
     ranked = [m for m in members if m.rank is not None]
     if len(ranked) > len(by_rank):
@@ -230,12 +230,12 @@ def _rank(member: NcclMember) -> NcclRank:
 
 
 def _rings(members: Sequence[NcclMember], nranks: int | None) -> Iterator[NcclRing]:
-    found: dict[int, tuple[int, ...]] = {}
+    orders: dict[int, tuple[int, ...]] = {}
     for member in members:
         for channel, order in member.rings.items():
-            found.setdefault(channel, order)
-    for channel in sorted(found):
-        order = found[channel]
+            orders.setdefault(channel, order)
+    for channel in sorted(orders):
+        order = orders[channel]
         if len(set(order)) == len(order) and (nranks is None or max(order) < nranks):
             yield NcclRing(channel=channel, ranks=order, complete=len(order) == nranks)
 
@@ -289,8 +289,8 @@ def _messages(job: NcclJob) -> Iterator[NcclMessage]:
 
 
 def _rank_on(process: Process, device: int) -> int | None:
-    mine = [m for m in process.members if m.cuda_device == device and m.rank is not None]
-    return max(mine, key=lambda m: m.nranks or 0).rank if mine else None
+    of_device = [m for m in process.members if m.cuda_device == device and m.rank is not None]
+    return max(of_device, key=lambda m: m.nranks or 0).rank if of_device else None
 
 
 def _hosts(job: NcclJob) -> Iterator[NcclHost]:

@@ -64,10 +64,10 @@ def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
 
     Of those nothing is taken: where one line begins inside another, the other's rest stands anywhere.
     """
-    found = list(_HEADER.finditer(line))
-    if not found:
+    headers = list(_HEADER.finditer(line))
+    if not headers:
         return None, 0
-    last = found[-1]
+    last = headers[-1]
     host, pid, tid, device, place, level = last.groups()
     parsed = ParsedLine(
         host=host.decode(),
@@ -77,15 +77,15 @@ def parse_line(line: bytes) -> tuple[ParsedLine | None, int]:
         place=(place or b"").decode(errors="replace"),
         warning=level == b"WARN",
         text=line[last.end() :].decode(errors="replace").rstrip(),
-        glued=len(found) > 1 or (last.start() > 0 and _HEADER.match(without_prefix(line)[1].lstrip()) is None),
+        glued=len(headers) > 1 or (last.start() > 0 and _HEADER.match(without_prefix(line)[1].lstrip()) is None),
     )
-    return parsed, len(found) - 1
+    return parsed, len(headers) - 1
 
 
 def parse_version(line: bytes) -> str | None:
     """The version where NCCL states it on a line of its own, without saying who speaks."""
-    found = _VERSION.search(line)
-    return found[1].decode(errors="replace") if found else None
+    match = _VERSION.search(line)
+    return match[1].decode(errors="replace") if match else None
 
 
 _COMM_ID = re.compile(r"commId (0x[0-9a-f]+)")
@@ -176,32 +176,32 @@ def connected(process: Process, *, own: int, other: int, device: int | None) -> 
 
 def merge_way(ways: dict[tuple[int, int, str], Way], key: tuple[int, int, str], way: Way) -> None:
     """Add what another line, or the other end, says of a link."""
-    known = ways.setdefault(key, Way())
-    known.channels |= way.channels
-    known.send_nics |= way.send_nics
-    known.receive_nics |= way.receive_nics
+    recorded = ways.setdefault(key, Way())
+    recorded.channels |= way.channels
+    recorded.send_nics |= way.send_nics
+    recorded.receive_nics |= way.receive_nics
     if way.gdrdma is not None:
-        known.gdrdma = way.gdrdma and known.gdrdma is not False
-    known.proxy_rank = known.proxy_rank if way.proxy_rank is None else way.proxy_rank
+        recorded.gdrdma = way.gdrdma and recorded.gdrdma is not False
+    recorded.proxy_rank = recorded.proxy_rank if way.proxy_rank is None else way.proxy_rank
 
 
 def by_pointer(process: Process, pointer: str) -> NcclMember | None:
     """The open communicator at this address: addresses are used again."""
-    mine = (m for m in reversed(process.members) if m.pointer == pointer)
-    return next((m for m in mine if m.ended is None), None)
+    at_address = (m for m in reversed(process.members) if m.pointer == pointer)
+    return next((m for m in at_address if m.ended is None), None)
 
 
 def identity(process: Process, member: NcclMember, rest: str) -> tuple[object, ...]:
     """What members of one communicator have in common."""
-    if found := _COMM_ID.search(rest):
-        return ("id", found[1])
-    if found := _PARENT.search(rest):
-        parent = by_pointer(process, found[1])
+    if match := _COMM_ID.search(rest):
+        return ("id", match[1])
+    if match := _PARENT.search(rest):
+        parent = by_pointer(process, match[1])
         born_of: object = parent.key if parent is not None else (process.file, process.host, process.pid)
-        order = found[2] or sum(
+        order = match[2] or sum(
             m.key is not None and m.key[:2] == ("split", born_of) and m is not member for m in process.members
         )
-        return ("split", born_of, order, found[3])
+        return ("split", born_of, order, match[3])
     earlier = sum(
         m.nranks == member.nranks and m.cuda_device == member.cuda_device and m is not member for m in process.members
     )

@@ -167,9 +167,9 @@ def _op(table: LoggedRun, name: str, span: tuple[float, float] | None, *, ranks:
     fits = _fitting(table, span, ranks)
     ran = list(dict.fromkeys(PROGRAMS[p] for p in table.programs if p in PROGRAMS))
     possible = [op for op in ran if fits(op)]
-    if len(possible) == 1 or (possible and not _named(name)):
+    if len(possible) == 1 or (possible and not _op_in_name(name)):
         return possible[-1]
-    called = _named(name)
+    called = _op_in_name(name)
     if called is not None and fits(called):
         return called
     if called is not None and not ran:
@@ -209,7 +209,7 @@ def _fitting(table: LoggedRun, span: tuple[float, float] | None, ranks: int | No
     return fits
 
 
-def _named(name: str) -> str | None:
+def _op_in_name(name: str) -> str | None:
     """The collective in a file's name; longer names first, because they contain shorter ones."""
     plain = name.lower().replace("_", "").replace("-", "")
     return next(_in_name(plain), None)

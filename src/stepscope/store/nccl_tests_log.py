@@ -194,44 +194,44 @@ class _Reader:
 
     def line(self, text: str) -> None:
         """One line that is no row."""
-        if found := _SETUP.search(text):
-            self._setup(found, text)
+        if match := _SETUP.search(text):
+            self._setup(match, text)
         elif " Pid " in text and self._table.titles:  # the list of another job, whose lines run into this table
             self._table.devices_torn = self._table.devices_torn or not self._table.rows
         elif " Pid " in text and _is_torn_device(text):
             self.lose_device()
-        elif found := _DEVICE.search(text):
-            device = LoggedDevice(found["host"], found["name"], int(found["group"] or 0))
-            if len(self._table.devices) > 1 and int(found["rank"]) in self._table.devices:
+        elif match := _DEVICE.search(text):
+            device = LoggedDevice(match["host"], match["name"], int(match["group"] or 0))
+            if len(self._table.devices) > 1 and int(match["rank"]) in self._table.devices:
                 self.lose_device()
-            self._table.devices.setdefault(int(found["rank"]), device)
-        elif found := _STARTING.search(text):
-            self._program(found[2], ended=found[1] == "concluded")
+            self._table.devices.setdefault(int(match["rank"]), device)
+        elif match := _STARTING.search(text):
+            self._program(match[2], ended=match[1] == "concluded")
         elif _TITLE.search(text):
             if self._table.rows:
                 self._next()
             self._table.old_errors = "#wrong" not in text
-            found = _TITLES.search(text)
+            match = _TITLES.search(text)
             self.device = b""
-            self._table.titles = tuple(found[1].split()) if found else ()
+            self._table.titles = tuple(match[1].split()) if match else ()
             self._table.figures, self._table.cpu_time = _more_columns(self._table.titles), "cputime" in text
             self.inside, printed = True, _as_printed(self._table.titles)
             self.columns = "" if printed else f"columns that nccl-tests does not print: {' '.join(self._table.titles)}"
         elif "(elements)" in text:
             units = [unit for unit in _UNIT.findall(text) if unit not in ("B", "elements", "us", "GB/s")]
             self.units = f"a table in {', '.join(units)}, not in us and GB/s" if units else ""
-        elif found := _BOUNDS.search(text):
-            self._table.out_of_bounds = int(found[1])
+        elif match := _BOUNDS.search(text):
+            self._table.out_of_bounds = int(match[1])
             self._table.ended = True
-        elif found := _AVERAGE.search(text):
-            self._table.average = found[1]
+        elif match := _AVERAGE.search(text):
+            self._table.average = match[1]
             self._table.ended = True
             self.inside = False
             self._next()
         elif "<snip>" in text:
             self._table.cut = self._table.cut or bool(self._table.rows)
         else:
-            self._words(text)
+            self._take_versions(text)
 
     def lose_device(self) -> None:
         """The list of devices is torn here: how many there are, it does not say."""
@@ -239,18 +239,18 @@ class _Reader:
 
     def talk(self, text: str, line: int) -> None:
         """A line of NCCL itself: where it begins inside a row, what stands before it is a piece of that row."""
-        found = _TALKS.search(text)
-        if found is None:
+        match = _TALKS.search(text)
+        if match is None:
             return
-        name = found[1]
-        if found.start() == 0 and name not in self._hosts and not (self.open and name[:1].isdigit()):
+        name = match[1]
+        if match.start() == 0 and name not in self._hosts and not (self.open and name[:1].isdigit()):
             self._hosts.add(name)
             return
         # A piece may end in the middle of a number, which then stands right before the host's name.
         hosts = (
             host for host in (*self._hosts, *(d.host for d in self._table.devices.values())) if name.endswith(host)
         )
-        piece = text[: found.end(1) - len(max(hosts, key=len, default=name))]
+        piece = text[: match.end(1) - len(max(hosts, key=len, default=name))]
         if not self.inside or not piece.strip():
             return
         if self.open and _BEGINS.search(piece):
@@ -274,11 +274,11 @@ class _Reader:
 
     def row(self, text: str, line: int) -> None:
         """A line that ends like a row; nothing happens where it is none."""
-        found = _BEGINS.search(text)
-        row = self._row_of(found, text, line)
+        begins = _BEGINS.search(text)
+        row = self._row_of(begins, text, line)
         if row is not None:
             self._take(row)
-        elif (found is not None and self._table.rows) or (self.inside and _REST.fullmatch(text)):
+        elif (begins is not None and self._table.rows) or (self.inside and _REST.fullmatch(text)):
             self._torn(line)
 
     def _row_of(self, begins: re.Match[str] | None, text: str, line: int) -> LoggedRow | None:
@@ -326,11 +326,11 @@ class _Reader:
             self._done.append(self._table)
             self._table = LoggedRun()
 
-    def _setup(self, found: re.Match[str], text: str) -> None:
+    def _setup(self, setup: re.Match[str], text: str) -> None:
         self._next()
         table = self._table
-        table.threads, table.gpus = int(found["threads"]), int(found["gpus"])
-        table.sizes = int(found["low"]), int(found["high"])
+        table.threads, table.gpus = int(setup["threads"]), int(setup["gpus"])
+        table.sizes = int(setup["low"]), int(setup["high"])
         table.devices.clear()
         table.devices_torn = False
         if iterations := _ITERATIONS.search(text):
@@ -338,7 +338,7 @@ class _Reader:
         if together := _TOGETHER.search(text):
             table.together = int(together[1])
 
-    def _words(self, text: str) -> None:
+    def _take_versions(self, text: str) -> None:
         """Names of programs and versions, in commands and in what libraries say of themselves."""
         table = self._table
         table.programs += [name for name in _PROGRAM.findall(text) if name not in table.programs]

@@ -55,10 +55,10 @@ def read_if_there(path: Path, kind: type[T]) -> T | None:
 def read_created(path: Path) -> str | None:
     """When a record was written (UTC, ISO 8601); None where it does not say. Raises DataError as ``read_record``."""
     try:
-        found = msgspec.json.decode(read_bytes(path), type=dict[str, Any]).get("created")
+        created = msgspec.json.decode(read_bytes(path), type=dict[str, Any]).get("created")
     except msgspec.DecodeError as error:
         raise DataError(f"{path}: not readable as JSON", why=str(error)) from error
-    return found if isinstance(found, str) else None
+    return created if isinstance(created, str) else None
 
 
 def read_run(root: Path) -> RunRecord:
@@ -81,14 +81,14 @@ def read_cells(layout: RunLayout) -> tuple[CellSpec, ...]:
 
 def read_samples(path: Path) -> RankSamples | None:
     """One rank's samples; None when the rank died before it wrote the header."""
-    found = _headed(path, SamplesHeader, StepSample)
-    return None if found is None else RankSamples(header=found[0], steps=found[1])
+    parts = _headed(path, SamplesHeader, StepSample)
+    return None if parts is None else RankSamples(header=parts[0], steps=parts[1])
 
 
 def read_comm_samples(path: Path) -> RankCommSamples | None:
     """One rank's samples of a comm cell; None when there is no file or the rank died before it wrote the header."""
-    found = _headed(path, CommHeader, CommSample) if path.exists() else None
-    return None if found is None else RankCommSamples(header=found[0], samples=found[1])
+    parts = _headed(path, CommHeader, CommSample) if path.exists() else None
+    return None if parts is None else RankCommSamples(header=parts[0], samples=parts[1])
 
 
 def _headed(path: Path, header: type[T], line: type[L]) -> tuple[T, tuple[L, ...]] | None:
@@ -184,9 +184,9 @@ def latest_step_ns(path: Path) -> float | None:
     with path.open("rb") as file:
         file.seek(header + first * record.size)
         data = file.read((steps - first) * record.size)
-    times = [each[whole] for each in record.iter_unpack(data[: len(data) // record.size * record.size])]
-    known = [time_ns for time_ns in times if not math.isnan(time_ns)]
-    return median(known) if known else None
+    times = [step[whole] for step in record.iter_unpack(data[: len(data) // record.size * record.size])]
+    timed = [time_ns for time_ns in times if not math.isnan(time_ns)]
+    return median(timed) if timed else None
 
 
 def longest_step_ns(path: Path, *, first: int) -> float:
@@ -200,7 +200,7 @@ def longest_step_ns(path: Path, *, first: int) -> float:
         data = file.read(LONGEST_OF * record.size)
     records = record.iter_unpack(data[: len(data) // record.size * record.size])
     whole, outside = columns.index("whole_ns"), columns.index("outside_ns")
-    return max((each[whole] - (each[outside] if each[outside] > 0 else 0.0) for each in records), default=0.0)
+    return max((step[whole] - (step[outside] if step[outside] > 0 else 0.0) for step in records), default=0.0)
 
 
 MAX_BYTES = 256 << 20
@@ -341,9 +341,9 @@ class Fields:
     def parts(self, key: str) -> tuple[Fields, ...]:
         """A list of objects."""
         value = self._get(key)
-        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
             raise self.wrong(key, "a list of objects")
-        return tuple(Fields(self.source, each, f"{self._path(key)}[{i}]") for i, each in enumerate(value))
+        return tuple(Fields(self.source, entry, f"{self._path(key)}[{i}]") for i, entry in enumerate(value))
 
     def maybe(self, how: Callable[[str], T], key: str) -> T | None:
         """``how(key)``, or None where the key is missing or null."""
@@ -377,10 +377,10 @@ class Fields:
 
 def read_fields(path: Path) -> Fields:
     """The JSON object in a file. Raises DataError where it is damaged, far too large, or holds something else."""
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: holds no JSON object", why=f"it holds {_short(found)}")
-    return Fields(str(path), found)
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise DataError(f"{path}: holds no JSON object", why=f"it holds {_short(document)}")
+    return Fields(str(path), document)
 
 
 def _short(value: Any) -> str:

@@ -19,7 +19,7 @@ def parse_world_sizes(text: str) -> dict[str, int]:
 
     Raises UsageError: no NAME=RANKS, no rank at all, a name twice.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     bare = text.strip().isascii() and text.strip().isdecimal()
     if bare:
         text = f"={text.strip()}"
@@ -34,11 +34,11 @@ def parse_world_sizes(text: str) -> dict[str, int]:
                 why="a job runs on a whole number of ranks, 1 or more",
                 fix=_FIX,
             )
-        if found.setdefault(name, int(number)) != int(number):
+        if sizes.setdefault(name, int(number)) != int(number):
             raise UsageError(
-                f"--world-size gives {name} twice: {found[name]} and {number}", fix="leave one of them out"
+                f"--world-size gives {name} twice: {sizes[name]} and {number}", fix="leave one of them out"
             )
-    return found
+    return sizes
 
 
 def stated_of_source(stated: Stated, name: str, names: Sequence[str]) -> Stated:
@@ -48,25 +48,27 @@ def stated_of_source(stated: Stated, name: str, names: Sequence[str]) -> Stated:
     The name of the source itself, with a slash after it, is of its only run where it is no run's own name.
     """
     others = [other for other in names if other != name]
-    mine = {
+    own_sizes = {
         f"{own}/" if own == name else own.removeprefix(f"{name}/"): ranks
         for own, ranks in stated.world_size.items()
         if not any(own == other or own.startswith(f"{other}/") for other in others)
     }
-    return replace(stated, world_size=mine)
+    return replace(stated, world_size=own_sizes)
 
 
 def parse_columns(text: str) -> dict[str, str]:
     """Meaning by column from ``gpus=world_size,tok_s=tokens_per_s``. Raises UsageError: no NAME=MEANING, a name twice."""
     fix = "write COLUMN=MEANING, several with commas: --columns gpus=world_size,tok_s=tokens_per_s; COLUMN=- leaves it out"
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for part in text.split(","):
         name, equals, meaning = (piece.strip() for piece in part.strip().rpartition("="))
         if not equals or not name or not meaning:
             raise UsageError(f"--columns {text!r}: {part.strip()!r} is not COLUMN=MEANING", fix=fix)
-        if found.setdefault(name, meaning) != meaning:
-            raise UsageError(f"--columns gives {name} twice: {found[name]} and {meaning}", fix="leave one of them out")
-    return found
+        if meanings.setdefault(name, meaning) != meaning:
+            raise UsageError(
+                f"--columns gives {name} twice: {meanings[name]} and {meaning}", fix="leave one of them out"
+            )
+    return meanings
 
 
 def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> dict[str, int]:
@@ -76,7 +78,7 @@ def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> di
     run has in any of its names. Names that fit none may belong to another source: ``require_known`` finds those that fit
     nothing. Raises UsageError for a part that several runs have, and for a run with two different numbers.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, ranks in stated.world_size.items():
         fitting = _fitting(name, names)
         if len(fitting) > 1:
@@ -89,12 +91,12 @@ def stated_world_sizes(names: Mapping[str, Sequence[str]], stated: Stated) -> di
                 fix=f"name each run: --world-size {','.join(f'{run}={ranks}' for run in fitting[:_LISTED])}",
             )
         for run_id in fitting:
-            if found.setdefault(run_id, ranks) != ranks:
+            if sizes.setdefault(run_id, ranks) != ranks:
                 raise UsageError(
-                    f"--world-size gives {run_id} twice: {found[run_id]} and {ranks}",
+                    f"--world-size gives {run_id} twice: {sizes[run_id]} and {ranks}",
                     fix="leave one of them out",
                 )
-    return found
+    return sizes
 
 
 def with_stated(runs: Sequence[TrainingRun], stated: Stated) -> tuple[TrainingRun, ...]:
@@ -108,22 +110,22 @@ def with_stated(runs: Sequence[TrainingRun], stated: Stated) -> tuple[TrainingRu
 
 def require_known(runs: Iterable[TrainingRun], stated: Stated) -> None:
     """Raises UsageError for a stated name that no run has, or whose run is on another number of ranks by its files."""
-    known = {run.run_id: run for run in runs}
-    names = {run_id: _names(run) for run_id, run in known.items()}
+    by_id = {run.run_id: run for run in runs}
+    names = {run_id: _names(run) for run_id, run in by_id.items()}
     for name, ranks in stated.world_size.items():
         fitting = _fitting(name, names)
         if not fitting:
-            guess = did_you_mean(name, known)
+            guess = did_you_mean(name, by_id)
             hint = f"; did you mean {guess!r}?" if guess else ""
             raise UsageError(
                 f"--world-size {name}={ranks}: no run has {name!r} in its name{hint}",
-                why=f"there are: {listed(list(known), at_most=_LISTED)}"
-                if known
+                why=f"there are: {listed(list(by_id), at_most=_LISTED)}"
+                if by_id
                 else "there are no training runs at all",
                 fix="give a run's id or a part of its name",
             )
         for run_id in fitting:
-            require_agreement(known[run_id], ranks)
+            require_agreement(by_id[run_id], ranks)
 
 
 def require_agreement(run: TrainingRun, ranks: int) -> None:
@@ -173,4 +175,4 @@ def _fitting(name: str, names: Mapping[str, Sequence[str]]) -> list[str]:
     if bare != name:
         return list(names)
     part = name.casefold()
-    return [run_id for run_id, others in names.items() if any(part in each.casefold() for each in (run_id, *others))]
+    return [run_id for run_id, others in names.items() if any(part in text.casefold() for text in (run_id, *others))]

@@ -58,7 +58,7 @@ class Job:
         """Take in the last line as it is, which has no end: what it says of the end of the job counts."""
         self.ending.read(rest)
 
-    def known(self) -> dict[str, Any]:
+    def run_fields(self) -> dict[str, Any]:
         """Fields of the run beside its figures by step."""
         raise NotImplementedError
 
@@ -86,7 +86,7 @@ class Job:
                 run_id=run_id,
                 group=self.group(path),
                 points=self.points,
-                known={"status": status, "error": error, **self.known()},
+                fields={"status": status, "error": error, **self.run_fields()},
                 notes=self.notes(),
                 unread=tuple(unread),
             )
@@ -122,12 +122,12 @@ def _form(line: bytes) -> bytes:
 def _is_cut(text: bytes, before: Sequence[bytes]) -> bool:
     """Whether the number that ends a line has fewer decimals than all ``before``, or with more digits be one of them."""
     whole, _, decimals = text.replace(b",", b"").partition(b".")
-    others = [each.replace(b",", b"").partition(b".") for each in before]
-    if not others or not whole.isdigit() or not all(each.isdigit() for each, _, _ in others):
+    others = [number.replace(b",", b"").partition(b".") for number in before]
+    if not others or not whole.isdigit() or not all(number.isdigit() for number, _, _ in others):
         return False
-    if len(decimals) < min(len(each) for _, _, each in others):
+    if len(decimals) < min(len(places) for _, _, places in others):
         return True
-    usual = sorted(int(each) for each, _, _ in others)[len(others) // 2]
+    usual = sorted(int(number) for number, _, _ in others)[len(others) // 2]
     missing = len(str(usual)) - len(whole)
     least, most = int(whole) * 10**missing, (int(whole) + 1) * 10**missing
     return missing > 0 and not decimals and least < (1 + _USUAL) * usual and most > (1 - _USUAL) * usual
@@ -162,12 +162,14 @@ def job_log(
             if (new := jobs[-1].read(lines, number, raw)) is not None:
                 jobs.append(new)
         jobs[-1].finish(lines.rest)
-        timed = [each for each in jobs if each.last >= 0]
+        timed = [timed_job for timed_job in jobs if timed_job.last >= 0]
         if not timed:
             raise jobs[-1].none(lines)
-        ids = [path.stem if len(timed) == 1 else f"{path.stem}-line{each.line}" for each in timed]
+        ids = [path.stem if len(timed) == 1 else f"{path.stem}-line{timed_job.line}" for timed_job in timed]
         unread = [*([()] * (len(timed) - 1)), lines.notes()]
-        return tuple(each.run(path, run_id, notes) for each, run_id, notes in zip(timed, ids, unread, strict=True))
+        return tuple(
+            timed_job.run(path, run_id, notes) for timed_job, run_id, notes in zip(timed, ids, unread, strict=True)
+        )
 
     def read(source: Candidate) -> Imported:
         parts, left_out = read_each(source, recognises, read_file, suffixes=SUFFIXES)
@@ -234,13 +236,13 @@ class _DeclaredJob(Job):
     def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
         rank, line = without_prefix(raw)
         self.ending.read(line)
-        if found := self.patterns.step.search(line):
-            if self._is_torn(line, found):
+        if match := self.patterns.step.search(line):
+            if self._is_torn(line, match):
                 lines.leave_out(number)
                 return None
             self.form = _form(line)
-            job = self._step(number, rank, found)
-            (job or self).take_facts(found, *(pattern.search(line) for pattern in self.patterns.facts))
+            job = self._step(number, rank, match)
+            (job or self).take_facts(match, *(pattern.search(line) for pattern in self.patterns.facts))
             return job
         begun = _form(line.rstrip()) if len(line) < 2 * len(self.form) else b""
         if b"#" in begun and self.form.startswith(begun):  # torn before its next number
@@ -259,9 +261,9 @@ class _DeclaredJob(Job):
 
     def take_facts(self, *matches: re.Match[bytes] | None) -> None:
         """Of each fact the first that is printed. Groups that are figures of a step are no facts."""
-        for found in matches:
-            own = found is not None and found.re is self.patterns.step
-            for name, text in found.groupdict().items() if found is not None else ():
+        for match in matches:
+            own = match is not None and match.re is self.patterns.step
+            for name, text in match.groupdict().items() if match is not None else ():
                 if text is not None and (not own or name in COUNTS or name in WORDS):
                     self.facts.setdefault(name, text.decode(errors="replace"))
         self.total = self.count("total_steps")
@@ -269,29 +271,29 @@ class _DeclaredJob(Job):
     def _says_done(self, line: bytes) -> bool:
         return self.patterns.done is not None and self.patterns.done.search(line) is not None
 
-    def _is_torn(self, line: bytes, found: re.Match[bytes]) -> bool:
+    def _is_torn(self, line: bytes, match: re.Match[bytes]) -> bool:
         """Whether another line runs through this one, a number goes on behind its group, or the end is missing."""
         if len(self.patterns.step.findall(line)) > 1:
             return True
-        for group in found.re.groupindex:
-            if found[group] is not None and _NUMBER_GOES_ON.match(line, found.end(group)):
+        for group in match.re.groupindex:
+            if match[group] is not None and _NUMBER_GOES_ON.match(line, match.end(group)):
                 return True
-        last = max(found.re.groupindex, key=found.end)
-        goes_on = found.end(last) < len(line.rstrip())
+        last = max(match.re.groupindex, key=match.end)
+        goes_on = match.end(last) < len(line.rstrip())
         if self.goes_on and not goes_on:  # other lines of steps have more behind it
             return True
         self.goes_on = self.goes_on or goes_on
         if goes_on:
             return False
         before = self.ends.setdefault(last, [])
-        if _is_cut(found[last], before[-_LATELY:]):
+        if _is_cut(match[last], before[-_LATELY:]):
             return True
-        before.append(found[last])
+        before.append(match[last])
         return False
 
-    def _step(self, number: int, rank: int | None, found: re.Match[bytes]) -> Self | None:
+    def _step(self, number: int, rank: int | None, match: re.Match[bytes]) -> Self | None:
         """Put one logged step into its job: this one, or a new one where steps begin again."""
-        step, job = int(found["step"]), self
+        step, job = int(match["step"]), self
         if self.points and (rank != self.rank or step == self.last):
             return None
         if rank is None and step in [point.step for point in self.points[-_LATELY:]]:
@@ -300,11 +302,11 @@ class _DeclaredJob(Job):
             same = {name: getattr(self, name) for name in ("patterns", "ends", "goes_on", "form", "total")}
             job = type(self)(line=number, facts=dict(self.facts), **same)
         job.rank = rank
-        groups = {n: text for n, text in found.groupdict().items() if n not in ("step", *COUNTS, *WORDS)}
+        groups = {n: text for n, text in match.groupdict().items() if n not in ("step", *COUNTS, *WORDS)}
         job.points.append(LoggedStep(step, values={n: number_of(t) for n, t in groups.items() if t is not None}))
         return None if job is self else job
 
-    def known(self) -> dict[str, Any]:
+    def run_fields(self) -> dict[str, Any]:
         return {
             **{name: self.count(name) for name in COUNTS if name != "total_steps"},
             **{name: self.facts.get(name) for name in WORDS},

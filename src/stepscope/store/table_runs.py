@@ -93,8 +93,8 @@ class _Kinds:
 
     def texts(self, line: TableLine) -> tuple[str, ...]:
         """What a split of the model is, with its column's name: ``tp 4``."""
-        found = [(name, of(line, name)) for name in self.names]
-        return tuple(f"{name} {text}" if text and plain(name) in SPLIT else text for name, text in found)
+        cells = [(name, of(line, name)) for name in self.names]
+        return tuple(f"{name} {text}" if text and plain(name) in SPLIT else text for name, text in cells)
 
 
 def _kinds_of(lines: Sequence[TableLine]) -> _Kinds:
@@ -127,11 +127,11 @@ def _nightly(lines: Sequence[TableLine], kinds: _Kinds) -> _Kinds | None:
     if when is None:
         return None
     rest = tuple(name for name in kinds.names if name != when and not _A_NAME.search(plain(name)))
-    found = _Kinds(rest, kinds.hardware, when)
+    without_day = _Kinds(rest, kinds.hardware, when)
     of_kind: dict[tuple[str, ...], set[str]] = {}
     for line in lines:
-        of_kind.setdefault(_identity(line, found)[:-1], set()).add(found.day(line))
-    return found if max(map(len, of_kind.values())) >= MIN_RUNS else None
+        of_kind.setdefault(_identity(line, without_day)[:-1], set()).add(without_day.day(line))
+    return without_day if max(map(len, of_kind.values())) >= MIN_RUNS else None
 
 
 def _splits(lines: Sequence[TableLine]) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _splits(lines: Sequence[TableLine]) -> Iterator[str]:
 
 def _by_run(lines: Sequence[TableLine], kinds: _Kinds) -> list[list[TableLine]]:
     """Rows of one run: each is one, unless the table has epochs."""
-    found: dict[object, list[TableLine]] = {}
+    by_run: dict[object, list[TableLine]] = {}
     for line in lines:
         by_epoch = line.columns.has("epoch")
         key: object = id(line.row)
@@ -157,8 +157,8 @@ def _by_run(lines: Sequence[TableLine], kinds: _Kinds) -> list[list[TableLine]]:
             key = (id(line.table), _identity(line, kinds))
         elif _repeats(line.table):
             key = (id(line.table), _identity(line, kinds), *(line.cell(role) for role in _KEPT_BY_REPEATS))
-        found.setdefault(key, []).append(line)
-    return list(found.values())
+        by_run.setdefault(key, []).append(line)
+    return list(by_run.values())
 
 
 _KEPT_BY_REPEATS = ("accumulation", "sequence_length", "dataset", "dataset_size", "backend", "device", "steps")
@@ -270,8 +270,8 @@ def _of_repeats(members: Sequence[TableLine], kinds: _Kinds) -> TrainingRun:
 
 
 def _mean_of(values: Sequence[Measured | None]) -> Measured | None:
-    known = [value.value for value in values if value is not None]
-    return Measured.between(fmean(known), mean_interval(known), n=len(known)) if known else None
+    timed = [value.value for value in values if value is not None]
+    return Measured.between(fmean(timed), mean_interval(timed), n=len(timed)) if timed else None
 
 
 def _status(line: TableLine) -> tuple[Status, str | None]:
@@ -286,7 +286,7 @@ def _status(line: TableLine) -> tuple[Status, str | None]:
     numbers = [number(text) for text in figures if text]
     if figures and not numbers and not line.cell("peak_memory"):
         return "error", "the table has no figure for this run"
-    if any(found is not None and found[0] == 0 for found in numbers):
+    if any(parsed is not None and parsed[0] == 0 for parsed in numbers):
         return "error", "0 in the table: failed or not run"
     return "ok", None
 
@@ -359,9 +359,9 @@ def _replicas(line: TableLine, world_size: int | None) -> int | None:
     """Ranks that get samples of their own; None where the model is split over an unknown number of them."""
     ways: dict[str, int] = {}
     for name, cell in zip(line.columns.names, line.row.cells, strict=True):
-        axis, found = SPLIT.get(plain(name)), number(cell)
-        if axis is not None and found is not None and found[0] >= 1 and not found[1]:
-            ways[axis] = int(found[0])
+        axis, parsed = SPLIT.get(plain(name)), number(cell)
+        if axis is not None and parsed is not None and parsed[0] >= 1 and not parsed[1]:
+            ways[axis] = int(parsed[0])
     if "data" in ways or world_size is None:
         return ways.get("data")
     split = ways.get("tensor", 1) * ways.get("pipeline", 1) * ways.get("context", 1) * ways.get("model", 1)
@@ -425,14 +425,14 @@ def _scaling(members: Sequence[TableLine]) -> Any:
     """``weak`` or ``strong`` where a column of the table says nothing else."""
     line = members[0]
     words = {line.row.cells[i].lower() for i in line.columns.others}
-    found = words & {"weak", "strong"}
-    return found.pop() if len(found) == 1 else None
+    stated = words & {"weak", "strong"}
+    return stated.pop() if len(stated) == 1 else None
 
 
 def _with_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
     """What is kept as ranks are added: also by the sizes of data sets. Where only epochs are timed it has to be known."""
     first = first_runs(runs)
-    found = []
+    scaled = []
     for run in runs:
         base = first[run.group][0] if run.status == "ok" and run.group in first else run
         new = run
@@ -444,8 +444,8 @@ def _with_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
         if timed and not rated and new.scaling is None and any(_more_ranks(other, base) for other in runs):
             why = "only epochs are timed, and no column states the samples of one"
             new = replace(new, missing={**new.missing, "scaling": why})
-        found.append(new)
-    return tuple(found)
+        scaled.append(new)
+    return tuple(scaled)
 
 
 def _more_ranks(run: TrainingRun, base: TrainingRun) -> bool:
@@ -490,15 +490,15 @@ def _group(line: TableLine, kinds: _Kinds, sequence: int | None) -> str:
 
 def _settings(line: TableLine, sequence: int | None) -> dict[str, Any]:
     """What else the row says, as plain values."""
-    found: dict[str, Any] = {} if sequence is None else {"sequence_length": sequence}
+    settings: dict[str, Any] = {} if sequence is None else {"sequence_length": sequence}
     if batch := line.text("batch_size"):
-        found["batch_size"] = plain_value(batch)
+        settings["batch_size"] = plain_value(batch)
     for index in line.columns.others:
         text = line.row.cells[index]
-        if text and len(text) <= _TEXT and len(found) < _SETTINGS and text.lower() not in NOT_FINITE:
+        if text and len(text) <= _TEXT and len(settings) < _SETTINGS and text.lower() not in NOT_FINITE:
             name = line.columns.names[index]
-            found.setdefault(name, text if _A_NAME.search(plain(name)) else plain_value(text))
-    return found
+            settings.setdefault(name, text if _A_NAME.search(plain(name)) else plain_value(text))
+    return settings
 
 
 def _precision(line: TableLine) -> str | None:

@@ -76,7 +76,7 @@ def surely_whole(text: str, others: Iterable[str]) -> bool:
     rest = set(others)
     if not text or rest == {text} or (text in rest and number(text) is None):
         return True
-    decimals = {len(found[1]) if (found := _DECIMALS.fullmatch(each)) else 0 for each in (text, *rest)}
+    decimals = {len(match[1]) if (match := _DECIMALS.fullmatch(cell)) else 0 for cell in (text, *rest)}
     return bool(rest) and len(decimals) == 1 and 0 not in decimals
 
 
@@ -239,27 +239,27 @@ def _table(path: Path, head: TextRow, body: Sequence[TextRow], *, notes: tuple[s
 
 
 def _json_lines(path: Path, text: str) -> TextTable:
-    found: list[tuple[str, Any]] = []
+    objects: list[tuple[str, Any]] = []
     notes: list[str] = []
     lines = text.splitlines()
     for line_number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                found.append((f"{path}:{line_number}", json.loads(line)))
+                objects.append((f"{path}:{line_number}", json.loads(line)))
             except (ValueError, RecursionError) as error:
-                if found and line_number == len(lines) and not text.endswith(("\n", "\r")):
+                if objects and line_number == len(lines) and not text.endswith(("\n", "\r")):
                     notes.append(f"{path}:{line_number}: the last line {NO_END} and is cut off: it is left out")
                     break
                 raise DataError(
                     f"{path}:{line_number}: not readable as JSON", why=str(error), fix="copy the file again"
                 ) from error
-    return replace(_of_objects(path, found, {}), notes=tuple(notes))
+    return replace(_of_objects(path, objects, {}), notes=tuple(notes))
 
 
 def _records(path: Path, document: Any) -> TextTable:
     """A list of objects; an object with one list of objects, which share the rest; or an object that is one record."""
     if isinstance(document, list):
-        return _of_objects(path, [(f"{path}: [{i}]", each) for i, each in enumerate(document)], {})
+        return _of_objects(path, [(f"{path}: [{i}]", entry) for i, entry in enumerate(document)], {})
     if not isinstance(document, dict):
         raise DataError(f"{path}: no table", why="it holds neither an object nor a list of objects")
     lists = list(_lists(document, ()))
@@ -289,51 +289,51 @@ def _of_objects(
 ) -> TextTable:
     rows: list[tuple[str, dict[str, str]]] = []
     nested: set[str] = set()
-    for where, each in objects:
-        if not isinstance(each, dict):
+    for where, entry in objects:
+        if not isinstance(entry, dict):
             raise DataError(f"{where}: no record", why="expected an object with one value per name")
-        leaves = {**shared, **dict(_leaves(each, ()))}
+        leaves = {**shared, **dict(_leaves(entry, ()))}
         nested |= {name for way in leaves if len(way) > 1 for name in (way[-1], ".".join(way))}
         nested -= {way[0] for way in leaves if len(way) == 1}
-        rows.append((where, _named(leaves)))
+        rows.append((where, _values_by_name(leaves)))
     names = tuple(dict.fromkeys(name for _, values in rows for name in values))
     lines = tuple(TextRow(where, tuple(values.get(name, "") for name in names)) for where, values in rows)
     return TextTable(path, names, lines, single=single, nested=frozenset(nested))
 
 
-def _named(leaves: Mapping[tuple[str, ...], tuple[int, str]]) -> dict[str, str]:
+def _values_by_name(leaves: Mapping[tuple[str, ...], tuple[int, str]]) -> dict[str, str]:
     """Values by the last part of their path where that is clear: the nearest counts; the others by the whole path."""
     by_last: dict[str, list[tuple[int, str, tuple[str, ...]]]] = {}
     for path, (distance, value) in leaves.items():
         by_last.setdefault(path[-1], []).append((distance, value, path))
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for last, places in by_last.items():
-        places.sort(key=lambda each: each[0])
+        places.sort(key=lambda place: place[0])
         nearest = [place for place in places if place[0] == places[0][0]]
         clear = len({value for _, value, _ in nearest}) == 1
         for index, (_, value, path) in enumerate(places):
-            found[last if clear and index == 0 else ".".join(path)] = value
-    return found
+            values[last if clear and index == 0 else ".".join(path)] = value
+    return values
 
 
 def _leaves(
     value: Mapping[str, Any], path: tuple[str, ...], *, on_way: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], tuple[int, str]]]:
     """(path, (distance, text)) of every plain value: what lies on the way to the records is nearest, then the least deep."""
-    for key, each in value.items():
-        if isinstance(each, dict):
-            yield from _leaves(each, (*path, key), on_way=on_way)
-        elif not isinstance(each, list):
+    for key, entry in value.items():
+        if isinstance(entry, dict):
+            yield from _leaves(entry, (*path, key), on_way=on_way)
+        elif not isinstance(entry, list):
             aside = path != on_way[: len(path)]
             distance = len(path) + 100 if aside and on_way else 50 - len(path) if on_way else len(path)
-            yield (*path, key), (distance, _text(each))
+            yield (*path, key), (distance, _text(entry))
 
 
 def _lists(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[Any]]]:
     if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _lists(each, (*path, str(key)))
-    elif isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+        for key, entry in value.items():
+            yield from _lists(entry, (*path, str(key)))
+    elif isinstance(value, list) and value and all(isinstance(entry, dict) for entry in value):
         yield path, value
 
 
@@ -382,23 +382,23 @@ class TableLine:
         text = self.cell(role)
         if not text:
             return None
-        found, meaning = number(text), self.columns.by_role[role][1]
-        scale = meaning.scale if found is not None and not found[1] else None
-        if found is not None and found[1]:
-            scale = _cell_scale(role, found[1], own=meaning.unit)
-        if found is None or scale is None:
+        parsed, meaning = number(text), self.columns.by_role[role][1]
+        scale = meaning.scale if parsed is not None and not parsed[1] else None
+        if parsed is not None and parsed[1]:
+            scale = _cell_scale(role, parsed[1], own=meaning.unit)
+        if parsed is None or scale is None:
             raise self.wrong(role, "a number")
-        return found[0] * scale
+        return parsed[0] * scale
 
     def count(self, role: str) -> int | None:
         """A whole number of 1 or more. Raises DataError for anything else."""
         text = self.cell(role)
-        found = number(text) if text else None
+        parsed = number(text) if text else None
         if not text:
             return None
-        if found is None or found[1] or found[0] != int(found[0]) or not 1 <= found[0] < 2**53:
+        if parsed is None or parsed[1] or parsed[0] != int(parsed[0]) or not 1 <= parsed[0] < 2**53:
             raise self.wrong(role, "a whole number of 1 or more")
-        return int(found[0])
+        return int(parsed[0])
 
     def wrong(self, role: str, expected: str) -> DataError:
         return self.row.wrong(self.columns.by_role[role][0], self.name(role), expected)
@@ -422,8 +422,8 @@ def of(line: TableLine, name: str) -> str:
 
 
 def is_word(text: str) -> bool:
-    found = number(text)
-    return text.lower() not in (*MISSING, *NOT_FINITE) and (found is None or bool(found[1].strip("%x/s")))
+    parsed = number(text)
+    return text.lower() not in (*MISSING, *NOT_FINITE) and (parsed is None or bool(parsed[1].strip("%x/s")))
 
 
 def plain_value(text: str) -> Any:

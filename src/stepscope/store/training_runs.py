@@ -54,13 +54,13 @@ def imported_runs(
     compared: gives runs their kind of scaling; None: as their batches tell.
     """
     read = tuple(runs)
-    known = (compared or with_own_scaling)(with_unique_ids(each.run for each in read))
-    unread = (note for each in read for note in each.unread)
-    hardware = sorted({run.hardware for run in known if run.hardware})
+    scaled = (compared or with_own_scaling)(with_unique_ids(run_read.run for run_read in read))
+    unread = (note for run_read in read for note in run_read.unread)
+    hardware = sorted({run.hardware for run in scaled if run.hardware})
     return Imported(
         format=format,
         path=str(source.path),
-        runs=with_stated(known, source.stated),
+        runs=with_stated(scaled, source.stated),
         watchdog=timeouts_beside(source, left_out),
         hardware=", ".join(hardware) or None,
         notes=tuple(dict.fromkeys((*notes, *unread))),
@@ -99,15 +99,15 @@ def slug(*parts: object) -> str:
 def with_unique_ids(runs: Iterable[TrainingRun]) -> tuple[TrainingRun, ...]:
     """``runs`` with ``-2``, ``-3`` put behind a run_id that an earlier run has."""
     used: set[str] = set()
-    found = []
+    unique = []
     for run in runs:
         run_id, number = run.run_id, 1
         while run_id in used:
             number += 1
             run_id = f"{run.run_id}-{number}"
         used.add(run_id)
-        found.append(run if run_id == run.run_id else replace(run, run_id=run_id))
-    return tuple(found)
+        unique.append(run if run_id == run.run_id else replace(run, run_id=run_id))
+    return tuple(unique)
 
 
 def with_own_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
@@ -116,11 +116,11 @@ def with_own_scaling(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
     Against the finished runs of the same group on the fewest ranks; which of them is a run's baseline, results decide.
     """
     first = first_runs(runs)
-    found = []
+    scaled = []
     for run in runs:
         kinds = {scaling_by_batches(run, base) for base in first.get(run.group, ()) if run.status == "ok"} - {None}
-        found.append(replace(run, scaling=kinds.pop()) if run.scaling is None and len(kinds) == 1 else run)
-    return tuple(found)
+        scaled.append(replace(run, scaling=kinds.pop()) if run.scaling is None and len(kinds) == 1 else run)
+    return tuple(scaled)
 
 
 def first_runs(runs: Iterable[TrainingRun]) -> Mapping[str, Sequence[TrainingRun]]:
@@ -144,15 +144,15 @@ def scaling_by_batches(run: TrainingRun, base: TrainingRun) -> Scaling | None:
 
 def step_change(steps: Sequence[int], times_ns: Sequence[float], *, timed: bool = True) -> StepChange | None:
     """Where the steps of a log change their level; the first is left out (warm-up). timed: else times are relative."""
-    found = level_change(times_ns[1:]) if len(times_ns) > LEAST_POINTS else None
-    if found is None:
+    change = level_change(times_ns[1:]) if len(times_ns) > LEAST_POINTS else None
+    if change is None:
         return None
     return StepChange(
-        step=steps[1 + found.at],
-        ratio=found.after / found.before,
-        share=1 - (1 + found.at) / len(times_ns),
-        before_ns=found.before if timed else None,
-        after_ns=found.after if timed else None,
+        step=steps[1 + change.at],
+        ratio=change.after / change.before,
+        share=1 - (1 + change.at) / len(times_ns),
+        before_ns=change.before if timed else None,
+        after_ns=change.after if timed else None,
     )
 
 
@@ -192,7 +192,7 @@ class Scalars:
     run_id: str
     group: str
     points: list[LoggedStep]
-    known: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
     unread: Sequence[str] = ()
 
@@ -204,12 +204,14 @@ class Scalars:
 
 def meaning_of(name: str) -> Meaning | None:
     """What a logged figure is, ``eval/loss`` or ``loss/eval`` as ``eval_loss``; None: not known, or its unit is not."""
-    return next((each for spelt in spellings(name) for each in meanings_of(spelt) if each.scale is not None), None)
+    return next(
+        (meaning for spelt in spellings(name) for meaning in meanings_of(spelt) if meaning.scale is not None), None
+    )
 
 
 def _lacks_unit(name: str) -> str | None:
     """The note on a figure that would be a time, a rate or memory, if its name had a unit."""
-    roles = (each.role for spelt in spellings(name) for each in meanings_of(spelt))
+    roles = (meaning.role for spelt in spellings(name) for meaning in meanings_of(spelt))
     role = next((role for role in roles if role in (*_RATES, "epoch_ns", "peak_memory")), None)
     return role and _NO_UNIT.format(name=name, like=_LIKE.get(role, "step_time_ms"))
 
@@ -230,20 +232,22 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
         scale = (meanings[name] or Meaning(role)).scale or 1.0
         values = [point.values[name] * scale for point in scalars.points if name in point.values]
         series[role] = [value for value in values if math.isfinite(value) and (role not in _RATES or value > 0)]
-    known, notes = dict(scalars.known), [*scalars.notes, *scalars.unread]
+    fields, notes = dict(scalars.fields), [*scalars.notes, *scalars.unread]
     nameless = [name for name, meaning in meanings.items() if meaning is None and plain(name) not in wanted]
     lacking = [note for name in nameless if (note := _lacks_unit(name))]
     notes += lacking
     percent = {role for role, values in series.items() if role.endswith("accuracy") and values and max(values) > 1}
-    world_size, rate, unit, of_one = known.get("world_size"), _steady(series.get("samples_per_s", [])), None, None
+    world_size, rate, unit, of_one = fields.get("world_size"), _steady(series.get("samples_per_s", [])), None, None
     if rate is not None:
         meaning = meanings[chosen["samples_per_s"]] or Meaning("samples_per_s")
         unit = meaning.item
         if meaning.per_rank:
             rate, of_one = (None, rate) if world_size is None else (rate.times(world_size), None)
             notes.append("the logged rate is per rank: the throughput is that times the number of ranks")
-    step = _steady(series.get("step_ns", [])) or _steady([1e9 / each for each in series.get("steps_per_s", [])])
-    if step is None and "step_ns" not in known:
+    step = _steady(series.get("step_ns", [])) or _steady(
+        [1e9 / rate_logged for rate_logged in series.get("steps_per_s", [])]
+    )
+    if step is None and "step_ns" not in fields:
         step = _by_wall_clock(scalars.points, chosen.get("train_loss"))
         notes += [_WALL] if step is not None else []
     epochs = _epochs(scalars.points, chosen, meanings, percent)
@@ -264,7 +268,7 @@ def run_of(scalars: Scalars, columns: Mapping[str, str] = MappingProxyType({})) 
         "test_accuracy": None if epochs or not accuracy else _fraction("validation_accuracy", accuracy[-1], percent),
         "peak_memory_bytes": round(max(series["peak_memory"])) if series.get("peak_memory") else None,
     }
-    made |= {key: value for key, value in known.items() if value is not None}
+    made |= {key: value for key, value in fields.items() if value is not None}
     made["step_change"] = _changed(scalars.points, chosen, meanings)
     if made["world_size"] is None:
         made["missing"] = made.get("missing") or {"world_size": NO_RANKS}
@@ -285,12 +289,12 @@ def _changed(
     """Where steps change their level, of what says most of their time: its figure, or a rate."""
     for role in _RATES:
         name = chosen.get(role)
-        known = [(p.step, p.values[name]) for p in points if name in p.values] if name is not None else []
-        known = [(step, value) for step, value in known if math.isfinite(value) and value > 0]
-        if known and name is not None:
+        logged = [(p.step, p.values[name]) for p in points if name in p.values] if name is not None else []
+        logged = [(step, value) for step, value in logged if math.isfinite(value) and value > 0]
+        if logged and name is not None:
             scale = (meanings[name] or Meaning(role)).scale or 1.0
-            times = [value * scale if role == "step_ns" else 1e9 / (value * scale) for _, value in known]
-            return step_change([step for step, _ in known], times, timed=role != "samples_per_s")
+            times = [value * scale if role == "step_ns" else 1e9 / (value * scale) for _, value in logged]
+            return step_change([step for step, _ in logged], times, timed=role != "samples_per_s")
     return None
 
 
@@ -302,12 +306,12 @@ def _steady(values: Sequence[float]) -> Measured | None:
 def _by_wall_clock(points: Iterable[LoggedStep], name: str | None) -> Measured | None:
     """Median time of a step between two points at which the training loss was logged."""
     timed = [point for point in points if point.wall_s is not None and (name is None or name in point.values)]
-    found = [
+    times_ns = [
         (b.wall_s - a.wall_s) / (b.step - a.step) * 1e9
         for a, b in pairwise(timed)
         if a.wall_s is not None and b.wall_s is not None and b.step > a.step and b.wall_s > a.wall_s
     ]
-    return _steady(found)
+    return _steady(times_ns)
 
 
 def _epochs(
@@ -321,21 +325,21 @@ def _epochs(
         return ()
     name = chosen["epoch"]
     whole = all(point.values[name].is_integer() for point in points if name in point.values)
-    found: dict[int, dict[str, Any]] = {}
+    by_number: dict[int, dict[str, Any]] = {}
     number: int | None = None
     for point in points:
         if name in point.values and 0 <= point.values[name] < MOST_EPOCHS:
             number = round(point.values[name]) if whole else math.ceil(point.values[name] - 1e-6)
         if number is None:
             continue
-        values = found.setdefault(number, {})
+        values = by_number.setdefault(number, {})
         for role, target in _BY_EPOCH.items():
             value = point.values.get(chosen[role], math.nan) if role in chosen else math.nan
             if math.isfinite(value):
                 value *= (meanings[chosen[role]] or Meaning(role)).scale or 1.0
                 values[target] = _fraction(role, value, percent)
-    made = [{"duration_ns": None, "train_loss": None, **values} for values in found.values() if values]
-    numbers = [number for number, values in found.items() if values]
+    made = [{"duration_ns": None, "train_loss": None, **values} for values in by_number.values() if values]
+    numbers = [number for number, values in by_number.items() if values]
     return tuple(
         Epoch(number=number, **values) for number, values in sorted(zip(numbers, made, strict=True), key=_first)
     )

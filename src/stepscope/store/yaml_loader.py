@@ -109,9 +109,9 @@ class Document:
     def mark(self, path: Path) -> Mark:
         """The mark of ``path`` or of the nearest thing that contains it."""
         for end in range(len(path), -1, -1):
-            found = self.marks.get(path[:end])
-            if found is not None:
-                return found
+            nearest = self.marks.get(path[:end])
+            if nearest is not None:
+                return nearest
         return Mark(self.source)
 
     def problem(self, path: Path, message: str) -> Problem:

@@ -233,11 +233,11 @@ def units(facts: ModelFacts, options: ShardedOptions) -> tuple[Unit, ...]:
     inside = [tuple(p for p in facts.parameters if p.name.startswith(tuple(f"{b}." for b in g))) for g in groups]
     taken = {p.name for group in inside for p in group}
     rest = tuple(p for p in facts.parameters if p.name not in taken)
-    found = [
+    block_units = [
         Unit(blocks=blocks, parameters=members, first=members[:1] == facts.parameters[:1])
         for blocks, members in zip(groups, inside, strict=True)
     ]
-    return (*([Unit(blocks=(), parameters=rest, root=True)] if rest else []), *found)
+    return (*([Unit(blocks=(), parameters=rest, root=True)] if rest else []), *block_units)
 
 
 def shard_numel(parameter: ParameterFact, shards: int) -> int:
@@ -318,7 +318,7 @@ def comm_plan(
         last = micro_step == setting.accumulation - 1
         plan += [gather(unit, "forward") for unit in every]
         for unit, gathers in _backward(every, options):
-            plan += [gather(each, "backward") for each in gathers]
+            plan += [gather(unit_ahead, "backward") for unit_ahead in gathers]
             plan += reduce(unit) if last else ()
     if setting.clip:
         norms = op(
@@ -357,10 +357,10 @@ def memory_plan(facts: ModelFacts, setting: Setting, options: ShardedOptions, *,
     Beside them the buffer of a gather and the whole gradients of one unit with those that are being reduced.
     """
     shards = setting.size(group)
-    mine = {p.name: shard_numel(p, shards) * DTYPE_BYTES[p.dtype] for p in facts.parameters}
-    states = sum(mine.values())
+    shard_bytes = {p.name: shard_numel(p, shards) * DTYPE_BYTES[p.dtype] for p in facts.parameters}
+    states = sum(shard_bytes.values())
     every = units(facts, options)
-    whole = [shards * sum(mine[p.name] for p in unit.parameters) for unit in every]
+    whole = [shards * sum(shard_bytes[p.name] for p in unit.parameters) for unit in every]
     kept = options.reshard_after_forward is False
     return MemoryPlan(
         parameter_bytes=states,

@@ -58,7 +58,7 @@ def _requires(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> 
     stages_text = f"{stages} stages" + (
         f" ({layout.ranks} ranks x {layout.chunks} chunks)" if layout.chunks > 1 else ""
     )
-    found: list[str | None] = [
+    problems: list[str | None] = [
         "it needs 2 ranks along pp or more: give a mesh such as {pp: 2}" if layout.ranks < 2 else None,
         layout.problem,
         f"1f1b needs as many micro-batches as stages or more: {options.micro_batches} are fewer than {stages}"
@@ -78,21 +78,21 @@ def _requires(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> 
     ]
     shared = [name for name, uses in Counter(n for p in facts.pieces for n in p.parameters).items() if uses > 1]
     if shared:
-        found.append(
+        problems.append(
             f"{shared[0]} is tied: the first and the last stage would each have it, and torch's stages share no parameter"
         )
     if not facts.pieces:
-        found.append(f"this workload does not say where it can be cut into stages: {REGISTERED}")
+        problems.append(f"this workload does not say where it can be cut into stages: {REGISTERED}")
     elif blocks < stages:
-        found.append(f"the model has {counted(blocks, 'block')}, fewer than {stages_text}")
+        problems.append(f"the model has {counted(blocks, 'block')}, fewer than {stages_text}")
     elif options.split is not None and (
         len(options.split) != stages or sum(options.split) != blocks or min(options.split) < 1
     ):
-        found.append(
+        problems.append(
             f"split {options.split} is not {counted(blocks, 'block')} over {stages_text}, with 1 or more in each: "
             f"{list(split_of(blocks, stages, None))} would be"
         )
-    return all_of(*found)
+    return all_of(*problems)
 
 
 def stage_pieces(
@@ -115,7 +115,7 @@ def _messages(facts: ModelFacts, setting: Setting, options: PipelineOptions, alo
     """Of one schedule: outputs and their gradients, of every micro-batch over every border to another rank."""
     layout = layout_of(setting, options)
     pieces = stage_pieces(facts, layout, options.split)
-    rank_of, found = layout.rank_of_stage, list[CommOp]()
+    rank_of, messages = layout.rank_of_stage, list[CommOp]()
     for stage in range(layout.stages - 1):
         sender, receiver = rank_of[stage], rank_of[stage + 1]
         if sender == receiver:
@@ -124,8 +124,8 @@ def _messages(facts: ModelFacts, setting: Setting, options: PipelineOptions, alo
         ends = {sender: ("send", "recv"), receiver: ("recv", "send")}.get(along, ())
         for op, phase in zip(ends, ("forward", "backward"), strict=False):
             message = CommOp(op=op, numel=numel, dtype=dtype, phase=phase, group=DIMENSION, blocking=op == "recv")
-            found += [message] * options.micro_batches
-    return found
+            messages += [message] * options.micro_batches
+    return messages
 
 
 def _message(facts: ModelFacts, setting: Setting, options: PipelineOptions, last: PieceFact) -> tuple[int, str]:
@@ -137,11 +137,11 @@ def _message(facts: ModelFacts, setting: Setting, options: PipelineOptions, last
 def message_bytes(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> tuple[tuple[int, int], ...]:
     """By stage: its output for the stage after, its input's gradient for the one before, of one micro-batch; 0: not sent."""
     layout = layout_of(setting, options)
-    rank_of, found = layout.rank_of_stage, list[int]()
+    rank_of, sizes = layout.rank_of_stage, list[int]()
     for stage, own in enumerate(stage_pieces(facts, layout, options.split)[:-1]):
         numel, dtype = _message(facts, setting, options, own[-1])
-        found.append(0 if rank_of[stage] == rank_of[stage + 1] else numel * DTYPE_BYTES[dtype])
-    return tuple(zip([*found, 0], [0, *found], strict=True))
+        sizes.append(0 if rank_of[stage] == rank_of[stage + 1] else numel * DTYPE_BYTES[dtype])
+    return tuple(zip([*sizes, 0], [0, *sizes], strict=True))
 
 
 def _plan_of_rank(facts: ModelFacts, setting: Setting, options: PipelineOptions, rank: int) -> tuple[CommOp, ...]:
@@ -165,7 +165,7 @@ def _comm_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) ->
 def _memory_plan(facts: ModelFacts, setting: Setting, options: PipelineOptions) -> MemoryPlan:
     """Of the rank with the most parameters; every micro-batch has buffers of its own for what is received."""
     of_rank = [_parameters(facts, setting, options, along) for along in range(setting.size(DIMENSION))]
-    along = max(range(len(of_rank)), key=lambda each: sum(p.size_bytes for p in of_rank[each]))
+    along = max(range(len(of_rank)), key=lambda place: sum(p.size_bytes for p in of_rank[place]))
     received = sum(
         op.numel * DTYPE_BYTES[op.dtype] for op in _messages(facts, setting, options, along) if op.op == "recv"
     )

@@ -39,17 +39,17 @@ class TensorParallelOptions(OptionsModel):
 
 def _requires(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> str | None:
     plan, tp = facts.tensor_parallel, setting.size("tp")
-    found = [
+    problems = [
         "tensor parallelism needs a mesh with 2 or more ranks in tp, such as mesh: {tp: 2}" if tp < 2 else None,
         "each rank of a tensor-parallel group would find another overflow and scale its loss apart: use amp_bf16"
         if setting.precision == "amp_fp16"
         else None,
     ]
     if plan is None:
-        found.append(f"the workload does not say which of its layers can be divided over ranks: {REGISTERED}")
-        return all_of(*found)
+        problems.append(f"the workload does not say which of its layers can be divided over ranks: {REGISTERED}")
+        return all_of(*problems)
     return all_of(
-        *found,
+        *problems,
         "sequence_parallel needs a model that treats every position alike up to its scores, and this one does not"
         if options.sequence_parallel and plan.split_at is None
         else None,
@@ -184,15 +184,15 @@ def _by_unit(backward: list[CommOp], norms: list[CommOp], blocks: Sequence[str])
     def of(op: CommOp) -> str:
         return next((b for b in blocks if op.module.startswith(f"{b}.") or op.module == b), "")
 
-    for block, mine in groupby(backward, key=of):
-        yield from mine
+    for block, calls in groupby(backward, key=of):
+        yield from calls
         yield from (n for n in norms if block and of(n) == block)
     yield from (n for n in norms if not of(n))
 
 
 def _memory_plan(facts: ModelFacts, setting: Setting, options: TensorParallelOptions) -> MemoryPlan:
-    mine, shards = share(facts, setting.size("tp")), setting.size("dp")
-    plan = memory(mine, setting) if shards == 1 else _common.memory_plan(mine, setting, ShardedOptions(), group="dp")
+    shard, shards = share(facts, setting.size("tp")), setting.size("dp")
+    plan = memory(shard, setting) if shards == 1 else _common.memory_plan(shard, setting, ShardedOptions(), group="dp")
     return replace(plan, activations=_activations(facts, setting, options))
 
 

@@ -377,13 +377,13 @@ class Arguments(OptionsModel):
 
 def own_names(key: str) -> tuple[str, str]:
     """(module, function) of ``python:package.module:build``. Raises UsageError."""
-    found = _KEY.fullmatch(key)
-    if found is None:
+    match = _KEY.fullmatch(key)
+    if match is None:
         raise UsageError(
             f"{key.removeprefix(PREFIX)!r} does not name a function of a module",
             fix="write MODULE:FUNCTION, such as models:build",
         )
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def own_workload(key: str) -> Workload:

@@ -71,17 +71,17 @@ CORES_PER_GPU_RANK = 2
 @check("environment", "CPU cores")
 def usable_cores(record: EnvironmentRecord) -> Outcome:
     """Enough CPU cores for the ranks after affinity and cgroup limits."""
-    found = f"{record.usable_cores} of {counted(record.logical_cores, 'core')} usable"
+    cores_text = f"{record.usable_cores} of {counted(record.logical_cores, 'core')} usable"
     if record.cpu_quota_cores is not None:
-        found += f" (cgroup quota {record.cpu_quota_cores:g})"
+        cores_text += f" (cgroup quota {record.cpu_quota_cores:g})"
     ranks, source = local_ranks(record)
     wanted = ranks * CORES_PER_GPU_RANK if source == "one per GPU" else ranks
     if record.usable_cores < wanted:
         return warned(
-            f"{found}, too few for {counted(ranks, 'rank')} ({source})",
+            f"{cores_text}, too few for {counted(ranks, 'rank')} ({source})",
             fix=f"ask for at least {counted(wanted, 'core')} (Slurm: --cpus-per-task, container: --cpus)",
         )
-    return passed(found)
+    return passed(cores_text)
 
 
 STOP_FRACTION = 0.05
@@ -94,14 +94,16 @@ def memory(record: EnvironmentRecord) -> Outcome:
     """Free host memory."""
     free = record.memory_available_bytes / record.memory_bytes
     limit = " (cgroup limit)" if record.memory_limit_bytes is not None else ""
-    found = f"{format_bytes_binary(record.memory_available_bytes)} of {format_bytes_binary(record.memory_bytes)} free"
-    found += limit
+    memory_text = (
+        f"{format_bytes_binary(record.memory_available_bytes)} of {format_bytes_binary(record.memory_bytes)} free"
+    )
+    memory_text += limit
     fix = "stop other processes" + (" or raise the container's or job's memory limit" if limit else "")
     if free < STOP_FRACTION:
-        return failed(f"{found}: a benchmark would stop at once to protect the machine", fix=fix)
+        return failed(f"{memory_text}: a benchmark would stop at once to protect the machine", fix=fix)
     if free < LOW_FRACTION:
-        return warned(found, fix=fix)
-    return passed(found)
+        return warned(memory_text, fix=fix)
+    return passed(memory_text)
 
 
 LOW_SHARED_BYTES = 2**30  # containers give 64 MiB unless told otherwise
@@ -112,13 +114,13 @@ def shared_memory(record: EnvironmentRecord) -> Outcome:
     """/dev/shm holds what DataLoader workers and NCCL share between processes."""
     if record.shared_memory is None:
         return skipped(why(record, "shared_memory", "host"))
-    found = f"{format_bytes_binary(record.shared_memory.free_bytes)} free in /dev/shm"
+    space_text = f"{format_bytes_binary(record.shared_memory.free_bytes)} free in /dev/shm"
     if record.shared_memory.free_bytes < LOW_SHARED_BYTES:
         return warned(
-            f"{found}: DataLoader workers and NCCL crash with a bus error when it is full",
+            f"{space_text}: DataLoader workers and NCCL crash with a bus error when it is full",
             fix="start the container with --ipc=host or --shm-size=8g (Kubernetes: an emptyDir of medium Memory)",
         )
-    return passed(found)
+    return passed(space_text)
 
 
 LOW_DISK_BYTES = 2_000_000_000  # a profiled run of a few ranks
@@ -130,13 +132,13 @@ def disk(record: EnvironmentRecord) -> Outcome:
     """Room for run folders where runs are written."""
     if record.disk is None:
         return skipped(why(record, "disk", "host"))
-    found = f"{format_bytes(record.disk.free_bytes)} free in {record.disk.path}"
+    space_text = f"{format_bytes(record.disk.free_bytes)} free in {record.disk.path}"
     fix = "free some space or write runs elsewhere (-o DIR)"
     if record.disk.free_bytes < FULL_DISK_BYTES:
-        return failed(found, fix=fix)
+        return failed(space_text, fix=fix)
     if record.disk.free_bytes < LOW_DISK_BYTES:
-        return warned(f"{found}: traces of a profiled run may not fit", fix=fix)
-    return passed(found)
+        return warned(f"{space_text}: traces of a profiled run may not fit", fix=fix)
+    return passed(space_text)
 
 
 @check("environment", "SCHED_BATCH")

@@ -34,12 +34,12 @@ def gpu_visibility(record: EnvironmentRecord) -> Outcome:
         return passed(
             f"torch sees all {present}" if hidden == 0 else f"torch sees {counted(torch.device_count, 'device')} (MIG)"
         )
-    found = f"torch sees {torch.device_count} of {counted(present, 'GPU')}"
+    count_text = f"torch sees {torch.device_count} of {counted(present, 'GPU')}"
     setting = _setting(record)
     if record.scheduler is not None:
-        return passed(f"{found}: those that {record.scheduler} granted")
+        return passed(f"{count_text}: those that {record.scheduler} granted")
     return warned(
-        f"{found}{f' because {setting}' if setting else ''}",
+        f"{count_text}{f' because {setting}' if setting else ''}",
         fix="unset CUDA_VISIBLE_DEVICES to use them all" if setting else "compare `nvidia-smi -L` with the container's",
     )
 
@@ -81,16 +81,16 @@ def gpu_peak(record: EnvironmentRecord) -> Outcome:
     names = tuple(dict.fromkeys(gpu_names(record)))
     if not names:
         return skipped(no_gpu_reason(record))
-    known: list[str] = []
+    peak_texts: list[str] = []
     for name in names:
-        found = find(name)
-        if isinstance(found, Unavailable):
-            return warned(f"{found.reason}: MFU stays unknown", fix="see `stepscope hardware` for the known ones")
-        dtype = "bf16" if "bf16" in found.peak_flops_per_s else "fp16"
-        peak = found.peak(dtype)
+        entry = find(name)
+        if isinstance(entry, Unavailable):
+            return warned(f"{entry.reason}: MFU stays unknown", fix="see `stepscope hardware` for the known ones")
+        dtype = "bf16" if "bf16" in entry.peak_flops_per_s else "fp16"
+        peak = entry.peak(dtype)
         if not isinstance(peak, Unavailable):
-            known.append(f"{found.name}: {format_flops(peak)} dense {dtype}")
-    return passed("; ".join(known))
+            peak_texts.append(f"{entry.name}: {format_flops(peak)} dense {dtype}")
+    return passed("; ".join(peak_texts))
 
 
 FREE_BYTES = 2 * 2**30  # the driver's own share is up to about 1 GiB
@@ -100,16 +100,16 @@ FREE_FRACTION = 0.05
 @check("gpus", "GPUs idle")
 def gpu_in_use(record: EnvironmentRecord) -> Outcome:
     """Nobody else computes on the GPUs."""
-    known = [
+    memory_use = [
         (gpu.index, gpu.memory_used_bytes, gpu.memory_bytes)
         for gpu in record.gpus
         if gpu.memory_used_bytes is not None and gpu.memory_bytes
     ]
-    if not known:
+    if not memory_use:
         return skipped("the driver does not report it" if record.gpus else no_gpu_reason(record))
     busy = [
         f"GPU {index}: {format_bytes_binary(used)} of {format_bytes_binary(total)}"
-        for index, used, total in known
+        for index, used, total in memory_use
         if used > max(FREE_BYTES, FREE_FRACTION * total)
     ]
     if busy:
@@ -123,20 +123,20 @@ def gpu_in_use(record: EnvironmentRecord) -> Outcome:
 @check("gpus", "power limit")
 def gpu_power(record: EnvironmentRecord) -> Outcome:
     """GPUs may draw the power they were specified with."""
-    known = [
+    limits = [
         (gpu.index, gpu.power_limit_w, gpu.power_limit_default_w)
         for gpu in record.gpus
         if gpu.power_limit_w is not None and gpu.power_limit_default_w is not None
     ]
-    if not known:
+    if not limits:
         return skipped("the driver does not report it" if record.gpus else no_gpu_reason(record))
-    capped = [f"GPU {index}: {limit:.0f} of {full:.0f} W" for index, limit, full in known if limit < 0.98 * full]
+    capped = [f"GPU {index}: {limit:.0f} of {full:.0f} W" for index, limit, full in limits if limit < 0.98 * full]
     if capped:
         return warned(
             f"power limit lowered ({listed(capped)}): clocks drop under load",
             fix="ask the administrator, or run as root: nvidia-smi -pl WATTS",
         )
-    return passed(listed(dict.fromkeys(f"{limit:.0f} W" for _, limit, _ in known)))
+    return passed(listed(dict.fromkeys(f"{limit:.0f} W" for _, limit, _ in limits)))
 
 
 @check("gpus", "whole GPUs")
@@ -156,15 +156,15 @@ def mig(record: EnvironmentRecord) -> Outcome:
 @check("gpus", "PCIe lanes")
 def pcie_width(record: EnvironmentRecord) -> Outcome:
     """Every GPU has all its PCIe lanes; a badly seated card or a shared slot runs with fewer."""
-    known = [
+    widths = [
         (gpu.index, gpu.pcie_width, gpu.pcie_width_max) for gpu in record.gpus if gpu.pcie_width and gpu.pcie_width_max
     ]
-    if not known:
+    if not widths:
         return skipped("the driver does not report it" if record.gpus else no_gpu_reason(record))
-    narrow = [f"GPU {index}: x{width} of x{full}" for index, width, full in known if width < full]
+    narrow = [f"GPU {index}: x{width} of x{full}" for index, width, full in widths if width < full]
     if narrow:
         return warned(
             f"fewer PCIe lanes than possible ({listed(narrow)})",
             fix="check the slot, the riser and the BIOS's lane settings",
         )
-    return passed(listed(dict.fromkeys(f"x{width}" for _, width, _ in known)))
+    return passed(listed(dict.fromkeys(f"x{width}" for _, width, _ in widths)))

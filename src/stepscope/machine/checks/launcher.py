@@ -155,9 +155,9 @@ def slurm_tasks(record: EnvironmentRecord) -> Outcome:
 
 def tasks_per_node(record: EnvironmentRecord) -> int | None:
     """The largest number of tasks on a node: SLURM_NTASKS_PER_NODE, else from ``4(x2),3`` in SLURM_TASKS_PER_NODE."""
-    told = integer(record, "SLURM_NTASKS_PER_NODE")
-    if told is not None:
-        return told
+    tasks = integer(record, "SLURM_NTASKS_PER_NODE")
+    if tasks is not None:
+        return tasks
     text = variable(record, "SLURM_STEP_TASKS_PER_NODE") or variable(record, "SLURM_TASKS_PER_NODE") or ""
     counts = [int(match[1]) for match in re.finditer(r"(\d+)(?:\(x\d+\))?(?:,|$)", text)]
     return max(counts, default=None)

@@ -51,17 +51,17 @@ def host_name(record: EnvironmentRecord) -> Outcome:
     fix = f"add {record.host} to /etc/hosts, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"
     if not addresses:
         return warned(f"{why(record, 'hostname_addresses', 'host')}; gloo then falls back to loopback", fix=fix)
-    found = f"{record.host} is {listed(addresses, at_most=2)}"
+    name_text = f"{record.host} is {listed(addresses, at_most=2)}"
     if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
         if several_hosts(record) and variable(record, "GLOO_SOCKET_IFNAME") is None:
             return warned(
-                f"{found}: other hosts cannot reach gloo there", fix="set GLOO_SOCKET_IFNAME to the NIC's name"
+                f"{name_text}: other hosts cannot reach gloo there", fix="set GLOO_SOCKET_IFNAME to the NIC's name"
             )
-        return passed(f"{found}, enough for ranks on one host")
+        return passed(f"{name_text}, enough for ranks on one host")
     own = {address for nic in record.nics for address in nic.addresses}
     if own and not own & set(addresses):
-        return warned(f"{found}, which is not an address of this machine: gloo cannot listen there", fix=fix)
-    return passed(found)
+        return warned(f"{name_text}, which is not an address of this machine: gloo cannot listen there", fix=fix)
+    return passed(name_text)
 
 
 @check("network", "socket interface")
@@ -112,16 +112,16 @@ def nic_speed(record: EnvironmentRecord) -> Outcome:
     outward = [nic for nic in record.nics if nic.up and nic.kind not in ("loopback", "virtual")]
     if not outward:
         return skipped(why(record, "nics") if "nics" in record.unavailable else "no interface reaches other machines")
-    known = [(nic.speed_bits_per_s, nic.name) for nic in outward if nic.speed_bits_per_s]
-    if not known:
+    speeds = [(nic.speed_bits_per_s, nic.name) for nic in outward if nic.speed_bits_per_s]
+    if not speeds:
         return skipped(
             f"{', '.join(nic.name for nic in outward)}: the driver reports no speed (normal in a virtual machine)"
         )
-    speed, name = max(known)
-    found = f"{name}: {speed / 1e9:g} Gbit/s = {format_bandwidth(speed / 8)} per direction"
+    speed, name = max(speeds)
+    speed_text = f"{name}: {speed / 1e9:g} Gbit/s = {format_bandwidth(speed / 8)} per direction"
     if speed < SLOW_BITS_PER_S:
-        return warned(f"{found}, slow for training across hosts", fix="stay on one host, or use a faster network")
-    return passed(found)
+        return warned(f"{speed_text}, slow for training across hosts", fix="stay on one host, or use a faster network")
+    return passed(speed_text)
 
 
 @check("network", "RDMA")
@@ -150,7 +150,7 @@ PINNING = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_MAX_NCHANNELS", "NCCL_NTHREADS", "NC
 @check("network", "debug variables")
 def debug_variables(record: EnvironmentRecord) -> Outcome:
     """No variable is set that slows or pins what is to be measured."""
-    found = [
+    settings = [
         f"{name}={value}"
         for name, loud in (
             ("NCCL_DEBUG", ("INFO", "TRACE")),
@@ -159,7 +159,7 @@ def debug_variables(record: EnvironmentRecord) -> Outcome:
         )
         if (value := variable(record, name)) and value.upper() in loud
     ]
-    found += [
+    settings += [
         f"{name}={variable(record, name)}"
         for name in (
             "CUDA_LAUNCH_BLOCKING",
@@ -169,10 +169,10 @@ def debug_variables(record: EnvironmentRecord) -> Outcome:
         )
         if switched_on(variable(record, name))
     ]
-    found += [f"{name}={value}" for name in PINNING if (value := variable(record, name))]
-    if found:
-        names = " ".join(item.partition("=")[0] for item in found)
-        return warned(f"{listed(found)}: timings are not those of a normal run", fix=f"unset {names}")
+    settings += [f"{name}={value}" for name in PINNING if (value := variable(record, name))]
+    if settings:
+        names = " ".join(item.partition("=")[0] for item in settings)
+        return warned(f"{listed(settings)}: timings are not those of a normal run", fix=f"unset {names}")
     return passed("no debugging or tuning variable is set")
 
 

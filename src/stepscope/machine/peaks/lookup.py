@@ -44,15 +44,15 @@ def find(gpu_name: str) -> Accelerator | Unavailable:
 
 def why_unknown(typed: str) -> str:
     """Why a name that somebody typed is no entry, with what was probably meant."""
-    found, (_, hint) = find(typed), _unknown(typed, normalise(typed))
+    entry, (_, hint) = find(typed), _unknown(typed, normalise(typed))
     guess = None if hint else spelled_like(typed)
-    reason = found.reason if isinstance(found, Unavailable) else ""
+    reason = entry.reason if isinstance(entry, Unavailable) else ""
     return f"{reason}; did you mean {guess!r}?" if guess and guess != typed.lower() else reason
 
 
 def family(name: str) -> tuple[Accelerator, ...]:
     """Entries whose name begins with the whole word ``name``: the members of "H100" or "RTX 4090"."""
-    wanted = _words(normalise(name))
+    wanted = _name_words(normalise(name))
     return tuple(entry for entry in ACCELERATORS if wanted and _begins(_core_words(entry), wanted))
 
 
@@ -70,7 +70,7 @@ def _same(name: str, entry: Accelerator) -> bool:
     """The table's key or name, family words such as GeForce left out or not."""
     if name.lower() == entry.key:
         return True
-    return _without_noise(_words(name)) == _core_words(entry)
+    return _without_noise(_name_words(name)) == _core_words(entry)
 
 
 def _unknown(asked: str, name: str) -> tuple[str, str]:
@@ -78,15 +78,15 @@ def _unknown(asked: str, name: str) -> tuple[str, str]:
     members = family(name)
     if len(members) > 1:
         return f"{asked!r} can be {_any_of(members)}: their peaks differ, say which", ""
-    said = f"{asked!r} is not in the accelerator table"
+    problem = f"{asked!r} is not in the accelerator table"
     likeness = {entry.key: _misspelt(name, entry) for entry in ACCELERATORS}
     best = max(likeness, key=lambda key: likeness[key])
     if likeness[best] >= CLOSE:
-        return said, f"did you mean {best!r}?"
+        return problem, f"did you mean {best!r}?"
     near = _near(name)
     which = "name, another part" if len(near) == 1 else "names, each another part"
     parts = ", ".join(repr(e.key) for e in near)
-    return said, f"nearest {which} with a peak of its own: {parts}" if near else ""
+    return problem, f"nearest {which} with a peak of its own: {parts}" if near else ""
 
 
 def _misspelt(name: str, entry: Accelerator) -> float:
@@ -95,8 +95,8 @@ def _misspelt(name: str, entry: Accelerator) -> float:
     0 where a word with a number differs ("A101"), or there is a word more or less ("Laptop", "Ti"): that is another
     part, however alike the names look.
     """
-    wanted = _without_noise(_words(name))
-    return max(_likeness(wanted, words) for words in (_core_words(entry), _words(entry.key)))
+    wanted = _without_noise(_name_words(name))
+    return max(_likeness(wanted, words) for words in (_core_words(entry), _name_words(entry.key)))
 
 
 def _likeness(wanted: list[str], words: list[str]) -> float:
@@ -110,11 +110,11 @@ def _likeness(wanted: list[str], words: list[str]) -> float:
 
 def _near(name: str) -> tuple[Accelerator, ...]:
     """At most four entries: those of the same model number, else those with the most similar names."""
-    words = _without_noise(_words(name))
+    words = _without_noise(_name_words(name))
     model = next(iter(_with_digits(words)), None)
     siblings = tuple(entry for entry in ACCELERATORS if model in _core_words(entry))
     alike = [
-        (max(_ratio("".join(words), "".join(other)) for other in (_core_words(entry), _words(entry.key))), entry)
+        (max(_ratio("".join(words), "".join(other)) for other in (_core_words(entry), _name_words(entry.key))), entry)
         for entry in siblings or ACCELERATORS
     ]
     close = [(ratio, entry) for ratio, entry in alike if siblings or ratio >= CLOSE]
@@ -132,7 +132,7 @@ def _with_digits(words: list[str]) -> list[str]:
     return [word for word in words if any(character.isdigit() for character in word)]
 
 
-def _words(text: str) -> list[str]:
+def _name_words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
@@ -141,7 +141,7 @@ def _without_noise(words: list[str]) -> list[str]:
 
 
 def _core_words(entry: Accelerator) -> list[str]:
-    return _without_noise(_words(entry.name))
+    return _without_noise(_name_words(entry.name))
 
 
 def _begins(words: list[str], wanted: list[str]) -> bool:
@@ -196,8 +196,8 @@ def has_matrix_units(device_name: str | None, kernels: Iterable[str]) -> bool | 
             return "tf32" in entry.peak_flops_per_s or half >= MATRIX_RATIO * entry.peak_flops_per_s["fp32"]
         if _TF32_NAMES.search(device_name) or _TENSOR_NAMES.search(device_name):
             return True
-    known = any(_TF32_KERNELS.search(name) or _TENSOR_KERNELS.search(name) for name in kernels)
-    return True if known else None
+    seen = any(_TF32_KERNELS.search(name) or _TENSOR_KERNELS.search(name) for name in kernels)
+    return True if seen else None
 
 
 def peak_ratio(device_name: str | None, slow: str, fast: str) -> float | None:

@@ -187,11 +187,11 @@ def tflops(**rates: float) -> Mapping[str, float]:
 
 def nvlink(generation: int, count: int, *, peer_links: int | None = None, optional: bool = False) -> LinkSpec:
     """``count`` NVLinks; through NVSwitch or a bridge all of them reach one peer, unless ``peer_links`` says fewer."""
-    each = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}[generation]
+    rate = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}[generation]
     return LinkSpec(
         name=f"NVLink {generation}",
         count=count,
-        each_bytes_per_s=each * 1e9,
+        each_bytes_per_s=rate * 1e9,
         peer_links=count if peer_links is None else peer_links,
         optional=optional,
     )

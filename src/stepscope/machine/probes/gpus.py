@@ -110,14 +110,14 @@ def topology(context: ProbeContext) -> Facts | Unavailable:
         return Unavailable("nvidia-smi is not on PATH")
     environ = {**context.environ, "LC_ALL": "C"}
     try:
-        told = ask([program, "topo", "-m"], environ=environ, timeout_s=context.command_timeout_s)
+        answer = ask([program, "topo", "-m"], environ=environ, timeout_s=context.command_timeout_s)
     except OSError as error:
         return Unavailable(f"{program} cannot be started: {error.strerror}")
     except subprocess.TimeoutExpired:
         return Unavailable(f"`nvidia-smi topo -m` did not answer within {context.command_timeout_s:g} s")
-    if told.returncode != 0:
-        said = (told.stderr.strip() or told.stdout.strip() or "no message").splitlines()[-1]
-        return Unavailable(f"`nvidia-smi topo -m` failed with exit code {told.returncode}: {said}")
-    if not told.stdout.strip():
+    if answer.returncode != 0:
+        message = (answer.stderr.strip() or answer.stdout.strip() or "no message").splitlines()[-1]
+        return Unavailable(f"`nvidia-smi topo -m` failed with exit code {answer.returncode}: {message}")
+    if not answer.stdout.strip():
         return Unavailable("`nvidia-smi topo -m` printed nothing")
-    return {"topology": told.stdout}
+    return {"topology": answer.stdout}

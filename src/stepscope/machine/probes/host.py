@@ -146,8 +146,8 @@ _MARKS = (
 @probe("Slurm, PBS, LSF or Kubernetes")
 def scheduler(context: ProbeContext) -> Facts:
     """``scheduler`` is None outside any of them. A batch job inside a pod counts as the batch job."""
-    found = (name for name, marks in _MARKS if any(context.environ.get(mark) for mark in marks))
-    return {"scheduler": next(found, None)}
+    schedulers = (name for name, marks in _MARKS if any(context.environ.get(mark) for mark in marks))
+    return {"scheduler": next(schedulers, None)}
 
 
 _PACKAGES = frozenset({
@@ -163,15 +163,15 @@ _PACKAGE_PREFIXES = ("nvidia-", "intel-", "rocm-", "amdsmi", "cuda-")
 @probe("versions of the packages in use")
 def packages(context: ProbeContext) -> Facts:  # noqa: ARG001
     """Versions by normalised name (PEP 503), sorted."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         raw = distribution.metadata["Name"] if distribution.metadata else None
         if not raw:
             continue  # a half-removed installation leaves such folders
         name = re.sub(r"[-_.]+", "-", raw).lower()
         if name in _PACKAGES or name.startswith(_PACKAGE_PREFIXES):
-            found.setdefault(name, distribution.version)
-    return {"packages": dict(sorted(found.items()))}
+            versions.setdefault(name, distribution.version)
+    return {"packages": dict(sorted(versions.items()))}
 
 
 MASK = "***"
@@ -263,12 +263,12 @@ def interface_kind(folder: Path, name: str) -> str:
 
 def rdma_devices(folder: Path) -> tuple[NicFact, ...]:
     """Every port of every device under /sys/class/infiniband; ports after the first are named ``mlx5_0:2``."""
-    found: list[NicFact] = []
+    ports: list[NicFact] = []
     for port in sorted(folder.glob("*/ports/*")):
         device = port.parent.parent.name
         rate = _RATE.search(read_text(port / "rate") or "")
         ethernet = (read_text(port / "link_layer") or "").lower() == "ethernet"
-        found.append(
+        ports.append(
             NicFact(
                 name=device if port.name == "1" else f"{device}:{port.name}",
                 kind="roce" if ethernet else "infiniband",
@@ -277,4 +277,4 @@ def rdma_devices(folder: Path) -> tuple[NicFact, ...]:
                 rdma=True,
             )
         )
-    return tuple(found)
+    return tuple(ports)

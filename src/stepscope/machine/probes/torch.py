@@ -74,13 +74,13 @@ def _file(environ: Mapping[str, str]) -> Path | None:
 @probe("torch, CUDA, NCCL, gloo and BF16 (in a process of its own)")
 def torch(context: ProbeContext) -> Facts | Unavailable:
     """``torch`` = TorchFact of this Python."""
-    known = recall(context.environ) if context.remember else None
-    answer = known or ask(
+    remembered = recall(context.environ) if context.remember else None
+    answer = remembered or ask(
         [sys.executable, "-m", "stepscope.rank", "--probe"], environ=context.environ, timeout_s=context.torch_timeout_s
     )
     if isinstance(answer, Unavailable):
         return answer
-    if known is None and context.remember:
+    if remembered is None and context.remember:
         remember(answer, context.environ)
     return {"torch": answer}
 
@@ -88,14 +88,14 @@ def torch(context: ProbeContext) -> Facts | Unavailable:
 def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float) -> TorchFact | Unavailable:
     """Run ``command`` and read the TorchFact from the last JSON line of its stdout."""
     try:
-        told = processes.ask(command, environ=environ, timeout_s=timeout_s)
+        process = processes.ask(command, environ=environ, timeout_s=timeout_s)
     except OSError as error:
         return Unavailable(f"{command[0]} cannot be started: {error.strerror}")
     except subprocess.TimeoutExpired:
         return Unavailable(f"importing torch and listing its devices took over {timeout_s:g} s and was stopped")
-    if told.returncode != 0:
-        return Unavailable(_failure(told.returncode, told.stderr))
-    lines = [line for line in told.stdout.splitlines() if line.startswith("{")]
+    if process.returncode != 0:
+        return Unavailable(_failure(process.returncode, process.stderr))
+    lines = [line for line in process.stdout.splitlines() if line.startswith("{")]
     if not lines:
         return Unavailable("the torch probe exited without a result")
     try:
@@ -105,8 +105,8 @@ def ask(command: Sequence[str], *, environ: Mapping[str, str], timeout_s: float)
 
 
 def _failure(code: int, problem: str) -> str:
-    said = [line for line in problem.strip().splitlines() if line.strip()]
-    last = said[-1].strip() if said else "no message"
+    lines = [line for line in problem.strip().splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "no message"
     if code < 0:
         try:
             name = signal.Signals(-code).name

@@ -28,7 +28,7 @@ def declared(key: str) -> Form:
 
 @cache
 def _by_rank(names: tuple[str, ...]) -> tuple[tuple[str, Form], ...]:
-    return tuple(sorted(((key, declared(key)) for key in names), key=lambda each: each[1].rank))
+    return tuple(sorted(((key, declared(key)) for key in names), key=lambda entry: entry[1].rank))
 
 
 def detect(path: Path, stated: Stated | None = None) -> tuple[str, Importer] | None:
@@ -41,8 +41,8 @@ def detect(path: Path, stated: Stated | None = None) -> tuple[str, Importer] | N
         if holds_traces(candidate):
             return None
         likely = islice((file for file in candidate.files if not is_about(file)), LOOKED_AT)
-        known = [found for file in likely if (found := detect(file, stated)) is not None]
-        return min(known, key=lambda found: found[1].rank, default=None)
+        matches = [importer_of_file for file in likely if (importer_of_file := detect(file, stated)) is not None]
+        return min(matches, key=lambda match: match[1].rank, default=None)
     for key, form in _by_rank(REGISTRY.names()):
         if form.may_be(candidate) and (importer := REGISTRY.load(key)).recognises(candidate):
             return key, importer
@@ -53,15 +53,15 @@ def read_foreign(path: Path, stated: Stated | None = None) -> Imported:
     """What a path of another tool holds. Raises DataError where nothing is there, or no importer knows it."""
     if not path.exists():
         raise DataError(f"{path} does not exist", fix=nearest_path(path))
-    found = detect(path, stated)
-    if found is None:
-        known = ", ".join(declared(key).title for key in REGISTRY.names())
+    match = detect(path, stated)
+    if match is None:
+        titles = ", ".join(declared(key).title for key in REGISTRY.names())
         raise DataError(
             f"{path}: not a file or folder that stepscope can read",
             why="it is not a run folder or a trace, and no importer recognises it" + _empty(path),
-            fix=f"stepscope reads run folders, traces, and: {known}",
+            fix=f"stepscope reads run folders, traces, and: {titles}",
         )
-    return found[1].read(path, stated or Stated())
+    return match[1].read(path, stated or Stated())
 
 
 def _empty(path: Path) -> str:

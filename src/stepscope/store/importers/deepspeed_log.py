@@ -86,24 +86,24 @@ class _Job(Job):
     def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
         _, line = without_prefix(raw)
         job = type(self)(line=number) if _BEGINS in line and self.points else self
-        if found := _SETTING.search(line):
-            job.facts.setdefault(found[1].decode(), found[2].decode(errors="replace"))
+        if match := _SETTING.search(line):
+            job.facts.setdefault(match[1].decode(), match[2].decode(errors="replace"))
         elif _is_torn(line, goes_on=job.peak_gb > 0):
             lines.leave_out(number)
             return None if job is self else job
-        elif found := _PIPELINE.search(line):
-            job = job._at(number, int(found[1]), line, loss=found[3], step_time_s=found[4], samples_per_s=found[5])
-            job.total, job.staged = int(found[2]) if found[2] else None, True
-        elif found := _TIMER.search(line):
-            step = job.last if job.numbered and not found[1].startswith(b"global") else int(found[2])
+        elif match := _PIPELINE.search(line):
+            job = job._at(number, int(match[1]), line, loss=match[3], step_time_s=match[4], samples_per_s=match[5])
+            job.total, job.staged = int(match[2]) if match[2] else None, True
+        elif match := _TIMER.search(line):
+            step = job.last if job.numbered and not match[1].startswith(b"global") else int(match[2])
             current = _CURRENT.search(line)
-            job = job._at(number, step, line, samples_per_s=current[1] if current else found[3])
-        elif found := _STEP.search(line):
-            job = job._at(number, int(found[1]), line)
+            job = job._at(number, step, line, samples_per_s=current[1] if current else match[3])
+        elif match := _STEP.search(line):
+            job = job._at(number, int(match[1]), line)
             job.numbered = True
-            job.skipped = int(found[2])
-        elif found := _BREAKDOWN.search(line):
-            for name, value in _PART.findall(found[1]):
+            job.skipped = int(match[2])
+        elif match := _BREAKDOWN.search(line):
+            for name, value in _PART.findall(match[1]):
                 job.parts.setdefault(name.decode(), []).append(finite(value) or 0.0)
         else:
             job.ending.read(line)
@@ -121,7 +121,7 @@ class _Job(Job):
         point.values |= {name: number_of(text) for name, text in values.items()}
         return job
 
-    def known(self) -> dict[str, Any]:
+    def run_fields(self) -> dict[str, Any]:
         data, batch = self.count("world_size"), self.count("train_batch_size")
         world = None if self.staged else data
         stage = self.facts.get("zero_optimization_stage")
@@ -155,8 +155,8 @@ class _Job(Job):
             notes.append(f"{self.skipped} of {self.last} steps were skipped by the loss scaler")
         if self.parts:
             steady = {name: median(values[1:] or values) for name, values in self.parts.items()}
-            each = ", ".join(f"{name.replace('_', ' ')} {value:.4g} ms" for name, value in steady.items())
-            notes.append(f"parts of its step on rank 0, medians: {each}")
+            medians = ", ".join(f"{name.replace('_', ' ')} {value:.4g} ms" for name, value in steady.items())
+            notes.append(f"parts of its step on rank 0, medians: {medians}")
         return notes
 
 

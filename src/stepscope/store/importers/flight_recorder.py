@@ -125,8 +125,8 @@ def read_dump(path: Path, *, rank: int | None = None) -> FlightDump:
             f"{source}: not a flight recorder dump",
             why="it is empty" if not data else "it is neither a pickle nor a JSON object",
         )
-    found = _rank_in(path) if rank is None else rank
-    return from_plain(plain, rank=found, source=source)
+    dump_rank = _rank_in(path) if rank is None else rank
+    return from_plain(plain, rank=dump_rank, source=source)
 
 
 def from_json(text: str | bytes, *, rank: int, source: str = "") -> FlightDump:
@@ -139,8 +139,8 @@ def from_plain(plain: Any, *, rank: int, source: str) -> FlightDump:
     """The record of a dump that is already plain values. Raises DataError."""
     version = plain.get("version") if isinstance(plain, dict) else None
     if not isinstance(version, str):
-        found = f"its keys are {sorted(map(str, plain))[:6]}" if isinstance(plain, dict) else type(plain).__name__
-        raise DataError(f"{source}: not a flight recorder dump", why=f"there is no format version in it; {found}")
+        contents = f"its keys are {sorted(map(str, plain))[:6]}" if isinstance(plain, dict) else type(plain).__name__
+        raise DataError(f"{source}: not a flight recorder dump", why=f"there is no format version in it; {contents}")
     if version.partition(".")[0] != MAJOR_VERSION:
         raise DataError(
             f"{source}: flight recorder dump of format {version}",
@@ -250,12 +250,12 @@ def _described(text: str) -> str | None:
 
 def _ranks(text: str, source: str) -> tuple[int, ...] | None:
     try:
-        found = json.loads(text)
+        ranks = json.loads(text)
     except ValueError as error:
         raise DataError(f"{source}: damaged flight recorder dump", why=f"ranks are {text!r}") from error
-    if not isinstance(found, list) or not all(isinstance(r, int) for r in found):
+    if not isinstance(ranks, list) or not all(isinstance(r, int) for r in ranks):
         raise DataError(f"{source}: damaged flight recorder dump", why=f"ranks are {text!r}")
-    return tuple(sorted(found)) or None
+    return tuple(sorted(ranks)) or None
 
 
 def _status_by_name(dump: _Dump) -> dict[str, _Status]:
@@ -265,13 +265,13 @@ def _status_by_name(dump: _Dump) -> dict[str, _Status]:
     """
     if any(e.profiling_name.startswith("gloo:") for e in dump.entries):
         return {}
-    known = {str(e.pg_id): e.process_group[0] for e in dump.entries}
+    name_by_number = {str(e.pg_id): e.process_group[0] for e in dump.entries}
     names = [name for name in dump.pg_config if name]
     if len(names) == len(dump.pg_status) and all(n.isdigit() for n in (*names, *dump.pg_status)):
         by_order = dict(zip(sorted(dump.pg_status, key=int), sorted(names, key=int), strict=True))
-        if all(by_order.get(number) == name for number, name in known.items()):
-            known = by_order
-    return {name: dump.pg_status[number] for number, name in known.items() if number in dump.pg_status}
+        if all(by_order.get(number) == name for number, name in name_by_number.items()):
+            name_by_number = by_order
+    return {name: dump.pg_status[number] for number, name in name_by_number.items() if number in dump.pg_status}
 
 
 def _kept(dump: _Dump, entries: tuple[FlightEntry, ...]) -> Kept:

@@ -47,18 +47,18 @@ def _read(source: Candidate) -> Imported:
         if not read and len(files) == len(states):
             raise DataError(left_out[0].reason, fix="pass the state of another checkpoint")
         if read:
-            latest = max(read, key=lambda each: finite(each[1].values.get("global_step")) or 0)
+            latest = max(read, key=lambda pair: finite(pair[1].values.get("global_step")) or 0)
             runs.append(_run(folder, *latest))
     return imported_runs("hf_trainer", source, runs, left_out=left_out)
 
 
 def _by_run(files: list[Path]) -> dict[Path, list[Path]]:
     """States by the Trainer's output folder: those of its checkpoints are earlier ones of the same run."""
-    found: dict[Path, list[Path]] = {}
+    by_folder: dict[Path, list[Path]] = {}
     for file in files:
         folder = file.absolute().parent
-        found.setdefault(folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder, []).append(file)
-    return found
+        by_folder.setdefault(folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder, []).append(file)
+    return by_folder
 
 
 def _run(folder: Path, file: Path, state: Fields) -> ReadRun:
@@ -81,7 +81,7 @@ def _run(folder: Path, file: Path, state: Fields) -> ReadRun:
     done, most = state.maybe(state.whole, "global_step") or 0, state.maybe(state.whole, "max_steps") or 0
     rate = finite(summary.get("train_samples_per_second"))
     finished = done >= most > 0
-    known: dict[str, Any] = {} if not summary else {"step_ns": _step_ns(summary, most)}
+    from_summary: dict[str, Any] = {} if not summary else {"step_ns": _step_ns(summary, most)}
     return run_of(
         Scalars(
             source=str(file),
@@ -89,7 +89,7 @@ def _run(folder: Path, file: Path, state: Fields) -> ReadRun:
             group=folder.name,
             points=[points[step] for step in sorted(points)],
             notes=[] if not summary else [_WHOLE],
-            known=known
+            fields=from_summary
             | {
                 "samples_per_s": Measured(value=rate) if rate else None,
                 "micro_batch": state.maybe(state.whole, "train_batch_size") or None,

@@ -67,8 +67,8 @@ _NO_COMPARISON = "jobs with different models or batches are not compared: each h
 
 
 def _counted(pattern: re.Pattern[bytes], line: bytes) -> int:
-    found = pattern.search(line)
-    return int(found[1]) if found else 0
+    match = pattern.search(line)
+    return int(match[1]) if match else 0
 
 
 def _rate(items: int, step: Measured) -> Measured:
@@ -127,8 +127,8 @@ class _Job(Job):
         if b"using world size" in line and _WORLD.search(line):
             return self._begins(lines.path, number, line)
         if not self.begun and not (_ITERATION.search(line) and _ELAPSED.search(line)):
-            if self.gpu is None and (found := _GPU.match(line)):
-                self.gpu = found[1].decode("ascii", errors="replace").strip()
+            if self.gpu is None and (match := _GPU.match(line)):
+                self.gpu = match[1].decode("ascii", errors="replace").strip()
             return None
         if not self.begun or self._goes_back(line):
             same = ("gpu", "world_size", "data", "tensor", "pipeline", "facts", "parameters")
@@ -137,9 +137,11 @@ class _Job(Job):
         return None if job is self else job
 
     def _begins(self, path: Path, number: int, line: bytes) -> Self:
-        found, tensor_found, pipeline_found = _WORLD.search(line), _TENSOR.search(line), _PIPELINE.search(line)
-        world, tensor, pipeline = (int(each[1]) if each else 1 for each in (found, tensor_found, pipeline_found))
-        data = int(found[2]) if found and found[2] else world // max(1, tensor)
+        world_match, tensor_match, pipeline_match = _WORLD.search(line), _TENSOR.search(line), _PIPELINE.search(line)
+        world, tensor, pipeline = (
+            int(match[1]) if match else 1 for match in (world_match, tensor_match, pipeline_match)
+        )
+        data = int(world_match[2]) if world_match and world_match[2] else world // max(1, tensor)
         if min(world, data, tensor, pipeline) < 1 or world % (data * tensor * pipeline):
             raise DataError(
                 f"{path}:{number}: {world} ranks are not {data} x {tensor} x {pipeline}",
@@ -154,8 +156,8 @@ class _Job(Job):
         """Whether an iteration before the last one is logged: a job was restarted from a checkpoint."""
         if b"elapsed time per iteration" not in line or not self.elapsed_ms:
             return False
-        found = _ITERATION.search(line)
-        return found is not None and int(found[1]) < self.iteration
+        match = _ITERATION.search(line)
+        return match is not None and int(match[1]) < self.iteration
 
     def _read_line(self, lines: LogLines, number: int, line: bytes) -> None:
         """Take in one line, in which several ranks may speak."""
@@ -166,16 +168,16 @@ class _Job(Job):
                 self.peak_mib = max(self.peak_mib, finite(memory[2]) or 0.0)
         if b"elapsed time per iteration" in line:
             self._iteration(lines, number, line)
-        elif b"..." in line and (found := _ARGUMENT.search(line)):
+        elif b"..." in line and (match := _ARGUMENT.search(line)):
             if not self.elapsed_ms and len(self.facts) < _ARGUMENTS_KEPT:
-                self.facts[found[1].decode()] = found[2].decode("utf-8", errors="replace").strip()
+                self.facts[match[1].decode()] = match[2].decode("utf-8", errors="replace").strip()
         elif b"number of parameters on" in line:
             for part in _PARAMETERS.finditer(line):
                 place = int(part[1]), int(part[2])
                 if place[0] < self.tensor and place[1] < self.pipeline:
                     self.parameters[place] = int(part[3])
-        elif b"validation loss at" in line and (found := _VALIDATION.search(line)):
-            self.validation_loss = finite(found[1])
+        elif b"validation loss at" in line and (match := _VALIDATION.search(line)):
+            self.validation_loss = finite(match[1])
         else:
             self.ending.read(line)
 
@@ -283,14 +285,18 @@ class _Job(Job):
 
     def _chunks(self) -> int | None:
         """Chunks of layers a pipeline rank holds (virtual stages); None: not interleaved, or not stated."""
-        layers, each = self.count("num_layers"), self.count("num_layers_per_virtual_pipeline_stage")
-        return layers // (self.pipeline * each) if layers and each and layers % (self.pipeline * each) == 0 else None
+        layers, per_chunk = self.count("num_layers"), self.count("num_layers_per_virtual_pipeline_stage")
+        return (
+            layers // (self.pipeline * per_chunk)
+            if layers and per_chunk and layers % (self.pipeline * per_chunk) == 0
+            else None
+        )
 
     def notes(self) -> list[str]:
         interval = self.count("log_interval")
-        each = f"means of {interval} iterations" if interval and interval > 1 else "iterations"
+        figures = f"means of {interval} iterations" if interval and interval > 1 else "iterations"
         kept = max(1, len(self.elapsed_ms) - 1)
-        notes = [f"step time is the median of {kept} {each}, the first left out (warm-up)"]
+        notes = [f"step time is the median of {kept} {figures}, the first left out (warm-up)"]
         if self.ending.stopped is None and self.iteration < self.iterations:
             notes.append(f"the log ends at iteration {self.iteration} of {self.iterations} and does not state why")
         if self.skipped:

@@ -80,12 +80,12 @@ def read_snapshot(path: Path) -> tuple[MemorySnapshot, ...]:
     if isinstance(plain, list):
         plain = {"segments": plain}  # torch.cuda.memory_snapshot() itself
     if not isinstance(plain, dict) or "segments" not in plain:
-        found = (
+        contents = (
             f"its keys are {sorted(map(str, plain))[:6]}" if isinstance(plain, dict) else f"a {type(plain).__name__}"
         )
         raise DataError(
             f"{source}: not a memory snapshot",
-            why=f"a pickle without segments; {found}",
+            why=f"a pickle without segments; {contents}",
             fix="write one with torch.cuda.memory._dump_snapshot",
         )
     try:
@@ -118,9 +118,9 @@ def _device(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
     free = [b.size for b in blocks if b.state == _FREE]
     allocated = sum(b.size for b in live)
     job = snapshot.stepscope
-    known = {a: (_KINDS[k], name) for d, a, k, name in job.tensors if d == device and k in _KINDS} if job else {}
+    facts = {a: (_KINDS[k], name) for d, a, k, name in job.tensors if d == device and k in _KINDS} if job else {}
     lives = lives_of(trace, live)
-    judge(lives, known)
+    judge(lives, facts)
     now = alive(lives, len(trace))
     record = MemorySnapshot(
         path=source,
@@ -136,7 +136,7 @@ def _device(snapshot: _Snapshot, device: int, source: str) -> MemorySnapshot:
         holders=holders(now, lambda life: place(life.stack)),
         kinds=by_kind(now),
         capacity_bytes=job.capacity_bytes if job is not None and job.device == device else None,
-        named=bool(known),
+        named=bool(facts),
         rank=None if job is None else job.rank,
         step=None if job is None else job.step,
         settings=_settings(snapshot.allocator_settings),
@@ -184,21 +184,21 @@ def _import(source: Candidate) -> Imported:
     path = source.path
     if not source.is_folder:
         return Imported(format="memory_snapshot", path=str(path), memory=read_snapshot(path))
-    found: list[MemorySnapshot] = []
+    snapshots: list[MemorySnapshot] = []
     left_out = []
     for file in source.files:
         if not Candidate(file).head.startswith(PROTOCOL_MARK):
             left_out.append(LeftOut(path=str(file), reason="no pickle"))
             continue
         try:
-            found += read_snapshot(file)
+            snapshots += read_snapshot(file)
         except DataError as error:
             left_out.append(LeftOut(path=str(file), reason=error.line))
-    if not found:
+    if not snapshots:
         raise DataError(
-            f"{path} holds no memory snapshot that can be read", why="; ".join(each.reason for each in left_out[:3])
+            f"{path} holds no memory snapshot that can be read", why="; ".join(file.reason for file in left_out[:3])
         )
-    return Imported(format="memory_snapshot", path=str(path), memory=tuple(found), left_out=tuple(left_out))
+    return Imported(format="memory_snapshot", path=str(path), memory=tuple(snapshots), left_out=tuple(left_out))
 
 
 IMPORTER = Importer(title="memory snapshot of torch", recognises=_recognises, read_files=_import, rank=70)

@@ -144,24 +144,28 @@ def _experiment(run_id: str, name: str, file: Path, facts: ExperimentFacts, one_
     )
 
 
-def _run(each: _Experiment, group: str, stated: Stated) -> TrainingRun:
-    epochs = each.table.epochs if each.table is not None else ()
-    facts = each.facts
+def _run(experiment: _Experiment, group: str, stated: Stated) -> TrainingRun:
+    epochs = experiment.table.epochs if experiment.table is not None else ()
+    facts = experiment.facts
     ddp = facts.flag("use_ddp")
     world_size = 1 if ddp is False else facts.count("world_size")
-    settings, notes = _settings(each, world_size)
+    settings, notes = _settings(experiment, world_size)
     return TrainingRun(
-        run_id=each.run_id,
-        label=each.name,
+        run_id=experiment.run_id,
+        label=experiment.name,
         group=group,
-        source=str(each.file),
-        status="ok" if epochs else "interrupted" if each.table is not None else "error",
-        error=each.error,
+        source=str(experiment.file),
+        status="ok" if epochs else "interrupted" if experiment.table is not None else "error",
+        error=experiment.error,
         world_size=world_size,
         model=_model(facts),
-        dataset=_dataset(each),
+        dataset=_dataset(experiment),
         dataset_size=facts.count("dataset_size"),
-        strategy="single" if ddp is False else "ddp" if ddp or (facts.source is None and each.from_name.ddp) else None,
+        strategy="single"
+        if ddp is False
+        else "ddp"
+        if ddp or (facts.source is None and experiment.from_name.ddp)
+        else None,
         precision=_precision(facts),
         accumulation=facts.count("accumulation"),
         micro_batch=_batch(facts, "micro_batch", world_size),
@@ -173,22 +177,22 @@ def _run(each: _Experiment, group: str, stated: Stated) -> TrainingRun:
         epochs=epochs,
         train_loss=max(epochs, key=lambda e: e.number).train_loss if epochs else None,
         settings=settings,
-        notes=(*each.notes, *notes),
-        missing={} if world_size is not None else {"world_size": _why_missing(each, ddp)},
+        notes=(*experiment.notes, *notes),
+        missing={} if world_size is not None else {"world_size": _why_missing(experiment, ddp)},
     )
 
 
-def _settings(each: _Experiment, world_size: int | None) -> tuple[dict[str, Any], list[str]]:
+def _settings(experiment: _Experiment, world_size: int | None) -> tuple[dict[str, Any], list[str]]:
     """(what is known besides, what a reader must know of it)."""
-    settings: dict[str, Any] = {**each.facts.settings, "experiment": each.name}
-    if each.from_name.epochs is not None:
-        settings.setdefault("epochs", each.from_name.epochs)
+    settings: dict[str, Any] = {**experiment.facts.settings, "experiment": experiment.name}
+    if experiment.from_name.epochs is not None:
+        settings.setdefault("epochs", experiment.from_name.epochs)
     notes = []
     if "batch_size" in settings and world_size != 1:
         notes.append(
             f"batch_size {settings['batch_size']}: unclear whether per rank or over all ranks; neither is assumed"
         )
-    table = each.table
+    table = experiment.table
     if table is None:
         return settings, notes
     order = table.order
@@ -202,7 +206,7 @@ def _settings(each: _Experiment, world_size: int | None) -> tuple[dict[str, Any]
     if table.repeated_headers:
         settings["repeated_headers"] = table.repeated_headers
     if order.sentence is not None:
-        notes.append(f"{each.file}: {order.sentence}")
+        notes.append(f"{experiment.file}: {order.sentence}")
     planned, done = settings.get("epochs"), len({e.number for e in table.epochs})
     if isinstance(planned, int) and 0 < done < planned:
         notes.append(f"{done} of {planned} epochs finished")
@@ -221,9 +225,9 @@ def _precision(facts: ExperimentFacts) -> str | None:
     return "amp" if facts.get("precision") is True else facts.text("precision")
 
 
-def _dataset(each: _Experiment) -> str | None:
-    stated = each.facts.text("dataset")
-    return each.from_name.dataset if stated is None else readable_dataset(stated)
+def _dataset(experiment: _Experiment) -> str | None:
+    stated = experiment.facts.text("dataset")
+    return experiment.from_name.dataset if stated is None else readable_dataset(stated)
 
 
 def _model(facts: ExperimentFacts) -> str | None:
@@ -250,19 +254,19 @@ def _groups(experiments: Sequence[_Experiment]) -> list[str]:
     of_text: dict[str, list[int]] = {}
     for at, text in enumerate(texts):
         of_text.setdefault(text, []).append(at)
-    found = list(texts)
+    names = list(texts)
     for members in of_text.values():
         for name in ("model", "data", "epochs"):
             values = {at: keys[at][name] for at in members}
             if len({repr(value) for value in values.values()}) > 1:
                 for at in members:
-                    found[at] += _difference(name, values[at], values.values())
-    return found
+                    names[at] += _difference(name, values[at], values.values())
+    return names
 
 
-def _key(each: _Experiment) -> dict[str, Any]:
-    facts = each.facts
-    planned = each.from_name.epochs if facts.source is None else facts.get("epochs")
+def _key(experiment: _Experiment) -> dict[str, Any]:
+    facts = experiment.facts
+    planned = experiment.from_name.epochs if facts.source is None else facts.get("epochs")
     return {"model": dict(facts.model), "data": facts.get("dataset"), "epochs": planned}
 
 
@@ -273,12 +277,12 @@ def _difference(name: str, value: Any, others: Any) -> str:
     return "".join(f", {key} {value[key]}" for key in sorted(varied) if key in value)
 
 
-def _group_text(each: _Experiment) -> str:
-    if each.facts.source is None:
-        return each.from_name.subject or each.name
-    parts = [part for part in (_model(each.facts), _dataset(each)) if part]
-    text = " on ".join(parts) or each.from_name.subject or each.name
-    precision = _precision(each.facts)
+def _group_text(experiment: _Experiment) -> str:
+    if experiment.facts.source is None:
+        return experiment.from_name.subject or experiment.name
+    parts = [part for part in (_model(experiment.facts), _dataset(experiment)) if part]
+    text = " on ".join(parts) or experiment.from_name.subject or experiment.name
+    precision = _precision(experiment.facts)
     return f"{text}, {precision}" if precision else text
 
 
@@ -294,19 +298,19 @@ def _labelled(runs: Sequence[TrainingRun]) -> tuple[TrainingRun, ...]:
 
 def _mean(values: Sequence[float | None]) -> Measured | None:
     """Mean of what is known after the first epoch (warm-up); of the first, where there is no other."""
-    known = [value for value in values if value is not None]
-    steady = known[1:] or known
+    timed = [value for value in values if value is not None]
+    steady = timed[1:] or timed
     return Measured(value=fmean(steady), n=len(steady)) if steady else None
 
 
-def _why_missing(each: _Experiment, ddp: bool | None) -> str:
-    if each.facts.source is None:
+def _why_missing(experiment: _Experiment, ddp: bool | None) -> str:
+    if experiment.facts.source is None:
         why = "no configuration names this experiment"
     elif ddp:
-        why = f"{each.facts.source} states use_ddp: true, but not the number of ranks"
+        why = f"{experiment.facts.source} states use_ddp: true, but not the number of ranks"
     else:
-        why = f"{each.facts.source} does not state the number of ranks"
-    return f"{why} (its name says {each.from_name.ranks_text})" if each.from_name.ranks_text else why
+        why = f"{experiment.facts.source} does not state the number of ranks"
+    return f"{why} (its name says {experiment.from_name.ranks_text})" if experiment.from_name.ranks_text else why
 
 
 def _name(file: Path) -> str:

@@ -84,7 +84,7 @@ def read_json_run(path: Path) -> Log:
 
 def _program(document: dict[str, Any], results: list[Any]) -> str | None:
     args = document.get("args")
-    named = [found[1] for word in args if (found := _PROGRAM.search(str(word)))] if isinstance(args, list) else []
+    named = [match[1] for word in args if (match := _PROGRAM.search(str(word)))] if isinstance(args, list) else []
     if named:
         return named[0]
     first = results[0].get("experiment_name") if results and isinstance(results[0], dict) else None
@@ -94,19 +94,19 @@ def _program(document: dict[str, Any], results: list[Any]) -> str | None:
 def _devices(given: Any, config: dict[str, Any]) -> dict[int, LoggedDevice]:
     """By rank. Without MPI, and of each of its processes, only the first of several ranks is written: the others are on
     the same host."""
-    found: dict[int, LoggedDevice] = {}
+    by_rank: dict[int, LoggedDevice] = {}
     ranks = max(1, (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1))
-    listed = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
-    for each in listed:
-        if (rank := whole(each.get("rank"))) is not None and 0 <= rank < MAX_ROWS:
+    listed = [entry for entry in given if isinstance(entry, dict)] if isinstance(given, list) else []
+    for entry in listed:
+        if (rank := whole(entry.get("rank"))) is not None and 0 <= rank < MAX_ROWS:
             device = LoggedDevice(
-                str(each.get("hostname")), str(each.get("device_info")).strip(), whole(each.get("group")) or 0
+                str(entry.get("hostname")), str(entry.get("device_info")).strip(), whole(entry.get("group")) or 0
             )
-            found[rank] = device
-    for rank in sorted(found):
+            by_rank[rank] = device
+    for rank in sorted(by_rank):
         for other in range(rank + 1, rank + min(ranks, 1024) if rank % ranks == 0 else rank):
-            found.setdefault(other, found[rank])
-    return found
+            by_rank.setdefault(other, by_rank[rank])
+    return by_rank
 
 
 def _json_row(result: Any, number: int) -> LoggedRow | None:
@@ -254,8 +254,8 @@ def _table(table: LoggedRun, name: str, stated: Stated) -> _Read:
     rows = [
         row
         for label, in_place in ways
-        for each in table.rows
-        if (row := _row(table, each, facts, f"{name}, {label}", in_place=in_place)) is not None
+        for line in table.rows
+        if (row := _row(table, line, facts, f"{name}, {label}", in_place=in_place)) is not None
     ]
     return _Read(rows=tuple(rows), notes=(*facts.notes, *notes, *_notes(table)), hardware=facts.hardware)
 
@@ -272,7 +272,7 @@ def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_pla
     busbw = _rate(figures.busbw, row.size_bytes / time_ns * facts.bus_factor, figures.time_us)
     correct, error = _checked(table, figures)
     peak = _link_peak(facts)
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "cell_id": cell_id, "status": "ok" if correct is not False else "error", "error": error,
         "op": facts.op, "dtype": _TYPES.get(row.dtype, row.dtype),
         "reduce_op": None if row.redop is None else _REDUCE_OPS.get(row.redop, row.redop),
@@ -284,14 +284,14 @@ def _row(table: LoggedRun, row: LoggedRow, facts: Facts, cell_id: str, *, in_pla
         "link_fraction": None if peak is None or busbw is None else busbw / peak,
         "correct": correct, "notes": (MEAN_NOTE,),
     }  # fmt: skip
-    return CommRow(**(UNKNOWN | known))
+    return CommRow(**(UNKNOWN | fields))
 
 
 def _of_another_factor(row: LoggedRow, factor: float) -> bool:
     """Whether a printed busbw is not algbw times the factor, beyond what rounding explains."""
     forms = [f for f in (row.out_of_place, row.in_place) if f.algbw is not None and f.busbw is not None]
     off = (abs(float(f.busbw or 0) - float(f.algbw or 0) * factor) for f in forms)
-    return any(each > ROUNDING_GB * 1.01 * (1 + factor) for each in off)
+    return any(gap > ROUNDING_GB * 1.01 * (1 + factor) for gap in off)
 
 
 def _time_from_rate(row: LoggedRow, figures: LoggedFigures) -> str | None:
@@ -330,10 +330,10 @@ def _link_peak(facts: Facts) -> float | None:
         return None
     from stepscope.machine.peaks import find
 
-    found = find(facts.gpu)
-    if isinstance(found, Unavailable) or found.link is None or found.link.optional:
+    gpu = find(facts.gpu)
+    if isinstance(gpu, Unavailable) or gpu.link is None or gpu.link.optional:
         return None
-    return min(found.link.bytes_per_s, (facts.world_size - 1) * found.link.peer_bytes_per_s) or None
+    return min(gpu.link.bytes_per_s, (facts.world_size - 1) * gpu.link.peer_bytes_per_s) or None
 
 
 def _notes(table: LoggedRun) -> Iterator[str]:

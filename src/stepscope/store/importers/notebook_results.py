@@ -164,8 +164,8 @@ def _epochs(where: str, row: Mapping[str, Any], notes: list[str]) -> tuple[Epoch
         if time is None:
             notes.append(f"{where}: no time of epoch {at + 1}")
         if loss is None:
-            found = losses[at] if at < len(losses) else "not there"
-            notes.append(f"{where}: loss of epoch {at + 1} is {found}")
+            written = losses[at] if at < len(losses) else "not there"
+            notes.append(f"{where}: loss of epoch {at + 1} is {written}")
         epochs.append(Epoch(number=at + 1, duration_ns=None if time is None else time * SECOND, train_loss=loss))
     accuracy = finite(row.get("final_accuracy"))
     if epochs and accuracy is not None and 0 <= accuracy <= 1:
@@ -186,9 +186,9 @@ def _settings(row: Mapping[str, Any], strategy: str) -> dict[str, Any]:
     if strategy == "naive":
         times = row.get("comm_times")
         seconds = [positive(time_ns) for time_ns in times] if isinstance(times, list) else []
-        known = [second for second in seconds if second is not None]
-        mean = _mean([each * SECOND for each in known])
-        settings["exposed_comm_ns_per_epoch"] = mean.value if mean is not None and len(known) == len(seconds) else None
+        timed = [second for second in seconds if second is not None]
+        mean = _mean([second * SECOND for second in timed])
+        settings["exposed_comm_ns_per_epoch"] = mean.value if mean is not None and len(timed) == len(seconds) else None
     return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -205,17 +205,17 @@ def _steps(
         return {}
     micro_steps = -(-samples // batch)
     steps = -(-micro_steps // accumulation)
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "steps_per_epoch": steps,
         "global_batch": batch * accumulation,
         "micro_batch": batch // world_size if batch % world_size == 0 else None,
     }
     if epoch is not None:
-        found["samples_per_s"] = Measured(value=samples / epoch.value * SECOND, n=epoch.n)
-        found["step_ns"] = Measured(value=epoch.value / steps, n=epoch.n)
+        figures["samples_per_s"] = Measured(value=samples / epoch.value * SECOND, n=epoch.n)
+        figures["step_ns"] = Measured(value=epoch.value / steps, n=epoch.n)
     if exposed_ns is not None:
-        found["exposed_comm_ns"] = Measured(value=exposed_ns / steps)
-    return found
+        figures["exposed_comm_ns"] = Measured(value=exposed_ns / steps)
+    return figures
 
 
 def _hardware(path: Path, row: Mapping[str, Any]) -> str | None:

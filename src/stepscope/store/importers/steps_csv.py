@@ -77,16 +77,16 @@ def _time_column(columns: Columns) -> tuple[int, str, float | None] | None:
         if role in columns.by_role:
             index, meaning = columns.by_role[role]
             return index, role, meaning.scale
-    found = [(i, meaning.role) for i in columns.unclear for meaning in meanings_of(columns.names[i])]
-    bare = sorted(each for each in found if each[1] in ("step_ns", "time_ns"))
-    return min(((i, role, None) for i, role in bare), key=lambda each: each[1] != "step_ns", default=None)
+    unclear = [(i, meaning.role) for i in columns.unclear for meaning in meanings_of(columns.names[i])]
+    bare = sorted(column for column in unclear if column[1] in ("step_ns", "time_ns"))
+    return min(((i, role, None) for i, role in bare), key=lambda column: column[1] != "step_ns", default=None)
 
 
 def _read(source: Candidate) -> Imported:
     stated = source.stated
 
-    def known(each: Candidate) -> bool:
-        return _knows(Candidate(each.path, stated))
+    def recognises(file: Candidate) -> bool:
+        return _knows(Candidate(file.path, stated))
 
     names: list[str] = []
 
@@ -96,7 +96,7 @@ def _read(source: Candidate) -> Imported:
         return _scalars(table, stated, path.stem if not source.is_folder else source.path.name)
 
     require_meanings(stated)
-    parts, left_out = read_each(source, known, read, suffixes=SUFFIXES)
+    parts, left_out = read_each(source, recognises, read, suffixes=SUFFIXES)
     runs = (run_of(part, stated.columns) for part in parts)
     return imported_runs("steps_csv", source, runs, left_out=left_out, columns=names)
 
@@ -128,8 +128,8 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
                     raise row.wrong(index, name, "a time above 0")
                 if value is not None:
                     point.values["step_time_ns"] = value * scale
-    for each, (index, _) in columns.by_role.items():
-        if each not in ("step", "step_ns", "time_ns", "epoch"):
+    for column_role, (index, _) in columns.by_role.items():
+        if column_role not in ("step", "step_ns", "time_ns", "epoch"):
             for point, value in zip(points, _cells(table, index), strict=True):
                 if value is not None:
                     point.values[table.names[index]] = value
@@ -142,37 +142,39 @@ def _scalars(table: TextTable, stated: Stated, group: str) -> Scalars:
 
 def _step_numbers(table: TextTable, columns: Columns) -> list[int]:
     index = columns.by_role["step"][0]
-    found: list[int] = []
+    numbers: list[int] = []
     for row, value in zip(table.rows, _cells(table, index), strict=True):
         if value is None or not value.is_integer():
             raise row.wrong(index, table.names[index], "the number of a step")
-        if found and value <= found[-1]:
+        if numbers and value <= numbers[-1]:
             raise DataError(
-                f"{row.where}: {table.names[index]} {int(value)} after {found[-1]}",
+                f"{row.where}: {table.names[index]} {int(value)} after {numbers[-1]}",
                 why="the steps of one run go up; of several ranks or runs, the file does not state which is which",
                 fix="write one file per run with one row per step (of several ranks the slowest)",
             )
-        found.append(int(value))
-    return found
+        numbers.append(int(value))
+    return numbers
 
 
 def _clock_texts(table: TextTable, index: int) -> list[float | None]:
     """Seconds, of a column of texts like 0:00:30 or ``1 day, 2:03:04``; nothing where one is none."""
-    found = [_CLOCK_TEXT.fullmatch(row.cells[index].strip()) for row in table.rows]
-    if not all(found):
+    matches = [_CLOCK_TEXT.fullmatch(row.cells[index].strip()) for row in table.rows]
+    if not all(matches):
         return []
-    return [int(f[1] or 0) * 86_400 + int(f[2]) * 3_600 + int(f[3]) * 60 + float(f[4]) for f in found if f is not None]
+    return [
+        int(f[1] or 0) * 86_400 + int(f[2]) * 3_600 + int(f[3]) * 60 + float(f[4]) for f in matches if f is not None
+    ]
 
 
 def _grows(path: Path, name: str, times: Sequence[float | None]) -> bool:
     """Whether the column is a clock. Raises DataError where there are too few rows to know."""
-    known = [time for time in times if time is not None]
-    if len(known) < 2 or not all(a < b for a, b in pairwise(known)):
+    timed = [time for time in times if time is not None]
+    if len(timed) < 2 or not all(a < b for a, b in pairwise(timed)):
         return False
-    if len(known) < LEAST_ROWS:
+    if len(timed) < LEAST_ROWS:
         raise DataError(
             f"{path}: {name!r} may be the time of a step, or since the start",
-            why=f"it grows from row to row, and {len(known)} rows are too few to know",
+            why=f"it grows from row to row, and {len(timed)} rows are too few to know",
             fix=f"state what it is: --columns {name}=step_time_s; or write the times of single steps",
         )
     return True
@@ -195,10 +197,10 @@ def _cell(row: TextRow, index: int, name: str) -> float | None:
         return None
     if text.lower() in NOT_FINITE:
         return math.nan
-    found = number(text)
-    if found is None or found[1] not in ("", "%"):
+    parsed = number(text)
+    if parsed is None or parsed[1] not in ("", "%"):
         raise row.wrong(index, name, "a number")
-    return found[0]
+    return parsed[0]
 
 
 IMPORTER = Importer(

@@ -193,22 +193,22 @@ def _sweep_rows(document: _Document, sweep: Fields, key: str) -> Iterator[CommRo
 def _own_row(document: _Document, key: str, entry: Mapping[str, Any], shared: Mapping[str, Any], *, at: str) -> CommRow:
     """A row of `stepscope comm` again: what the document leaves out is unknown, or the kind's only value."""
     kind = {"pairs": "pairs", "overlap": "overlap", "matmul": "matmul"}.get(key, "collective")
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "cell_id": f"{document.name}/{key}", "kind": kind, "pacing": "barrier", "backend": document.backend,
         "op": {"pairs": "send_recv", "matmul": "matmul"}.get(kind), "world_size": document.world_size,
         "device": "cuda" if document.backend == "nccl" else "cpu",
         "scheduler_policy": document.config.maybe(document.config.text, "scheduler_policy"),
         **shared, **entry,
     }  # fmt: skip
-    unknown = sorted(set(known) - set(UNKNOWN))
+    unknown = sorted(set(fields) - set(UNKNOWN))
     if unknown:
         raise DataError(f"{document.path}: {at}: unknown {', '.join(unknown)}", why="it is of a newer version")
-    if known.get("asked_bytes") is None:
-        known["asked_bytes"] = known.get("size_bytes")
-    if known.get("warmup") is None:
-        known["warmup"] = _warmup(document) if kind != "matmul" else None
+    if fields.get("asked_bytes") is None:
+        fields["asked_bytes"] = fields.get("size_bytes")
+    if fields.get("warmup") is None:
+        fields["warmup"] = _warmup(document) if kind != "matmul" else None
     try:
-        return msgspec.convert(UNKNOWN | known, CommRow)
+        return msgspec.convert(UNKNOWN | fields, CommRow)
     except msgspec.ValidationError as error:
         raise DataError(f"{document.path}: {at} is damaged", why=str(error)) from error
 

@@ -85,8 +85,8 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
     """Which columns were found, and what to type or to write so that the table can be read."""
     if not tables:
         return DataError(f"{path}: no table in it", fix="pass a file with a table: CSV, TSV, Markdown, JSON records")
-    table, columns = max(tables, key=lambda each: len(each[1].by_role))
-    found = ", ".join(name for name in table.names[:20] if name) + (", ..." if len(table.names) > 20 else "")
+    table, columns = max(tables, key=lambda pair: len(pair[1].by_role))
+    column_names = ", ".join(name for name in table.names[:20] if name) + (", ..." if len(table.names) > 20 else "")
     by_ranks = [name for name in table.names if is_gpu_count(name)]
     if len(by_ranks) > 1:
         return DataError(
@@ -103,8 +103,8 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
         if table.names[i] and any(number(row.cells[i]) for row in table.rows)
     ]
     name = free[0] if len(free) == 1 else "NAME"
-    unnamed = [each for each in free if _TIMED.search(plain(each))]
-    series = next((each for each in _series(free) if len(each) >= _WIDE), [])
+    unnamed = [column for column in free if _TIMED.search(plain(column))]
+    series = next((numbered for numbered in _series(free) if len(numbered) >= _WIDE), [])
     lacks, example = "no column is a time or a throughput", f"{name}=samples_per_s"
     if columns.has("size") and columns.has("time_ns"):
         lacks, example = "no column names the collective", f"{_naming_an_op(table) or 'NAME'}=op"
@@ -127,19 +127,23 @@ def unreadable(path: Path, tables: Sequence[tuple[TextTable, Columns]]) -> DataE
     wide = len([i for i in columns.others if all(number(row.cells[i]) for row in table.rows)]) >= _WIDE
     return DataError(
         f"{path}: which column is what?",
-        why=f"{'; '.join([lacks, *columns.unclear.values()])}; the columns are: {found}",
+        why=f"{'; '.join([lacks, *columns.unclear.values()])}; the columns are: {column_names}",
         fix=f"{long}; or {state}" if wide and not (figures or unnamed or columns.unclear) else f"{state}; or {long}",
     )
 
 
 def _series(names: Sequence[str]) -> list[list[str]]:
     """Names of times and rates that count on: ``step_1_ms``, ``step_2_ms``; percentiles do not."""
-    found: dict[str, list[tuple[int, str]]] = {}
+    by_pattern: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         numbers = re.findall(r"\d{1,9}", name)
         if len(numbers) == 1 and _TIMED.search(plain(name)):
-            found.setdefault(re.sub(r"\d+", "#", plain(name)), []).append((int(numbers[0]), name))
-    return [[n for _, n in each] for each in found.values() if all(b - a == 1 for (a, _), (b, _) in pairwise(each))]
+            by_pattern.setdefault(re.sub(r"\d+", "#", plain(name)), []).append((int(numbers[0]), name))
+    return [
+        [n for _, n in numbered]
+        for numbered in by_pattern.values()
+        if all(b - a == 1 for (a, _), (b, _) in pairwise(numbered))
+    ]
 
 
 def _like(name: str) -> str:
@@ -176,8 +180,8 @@ def _is_table(candidate: Candidate) -> bool:
     suffix = candidate.path.suffix.lower()
     if suffix == ".json":
         text = candidate.text
-        known = text.lstrip()[:1] in ("{", "[") and not _FOREIGN_JSON.search(text) and _small(candidate)
-        return known and any(map(meanings_of, set(_KEY.findall(text))))
+        like_records = text.lstrip()[:1] in ("{", "[") and not _FOREIGN_JSON.search(text) and _small(candidate)
+        return like_records and any(map(meanings_of, set(_KEY.findall(text))))
     return suffix in (".jsonl", ".ndjson") or any(len(names) > 1 for names in headers(suffix, candidate.text))
 
 
@@ -219,14 +223,14 @@ def _has_figures(columns: Columns) -> bool:
 
 def _read(source: Candidate) -> Imported:
     path, stated = source.path, source.stated
-    known = any(_knows(Candidate(file, stated)) for file in source.files)
+    recognised = any(_knows(Candidate(file, stated)) for file in source.files)
 
-    def look(each: Candidate) -> bool:
-        candidate = Candidate(each.path, stated)
-        return _knows(candidate) if known else _is_table(candidate) and not is_about(each.path)
+    def reads(file: Candidate) -> bool:
+        candidate = Candidate(file.path, stated)
+        return _knows(candidate) if recognised else _is_table(candidate) and not is_about(file.path)
 
-    parts, left_out = read_each(source, look, read_tables, suffixes=SUFFIXES)
-    every = [each for part in parts for table in part for each in by_unit(table)]
+    parts, left_out = read_each(source, reads, read_tables, suffixes=SUFFIXES)
+    every = [pair for part in parts for table in part for pair in by_unit(table)]
     tables = [(table, columns_of(table.names, {**stated.columns, **rates})) for table, rates in every]
     require_stated_columns(path, [table for table, _ in tables], stated)
     useful = [(table, columns) for table, columns in tables if _has_figures(columns)]
@@ -234,11 +238,11 @@ def _read(source: Candidate) -> Imported:
         raise unreadable(path, tables)
     for table, columns in useful:
         require_ranks_of_a_job(table, columns, stated)
-    found = _Rows()
+    rows = _Rows()
     damaged: list[DataError] = []
     for file in dict.fromkeys(table.source for table, _ in useful):
         try:
-            found.add([each for each in useful if each[0].source == file])
+            rows.add([pair for pair in useful if pair[0].source == file])
         except DataError as error:
             if not source.is_folder:
                 raise
@@ -247,14 +251,14 @@ def _read(source: Candidate) -> Imported:
                 *left_out,
                 LeftOut(path=str(file), reason=f"{error.what}: {error.why}" if error.why else error.what),
             )
-    if not found.lines and not found.comm:
+    if not rows.lines and not rows.comm:
         raise (
             damaged[0]
             if damaged
             else DataError(f"{path}: no rows under the header", fix="pass the file of a run with results")
         )
     names = (name for table, _ in tables for name in table.names)
-    return replace(_imported(path, found, stated, names), left_out=left_out)
+    return replace(_imported(path, rows, stated, names), left_out=left_out)
 
 
 @dataclass(slots=True)
@@ -283,10 +287,10 @@ class _Rows:
         self.notes += notes
 
 
-def _imported(path: Path, found: _Rows, stated: Stated, names: Iterable[str]) -> Imported:
-    runs = runs_of(found.lines)
-    useful = found.tables
-    notes = (*found.notes, *(note for table, _ in useful for note in table.notes))
+def _imported(path: Path, rows: _Rows, stated: Stated, names: Iterable[str]) -> Imported:
+    runs = runs_of(rows.lines)
+    useful = rows.tables
+    notes = (*rows.notes, *(note for table, _ in useful for note in table.notes))
     unclear = [f"{table.source.name}: {why}" for table, columns in useful for why in columns.unclear.values()]
     memory = any(columns.has("peak_memory") for _, columns in useful)
     hardware = sorted({run.hardware for run in runs if run.hardware})
@@ -296,7 +300,7 @@ def _imported(path: Path, found: _Rows, stated: Stated, names: Iterable[str]) ->
         format="table",
         path=str(path),
         runs=with_stated(runs, stated),
-        comm_rows=tuple(found.comm),
+        comm_rows=tuple(rows.comm),
         hardware=", ".join(hardware) if 0 < len(hardware) < 4 else None,
         notes=(*dict.fromkeys(unclear), *notes),
         remarks=(_AS_GIB,) if memory else (),

@@ -75,9 +75,9 @@ def _event(data: bytes) -> Iterator[Scalar]:
             summary = value
     for number, value in _fields(summary):
         if number == 1 and isinstance(value, bytes):
-            found = _value(value)
-            if found is not None:
-                yield Scalar(wall_s, step, *found)
+            tag_and_value = _value(value)
+            if tag_and_value is not None:
+                yield Scalar(wall_s, step, *tag_and_value)
 
 
 def _value(data: bytes) -> tuple[str, float] | None:
@@ -181,12 +181,14 @@ def _read(source: Candidate) -> Imported:
             folders.setdefault(file.parent, []).append(file)
     notes: list[str] = []
     require_meanings(source.stated)
-    found = [each for folder, files in folders.items() if (each := _logged(path, folder, files, notes)) is not None]
-    if not found:
+    runs_logged = [
+        logged for folder, files in folders.items() if (logged := _logged(path, folder, files, notes)) is not None
+    ]
+    if not runs_logged:
         raise DataError(f"{path}: no scalar in its event files", why="; ".join(notes) or "nothing was logged")
-    runs = (run_of(each, source.stated.columns) for each in found)
+    runs = (run_of(scalars, source.stated.columns) for scalars in runs_logged)
     return imported_runs(
-        "tensorboard", source, runs, notes=notes, columns=(name for each in found for name in each.names)
+        "tensorboard", source, runs, notes=notes, columns=(name for scalars in runs_logged for name in scalars.names)
     )
 
 
@@ -211,13 +213,13 @@ def _logged(root: Path, folder: Path, files: Sequence[Path], notes: list[str]) -
 
 
 def _scalars(file: Path, notes: list[str]) -> list[Scalar]:
-    found = []
-    for each in scalars_of(file):
-        if isinstance(each, str):
-            notes.append(each)
-        elif not _OTHER_AXIS.search(each.tag):
-            found.append(each)
-    return found
+    scalars = []
+    for scalar in scalars_of(file):
+        if isinstance(scalar, str):
+            notes.append(scalar)
+        elif not _OTHER_AXIS.search(scalar.tag):
+            scalars.append(scalar)
+    return scalars
 
 
 def _points(logs: Sequence[Sequence[Scalar]], began_again: Container[int]) -> list[LoggedStep]:

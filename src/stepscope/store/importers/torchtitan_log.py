@@ -68,20 +68,20 @@ class _Job(Job):
     def read(self, lines: LogLines, number: int, raw: bytes) -> Self | None:
         rank, line = without_prefix(raw)
         self.ending.read(line)
-        if b"step:" in line and (found := _STEP.search(line)):
+        if b"step:" in line and (match := _STEP.search(line)):
             rate = _RATE.search(line)
             short = rate is not None and rate.end() == len(line) and self.mfu  # other lines went on
             if rate is None or short or line.count(b"step:") > 1:
                 lines.leave_out(number)
                 return None
-            return self._step(number, rank, line, {"loss": found[2], "tokens/s/gpu": rate[1]}, int(found[1]))
+            return self._step(number, rank, line, {"loss": match[2], "tokens/s/gpu": rate[1]}, int(match[1]))
         begins, job = _BEGINS.search(line) is not None, self
         # The first step may be logged between what ranks without a prefix print before it.
         under_way = len(self.points) > (1 if self.rank is None else 0)
         if begins and under_way and (rank is None or rank == self.rank):
             job = type(self)(line=number)
         if begins and (b"Training starts" in line or b"Trainer is" in line):
-            job.numbers |= {name: int(found[1]) for name, pattern in _HEAD.items() if (found := pattern.search(line))}
+            job.numbers |= {name: int(match[1]) for name, pattern in _HEAD.items() if (match := pattern.search(line))}
             job.total = job.numbers.get("total")
         elif _DONE in line:
             job.done = True
@@ -121,7 +121,7 @@ class _Job(Job):
             return None
         return Measured(value=batch * sequence / (tokens * self.world_size) * 1e9, n=len(steady))
 
-    def known(self) -> dict[str, Any]:
+    def run_fields(self) -> dict[str, Any]:
         sequence = self.numbers.get("sequence")
         return {
             "world_size": self.world_size,
@@ -154,22 +154,22 @@ def _facts(job: _Job, line: bytes) -> None:
     """Lines before the first step: mesh, device and model."""
     if b"device mesh" in line and job.world_size is None:
         degrees = {name.decode(): int(value) for name, value in _DEGREE.findall(line)} if _PARALLEL.search(line) else {}
-        if found := _MESH.search(line):
-            names = [name.strip(" '\"[]") for name in found[1].decode(errors="replace").split(",")]
-            degrees = dict(zip(names, map(int, re.findall(rb"\d{1,7}", found[2])), strict=False))
+        if match := _MESH.search(line):
+            names = [name.strip(" '\"[]") for name in match[1].decode(errors="replace").split(",")]
+            degrees = dict(zip(names, map(int, re.findall(rb"\d{1,7}", match[2])), strict=False))
         if degrees:
             job.world_size = math.prod(degrees.values()) if min(degrees.values()) > 0 else None  # -1: what is left
             job.layout = " ".join(f"{name}{value}" for name, value in degrees.items() if value > 1)
             job.pipeline |= {"pipeline_parallel": degrees.get("pp", 1)}
-    elif found := _SCHEDULE.search(line):
-        stages, ranks = int(found[3]), job.pipeline.get("pipeline_parallel")
-        job.pipeline |= {"pipeline_schedule": found[1].decode(errors="replace"), "micro_batches": int(found[2])}
+    elif match := _SCHEDULE.search(line):
+        stages, ranks = int(match[3]), job.pipeline.get("pipeline_parallel")
+        job.pipeline |= {"pipeline_schedule": match[1].decode(errors="replace"), "micro_batches": int(match[2])}
         if isinstance(ranks, int) and ranks > 1 and stages % ranks == 0:
             job.pipeline |= {"pipeline_chunks": stages // ranks}
-    elif found := _GPU.search(line):
-        job.gpu = found[1].decode(errors="replace")
-    elif found := _MODEL.search(line):
-        job.model, job.parameters = found[1].decode(errors="replace"), int(found[2].replace(b",", b""))
+    elif match := _GPU.search(line):
+        job.gpu = match[1].decode(errors="replace")
+    elif match := _MODEL.search(line):
+        job.model, job.parameters = match[1].decode(errors="replace"), int(match[2].replace(b",", b""))
 
 
 IMPORTER = job_log(

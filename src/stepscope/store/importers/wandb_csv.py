@@ -40,12 +40,12 @@ def _read(source: Candidate) -> Imported:
     require_meanings(source.stated)
     parts, left_out = read_each(source, _knows, _read_file, suffixes=_SUFFIXES)
     merged: dict[str, Scalars] = {}
-    for scalars in (each for part in parts for each in part):
-        known = merged.setdefault(scalars.run_id, scalars)
-        if known is not scalars:
-            known.points = _together(known.points, scalars.points)
-    runs = (run_of(each, source.stated.columns) for each in merged.values())
-    names = (name for each in merged.values() for name in each.names)
+    for scalars in (chart for part in parts for chart in part):
+        first = merged.setdefault(scalars.run_id, scalars)
+        if first is not scalars:
+            first.points = _together(first.points, scalars.points)
+    runs = (run_of(run_scalars, source.stated.columns) for run_scalars in merged.values())
+    names = (name for run_scalars in merged.values() for name in run_scalars.names)
     return imported_runs("wandb_csv", source, runs, left_out=left_out, columns=names)
 
 
@@ -67,7 +67,7 @@ def _read_file(path: Path) -> list[Scalars]:
             why=f"the first column is {table.names[0]!r}",
             fix="choose Step as the chart's x axis and export it again",
         )
-    found = []
+    by_run = []
     for run, columns in _columns(table):
         points = [
             LoggedStep(
@@ -87,7 +87,7 @@ def _read_file(path: Path) -> list[Scalars]:
         if at_step is None:
             for point in points:
                 point.wall_s = None
-        found.append(
+        by_run.append(
             Scalars(
                 source=str(path),
                 run_id=slug(run) or path.stem,
@@ -97,9 +97,9 @@ def _read_file(path: Path) -> list[Scalars]:
                 unread=table.notes,
             )
         )
-    if not any(scalars.points for scalars in found):
+    if not any(scalars.points for scalars in by_run):
         raise DataError(f"{path}: no figure under its header", fix="export the chart again")
-    return [scalars for scalars in found if scalars.points]
+    return [scalars for scalars in by_run if scalars.points]
 
 
 def _columns(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
@@ -116,8 +116,8 @@ def _columns(table: TextTable) -> Iterator[tuple[str, dict[int, str]]]:
 
 
 def _values(row: TextRow, columns: dict[int, str], table: TextTable) -> dict[str, float]:
-    found = {name: _cell(row, index, table) for index, name in columns.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    cells = {name: _cell(row, index, table) for index, name in columns.items()}
+    return {name: value for name, value in cells.items() if value is not None}
 
 
 def _cell(row: TextRow, index: int, table: TextTable) -> float | None:
@@ -130,12 +130,12 @@ def _cell(row: TextRow, index: int, table: TextTable) -> float | None:
         return math.nan
     if text.lower() in _NOTHING or not any(c.isdigit() for c in text):
         return None
-    found = number(text)
-    if found is None or found[1]:
+    parsed = number(text)
+    if parsed is None or parsed[1]:
         if _is_history(table.names):
             return None
         raise row.wrong(index, table.names[index], "a number")
-    return found[0]
+    return parsed[0]
 
 
 def _step(row: TextRow, index: int, table: TextTable) -> int:

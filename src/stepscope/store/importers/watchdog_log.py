@@ -14,19 +14,19 @@ def _recognises(candidate: Candidate) -> bool:
 
 
 def _read(source: Candidate) -> Imported:
-    found: dict[WatchdogTimeout, None] = {}
+    reported: dict[WatchdogTimeout, None] = {}
     left_out = []
     for path in source.files:
-        mine = dict.fromkeys(timeouts(path))
-        found |= mine
-        if not mine:
+        of_file = dict.fromkeys(timeouts(path))
+        reported |= of_file
+        if not of_file:
             left_out.append(LeftOut(path=str(path), reason=OTHER_KIND))
-    if not found:
+    if not reported:
         raise DataError(
             f"{source.path}: no readable report from the NCCL watchdog",
             why="a line names a timeout, but not the collective and the rank",
         )
-    return Imported(format="watchdog_log", path=str(source.path), watchdog=tuple(found), left_out=tuple(left_out))
+    return Imported(format="watchdog_log", path=str(source.path), watchdog=tuple(reported), left_out=tuple(left_out))
 
 
 IMPORTER = Importer(title="job log with NCCL watchdog timeouts", recognises=_recognises, read_files=_read, rank=97)
