@@ -131,10 +131,10 @@ def _without_echoes(problems: list[Problem], document: Document) -> list[Problem
 def _no_matrix(document: Document) -> UsageError:
     """The one error for a document that is not even a mapping: what its cells lack is no news then."""
     nothing = document.value is None or document.value == {}
-    found = "nothing" if nothing else f"a {kind_of(document.value)}"
+    given = "nothing" if nothing else f"a {kind_of(document.value)}"
     place = document.source if nothing else document.mark(())
     return UsageError(
-        f"{place}: expected a matrix: a mapping with version, base, axes, ...; found {found}",
+        f"{place}: expected a matrix: a mapping with version, base, axes, ...; found {given}",
         fix="start from a preset: `stepscope bench --preset quick --show > matrix.yaml`",
     )
 
@@ -185,10 +185,10 @@ def _check_exclude(
         if not dot or group not in OPTION_GROUPS:
             continue
         schemas = [s for s in (option_schema(cell, group, catalog) for cell in cells) if s is not None]
-        known = {name for schema in schemas for name in schema.model_fields}
+        options = {name for schema in schemas for name in schema.model_fields}
         if schemas and not any(schema.takes(option) for schema in schemas):
             problems.append(
-                document.problem((*path, key), no_option(f"no {OPTION_GROUPS[group]} of the matrix", option, known))
+                document.problem((*path, key), no_option(f"no {OPTION_GROUPS[group]} of the matrix", option, options))
             )
     return problems
 
@@ -300,11 +300,11 @@ class _CellCheck:
         for complaint in result:
             key = f"{group}.{complaint.key}"
             self._complain(
-                key if key in self.cell.values else owner_key, self._told(complaint.key, key, complaint.message)
+                key if key in self.cell.values else owner_key, self._with_option(complaint.key, key, complaint.message)
             )
         return None
 
-    def _told(self, name: str, key: str, message: str) -> str:
+    def _with_option(self, name: str, key: str, message: str) -> str:
         """The message, naming the option where the place alone does not."""
         return message if not name or key in self.cell.values else f"{key}: {message}"
 

@@ -89,15 +89,15 @@ class PlannedComm:
 
 def op_names(text: str) -> tuple[str, ...]:
     """``all``, or names separated by commas. Raises UsageError with did-you-mean."""
-    known = COLLECTIVES.names()
+    names = COLLECTIVES.names()
     if text.strip() == "all":
-        return known
+        return names
     wanted = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",") if part.strip()))
     for name in wanted:
-        if name not in known:
-            raise UsageError(unknown("collective", name, known), fix="`--ops all` measures every one")
+        if name not in names:
+            raise UsageError(unknown("collective", name, names), fix="`--ops all` measures every one")
     if not wanted:
-        raise UsageError("--ops names no collective", fix=f"choose from {', '.join(known)}, or all")
+        raise UsageError("--ops names no collective", fix=f"choose from {', '.join(names)}, or all")
     return wanted
 
 

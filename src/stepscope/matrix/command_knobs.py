@@ -57,7 +57,7 @@ def parse_knob(text: str, command: Sequence[str]) -> CommandKnob:
         hint = f"; did you mean {guess!r}?" if guess else ""
         raise UsageError(f"--knob {name!r} is not a knob{hint} Known: {', '.join(KNOBS)}")
     now = present(command, option)
-    knob: Knob = next(each for each in get_args(Knob) if each == name)
+    knob: Knob = next(candidate for candidate in get_args(Knob) if candidate == name)
     if not colon:
         if now is not None:
             raise UsageError(
@@ -77,30 +77,30 @@ def parse_knob(text: str, command: Sequence[str]) -> CommandKnob:
 def _values(text: str, values: str) -> tuple[str, ...]:
     span = re.fullmatch(r"(\d+)\.\.(\d+)", values)
     if span is None:
-        found = tuple(dict.fromkeys(v.strip() for v in values.split(",") if v.strip()))
-        if not found:
+        listed = tuple(dict.fromkeys(v.strip() for v in values.split(",") if v.strip()))
+        if not listed:
             raise UsageError(f"--knob {text!r} names no value", fix=f"for example {EXAMPLE}")
-        return found
+        return listed
     low, high = int(span[1]), int(span[2])
     if high < low or high > 10**9:
         raise UsageError(f"--knob {text!r}: {values} is not a range", fix=f"for example {EXAMPLE}")
-    doubled, each = ["0"] if low == 0 else [], max(low, 1)
-    while each < high:
-        doubled.append(str(each))
-        each *= 2
+    doubled, number = ["0"] if low == 0 else [], max(low, 1)
+    while number < high:
+        doubled.append(str(number))
+        number *= 2
     return (*doubled, str(high))
 
 
 def present(command: Sequence[str], option: str) -> str | None:
     """The value that the command gives the option last; empty text: a switch; None: it does not give it."""
-    found = None
+    value = None
     for place, word in enumerate(command):
         if word == option:
             following = command[place + 1] if place + 1 < len(command) else "-"
-            found = "" if following.startswith("-") and not re.fullmatch(r"-?\d[\d.eE+-]*", following) else following
+            value = "" if following.startswith("-") and not re.fullmatch(r"-?\d[\d.eE+-]*", following) else following
         elif word.startswith(f"{option}="):
-            found = word.partition("=")[2]
-    return found
+            value = word.partition("=")[2]
+    return value
 
 
 def with_option(command: Sequence[str], option: str, value: str) -> tuple[str, ...]:
@@ -150,4 +150,4 @@ def command_diff(command: Sequence[str], changes: Mapping[str, object]) -> tuple
     changed = command_of(command, changes)
     lines = [] if tuple(command) == changed else [f"- {shlex.join(command)}", f"+ {shlex.join(changed)}"]
     code = (CODE[name].format(value) for name, value in hook_settings(changes).items())
-    return (*lines, *(f"+ {line}" for each in code for line in each.splitlines()))
+    return (*lines, *(f"+ {line}" for text in code for line in text.splitlines()))

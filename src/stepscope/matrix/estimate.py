@@ -121,10 +121,10 @@ def estimate_plan(
     known_ns: Mapping[str, int] | None = None,
 ) -> PlanEstimate:
     """Time of running these groups. planned: cells by id. known_ns: wall time of cells that an earlier run finished."""
-    known = known_ns or {}
+    wall_ns = known_ns or {}
     cells = tuple(
-        _measured(spec.cell_id, known[spec.cell_id])
-        if spec.cell_id in known
+        _measured(spec.cell_id, wall_ns[spec.cell_id])
+        if spec.cell_id in wall_ns
         else estimate_cell(planned[spec.cell_id], measure=measure, usable_cores=usable_cores)
         for group in groups
         for spec in group.cells

@@ -125,8 +125,10 @@ def expand(
                 if model and model.error
                 else _plan(spec, draft, matrix, machine, catalog)
             )
-        found = planned[spec.cell_id]
-        planned[spec.cell_id] = replace(found, sections=tuple(dict.fromkeys((*found.sections, *draft.sections))))
+        planned_cell = planned[spec.cell_id]
+        planned[spec.cell_id] = replace(
+            planned_cell, sections=tuple(dict.fromkeys((*planned_cell.sections, *draft.sections)))
+        )
     cells = sorted(planned.values(), key=lambda cell: cell.spec.world_size > 1)  # stable
     return _buckets_once(cells) if matrix.equal_buckets == "once" else tuple(cells)
 

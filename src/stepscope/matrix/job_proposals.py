@@ -90,14 +90,14 @@ def job_proposals(
     those too that are the same mathematics, or another one only by ``allowed`` knobs."""
     single = [*_of_command(basis, knobs)]
     taken = {knob.knob for knob in knobs}
-    single += [each for each in _of_hook(basis, hook) if each.knobs[0] not in taken]
+    single += [proposal for proposal in _of_hook(basis, hook) if proposal.knobs[0] not in taken]
     gaining = sorted(
         (p for p in single if p.gain and p.gain.value > 1.01), key=lambda p: -(p.gain.value if p.gain else 0)
     )
     permitted = [p for p in gaining if p.mathematics <= allowed]
     parts = (permitted, [p for p in gaining if p.exact], gaining)
-    found = [both for part in parts if (both := _together(basis, part, knobs))]
-    return tuple({each.key: each for each in (*found, *gaining, *single)}.values())
+    combined = [both for part in parts if (both := _together(basis, part, knobs))]
+    return tuple({proposal.key: proposal for proposal in (*combined, *gaining, *single)}.values())
 
 
 def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[CommandKnob]) -> Proposal | None:
@@ -126,15 +126,15 @@ def _together(basis: JobBasis, parts: Sequence[Proposal], knobs: Sequence[Comman
         step = fed.step_ns / hidden.value if hidden else step
     share = FOLLOWS_BATCH[0] if basis.share is None else basis.share
     work = basis.work_ns * (factor * share + 1 - share)
-    each = list(chosen.values())
+    members = list(chosen.values())
     return Proposal(
-        key=" ".join(p.key for p in each),
+        key=" ".join(p.key for p in members),
         knobs=tuple(chosen),
-        changes={key: value for p in each for key, value in p.changes.items()},
+        changes={key: value for p in members for key, value in p.changes.items()},
         gain=_around(factor * basis.step_ns / max(step, work)),
-        exact=all(p.exact for p in each),
-        risk="; ".join(dict.fromkeys(p.risk for p in each if p.risk)),
-        because=tuple(sorted({rule for p in each for rule in p.because})),
+        exact=all(p.exact for p in members),
+        risk="; ".join(dict.fromkeys(p.risk for p in members if p.risk)),
+        because=tuple(sorted({rule for p in members for rule in p.because})),
     )
 
 
@@ -145,9 +145,9 @@ def _around(value: float) -> Estimate:
 def _proposal(
     basis: JobBasis, knob: Knob, changes: Mapping[str, object], gain: Estimate | None, *, exact: bool
 ) -> Proposal:
-    said = " ".join(name if value == "" else f"{name}={value}" for name, value in changes.items())
+    key = " ".join(name if value == "" else f"{name}={value}" for name, value in changes.items())
     return Proposal(
-        key=said,
+        key=key,
         knobs=(knob,),
         changes=changes,  # type: ignore[arg-type]
         gain=gain,
@@ -263,5 +263,5 @@ def _of_half_the_bytes(basis: JobBasis) -> Estimate:
     if job is None or prices is None:
         return _around(basis.step_ns / (basis.step_ns - basis.comm_ns / 2))
     halved = sending(job, gradients=0.5, activations=1)
-    now, then = (replayed(each, lambda *call: prices.of(*call).time_ns).step_ns for each in (job, halved))
+    now, then = (replayed(variant, lambda *call: prices.of(*call).time_ns).step_ns for variant in (job, halved))
     return _around(basis.step_ns / max(1.0, basis.step_ns - (now - then)))

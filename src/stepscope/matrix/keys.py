@@ -165,7 +165,7 @@ def validate(schema: type[M], values: Mapping[str, Any], *, kind: str) -> M | tu
 
 def _whole(value: Any) -> Any:
     if isinstance(value, list):
-        return [_whole(each) for each in value]
+        return [_whole(element) for element in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -183,28 +183,28 @@ def _complaints(
         elif detail["type"] == "missing":
             yield Complaint(key=key, message=f"missing: {_expected(schema, key) or 'a value'}")
         else:
-            found = values.get(key)
-            yield Complaint(key=key, message=_rejected(schema, key, found, detail["msg"]))
+            value = values.get(key)
+            yield Complaint(key=key, message=_rejected(schema, key, value, detail["msg"]))
 
 
-def no_option(owners: str, option: str, known: Iterable[str]) -> str:
+def no_option(owners: str, option: str, options: Iterable[str]) -> str:
     """``strategy 'ddp' has no option 'bucket_cap_md'; did you mean 'bucket_cap_mb'? It has: ...``."""
-    names = sorted(known)
+    names = sorted(options)
     guess = did_you_mean(option, names)
     hint = f"; did you mean {guess!r}?" if guess else "."
     return f"{owners} has no option {option!r}{hint} It has: {', '.join(names) if names else '(none)'}"
 
 
-def _rejected(schema: type[OptionsModel], key: str, found: Any, message: str) -> str:
+def _rejected(schema: type[OptionsModel], key: str, value: Any, message: str) -> str:
     expected = _expected(schema, key)
     if key == "" or (message.startswith("Value error, ") and not expected):
         return message.removeprefix("Value error, ")
-    guess = did_you_mean(found, _words(schema, key)) if isinstance(found, str) else None
+    guess = did_you_mean(value, _choices(schema, key)) if isinstance(value, str) else None
     hint = f"; did you mean {guess!r}?" if guess else ""
     if expected:
-        return f"expected {expected}, found {_shown(found)}{hint}"
+        return f"expected {expected}, found {_shown(value)}{hint}"
     reason = message[0].lower() + message[1:]
-    return f"{reason.removeprefix('value error, ')}, found {_shown(found)}{hint}"
+    return f"{reason.removeprefix('value error, ')}, found {_shown(value)}{hint}"
 
 
 def _shown(value: Any) -> str:
@@ -220,7 +220,7 @@ def _expected(schema: type[OptionsModel], key: str) -> str | None:
     return field.description
 
 
-def _words(schema: type[OptionsModel], key: str) -> tuple[str, ...]:
+def _choices(schema: type[OptionsModel], key: str) -> tuple[str, ...]:
     """The words that a ``Literal`` field takes."""
     field = schema.model_fields.get(key)
     return tuple(_literals(field.annotation)) if field is not None else ()

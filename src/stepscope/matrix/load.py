@@ -96,14 +96,14 @@ def digest_lookup(data_dir: Path | None) -> Callable[[str, OptionsModel], str]:
 
     Each dataset with the same options is looked at once. Raises DataError when files are missing or damaged.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
 
     def digest_of(key: str, options: OptionsModel) -> str:
-        known = f"{key} {options.model_dump_json()}"
-        if known not in found:
+        identity = f"{key} {options.model_dump_json()}"
+        if identity not in digests:
             dataset = CATALOG.datasets.load(key)
-            found[known] = dataset.digest(options, dataset.locate(options, data_dir))
-        return found[known]
+            digests[identity] = dataset.digest(options, dataset.locate(options, data_dir))
+        return digests[identity]
 
     return digest_of
 

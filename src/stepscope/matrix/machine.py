@@ -55,12 +55,12 @@ def here_or_there(hosts: HostWorld | None) -> tuple[EnvironmentRecord, Machine]:
 
 def machine_of_hosts(world: HostWorld) -> Machine:
     """All hosts as one machine: their GPUs and cores together, what the weakest of them has."""
-    each = [machine_of(host.environment) for host in world.hosts]
-    capabilities = tuple(machine.compute_capability for machine in each if machine.compute_capability)
+    machines = [machine_of(host.environment) for host in world.hosts]
+    capabilities = tuple(machine.compute_capability for machine in machines if machine.compute_capability)
     return replace(
-        each[0],
+        machines[0],
         num_gpus=sum(host.slots or host.gpus if host.gpus else 0 for host in world.hosts),
-        usable_cores=sum(machine.usable_cores for machine in each),
+        usable_cores=sum(machine.usable_cores for machine in machines),
         compute_capability=_lowest(capabilities),
         slots=sum(host.slots or 1 for host in world.hosts),
     )
@@ -148,9 +148,9 @@ def refused(text: str | None, *, world_size: int, device: str, joined: bool) -> 
     if device != "cpu":
         return f"network {text}: emulated networks carry gloo between CPU ranks only"
     network = parse_network(text)
-    found = _emulation(network.delay_ns > 0)
-    if isinstance(found, Unavailable):
-        return f"network {text}: {found.reason}"
+    emulation = _emulation(network.delay_ns > 0)
+    if isinstance(emulation, Unavailable):
+        return f"network {text}: {emulation.reason}"
     return obstacle(network, world_size)
 
 

@@ -238,26 +238,26 @@ def _items(reading: _Reading, top: Mapping[str, Any], section: str) -> list[tupl
     if not isinstance(value, list):
         reading.complain((section,), f"expected a list of mappings, found a {kind_of(value)}")
         return []
-    found = []
+    mappings = []
     for index, item in enumerate(value):
         path: Path = (section, index)
         if isinstance(item, dict) and item:
-            found.append((path, item))
+            mappings.append((path, item))
         else:
             reading.complain(path, "expected a mapping with at least one key")
-    return found
+    return mappings
 
 
 def _values(reading: _Reading, value: Any, path: Path) -> tuple[GivenValue, ...]:
     """A mapping of cell keys, groups written nested (``model: {size: base}``) or dotted (``model.size: base``)."""
-    found: dict[str, GivenValue] = {}
+    values: dict[str, GivenValue] = {}
     for key, item in _mapping(reading, value, path, "a mapping of cell keys").items():
         for given in _flatten(reading, key, item, (*path, key)):
-            if given.key in found:
+            if given.key in values:
                 reading.complain(given.path, f"{given.key} is given twice here, once nested and once dotted")
             elif _is_plain(reading, given):
-                found[given.key] = given
-    return tuple(found.values())
+                values[given.key] = given
+    return tuple(values.values())
 
 
 def _flatten(reading: _Reading, key: str, value: Any, path: Path) -> list[GivenValue]:

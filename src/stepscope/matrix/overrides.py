@@ -128,9 +128,9 @@ def _setting(container: dict[str, Any], section: str, key: str, source: str) -> 
     if section == "launch" and key.startswith("env.") and key != "env.":
         name = key.removeprefix("env.")
         return _child(container, "env", source), (section, "env", name)
-    known = _FLAT[section].model_fields
-    if key not in known:
-        raise UsageError(f"{source}: {unknown(f'key of {section}', key, known)}")
+    fields = _FLAT[section].model_fields
+    if key not in fields:
+        raise UsageError(f"{source}: {unknown(f'key of {section}', key, fields)}")
     return container, (section, key)
 
 

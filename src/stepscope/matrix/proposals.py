@@ -109,29 +109,31 @@ def larger_batches(basis: Basis) -> tuple[Proposal, ...]:
     model = _Model(basis)
     most = max(_factors(basis, model), default=0)
     changes = [_batch(basis, factor) for factor in FACTORS if factor <= most]
-    return tuple(each for value in changes if (each := _proposal(basis, model, value, ("batch",))))
+    return tuple(proposal for value in changes if (proposal := _proposal(basis, model, value, ("batch",))))
 
 
 def proposals(basis: Basis) -> tuple[Proposal, ...]:
     """All that concern the cell, those that gain most first, then their combinations, then what nothing predicts."""
     model = _Model(basis)
-    single = [each for changes, knob in _single(basis, model) if (each := _proposal(basis, model, changes, (knob,)))]
-    gaining = [each for each in single if each.gain is not None and each.gain.value > 1.01]
-    gaining.sort(key=lambda each: -(each.gain.value if each.gain else 0.0))
-    modest = [each for each in gaining if not _far(each, single)]
+    single = [
+        proposal for changes, knob in _single(basis, model) if (proposal := _proposal(basis, model, changes, (knob,)))
+    ]
+    gaining = [proposal for proposal in single if proposal.gain is not None and proposal.gain.value > 1.01]
+    gaining.sort(key=lambda proposal: -(proposal.gain.value if proposal.gain else 0.0))
+    modest = [proposal for proposal in gaining if not _far(proposal, single)]
     permitted = [p for p in gaining if p.mathematics <= basis.allowed]
     parts = ([p for p in gaining if p.exact], permitted, gaining, modest)
-    several = [each for part in parts if (each := _together(basis, model, part))]
-    unknown = [each for each in single if each.gain is None]
-    found = {each.key: each for each in (*several, *gaining, *unknown, *single)}
-    return tuple(found.values())
+    several = [proposal for part in parts if (proposal := _together(basis, model, part))]
+    unknown = [proposal for proposal in single if proposal.gain is None]
+    by_key = {proposal.key: proposal for proposal in (*several, *gaining, *unknown, *single)}
+    return tuple(by_key.values())
 
 
-def _far(each: Proposal, others: Sequence[Proposal]) -> bool:
+def _far(proposal: Proposal, others: Sequence[Proposal]) -> bool:
     """Whether a smaller batch is proposed, too."""
-    mine = each.changes.get("micro_batch")
+    micro_batch = proposal.changes.get("micro_batch")
     batches = [p.changes["micro_batch"] for p in others if p.knobs == ("batch",)]
-    return each.knobs == ("batch",) and mine != min(batches, key=lambda batch: int(batch or 0))
+    return proposal.knobs == ("batch",) and micro_batch != min(batches, key=lambda batch: int(batch or 0))
 
 
 def changed(spec: CellSpec, changes: Mapping[str, Any]) -> CellSpec:
@@ -162,7 +164,7 @@ def _proposal(basis: Basis, model: _Model, changes: Mapping[str, Any], knobs: tu
     exact = after.global_batch == spec.global_batch and not CHANGES_MATHEMATICS.intersection(knobs)
     rules = {rule for knob in knobs for rule in RULES.get(knob, ())} & basis.found
     return Proposal(
-        key=" ".join(f"{key.removeprefix('strategy_options.')}={_said(value)}" for key, value in changes.items()),
+        key=" ".join(f"{key.removeprefix('strategy_options.')}={_value_text(value)}" for key, value in changes.items()),
         knobs=knobs,
         changes=changes,
         gain=model.gain(after) if _predicted(knobs) else None,
@@ -172,7 +174,7 @@ def _proposal(basis: Basis, model: _Model, changes: Mapping[str, Any], knobs: tu
     )
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return {True: "on", False: "off", None: "default"}.get(value, str(value)) if isinstance(value, bool | None) else (
         f"{value:g}" if isinstance(value, float) else str(value)
     )  # fmt: skip
@@ -294,10 +296,10 @@ class _Model:
 
     def gain(self, spec: CellSpec) -> Estimate | None:
         """Throughput of ``spec`` over the measured cell's, with its 80% interval; None where nothing tells."""
-        found = self._step(spec)
-        if found is None or self._measured is None:
+        predicted = self._step(spec)
+        if predicted is None or self._measured is None:
             return None
-        step, low, high = found
+        step, low, high = predicted
         work = spec.global_batch / self._spec.global_batch
         if work == 1 and low <= 0:
             return None
@@ -359,11 +361,11 @@ class _Model:
     def _job_of(self, spec: CellSpec, *, share: float = 1.0, units: float = 1.0) -> MeasuredJob | None:
         """The job that ``spec`` would be, with so many times the units; None where no profile tells."""
         own = _as(self._basis.cell, spec, share=share, of_units=self._of_units, units=units)
-        known = [own, *(_as(cell, spec, share=share) for cell in self._basis.others)]
+        cells = [own, *(_as(cell, spec, share=share) for cell in self._basis.others)]
         try:
             if spec.world_size == 1:
-                return _alone(known[0])
-            return job_of_cell(known[0], known[1:], transport=self._basis.transport)
+                return _alone(cells[0])
+            return job_of_cell(cells[0], cells[1:], transport=self._basis.transport)
         except StepscopeError:
             return None
 
@@ -415,7 +417,7 @@ def _as(
 ) -> CellResult:
     """``cell`` as if it had been measured with the settings of ``spec``, as far as its own work goes."""
     old = cell.spec
-    mine = replace(
+    adapted = replace(
         old,
         micro_batch=spec.micro_batch,
         global_batch=spec.global_batch,
@@ -426,14 +428,14 @@ def _as(
     if cell.spec.strategy == spec.strategy or not specs_of(cell.spec).strategy.sharded:
         keep = old.strategy if specs_of(spec).strategy.sharded and not specs_of(old).strategy.sharded else spec.strategy
         options = spec.strategy_options if keep == spec.strategy else old.strategy_options
-        mine = replace(mine, strategy=keep, strategy_options=options, precision=spec.precision)
+        adapted = replace(adapted, strategy=keep, strategy_options=options, precision=spec.precision)
     summaries = tuple(
         summary
         if summary.backward is None
         else replace(summary, backward=_scaled(summary.backward, old, spec, share, of_units, units))
         for summary in cell.summaries
     )
-    return replace(cell, spec=mine, summaries=summaries)
+    return replace(cell, spec=adapted, summaries=summaries)
 
 
 def _scaled(
@@ -467,6 +469,6 @@ def _scaled(
         earlier_backward_ns=round(earlier),
         backward_ns=round(backward),
         ready=tuple(
-            replace(each, ready_ns=round(each.ready_ns * backward / max(1, p.backward_ns))) for each in p.ready
+            replace(ready, ready_ns=round(ready.ready_ns * backward / max(1, p.backward_ns))) for ready in p.ready
         ),
     )

@@ -189,13 +189,13 @@ def _ranks_message(times: OwnTimes | None) -> str | None:
 
 def _steady(collective: StepCollective) -> CheckVerdict:
     size = format_bytes(collective.size_bytes)
-    said = (
+    text = (
         f"{collective.op} of {size}: {format_duration(collective.time_ns)}, p90 {format_duration(collective.p90_ns)}, "
     )
-    said += f"busbw {format_bandwidth(collective.busbw_bytes_per_s)}"
+    text += f"busbw {format_bandwidth(collective.busbw_bytes_per_s)}"
     if collective.tail <= VARIES:
-        return _verdict("collective", passed(said))
-    varies = f"{said}: unsteady ({collective.tail:.1f} times the median in one of ten steps)"
+        return _verdict("collective", passed(text))
+    varies = f"{text}: unsteady ({collective.tail:.1f} times the median in one of ten steps)"
     fix = "check for other traffic or other jobs; `stepscope comm --pairs` finds a slow link"
     return _verdict("collective", warned(varies, fix=fix))
 
@@ -204,23 +204,23 @@ def _verdict(title: str, outcome: Outcome) -> CheckVerdict:
     return CheckVerdict(key=title, section="quick", title=title, outcome=outcome)
 
 
-def summary(found: QuickCheck) -> str:
+def summary(check: QuickCheck) -> str:
     """The verdict in one line."""
-    if found.broken:
-        return f"not healthy: {'; '.join(v.outcome.message for v in found.broken)}"
-    warned = sum(v.outcome.status is Status.WARN for v in found.verdicts)
+    if check.broken:
+        return f"not healthy: {'; '.join(v.outcome.message for v in check.broken)}"
+    warned = sum(v.outcome.status is Status.WARN for v in check.verdicts)
     text = "healthy" if not warned else f"healthy, {counted(warned, 'warning')}"
-    if found.times is not None and found.times.steps < LEAST_STEPS:
+    if check.times is not None and check.times.steps < LEAST_STEPS:
         return f"{text}; too few steps to name slow ranks"
     return text
 
 
-def rank_figures(found: QuickCheck, rank: int) -> dict[str, Any]:
+def rank_figures(check: QuickCheck, rank: int) -> dict[str, Any]:
     """Own time of a rank (ns), what it takes beyond the others, how long it waits: medians over the steps."""
-    times = found.times
+    times = check.times
     assert times is not None
-    return {"rank": rank, "host": times.hosts[rank], "device": _devices(found).get(rank), **asdict(times.of_rank(rank))}
+    return {"rank": rank, "host": times.hosts[rank], "device": _devices(check).get(rank), **asdict(times.of_rank(rank))}
 
 
-def _devices(found: QuickCheck) -> dict[int, str]:
-    return {summary.rank: summary.device_name for summary in found.cell.result.summaries}
+def _devices(check: QuickCheck) -> dict[int, str]:
+    return {summary.rank: summary.device_name for summary in check.cell.result.summaries}

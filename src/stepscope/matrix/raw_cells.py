@@ -77,7 +77,7 @@ class _Unused:
     """A value that some cell had no use for, until another cell uses it."""
 
     given: GivenValue
-    known: set[str] = field(default_factory=set)
+    options: set[str] = field(default_factory=set)
     owners: set[str] = field(default_factory=set)
 
 
@@ -126,7 +126,7 @@ def _misplaced(cell: RawCell, given: GivenValue, catalog: Catalog, unused: dict[
         return None
     owner = str(cell.values[OPTION_GROUPS[group]].value)
     entry = unused.setdefault(given.path, _Unused(given))
-    entry.known.update(schema.model_fields)
+    entry.options.update(schema.model_fields)
     entry.owners.add(f"{OPTION_GROUPS[group]} {owner!r}")
     return no_option(f"{OPTION_GROUPS[group]} {owner!r}", option, schema.model_fields)
 
@@ -135,15 +135,15 @@ def _for_no_rank(cell: RawCell, given: GivenValue, unused: dict[Path, _Unused]) 
     """Why slow ranks do not concern a cell: it has none of them."""
     world = _world_size(cell)
     try:
-        found = parse_injection(given.value) if isinstance(given.value, str) else None
+        injection = parse_injection(given.value) if isinstance(given.value, str) else None
     except UsageError:
-        found = None  # said by the cell's own check
-    if found is None or world is None or not found.slow:
+        injection = None  # said by the cell's own check
+    if injection is None or world is None or not injection.slow:
         return None
-    if len(absent_ranks(found, world)) < len(found.slow):
+    if len(absent_ranks(injection, world)) < len(injection.slow):
         return None
     unused.setdefault(given.path, _Unused(given)).owners.add(str(world))
-    return absent(found, world)
+    return absent(injection, world)
 
 
 def _of_all_ranks(given: GivenValue) -> str:
@@ -171,7 +171,7 @@ def _nowhere(entry: _Unused) -> str:
         ranks = " or ".join(sorted(entry.owners, key=int))
         return f"{entry.given.value} slows a rank that no cell has: the cells have {ranks} ranks, counted from 0"
     option = entry.given.key.partition(".")[2]
-    return no_option(" or ".join(sorted(entry.owners)), option, entry.known)
+    return no_option(" or ".join(sorted(entry.owners)), option, entry.options)
 
 
 def group_values(cell: RawCell, group: str) -> Mapping[str, GivenValue]:

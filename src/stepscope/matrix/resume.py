@@ -33,17 +33,17 @@ def backstop(failed: PlannedCell, remaining: Iterable[PlannedCell]) -> dict[str,
 
 def needs_at_least(cell: PlannedCell, other: PlannedCell) -> bool:
     """True when ``cell`` provably needs no less memory per rank than ``other``."""
-    mine, theirs = cell.spec, other.spec
-    if cell.facts is None or other.facts is None or _same_frame(mine) != _same_frame(theirs):
+    own, theirs = cell.spec, other.spec
+    if cell.facts is None or other.facts is None or _same_frame(own) != _same_frame(theirs):
         return False
     return (
-        mine.micro_batch >= theirs.micro_batch
+        own.micro_batch >= theirs.micro_batch
         and cell.facts.gradient_bytes >= other.facts.gradient_bytes
         and cell.facts.forward_flops_per_sample >= other.facts.forward_flops_per_sample
-        and _optimizer_states(mine) >= _optimizer_states(theirs)
+        and _optimizer_states(own) >= _optimizer_states(theirs)
         and (cell.facts.optimizer_bytes or 0) >= (other.facts.optimizer_bytes or 0)
-        and _no_less(mine.model, theirs.model)
-        and _no_less(mine.dataset_options, theirs.dataset_options)
+        and _no_less(own.model, theirs.model)
+        and _no_less(own.dataset_options, theirs.dataset_options)
     )
 
 
@@ -77,11 +77,11 @@ def _optimizer_states(spec: CellSpec) -> int:
     return 2
 
 
-def _no_less(mine: Options, theirs: Options) -> bool:
+def _no_less(own: Options, theirs: Options) -> bool:
     """Numeric options no smaller, others equal; names of sizes may differ, the facts speak for them."""
-    if set(mine) != set(theirs):
+    if set(own) != set(theirs):
         return False
-    for key, value in mine.items():
+    for key, value in own.items():
         other = theirs[key]
         if value == other and isinstance(value, bool) == isinstance(other, bool):
             continue
@@ -132,33 +132,33 @@ def cells_to_rerun(
     UsageError for a name that no cell has, or several, and where no cell is a baseline.
     """
     ids = [cell.spec.cell_id for cell in cells]
-    found: set[str] = set()
+    chosen: set[str] = set()
     for word in asked:
         if word == FAILED:
-            found.update(i for i in ids if i in statuses and statuses[i].status not in ("ok", "unsupported"))
+            chosen.update(i for i in ids if i in statuses and statuses[i].status not in ("ok", "unsupported"))
             continue
         if word == BASELINE:
-            found.update(_baselines(ids, baselines()) if statuses else ())
+            chosen.update(_baselines(ids, baselines()) if statuses else ())
             continue
         these = named(word, ids)
         if not these:
-            known = [FAILED, BASELINE, *ids]
-            raise UsageError(unknown("--rerun", word, known), fix="--plan -o DIR --json lists the ids of cells")
+            choices = [FAILED, BASELINE, *ids]
+            raise UsageError(unknown("--rerun", word, choices), fix="--plan -o DIR --json lists the ids of cells")
         if len(these) > 1:
             fix = f"write more of the id: {', '.join(these[:5])}"
             raise UsageError(f"--rerun {word!r} names {len(these)} cells", fix=fix)
-        found.update(these)
-    return frozenset(found & statuses.keys())
+        chosen.update(these)
+    return frozenset(chosen & statuses.keys())
 
 
 def _baselines(ids: Sequence[str], baselines: Container[str]) -> list[str]:
-    found = [cell_id for cell_id in ids if cell_id in baselines]
-    if not found:
+    matches = [cell_id for cell_id in ids if cell_id in baselines]
+    if not matches:
         why = "a baseline is a comparable cell on fewer ranks than another"
         raise UsageError(
             "--rerun baseline: no cell of this matrix is a baseline", why=why, fix="name cells by their ids"
         )
-    return found
+    return matches
 
 
 def plan_resume(cells: Iterable[P], statuses: Mapping[str, CellStatus]) -> Resume[P]:

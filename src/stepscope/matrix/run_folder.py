@@ -86,8 +86,8 @@ def refuse_unfit(
 
 def read_statuses(layout: RunLayout, cell_ids: Iterable[str]) -> dict[str, CellStatus]:
     """Statuses that an earlier run left, by cell id."""
-    found = ((cell_id, read_if_there(layout.cell(cell_id).status, CellStatus)) for cell_id in cell_ids)
-    return {cell_id: status for cell_id, status in found if status is not None}
+    statuses = ((cell_id, read_if_there(layout.cell(cell_id).status, CellStatus)) for cell_id in cell_ids)
+    return {cell_id: status for cell_id, status in statuses if status is not None}
 
 
 def untraced(layout: RunLayout, statuses: Mapping[str, CellStatus]) -> frozenset[str]:
@@ -231,8 +231,8 @@ def stopped_by_the_disk(layout: RunLayout, error: WriteError) -> WriteError:
 
 def exit_code(statuses: Iterable[Status]) -> int:
     """0: everything that can run here has a result. 4: some failed. 5: none succeeded. 3: none can run here."""
-    found = set(statuses)
-    failed = bool(found - {"ok", "unsupported", "skipped"})
-    if "ok" in found:
+    outcomes = set(statuses)
+    failed = bool(outcomes - {"ok", "unsupported", "skipped"})
+    if "ok" in outcomes:
         return ExitCode.SOME_CELLS_FAILED if failed else ExitCode.OK
     return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.ENVIRONMENT

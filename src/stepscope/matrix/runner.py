@@ -77,9 +77,9 @@ def run_matrix(request: RunRequest, on_event: OnEvent) -> RunOutcome:
         earlier = run_folder.read_statuses(layout, (planned.spec.cell_id for planned in request.cells))
         rerun = cells_to_rerun(request.rerun, request.cells, earlier, lambda: baselines_of(layout))
         untraced = run_folder.untraced(layout, earlier) - rerun if request.measure.profile else frozenset()
-        known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in rerun | untraced}
+        kept = {cell_id: status for cell_id, status in earlier.items() if cell_id not in rerun | untraced}
         run = _Run(request, earlier, on_event, untraced=untraced, rerun=rerun)
-        decided = plan_resume(request.cells, known)
+        decided = plan_resume(request.cells, kept)
         run.begin(decided)
         with _other_ranks_answered(request), stop_signals_raise("stopped"):
             try:
@@ -111,11 +111,11 @@ def _run_record(request: RunRequest) -> RunRecord:
 
 def _sections(cells: Iterable[PlannedWork]) -> dict[str, tuple[str, ...]]:
     """Section -> its cells, in order."""
-    found: dict[str, tuple[str, ...]] = {}
+    sections: dict[str, tuple[str, ...]] = {}
     for planned in cells:
         for name in planned.sections:
-            found[name] = (*found.get(name, ()), planned.spec.cell_id)
-    return found
+            sections[name] = (*sections.get(name, ()), planned.spec.cell_id)
+    return sections
 
 
 class _Run:

@@ -52,16 +52,16 @@ def measured_models(matrix: Matrix, device: Device) -> ModelOf:
         if draft.settings.workload.startswith(PREFIX):
             question = _question(draft)
             asked.setdefault(draft.settings.workload, {})[_key(question)] = question
-    found = {
+    by_workload = {
         workload: dict(zip(questions, _measured(workload, questions.values(), matrix, device), strict=True))
         for workload, questions in asked.items()
     }
-    for models in found.values():
+    for models in by_workload.values():
         if all(model.error for model in models.values()):
             raise error_of(next(iter(models.values())))
 
     def model_of(draft: CellDraft) -> MeasuredModel | None:
-        models = found.get(draft.settings.workload)
+        models = by_workload.get(draft.settings.workload)
         return None if models is None else models[_key(_question(draft))]
 
     return model_of
@@ -95,16 +95,16 @@ def _measured(
             asked.write_bytes(codec.encode_document(codec.plain(asking)))
         command = [sys.executable, "-m", "stepscope.rank", "--measure", str(asked), str(answers)]
         try:
-            told = ask(command, environ=_environ(matrix.launch.env), timeout_s=timeout_s)
+            process = ask(command, environ=_environ(matrix.launch.env), timeout_s=timeout_s)
         except subprocess.TimeoutExpired:
             raise UsageError(
                 f"{workload} was not measured: building it and one step took more than {timeout_s:g} s",
                 fix="raise measure.timeout_s",
             ) from None
-        if told.returncode != 0 or not answers.exists():
-            last = [line for line in (told.stdout + told.stderr).splitlines() if line.strip()][-1:]
+        if process.returncode != 0 or not answers.exists():
+            last = [line for line in (process.stdout + process.stderr).splitlines() if line.strip()][-1:]
             raise UsageError(
-                f"{workload} was not measured: the process that builds it ended with code {told.returncode}",
+                f"{workload} was not measured: the process that builds it ended with code {process.returncode}",
                 why=last[0].strip() if last else None,
             )
         return codec.decode(read_bytes(answers), MeasuredModels, source=str(answers)).models
@@ -178,13 +178,13 @@ def make_plan(
     if missing and all(cell.spec.dataset in missing for cell in cells):
         raise next(iter(missing.values()))
     cells = tuple(_without_data(cell, missing) for cell in cells)
-    mine = [cell for cell in cells if chosen is None or chosen.intersection(cell.sections)]
+    selected = [cell for cell in cells if chosen is None or chosen.intersection(cell.sections)]
     if share is not None:
         joined = machine.joined_world_size
-        mine = [cell for cell in mine if joined in (None, cell.spec.world_size)][share[0] - 1 :: share[1]]
-        if not mine:
+        selected = [cell for cell in selected if joined in (None, cell.spec.world_size)][share[0] - 1 :: share[1]]
+        if not selected:
             raise UsageError(f"--share {share[0]}/{share[1]} has no cell: there are fewer of them here")
-    asked = {cell.spec.cell_id for cell in mine}
+    asked = {cell.spec.cell_id for cell in selected}
     return ReadyMatrix(
         matrix=matrix,
         cells=tuple(cell for cell in cells if cell.spec.cell_id in asked),
@@ -263,8 +263,8 @@ def outlook(
     earlier = read_statuses(layout, cell_ids)
     asked = cells_to_rerun(rerun, plan.cells, earlier, lambda: baselines_of(layout))
     again = untraced(layout, earlier) - asked if profile else frozenset()
-    known = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again | asked}
-    left = plan_resume(plan.cells, known)
+    kept = {cell_id: status for cell_id, status in earlier.items() if cell_id not in again | asked}
+    left = plan_resume(plan.cells, kept)
     groups = group_cells(
         (cell.spec for cell in left.run),
         usable_cores=lambda cell: cores_of(cell, plan.environment.usable_cores, plan.hosts),
@@ -278,7 +278,7 @@ def outlook(
         known_ns={i: s.wall_ns for i, s in earlier.items() if s.wall_ns is not None and s.status == "ok"},
     )
     return Outlook(
-        kept={cell.spec.cell_id: known[cell.spec.cell_id] for cell in left.kept},
+        kept={cell.spec.cell_id: kept[cell.spec.cell_id] for cell in left.kept},
         again=again,
         rerun=asked,
         estimate=expected,

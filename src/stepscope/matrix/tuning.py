@@ -38,11 +38,11 @@ LOSS_STEPS = 24
 
 def cell_settings(spec: CellSpec) -> dict[str, Any]:
     """The cell as one writes it into a matrix."""
-    found: dict[str, Any] = {key: getattr(spec, key) for key in KEYS if getattr(spec, key) is not None}
-    found |= {key: dict(getattr(spec, key)) for key in GROUPS if getattr(spec, key)}
+    settings: dict[str, Any] = {key: getattr(spec, key) for key in KEYS if getattr(spec, key) is not None}
+    settings |= {key: dict(getattr(spec, key)) for key in GROUPS if getattr(spec, key)}
     if spec.mesh:
-        found["mesh"] = dict(spec.mesh)
-    return {**found, "micro_batch": spec.micro_batch}
+        settings["mesh"] = dict(spec.mesh)
+    return {**settings, "micro_batch": spec.micro_batch}
 
 
 def matrix_of(
@@ -117,12 +117,12 @@ def score_of(cells: Sequence[CellResult | None]) -> Score:
     failed = next((lost for cell in cells if (lost := failure_of(cell))), None)
     if failed is not None:
         return failed
-    known = [cell for cell in cells if cell is not None]
-    times = {n: [t for each in _steps(cell).values() for t in each] for n, cell in enumerate(known)}
+    measured = [cell for cell in cells if cell is not None]
+    times = {n: [t for step_times in _steps(cell).values() for t in step_times] for n, cell in enumerate(measured)}
     step = estimate(times)
     if step is None:
         return Lost(reason="no timed step")
-    return step.times(1 / known[0].spec.global_batch)
+    return step.times(1 / measured[0].spec.global_batch)
 
 
 def gain_of(before: Sequence[CellResult], after: Sequence[CellResult]) -> Estimate | None:
@@ -131,8 +131,8 @@ def gain_of(before: Sequence[CellResult], after: Sequence[CellResult]) -> Estima
              for side in (before, after)]  # fmt: skip
     if min(map(len, pairs)) < MIN_REPLICATES:
         return None
-    found = change(pairs[0], pairs[1], paired=True)
-    return None if found is None else found.ratio.mapped(lambda ratio: 1 / ratio)
+    difference = change(pairs[0], pairs[1], paired=True)
+    return None if difference is None else difference.ratio.mapped(lambda ratio: 1 / ratio)
 
 
 def _steps(cell: CellResult) -> dict[int, list[int]]:
@@ -144,13 +144,13 @@ def learned_less(baseline: CellResult | None, cell: CellResult | None, most: flo
     lost = failure_of(cell) or failure_of(baseline)
     if lost is not None or baseline is None or cell is None:
         return lost.reason if lost else "not measured"
-    found = loss_change(baseline, cell)
-    if found is None:
+    losses = loss_change(baseline, cell)
+    if losses is None:
         return "its loss is not finite, or the baseline's"
-    if found[1] <= most:
+    if losses[1] <= most:
         return None
-    above, limit = format_percent(found[1], digits=1, signed=True), format_percent(most, digits=1)
-    return f"loss {found[0]:.4g}, {above} against the baseline's at the same samples, allowed {limit}"
+    above, limit = format_percent(losses[1], digits=1, signed=True), format_percent(most, digits=1)
+    return f"loss {losses[0]:.4g}, {above} against the baseline's at the same samples, allowed {limit}"
 
 
 def loss_change(baseline: CellResult, cell: CellResult) -> tuple[float, float] | None:
@@ -159,14 +159,14 @@ def loss_change(baseline: CellResult, cell: CellResult) -> tuple[float, float] |
     Both begin with the same parameters: a step of more samples is compared after as many samples, not after as many steps.
     None where a loss is not finite, or one has too few steps there.
     """
-    known = [each for each in (_losses(baseline), _losses(cell)) if each is not None]
-    if len(known) < 2:
+    curves = [curve for curve in (_losses(baseline), _losses(cell)) if curve is not None]
+    if len(curves) < 2:
         return None
-    end = min(sum(samples for samples, _ in each) for each in known)
+    end = min(sum(samples for samples, _ in curve) for curve in curves)
     means = []
-    for each in known:
+    for curve in curves:
         seen, total, count, steps = 0, 0.0, 0, 0
-        for samples, loss in each:
+        for samples, loss in curve:
             seen += samples
             if end / 2 < seen <= end:
                 total, count, steps = total + loss, count + samples, steps + 1
@@ -178,16 +178,16 @@ def loss_change(baseline: CellResult, cell: CellResult) -> tuple[float, float] |
 
 def _losses(cell: CellResult) -> list[tuple[int, float]] | None:
     """(samples, sum of their losses) of every step of the first round, all ranks together; None: not finite, or none."""
-    found: list[tuple[int, float]] = []
+    losses: list[tuple[int, float]] = []
     for (number, _), ranks in sorted(common_steps(cell.samples, cell.spec.world_size).by_key.items()):
         if number:
             break
         sums = [rank.loss_sum for rank in ranks]
-        finite = [each for each in sums if each is not None]
+        finite = [loss for loss in sums if loss is not None]
         if len(finite) < len(sums):
             return None
-        found.append((ranks[0].global_samples, sum(finite)))
-    return found or None
+        losses.append((ranks[0].global_samples, sum(finite)))
+    return losses or None
 
 
 def settings_diff(before: CellSpec, after: CellSpec, proposal: Proposal) -> tuple[str, ...]:

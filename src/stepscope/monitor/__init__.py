@@ -135,8 +135,8 @@ class StepMonitor(AbstractContextManager["StepMonitor"]):
             return {}
         if job is None or job.steps is None:
             return {}
-        found = flat_figures(job_figures(job.steps), rank_figures(job.steps))
-        return {"steps": float(job.steps.all_steps), **found}
+        figures = flat_figures(job_figures(job.steps), rank_figures(job.steps))
+        return {"steps": float(job.steps.all_steps), **figures}
 
     def _begin(self) -> Any:
         layout = ProfileLayout(self.folder)
@@ -191,12 +191,12 @@ def _running(folder: Path | None = None) -> Any:
     return steps
 
 
-_said: set[str] = set()
+_written: set[str] = set()
 
 
 def _say(text: str) -> None:
     """Once a text: a step of every job comes by here."""
-    if text not in _said and len(_said) < 20:
-        _said.add(text)
+    if text not in _written and len(_written) < 20:
+        _written.add(text)
         with suppress(OSError, ValueError, AttributeError):  # stderr is closed
             sys.stderr.write(f"stepscope: {text}\n")

@@ -26,7 +26,7 @@ class StragglerDetector:
 
     def __init__(self, monitor: StepMonitor, on_straggler: Callable[[int, float], None], *, every: int = 100) -> None:
         self._monitor = monitor
-        self._told = on_straggler
+        self._on_straggler = on_straggler
         self._every = max(1, every)
         self._count = 0
         self._before = 0.0
@@ -42,7 +42,7 @@ class StragglerDetector:
         self._count += 1
         try:
             while self._pending and self._pending[0][0].is_completed():
-                self._judge([float(each) for each in self._pending.pop(0)[1]])
+                self._judge([float(own_ns) for own_ns in self._pending.pop(0)[1]])
             if self._count % self._every == 0:
                 self._exchange()
         except Exception as error:  # noqa: BLE001 - the job goes on whatever happens here, in the user's callback, too
@@ -60,17 +60,17 @@ class StragglerDetector:
         if self._group is None:
             self._group = dist.new_group(backend="gloo")
         total = self._monitor.own_ns
-        mine = torch.tensor([total - self._before], dtype=torch.float64)
+        own_ns = torch.tensor([total - self._before], dtype=torch.float64)
         self._before = total
-        every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        work = dist.all_gather(every, mine, group=self._group, async_op=True)
+        every = [torch.empty_like(own_ns) for _ in range(dist.get_world_size())]
+        work = dist.all_gather(every, own_ns, group=self._group, async_op=True)
         self._pending.append((work, every))
 
     def _judge(self, own: list[float]) -> None:
         """own: ns of each rank since the exchange before; 0: that rank's monitor is off."""
         for rank, ns in enumerate(own):
-            others = [each for at, each in enumerate(own) if at != rank and each > 0]
+            others = [other for at, other in enumerate(own) if at != rank and other > 0]
             excess = ns / median(others) - 1 if others else 0.0
             self._slow[rank] = self._slow.get(rank, 0) + 1 if excess > EXCESS else 0
             if self._slow[rank] == TWICE:
-                self._told(rank, excess)
+                self._on_straggler(rank, excess)

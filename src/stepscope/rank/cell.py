@@ -189,9 +189,9 @@ def _build(cell: CellSpec, context: RankContext, specs: Specs, prepared: Prepare
     task = MODULES.load(cell.workload)(specs.model, specs.needs, cell.loss)
     numerics = Numerics(cell.precision, device)
     module = numerics.prepare(task.module)
-    found = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
+    actual = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
     planned = [(p.name, p.numel) for p in specs.facts.parameters]
-    assert found == planned, f"the module's parameters differ from the workload's spec: {found} != {planned}"
+    assert actual == planned, f"the module's parameters differ from the workload's spec: {actual} != {planned}"
     if cell.facts and mesh.world_size > 1:
         _same_on_all_ranks(module)  # whatever the user's function drew its first values from
     recomputed = None
@@ -353,8 +353,8 @@ def _finish_epoch(
 ) -> EpochResult:
     phase = context.pulse.phase
     context.pulse.enter("evaluate", step=context.pulse.step)
-    mine = recorder.epoch_loss[epoch]
-    losses = context.control.all_gather(mine if math.isfinite(mine) else None)  # as JSON, which knows no NaN
+    own_loss = recorder.epoch_loss[epoch]
+    losses = context.control.all_gather(own_loss if math.isfinite(own_loss) else None)  # as JSON, which knows no NaN
     train_loss = math.fsum(math.nan if loss is None else loss for loss in losses)
     subject.tracker.pause()
     accuracy = _accuracy(cell, context, subject)
@@ -412,7 +412,7 @@ def _conclude(
     context.pulse.enter("verify")
     checksum = parameter_checksum(subject.session.full_parameters().values())
     endless: Iterator[tuple[StepSamples, Iterator[Batch]]] = subject.loader.endless(start=cell.epochs or 0)
-    windows = (each for each in endless if each[0].full)  # the plans are those of full ones
+    windows = (step for step in endless if step[0].full)  # the plans are those of full ones
     plain = Regions(enabled=False)
     for _ in range(summary.warmup_steps + summary.timed_steps, _steps_until_typical(subject)):
         subject.training.step(*next(windows), plain)

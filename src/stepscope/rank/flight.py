@@ -74,16 +74,16 @@ class BlackBox:
                 write_bytes(cell.flight(self._rank), codec.encode_line(dump, header=True))
 
     def _read(self, timeout_s: float) -> FlightDump:
-        found: list[FlightDump] = []
+        dumps: list[FlightDump] = []
 
         def read() -> None:
-            found.append(snapshot(rank=self._rank, world_size=self._world_size))
+            dumps.append(snapshot(rank=self._rank, world_size=self._world_size))
 
         reader = threading.Thread(target=read, name="stepscope-flight", daemon=True)
         reader.start()
         reader.join(timeout_s)
-        if found:
-            return found[0]
+        if dumps:
+            return dumps[0]
         return _nothing(self._rank, self._world_size, f"its flight recorder did not respond within {timeout_s:g} s")
 
 
@@ -108,8 +108,8 @@ def same_calls(control: Control, group: dist.ProcessGroup | None = None) -> str 
     if len(set(control.all_gather(digest))) == 1 and len({high for _, high in windows}) == 1:
         return None
     everyone = control.all_gather(codec.to_builtins(_part(dump, name, start)))
-    found = compare(msgspec.convert(everyone, list[FlightDump]), world_size=None)
-    return summary(found) or _counts(windows)
+    findings = compare(msgspec.convert(everyone, list[FlightDump]), world_size=None)
+    return summary(findings) or _counts(windows)
 
 
 def assert_same_calls(control: Control) -> None:
@@ -175,8 +175,8 @@ def _merged(dumps: list[FlightDump]) -> FlightDump:
 def _with_members(groups: tuple[FlightGroup, ...]) -> tuple[FlightGroup, ...]:
     """gloo's dump does not say who is in a group; this process knows. Groups without any call are added."""
     members = _members()
-    known = {g.name for g in groups}
-    added = (FlightGroup(name=name) for name in members if name not in known)
+    names = {g.name for g in groups}
+    added = (FlightGroup(name=name) for name in members if name not in names)
     return tuple(g if g.ranks is not None else replace(g, ranks=members.get(g.name)) for g in (*groups, *added))
 
 

@@ -268,9 +268,9 @@ def _checked(batch: Callable[..., Any], size: int, generator: torch.Generator) -
         shown = f"{len(made)} values" if isinstance(made, tuple | list) else f"a {type(made).__name__}"
         raise UsageError(f"batch({size}, generator) returned {shown}", fix="return the pair (inputs, targets)")
     for what, part in (("inputs", made[0]), ("targets", made[1])):
-        if (found := samples_in(part)) != size:
+        if (samples := samples_in(part)) != size:
             raise UsageError(
-                f"batch({size}, generator) returned {what} of {found} samples",
+                f"batch({size}, generator) returned {what} of {samples} samples",
                 why="the first dimension of every batch is the size that was asked for",
                 fix="use size in the shapes of what batch returns",
             )

@@ -48,13 +48,13 @@ class PeakTracker:
         self.unavailable = reset_peak(self._device) or self.unavailable
 
     def pause(self) -> None:
-        found = read_peak(self._device)
+        peak = read_peak(self._device)
         if (
-            isinstance(found, Unavailable)
+            isinstance(peak, Unavailable)
             or isinstance(self.peak, Unavailable)
-            or found.size_bytes > self.peak.size_bytes
+            or peak.size_bytes > self.peak.size_bytes
         ):
-            self.peak = found
+            self.peak = peak
 
 
 def reset_peak(device: torch.device) -> Unavailable | None:
@@ -135,9 +135,9 @@ class TensorAccount:
                 kept.append(_local(tensor).untyped_storage())
 
         def keep_inputs(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            for each in inputs:
-                if isinstance(each, Tensor):
-                    keep(each)
+            for value in inputs:
+                if isinstance(value, Tensor):
+                    keep(value)
 
         def unpack(tensor: Tensor) -> Tensor:
             if ACTIVATIONS not in self.sizes:

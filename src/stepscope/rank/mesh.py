@@ -56,11 +56,11 @@ class Mesh:
     @property
     def data_rank(self) -> int:
         """This rank's data shard."""
-        found = 0
+        index = 0
         for name, at in self.coordinates.items():
             if name in mesh.DATA:
-                found = found * mesh.full(self.shape, self.world_size)[name] + at
-        return found
+                index = index * mesh.full(self.shape, self.world_size)[name] + at
+        return index
 
     @property
     def counts(self) -> bool:

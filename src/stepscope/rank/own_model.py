@@ -174,8 +174,8 @@ def source_digest(workload: str) -> str:
     here, module = Path.cwd().resolve(), own_names(workload)[0]
     installed = Path(sysconfig.get_paths()["purelib"]).resolve()
     digest = hashlib.sha256()
-    for name, found in sorted(sys.modules.items()):
-        file = getattr(found, "__file__", None)
+    for name, imported in sorted(sys.modules.items()):
+        file = getattr(imported, "__file__", None)
         if file is None or name == "__main__" or name.partition(".")[0] == "stepscope":
             continue
         path = Path(file).resolve()
@@ -193,8 +193,8 @@ def _users_code(what: str) -> Iterator[None]:
     except StepscopeError:
         raise
     except (Exception, SystemExit) as error:
-        said = str(error).strip().splitlines()
-        text = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+        lines = str(error).strip().splitlines()
+        text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         raise UsageError(what, why=text, fix=_place(error)) from error
 
 

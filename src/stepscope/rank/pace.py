@@ -196,9 +196,9 @@ class Pace:
         if not due and self.timed_steps != self._most_steps:
             return None
         self._recorder.flush()
-        mine = self._recorder.timed_step_ns[self._asked_at :]
-        self._asked_at += len(mine)
-        per_rank = self._control.gather(mine)
+        own_ns = self._recorder.timed_step_ns[self._asked_at :]
+        self._asked_at += len(own_ns)
+        per_rank = self._control.gather(own_ns)
         decision = self._control.decide(None if per_rank is None else self._verdict(per_rank))
         self._most_steps = decision["most_steps"]
         reason: StopReason | None = decision["reason"]

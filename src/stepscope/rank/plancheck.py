@@ -58,17 +58,19 @@ class Phases(Regions):
 
     def __init__(self) -> None:
         super().__init__(enabled=False)
-        self._found: list[tuple[dict[str, int], dict[str, int], str]] = []
+        self._launches: list[tuple[dict[str, int], dict[str, int], str]] = []
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         before = _launched()
         yield
-        self._found.append((before, _launched(), _PHASE.get(name, "")))
+        self._launches.append((before, _launched(), _PHASE.get(name, "")))
 
     def of(self, group: str, number: int) -> str:
         """The phase that launched the group's call of this number; empty: none did."""
-        within = (phase for before, last, phase in self._found if before.get(group, 0) < number <= last.get(group, 0))
+        within = (
+            phase for before, last, phase in self._launches if before.get(group, 0) < number <= last.get(group, 0)
+        )
         return next(within, "")
 
 
@@ -100,8 +102,8 @@ def observe(
         )
     names = {dist.group.WORLD.group_name: "dp"} if mesh is None else mesh.group_names()  # type: ignore[union-attr]
     sizes = {name: mesh.size(dimension) if mesh else dist.get_world_size() for name, dimension in names.items()}
-    found = [e for e in entries[first + 1 :] if not e["is_p2p"]]
-    return tuple(_observed(e, names, sizes, "" if phases is None else phases.of(*_place(e))) for e in found)
+    collectives = [e for e in entries[first + 1 :] if not e["is_p2p"]]
+    return tuple(_observed(e, names, sizes, "" if phases is None else phases.of(*_place(e))) for e in collectives)
 
 
 def check(

@@ -86,10 +86,10 @@ def _nccl_version() -> str | None:
 
     try:
         version: Callable[[], Any] = nccl.version
-        found = version()
+        number = version()
     except (RuntimeError, AttributeError):  # a build that has the backend and not the binding
         return None
-    return ".".join(str(part) for part in found) if isinstance(found, tuple) else str(found)
+    return ".".join(str(part) for part in number) if isinstance(number, tuple) else str(number)
 
 
 def _bf16(torch: ModuleType, count: int) -> bool:

@@ -38,9 +38,9 @@ def read_place(environ: Mapping[str, str]) -> RankPlace:
     def number(name: str) -> int:
         text = environ.get(name)
         if text is None or not text.isdigit():
-            found = "is not set" if text is None else f"is {text!r}"
+            state = "is not set" if text is None else f"is {text!r}"
             raise UsageError(
-                f"{name} {found}",
+                f"{name} {state}",
                 why="a rank needs RANK, LOCAL_RANK and WORLD_SIZE",
                 fix="start it with torchrun (stepscope bench does), or export them in your launcher",
             )

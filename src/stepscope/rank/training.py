@@ -58,9 +58,9 @@ class PlantedFaults:
     """
 
     def __init__(self, cell: CellSpec, *, rank: int, device: torch.device) -> None:
-        found = injection_of(cell.inject)
-        self._slow = next((s.by for s in found.slow if s.rank == rank), None)
-        self._jitter, self._loader = found.jitter, found.loader
+        injection = injection_of(cell.inject)
+        self._slow = next((s.by for s in injection.slow if s.rank == rank), None)
+        self._jitter, self._loader = injection.jitter, injection.loader
         self._draw = random.Random(f"{cell.seed} {rank}")
         self._device = device
         self._own: deque[float] = deque(maxlen=REMEMBERED)
@@ -235,13 +235,13 @@ KEPT = {
 
 def recompute(blocks: Sequence[nn.Module], mode: Checkpointing) -> Recomputed:
     """Change the blocks' forward pass, for good; torch's own checkpointing, without reentrant autograd."""
-    found = Recomputed(blocks)
+    recomputed = Recomputed(blocks)
     for block in blocks:
         options: dict[str, Any] = {}
         if mode == "selective":
-            options["context_fn"] = partial(create_selective_checkpoint_contexts, partial(_policy, found))
+            options["context_fn"] = partial(create_selective_checkpoint_contexts, partial(_policy, recomputed))
         block.forward = partial(checkpoint, block.forward, use_reentrant=False, **options)
-    return found
+    return recomputed
 
 
 def _policy(recomputed: Recomputed, context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -250,9 +250,9 @@ def _policy(recomputed: Recomputed, context: Any, op: Any, *args: Any, **kwargs:
         return CheckpointPolicy.PREFER_RECOMPUTE
     if not context.is_recompute:
         given = context.op_output
-        for each in given if isinstance(given, tuple) else (given,):
-            if isinstance(each, Tensor):
-                recomputed.tell(each)
+        for tensor in given if isinstance(given, tuple) else (given,):
+            if isinstance(tensor, Tensor):
+                recomputed.tell(tensor)
     return CheckpointPolicy.MUST_SAVE
 
 

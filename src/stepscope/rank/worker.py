@@ -65,14 +65,14 @@ def leave_when_told(
 
     From the main thread only; both are called in another one.
     """
-    told, teller = socket.socketpair()
+    receiver, teller = socket.socketpair()
     teller.setblocking(False)
     signal.set_wakeup_fd(teller.fileno(), warn_on_full_buffer=False)
     # A forked data worker shares the socket: a signal for it is no signal for this process.
     os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
     def wait() -> None:
-        while numbers := told.recv(64):
+        while numbers := receiver.recv(64):
             if signal.SIGTERM in numbers:
                 at_once()
                 time.sleep(grace_s)

@@ -62,12 +62,12 @@ def run_comm(cell: CommSpec, context: RankContext) -> None:
 
 def assert_agreed(cell: CommSpec, settings: CommMeasure, control: Control) -> None:
     """Raises UsageError, on every rank, when some rank was asked for something else than rank 0. Sends no collective."""
-    mine = {
+    arguments = {
         name: json.dumps(value, sort_keys=True)
         for record in (cell, settings)
         for name, value in codec.to_builtins(record).items()
     }
-    ranks: list[dict[str, str]] = control.all_gather(mine)
+    ranks: list[dict[str, str]] = control.all_gather(arguments)
     for rank, other in enumerate(ranks):
         different = [
             f"{name} is {other.get(name)}, on rank 0 it is {value}"

@@ -217,13 +217,13 @@ def no_room(job: CommJob, needed_bytes: int, *, size_bytes: int) -> str | None:
         return None
     on_host = needed_bytes if job.device.type == "cpu" else 0
     left, total = host_memory_left()
-    mine = {
+    needs = {
         "host": job.host,
         "needed": on_host + CHECK_BYTES,
         "left": int(left - HOST_RESERVE_FRACTION * total),
         "device": _no_room_on_device(job, needed_bytes) if job.device.type == "cuda" else None,
     }
-    ranks: list[dict[str, Any]] = job.control.all_gather(mine)
+    ranks: list[dict[str, Any]] = job.control.all_gather(needs)
     for rank, one in enumerate(ranks):
         if one["device"] is not None:
             return f"rank {rank}: {one['device']}"
@@ -260,14 +260,14 @@ def made(job: CommJob, size: Size, needed_bytes: int, make: Callable[[], T]) -> 
     if reason is not None:
         return reason
     try:
-        found: T | str = make()
+        allocated: T | str = make()
     except (RuntimeError, MemoryError) as error:
         if recorder.classify(error) not in ("oom", "host_oom"):
             raise
-        found = f"rank {job.mesh.rank}: {str(error).splitlines()[0]}"
-    failed = found if isinstance(found, str) else None
+        allocated = f"rank {job.mesh.rank}: {str(error).splitlines()[0]}"
+    failed = allocated if isinstance(allocated, str) else None
     if size.size_bytes < ASK_FROM_BYTES:
         if failed is not None:
             raise MemoryError(failed)
-        return found
-    return next((text for text in job.control.all_gather(failed) if text is not None), found)
+        return allocated
+    return next((text for text in job.control.all_gather(failed) if text is not None), allocated)

@@ -80,8 +80,8 @@ def skipped(size: Size, reason: str) -> CommSample:
     )
 
 
-def sample(size: Size, timed: Timed, **found: Any) -> CommSample:
-    """What was measured of one size. found: the other fields."""
+def sample(size: Size, timed: Timed, **others: Any) -> CommSample:
+    """What was measured of one size. others: the other fields."""
     return CommSample(
         asked_bytes=size.asked_bytes,
         size_bytes=size.size_bytes,
@@ -89,7 +89,7 @@ def sample(size: Size, timed: Timed, **found: Any) -> CommSample:
         times_ns=timed.times_ns,
         warmup_ns=timed.warmup_ns,
         stop_reason=timed.stop_reason,
-        **found,
+        **others,
     )
 
 

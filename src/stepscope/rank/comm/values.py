@@ -99,9 +99,9 @@ def first_wrong(exchange: Exchange, values: Values) -> str | None:
     for piece in exchange.outputs:
         table = values.reduced() if piece.source == REDUCED else values.sent(piece.source)
         roundings = values.roundings() if piece.source == REDUCED else 0
-        found = _first_difference(piece, table, values.dtype, roundings)
-        if found is not None:
-            index, got, expected = found
+        difference = _first_difference(piece, table, values.dtype, roundings)
+        if difference is not None:
+            index, got, expected = difference
             return f"element {start + index}: got {got:g}, expected {expected:g}"
         start += piece.tensor.numel()
     return None

@@ -135,8 +135,8 @@ class PlainSession:
         return {name: whole(p.detach()) for name, p in self.module.named_parameters()}
 
     def full_gradients(self) -> dict[str, Tensor]:
-        found = ((name, p.grad) for name, p in self.module.named_parameters())
-        return {name: whole(gradient) for name, gradient in found if gradient is not None}
+        gradients = ((name, p.grad) for name, p in self.module.named_parameters())
+        return {name: whole(gradient) for name, gradient in gradients if gradient is not None}
 
     def close(self) -> None:
         for parameter in self.parameters:
@@ -154,12 +154,12 @@ def clip_over(
     local = [g.to_local() if isinstance(g, DTensor) else g for g in gradients]
     wide = torch.float64 if parameters[0].dtype == torch.float64 else torch.float32
     total = torch.zeros(1, dtype=wide, device=parameters[0].device)
-    for gradient, mine in zip(gradients, local, strict=True):
-        total += mine.to(wide).square().sum() * _parts(gradient) / ranks
+    for gradient, part in zip(gradients, local, strict=True):
+        total += part.to(wide).square().sum() * _parts(gradient) / ranks
     dist.all_reduce(total, group=group)
     factor = torch.clamp(max_norm / (total.sqrt() + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
-    for mine in local:
-        mine.mul_(factor.to(mine.dtype))
+    for part in local:
+        part.mul_(factor.to(part.dtype))
 
 
 def _parts(gradient: Tensor) -> int:

@@ -106,8 +106,8 @@ class WatchedStage(PipelineStage):
 
     def _noted(self, op: str, ops: list[dist.P2POp]) -> list[dist.P2POp]:
         self.watch.messages += [
-            ObservedOp(op=op, numel=each.tensor.numel(), dtype=dtype_name(each.tensor.dtype), group=DIMENSION)
-            for each in ops
+            ObservedOp(op=op, numel=message.tensor.numel(), dtype=dtype_name(message.tensor.dtype), group=DIMENSION)
+            for message in ops
         ]
         return ops
 
@@ -184,9 +184,9 @@ class PipelineSession(FlatSession):
 
         def loss_of(output: Tensor, chunk_index: Tensor) -> Tensor:
             first = int(chunk_index[0])
-            known = max(0, min(len(output), len(y) - first))
+            real = max(0, min(len(output), len(y) - first))
             with autocast():
-                return loss_sum(output[:known], y[first : first + known]) * scale
+                return loss_sum(output[:real], y[first : first + real]) * scale
 
         self._loss = loss_of
         inputs = (torch.cat([x, x.new_zeros(size - len(x), *x.shape[1:])]),) if 0 in self._own else ()

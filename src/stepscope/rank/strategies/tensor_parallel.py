@@ -32,27 +32,27 @@ from stepscope.strategies.tensor_parallel import TensorParallelOptions
 def styles(plan: ParallelPlan, options: TensorParallelOptions) -> dict[str, ParallelStyle]:
     """torch's style of each module of the plan."""
     between = Shard(1) if options.sequence_parallel else Replicate()
-    found: dict[str, ParallelStyle] = {}
+    by_module: dict[str, ParallelStyle] = {}
     for module in plan.modules:
         if module.style == "column":
-            found[module.name] = ColwiseParallel(input_layouts=between)
+            by_module[module.name] = ColwiseParallel(input_layouts=between)
         elif module.style == "row":
-            found[module.name] = RowwiseParallel(output_layouts=between)
+            by_module[module.name] = RowwiseParallel(output_layouts=between)
         elif module.style == "table":
-            found[module.name] = RowwiseParallel(input_layouts=Replicate())
+            by_module[module.name] = RowwiseParallel(input_layouts=Replicate())
         elif module.style == "head":
-            found[module.name] = ColwiseParallel(
+            by_module[module.name] = ColwiseParallel(
                 input_layouts=between,
                 output_layouts=Shard(-1) if options.loss_parallel else Replicate(),
                 use_local_output=not options.loss_parallel,
             )
         elif options.sequence_parallel:
-            found[module.name] = SequenceParallel(use_local_output=True)
+            by_module[module.name] = SequenceParallel(use_local_output=True)
     if options.sequence_parallel and plan.split_at is not None:
-        found[plan.split_at] = PrepareModuleInput(
+        by_module[plan.split_at] = PrepareModuleInput(
             input_layouts=(Replicate(), None), desired_input_layouts=(Shard(1), None), use_local_output=True
         )
-    return found
+    return by_module
 
 
 class NeverEmpty(nn.Module):
@@ -76,7 +76,7 @@ class TensorParallelSession(PlainSession):
         # A divided layer's output is a view, which this train loop never changes in place.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         parallelize_module(module, over["tp"], styles(facts.tensor_parallel, options))
-        for tied in (each for each in facts.tensor_parallel.modules if each.tied is not None):
+        for tied in (part for part in facts.tensor_parallel.modules if part.tied is not None):
             # torch divides each use of a weight by itself: both are divided by rows, and become one again
             module.get_submodule(tied.name).weight = module.get_parameter(str(tied.tied))
         self.replica = (

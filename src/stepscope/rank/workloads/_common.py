@@ -260,13 +260,15 @@ def function_of(key: str) -> Callable[..., Any]:
             why=f"the current folder, {here}, and the Python path were searched",
             fix="run stepscope in the folder that contains the module, or add that folder to PYTHONPATH",
         ) from None
-    found = getattr(module, name, None)
-    if callable(found):
-        return found  # type: ignore[no-any-return]
+    function = getattr(module, name, None)
+    if callable(function):
+        return function  # type: ignore[no-any-return]
     functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
     near = did_you_mean(name, functions)
     raise UsageError(
-        f"{module_name} has no function {name!r}" if found is None else f"{name!r} of {module_name} is not a function",
+        f"{module_name} has no function {name!r}"
+        if function is None
+        else f"{name!r} of {module_name} is not a function",
         why=f"the module is {getattr(module, '__file__', None) or 'built in'}",
         fix=f"did you mean {near!r}?" if near else "name a function that returns the model",
     )
@@ -277,24 +279,24 @@ def parts_of(key: str, returned: object) -> dict[str, Any]:
     if isinstance(returned, nn.Module):
         return {"module": returned}
     if isinstance(returned, tuple):
-        found = dict(zip(PARTS, returned, strict=False))
+        parts = dict(zip(PARTS, returned, strict=False))
         strange = ["a fifth value"] if len(returned) > len(PARTS) else []
     elif isinstance(returned, Mapping):
-        found = dict(returned)
+        parts = dict(returned)
         strange = [repr(name) for name in returned if name not in PARTS]
     else:
-        found, strange = {name: getattr(returned, name, None) for name in PARTS}, []
-    found = {name: value for name, value in found.items() if value is not None}
-    if not isinstance(found.get("module"), nn.Module):
-        shown = type(found.get("module", returned)).__name__
+        parts, strange = {name: getattr(returned, name, None) for name in PARTS}, []
+    parts = {name: value for name, value in parts.items() if value is not None}
+    if not isinstance(parts.get("module"), nn.Module):
+        shown = type(parts.get("module", returned)).__name__
         raise UsageError(
             f"{key} returned {shown}, not a torch module",
             fix="return an nn.Module, or a dict with module and optionally batch, loss and optimizer",
         )
-    strange += [f"a {name} that is not a function" for name in PARTS[1:] if name in found and not callable(found[name])]
+    strange += [f"a {name} that is not a function" for name in PARTS[1:] if name in parts and not callable(parts[name])]
     if strange:
         raise UsageError(f"{key} returned {', '.join(strange)}", fix=f"the parts are {', '.join(PARTS)}")
-    return found
+    return parts
 
 
 def own_build(key: str) -> Build:
@@ -324,13 +326,13 @@ def forward(module: nn.Module, inputs: Any) -> Any:
 
 def logits_of(output: Any) -> Tensor:
     """The scores in what a module returned: itself, or the ``logits`` of a Hugging Face output."""
-    found = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    if not isinstance(found, Tensor):
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
         raise UsageError(
             f"the module returned a {type(output).__name__}, and the model has no loss function",
             fix="return a loss(outputs, targets), the mean over the batch",
         )
-    return found
+    return logits
 
 
 def default_loss(output: Any, target: Tensor) -> Tensor:

@@ -23,11 +23,11 @@ class Gpt(Transformer):
 
     def pieces(self) -> list[Piece]:
         """A block each; the tables go with the first one, norm and head with the last."""
-        found = [Piece((block,), block) for block in self.blocks]
-        found[0] = Piece((self.tokens, self.positions, self.blocks[0]), lambda x: self.blocks[0](self.embed(x)))
-        last = found[-1]
-        found[-1] = Piece((*last.modules, self.norm, self.head), lambda x: self.head(self.norm(last.forward(x))))
-        return found
+        parts = [Piece((block,), block) for block in self.blocks]
+        parts[0] = Piece((self.tokens, self.positions, self.blocks[0]), lambda x: self.blocks[0](self.embed(x)))
+        last = parts[-1]
+        parts[-1] = Piece((*last.modules, self.norm, self.head), lambda x: self.head(self.norm(last.forward(x))))
+        return parts
 
 
 def build(options: Options, needs: InputNeeds, loss: str) -> Task:  # noqa: ARG001 - the options say it all
