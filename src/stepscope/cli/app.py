@@ -27,17 +27,17 @@ class _PlainHelp:
     """Switches without ``<bool>``, arguments without ``<list[Path]>`` and brackets in brackets, bounds of what is named."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for each in found:
-            if getattr(each, "is_flag", False) and each.metavar is None:
-                each.metavar = ""
-            if each.param_type_name == "argument":
-                each.display_type_rich = _no_type
-                each._usage_display_name = partial(_in_usage, each)
-            elif each.metavar:
-                bounds = each._get_number_range_help_str
-                each._get_number_range_help_str = partial(_bounds, bounds, each.metavar)
-        return found
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = _no_type
+                parameter._usage_display_name = partial(_in_usage, parameter)
+            elif parameter.metavar:
+                bounds = parameter._get_number_range_help_str
+                parameter._get_number_range_help_str = partial(_bounds, bounds, parameter.metavar)
+        return parameters
 
 
 def _no_type(ctx: Any) -> None:

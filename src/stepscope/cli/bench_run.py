@@ -247,7 +247,7 @@ def _run_cells(plan: ReadyMatrix, options: Bench, place: RunPlace, *, printed: b
         request,
         renew=lambda: derive_results(layout),
         finish=lambda: _derive_all(layout),
-        show=(lambda found: _print(layout, *found, json=options.json)) if printed else None,
+        show=(lambda derived: _print(layout, *derived, json=options.json)) if printed else None,
         saved=f"{layout.results_jsonl} and {layout.summary_md}",
     )
     ours = {cell.spec.cell_id for cell in plan.cells}
@@ -275,8 +275,8 @@ def _print(
         return
     show_runs(evidence, diagnosis, layout.root)
     gained = overlap_conclusions(gains(evidence.cells, evidence.traces)) if evidence.traces else ()
-    for said in (*conclusions(pipelines(evidence.cells)), *gained):
-        say(said)
+    for sentence in (*conclusions(pipelines(evidence.cells)), *gained):
+        say(sentence)
     # A cell that was stopped before its first step has nothing to show; the error says how many there are.
     if shown := [run for run in runs if run.status != "interrupted" or run.notes]:
         show_table(of_cells(shown))

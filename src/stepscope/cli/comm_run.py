@@ -290,7 +290,7 @@ def _nccl_tables(layout: RunLayout) -> tuple[Table, ...]:
 
 def _shared(specs: Sequence[CommSpec]) -> str:
     """What all sweeps have in common, as far as it has a value."""
-    said: dict[str, Callable[[CommSpec], object]] = {
+    getters: dict[str, Callable[[CommSpec], object]] = {
         "": lambda spec: counted(spec.world_size, "rank"),
         "device": lambda spec: f"{spec.device}/{spec.backend}",
         "type": lambda spec: spec.dtype,
@@ -303,8 +303,8 @@ def _shared(specs: Sequence[CommSpec]) -> str:
         "network": lambda spec: spec.network,
         "threads": lambda spec: spec.threads_per_rank,
     }
-    found = {name: {value for spec in specs if (value := get(spec)) is not None} for name, get in said.items()}
-    return ", ".join(f"{name} {values.pop()}".strip() for name, values in found.items() if len(values) == 1)
+    distinct = {name: {value for spec in specs if (value := get(spec)) is not None} for name, get in getters.items()}
+    return ", ".join(f"{name} {values.pop()}".strip() for name, values in distinct.items() if len(values) == 1)
 
 
 def _print_plan(planned: CommPlan, measure: CommMeasure) -> int:

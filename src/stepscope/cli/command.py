@@ -55,10 +55,10 @@ class Said:
         import typer
 
         shown = self.default is not REQUIRED and self.default not in (None, "", ())
-        told: dict[str, Any] = {"help": self.help, "metavar": self.metavar, "show_default": shown}
+        settings: dict[str, Any] = {"help": self.help, "metavar": self.metavar, "show_default": shown}
         if self.place:
-            return typer.Argument(**told)
-        return typer.Option(*self.names, min=self.least, max=self.most, **told)
+            return typer.Argument(**settings)
+        return typer.Option(*self.names, min=self.least, max=self.most, **settings)
 
 
 def option(
@@ -97,7 +97,7 @@ def read(kind: type[T], words: Sequence[str]) -> T | None:
         name = options.get(spelled) if spelled else place
         if name is None:
             return None
-        annotation, said = types[name], fields[name]
+        annotation, declared = types[name], fields[name]
         several = get_origin(annotation) is tuple
         if name in values and not several:
             return None
@@ -113,7 +113,11 @@ def read(kind: type[T], words: Sequence[str]) -> T | None:
         inner = annotation if get_origin(annotation) is list else (*get_args(annotation), annotation)[0]
         reader = _READERS.get(inner)
         value = None if reader is None else reader(text)
-        if value is None or (said.least is not None and value < said.least) or (said.most and value > said.most):
+        if (
+            value is None
+            or (declared.least is not None and value < declared.least)
+            or (declared.most and value > declared.most)
+        ):
             return None
         values[name] = (*values.get(name, ()), value) if several else value
     return kind(**values) if values.keys() >= {name for name in fields if fields[name].default is REQUIRED} else None
@@ -221,8 +225,8 @@ def require_only(options: Options, mode: str, obeyed: Collection[str]) -> None:
 
 def _fields(kind: type) -> dict[str, Said]:
     """In the order of help: those of a base class first."""
-    own = ({name: var for name, var in vars(each).items() if isinstance(var, Said)} for each in reversed(kind.__mro__))
-    return {name: said for each in own for name, said in each.items()}
+    own = ({name: var for name, var in vars(base).items() if isinstance(var, Said)} for base in reversed(kind.__mro__))
+    return {name: field for declared in own for name, field in declared.items()}
 
 
 EXIT_CODES = {
@@ -252,13 +256,13 @@ def listed(text: str | None) -> tuple[str, ...]:
 
 def whole_numbers(option: str, text: str, *, most: int) -> tuple[int, ...]:
     """``1,2,8`` as numbers from 1 to ``most``, each once, in their order."""
-    found = listed(text)
-    if not found:
+    words = listed(text)
+    if not words:
         raise UsageError(f"{option} is empty")
-    for part in found:
+    for part in words:
         if not part.isdecimal() or not 1 <= int(part) <= most:
             raise UsageError(f"{option} {part!r}: expected whole numbers from 1 to {most:,}, such as {option} 2,4,8")
-    return tuple(dict.fromkeys(int(part) for part in found))
+    return tuple(dict.fromkeys(int(part) for part in words))
 
 
 def whole_or_auto(option: str, text: str, *, least: int) -> int | None:
@@ -276,10 +280,10 @@ def parse_ranges(text: str | None, option: str) -> frozenset[int] | None:
         return None
     numbers: set[int] = set()
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
-        if found is None:
+        match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+))?\s*", part)
+        if match is None:
             raise UsageError(f"{option} {text!r}: expected numbers such as 3, 0,4 or 10-14")
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last - first > _MOST:
             raise UsageError(f"{option} {text!r}: {part.strip()!r} is not a range")
         numbers.update(range(first, last + 1))

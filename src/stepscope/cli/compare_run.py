@@ -75,11 +75,11 @@ def run(options: Compare) -> int:
     return measured
 
 
-def _wanted(text: str | None, known: Sequence[str]) -> frozenset[str]:
+def _wanted(text: str | None, figures: Sequence[str]) -> frozenset[str]:
     names = listed(text)
     for name in names:
-        if name not in known:
-            raise UsageError(unknown("figure", name, known))
+        if name not in figures:
+            raise UsageError(unknown("figure", name, figures))
     return frozenset(names)
 
 
@@ -290,19 +290,19 @@ def run_diff(options: Trace, read: Callable[[str | None], TraceSummary]) -> int:
     after = read(None)
     before = after if options.diff is None else read(options.diff)
     names = _names(options)
-    found = paired(before, after, names=names, ranks=parse_ranges(options.rank, "--rank"), steps=options.diff_steps)
-    told = None if before is after else trace_conditions(before, after)
-    diffs = [diff_profiles(a, b, limit=options.limit or None) for a, b in found.pairs]
+    compared = paired(before, after, names=names, ranks=parse_ranges(options.rank, "--rank"), steps=options.diff_steps)
+    circumstances = None if before is after else trace_conditions(before, after)
+    diffs = [diff_profiles(a, b, limit=options.limit or None) for a, b in compared.pairs]
     if options.diff is not None and options.diff_steps is None:
         diffs = _by_all_steps(diffs, Path(options.diff), Path(options.paths[0]))
     if options.csv is not None:
         _write_csv(diffs, options.csv)
     if options.json:
-        print_document(documents.diff_document(diffs, told, notes=found.notes))
+        print_document(documents.diff_document(diffs, circumstances, notes=compared.notes))
     else:
-        if told is not None:
-            print_conditions(told, told.differ, names)
-        _show_of_trace_diff(diffs, found.notes)
+        if circumstances is not None:
+            print_conditions(circumstances, circumstances.differ, names)
+        _show_of_trace_diff(diffs, compared.notes)
     for condition in documents.diff_unchecked(conditions, diffs):
         say_not_checked(condition, f"{names[0]} has no time there")
     refuse_changed(conditions, documents.diff_changes(diffs))
@@ -320,19 +320,19 @@ def _by_all_steps(diffs: Sequence[TraceDiff], before: Path, after: Path) -> list
     old, new = (timed_steps(read_diaries(ProfileLayout(path))) for path in (before, after))
     if isinstance(old, Unavailable) or isinstance(new, Unavailable):
         return list(diffs)
-    found = []
+    judged = []
     for diff in diffs:
-        told = step_change(old, new, (diff.rank_before, diff.rank_after))
-        if told is not None:
-            change, kind = told
+        tested = step_change(old, new, (diff.rank_before, diff.rank_after))
+        if tested is not None:
+            change, kind = tested
             steps = f"{old.step.size:,} + {new.step.size:,} timed steps of the whole job, replicate: {kind}"
             verdict, why = step_verdict(change, f"over {steps}")
             diff = replace(
                 diff, verdict=verdict, why=f"{why}; the tables are of the profiled steps", ratio=change.ratio.value,
                 ratio_low=change.ratio.low, ratio_high=change.ratio.high, p_value=change.p_value,
             )  # fmt: skip
-        found.append(diff)
-    return found
+        judged.append(diff)
+    return judged
 
 
 def _names(options: Trace) -> tuple[str, str]:
@@ -364,22 +364,24 @@ def paired(
     if ranks is not None:
         if missing := sorted(ranks - (old.keys() & new.keys())):
             side = names[1] if missing[0] not in new else names[0]
-            known = new if missing[0] not in new else old
-            raise UsageError(f"--rank: no trace of rank {missing[0]} in {side}", fix=f"it has ranks {ranges(known)}")
+            recorded = new if missing[0] not in new else old
+            raise UsageError(f"--rank: no trace of rank {missing[0]} in {side}", fix=f"it has ranks {ranges(recorded)}")
         old, new = ({r: p for r, p in side.items() if r in ranks} for side in (old, new))
-    found = [(old[r], p) for r, p in new.items() if r in old]
+    pairs = [(old[r], p) for r, p in new.items() if r in old]
     notes = []
-    if not found and len(old) == len(new) == 1:
-        ((mine, a),), ((theirs, b),) = old.items(), new.items()
-        found = [(a, b)]
-        notes.append(f"rank {mine} of {names[0]} is compared with rank {theirs} of {names[1]}: each has one trace")
-    elif found:
+    if not pairs and len(old) == len(new) == 1:
+        ((old_rank, a),), ((new_rank, b),) = old.items(), new.items()
+        pairs = [(a, b)]
+        notes.append(
+            f"rank {old_rank} of {names[0]} is compared with rank {new_rank} of {names[1]}: each has one trace"
+        )
+    elif pairs:
         notes += [
             f"{names[side]} alone has {'rank' if len(left) == 1 else 'ranks'} {ranges(left)}: not compared"
             for side, left in ((0, old.keys() - new.keys()), (1, new.keys() - old.keys()))
             if left
         ]
-    if not found:
+    if not pairs:
         for name, summary in zip(names, (before, after), strict=True):
             if why := next((p.unread for p in summary.ranks if p.unread), None):
                 raise DataError(f"nothing to compare: the device of {name} was not read", why=why)
@@ -390,8 +392,8 @@ def paired(
         )
     if steps is not None:
         first, second = _two_ranges(steps)
-        found = [(_chosen(a, first), _chosen(b, second)) for a, b in found]
-    return Paired(pairs=tuple(found), notes=tuple(notes))
+        pairs = [(_chosen(a, first), _chosen(b, second)) for a, b in pairs]
+    return Paired(pairs=tuple(pairs), notes=tuple(notes))
 
 
 def _show_of_trace_diff(diffs: Sequence[TraceDiff], notes: Sequence[str]) -> None:

@@ -184,9 +184,9 @@ def _show(evidence: Evidence, diagnosis: Diagnosis, *, everything: bool, beside_
     for quiet in diagnosis.quiet:
         good = quiet.rule not in praise
         say(f"{'✓' if good else '·'} {quiet.rule}: {quiet.looked_at}", "green" if good else "dim")
-    for each in diagnosis.skipped:
-        command = f" ($ {each.command})" if each.command else ""
-        say(f"- {each.rule}: {each.reason}{command}", "dim")
+    for skip in diagnosis.skipped:
+        command = f" ($ {skip.command})" if skip.command else ""
+        say(f"- {skip.rule}: {skip.reason}{command}", "dim")
 
 
 def _show_nccl(evidence: Evidence, *, everything: bool) -> None:

@@ -40,8 +40,8 @@ def run(options: Doctor) -> int:
     waiting = _waiting(options, f"asking {counted(len(named), 'host')} ...")
     with stop_signals_raise("interrupted"), ExitStack() as stack, waiting:
         greeted, failed = _greeted([host.name for host in named], reach, stack)
-        found = check_up(greeted, torch_timeout_s=options.torch_timeout, failed=failed)
-    return show(found, options)
+        checkup = check_up(greeted, torch_timeout_s=options.torch_timeout, failed=failed)
+    return show(checkup, options)
 
 
 def run_tasks(options: Doctor, nodes: int) -> int:
@@ -56,8 +56,8 @@ def run_tasks(options: Doctor, nodes: int) -> int:
         others = gather(environ, nodes, stack)
         own = stack.enter_context(HostSession("localhost", Reach()))
         own.host = str(own.greet().fields["host"])
-        found = check_up(named_apart([own, *others]), torch_timeout_s=options.torch_timeout)
-    return show(found, options)
+        checkup = check_up(named_apart([own, *others]), torch_timeout_s=options.torch_timeout)
+    return show(checkup, options)
 
 
 def _waiting(options: Doctor, text: str) -> AbstractContextManager[object]:
@@ -78,45 +78,45 @@ def _greeted(names: list[str], reach: Reach, stack: ExitStack) -> tuple[list[Con
     return greeted, failed
 
 
-def show(found: Checkup, options: Doctor) -> int:
+def show(checkup: Checkup, options: Doctor) -> int:
     """Print, and raise what follows from it."""
     if options.json:
-        print_document(document(found))
+        print_document(document(checkup))
     else:
-        _print(found)
-    if found.failed:
-        first = found.failed[0]
-        rest = in_words([error.host for error in found.failed[1:]])
+        _print(checkup)
+    if checkup.failed:
+        first = checkup.failed[0]
+        rest = in_words([error.host for error in checkup.failed[1:]])
         fix = f"{first.fix}; {rest} too" if rest and first.fix else first.fix
         raise HostLost(first.host, first.what, why=first.why, fix=fix)
-    if options.strict and not found.sound:
+    if options.strict and not checkup.sound:
         raise CheckFailed("the nodes differ, or their network does", fix="see the lines above, or drop --strict")
     return 0
 
 
-def _print(found: Checkup) -> None:
-    nodes, differing = found.nodes, found.differences
-    broken = [pair for pair in found.pairs if pair.error]
+def _print(checkup: Checkup) -> None:
+    nodes, differing = checkup.nodes, checkup.differences
+    broken = [pair for pair in checkup.pairs if pair.error]
     parts = [counted(len(nodes), "node"), counted(len(differing), "difference") if differing else "no difference"]
-    if found.failed:
-        parts.append(f"{counted(len(found.failed), 'host')} without an answer")
+    if checkup.failed:
+        parts.append(f"{counted(len(checkup.failed), 'host')} without an answer")
     if broken:
         parts.append(f"{counted(len(broken), 'pair')} without a connection")
-    if found.slow:
-        parts.append(f"{counted(len(found.slow), 'slow pair')}")
+    if checkup.slow:
+        parts.append(f"{counted(len(checkup.slow), 'slow pair')}")
     say(", ".join(parts), "bold")
-    for error in found.failed:
+    for error in checkup.failed:
         say()
         say(Text.assemble(("FAIL  ", "bold red"), error.what))
         for line in (error.why and f"why: {error.why}", error.fix and f"fix: {error.fix}"):
             if line:
                 say(f"      {line}")
-    for each in differing:
+    for difference in differing:
         say()
-        say(Text.assemble(("WARN  ", "yellow"), (each.title, "cyan"), f"  {each.sentence}"))
-        say(f"      {each.effect}")
-        where = f" on {in_words(each.odd, at_most=4)}" if each.odd else " on each"
-        say(f"      see: `{each.command}`{where}", "dim")
+        say(Text.assemble(("WARN  ", "yellow"), (difference.title, "cyan"), f"  {difference.sentence}"))
+        say(f"      {difference.effect}")
+        where = f" on {in_words(difference.odd, at_most=4)}" if difference.odd else " on each"
+        say(f"      see: `{difference.command}`{where}", "dim")
     if len(nodes) == 2 and differing:
         say()
         say("two nodes: they differ, and no majority decides which of them is wrong", "dim")
@@ -125,36 +125,36 @@ def _print(found: Checkup) -> None:
         say()
         say("the same on all nodes", "bold")
         show_facts(same)
-    if found.pairs:
+    if checkup.pairs:
         say()
-        show_table(pairs_table(found), titled=True)
-        _print_network(found)
+        show_table(pairs_table(checkup), titled=True)
+        _print_network(checkup)
 
 
-def _print_network(found: Checkup) -> None:
-    for end in found.slow_ends:
+def _print_network(checkup: Checkup) -> None:
+    for end in checkup.slow_ends:
         say(
             f"{end.host}: {'sends' if end.direction == 'out' else 'receives'} {format_bandwidth(end.bytes_per_s)}, typical "
             f"is {format_bandwidth(end.typical)}: look at its interface, cable and switch port",
             "yellow",
         )
         say(f"      see: `ethtool IFACE; ip -s link` on {end.host}", "dim")
-    if found.slow and not found.slow_ends:
-        for pair in found.slow:
+    if checkup.slow and not checkup.slow_ends:
+        for pair in checkup.slow:
             say(
                 f"{pair.source} to {pair.target} is slow: `stepscope comm --hosts ... --pairs` measures it well",
                 "yellow",
             )
-    for pair in found.pairs:
+    for pair in checkup.pairs:
         if pair.error:
             say(f"{pair.source} does not reach {pair.target}: {pair.error}", "bold red")
 
 
-def pairs_table(found: Checkup) -> Table:
+def pairs_table(checkup: Checkup) -> Table:
     return tabled(
         "pairs",
         "Network between every two nodes",
-        found.pairs,
+        checkup.pairs,
         Column("source", "from", lambda pair: pair.source, role="lead"),
         Column("target", "to", lambda pair: pair.target, role="identity"),
         Column("interface", "interface", lambda pair: pair.interface or "?", role="identity", drop=2),
@@ -163,7 +163,7 @@ def pairs_table(found: Checkup) -> Table:
         Column(
             "bytes_per_s", "rate",
             lambda pair: None if pair.bytes_per_s is None else said(
-                format_bandwidth(pair.bytes_per_s), pair.bytes_per_s, tone="warn" if pair in found.slow else "plain"
+                format_bandwidth(pair.bytes_per_s), pair.bytes_per_s, tone="warn" if pair in checkup.slow else "plain"
             ),
         ),
         footnotes=("round trip: of one byte over TCP, median of 30; rate: 8 MiB over one TCP connection, the best of 4",),

@@ -74,7 +74,9 @@ def _show(record: EnvironmentRecord, verdicts: tuple[CheckVerdict, ...]) -> None
     for section in overview(record):
         say(section.title, "bold")
         lines = ((line.label, line.text, line.known) for line in section.lines)
-        show_facts((label, text if known else Text(f"unknown: {text}", style="dim")) for label, text, known in lines)
+        show_facts(
+            (label, text if is_known else Text(f"unknown: {text}", style="dim")) for label, text, is_known in lines
+        )
         if section.title == "links":
             topology = topology_of(record)
             if not isinstance(topology, Unavailable) and len(topology.gpus) > 1:
@@ -127,32 +129,32 @@ def run_quick(options: Doctor) -> int:
     asked_hosts(options, against={})
     require_torch()
     with stop_signals_raise("interrupted; nothing is left behind"), _on_screen(json=options.json) as show:
-        found = quick_check(ranks=options.ranks, torch_timeout_s=options.torch_timeout, show=show)
+        check = quick_check(ranks=options.ranks, torch_timeout_s=options.torch_timeout, show=show)
     if options.json:
-        print_document(document(found))
+        print_document(document(check))
     else:
-        _print(found)
-    if options.strict and found.broken:
+        _print(check)
+    if options.strict and check.broken:
         raise CheckFailed(
-            "; ".join(f"{v.title}: {v.outcome.message}" for v in found.broken),
+            "; ".join(f"{v.title}: {v.outcome.message}" for v in check.broken),
             fix="follow the fix lines above, or drop --strict",
         )
     return 0
 
 
-def document(found: QuickCheck) -> dict[str, Any]:
+def document(check: QuickCheck) -> dict[str, Any]:
     """``doctor --quick --json``: schema stepscope.doctor_quick/1."""
-    run_quick, times, collective = found.cell.run, found.times, found.collective
+    run_quick, times, collective = check.cell.run, check.times, check.collective
     return {
         **codec.headed("doctor_quick/1"),
-        "healthy": not found.broken,
+        "healthy": not check.broken,
         "world_size": run_quick.world_size,
         "device": run_quick.device,
         "backend": run_quick.backend,
-        "model": found.cell.run.model,
+        "model": check.cell.run.model,
         "steps": None if run_quick.step_ns is None else run_quick.step_ns.n,
         "step_ns_median": None if run_quick.step_ns is None else run_quick.step_ns.value,
-        "wall_ns": found.wall_ns,
+        "wall_ns": check.wall_ns,
         "collective": None
         if collective is None
         else {
@@ -162,28 +164,28 @@ def document(found: QuickCheck) -> dict[str, Any]:
             "time_ns_p90": collective.p90_ns,
             "busbw_bytes_per_s": collective.busbw_bytes_per_s,
         },
-        "ranks": [rank_figures(found, rank) for rank in range(found.cell.spec.world_size)] if times is not None else [],
+        "ranks": [rank_figures(check, rank) for rank in range(check.cell.spec.world_size)] if times is not None else [],
         "checks": [
             {"title": v.title, "status": v.outcome.status.value, "message": v.outcome.message, "fix": v.outcome.fix}
-            for v in found.verdicts
+            for v in check.verdicts
         ],
     }
 
 
-def _print(found: QuickCheck) -> None:
-    spec = found.cell.spec
+def _print(check: QuickCheck) -> None:
+    spec = check.cell.spec
     say(
-        f"{found.cell.run.model}, {counted(spec.world_size, 'rank')} on {spec.device}/{spec.backend}, "
-        f"{format_duration(found.wall_ns)} in all\n"
+        f"{check.cell.run.model}, {counted(spec.world_size, 'rank')} on {spec.device}/{spec.backend}, "
+        f"{format_duration(check.wall_ns)} in all\n"
     )
-    if found.times is not None:
-        show_table(_table(found))
+    if check.times is not None:
+        show_table(_table(check))
         say()
-    show_verdicts(found.verdicts)
-    say(f"\n{summary(found)}")
+    show_verdicts(check.verdicts)
+    say(f"\n{summary(check)}")
 
 
-def _table(found: QuickCheck) -> Table:
+def _table(check: QuickCheck) -> Table:
     def excess(facts: dict[str, Any]) -> Value:
         share = facts["excess_fraction"]
         return said(format_percent(share, digits=1, signed=True), share, tone="warn" if share > MIN_EXCESS else "plain")
@@ -191,14 +193,14 @@ def _table(found: QuickCheck) -> Table:
     return tabled(
         "quick_check",
         "Ranks",
-        ((rank, rank_figures(found, rank)) for rank in range(found.cell.spec.world_size)),
-        Column("rank", "rank", lambda each: each[0], whole, role="lead"),
-        Column("host", "host", lambda each: each[1]["host"], role="identity"),
-        Column("device", "device", lambda each: each[1]["device"] or "?", role="identity", drop=1),
-        Column("own_ns", "own time", lambda each: each[1]["own_ns_median"], duration),
-        Column("own_p90_ns", "p90", lambda each: each[1]["own_ns_p90"], duration, drop=2),
-        Column("excess", "against others", lambda each: excess(each[1]), whole),
-        Column("waiting_ns", "waits", lambda each: each[1]["waiting_ns_median"], duration),
+        ((rank, rank_figures(check, rank)) for rank in range(check.cell.spec.world_size)),
+        Column("rank", "rank", lambda row: row[0], whole, role="lead"),
+        Column("host", "host", lambda row: row[1]["host"], role="identity"),
+        Column("device", "device", lambda row: row[1]["device"] or "?", role="identity", drop=1),
+        Column("own_ns", "own time", lambda row: row[1]["own_ns_median"], duration),
+        Column("own_p90_ns", "p90", lambda row: row[1]["own_ns_p90"], duration, drop=2),
+        Column("excess", "against others", lambda row: excess(row[1]), whole),
+        Column("waiting_ns", "waits", lambda row: row[1]["waiting_ns_median"], duration),
         footnotes=("own time: the step before the all-reduce; waits: for the rank that comes last; medians of steps",),
     )
 

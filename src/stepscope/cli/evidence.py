@@ -95,16 +95,16 @@ def read_each(options: EvidenceOptions) -> tuple[Evidence, ...]:
 
     stated = _stated(options)
     names = telling_names(options.paths)
-    found = []
+    read = []
     with stop_signals_raise(_STOPPED):
         for path, name in zip(options.paths, names, strict=True):
             evidence = _load((path,), options, stated_of_source(stated, name, names))
             require_stated(evidence)
             _require_epochs(evidence, options)
-            found.append(evidence)
-    require_known(join(found, names).runs, stated)
-    require_columns([source for evidence in found for source in evidence.sources], stated)
-    return tuple(found)
+            read.append(evidence)
+    require_known(join(read, names).runs, stated)
+    require_columns([source for evidence in read for source in evidence.sources], stated)
+    return tuple(read)
 
 
 def scaling_of(text: str | None) -> ScalingKind | None:
@@ -135,7 +135,7 @@ def _load(paths: tuple[Path, ...], options: EvidenceOptions, stated: Stated, *, 
         drop_epochs=options.drop_epochs,
         targets=_targets(options.target_accuracy),
         spans=spans,
-        on_trace=_said if err().is_terminal else None,
+        on_trace=_log_reading if err().is_terminal else None,
         scheduler=scheduler_of(options.executor),
         said=log,
     )
@@ -152,7 +152,7 @@ def scheduler_of(executor: str | None) -> str | None:
 
 def _targets(text: str | None) -> tuple[float, ...]:
     """Accuracies between 0 and 1. Raises UsageError."""
-    found = []
+    targets = []
     for part in (text or "").split(","):
         if not part.strip():
             continue
@@ -165,11 +165,11 @@ def _targets(text: str | None) -> tuple[float, ...]:
                 f"--target-accuracy {part.strip()!r} is not an accuracy between 0 and 1",
                 fix="for example --target-accuracy 0.75,0.77",
             )
-        found.append(value)
-    return tuple(found)
+        targets.append(value)
+    return tuple(targets)
 
 
-def _said(path: Path) -> None:
+def _log_reading(path: Path) -> None:
     if path.stat().st_size < WORTH_SAYING:
         return
     log(f"read {path.name}")
@@ -204,10 +204,12 @@ def traces_of(given: str, cell: str | None) -> list[str]:
             fix=f"run `stepscope bench ... -o {given} --profile`: three profiled steps per cell",
         )
     if cell is not None:
-        found = named(cell, traced)
-        if len(found) != 1:
-            raise UsageError(f"--cell {cell!r} names {counted(len(found), 'traced cell')}", fix=_cells(layout, traced))
-        return [str(traced[found[0]])]
+        matches = named(cell, traced)
+        if len(matches) != 1:
+            raise UsageError(
+                f"--cell {cell!r} names {counted(len(matches), 'traced cell')}", fix=_cells(layout, traced)
+            )
+        return [str(traced[matches[0]])]
     if len(traced) > 1:
         raise UsageError(f"{given}: traces of {counted(len(traced), 'cell')}", fix=_cells(layout, traced))
     return [str(folder) for folder in traced.values()]
@@ -243,8 +245,8 @@ def _cells(layout: RunLayout, traced: dict[str, Path]) -> str:
     from stepscope.store.reader import read_if_there
 
     specs = {c: read_if_there(layout.cell(c).spec, CellSpec) for c in traced}
-    known = [spec for spec in specs.values() if spec is not None]
-    labels = {s.cell_id: label.text for s, label in zip(known, cell_labels(known), strict=True)}
+    cells = [spec for spec in specs.values() if spec is not None]
+    labels = {s.cell_id: label.text for s, label in zip(cells, cell_labels(cells), strict=True)}
     lines = [f"    --cell {c}  {labels.get(c, '')}" for c in traced]
     return "\n".join(["choose one:", *lines])
 
@@ -257,8 +259,8 @@ class Watch:
         self._sizes: dict[Path, int] = {}
         self._taken: dict[Path, int] = {}
         self._done = 0
-        self._said = False
-        self._told = 0.0
+        self._estimated = False
+        self._logged_at = 0.0
 
     def started(self, files: Sequence[Path]) -> None:
         self._sizes = {file: file.stat().st_size for file in files}
@@ -267,9 +269,9 @@ class Watch:
         self._taken[path] = taken
         elapsed = time.monotonic() - self._start
         whole, read = sum(self._sizes.values()), sum(self._taken.values())
-        if self._said or elapsed < LEARN_S or read < LEARN_SHARE * whole:
+        if self._estimated or elapsed < LEARN_S or read < LEARN_SHARE * whole:
             return
-        self._said = True
+        self._estimated = True
         left = elapsed * (whole / max(read, 1) - 1)
         if left >= TOLD_FROM_S:
             from stepscope.core.units import format_bytes
@@ -281,8 +283,8 @@ class Watch:
         self._done += 1
         self.advanced(path, self._sizes[path])
         now = time.monotonic()
-        if now - self._start > PROGRESS_AFTER_S and now - self._told > EVERY_S and self._done < len(self._sizes):
-            self._told = now
+        if now - self._start > PROGRESS_AFTER_S and now - self._logged_at > EVERY_S and self._done < len(self._sizes):
+            self._logged_at = now
             log(f"{self._done} of {len(self._sizes)} ranks read ({path.name})")
 
     def end(self) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stepscope.results.figures import Figure
 
 
-def _known() -> Mapping[str, Figure]:
+def _figures() -> Mapping[str, Figure]:
     """Figures of diagnose, run and profile."""
     from stepscope.results.figures import figures_of
 
@@ -30,15 +30,15 @@ def read_conditions(texts: Sequence[str]) -> Sequence[Condition]:
     from stepscope.diagnose.engine import rule_names
     from stepscope.report.conditions import parse_condition
 
-    known, names = _known(), sorted(rule_names())
-    return [parse_condition(text, figures=known, rules=names) for text in texts]
+    figures, names = _figures(), sorted(rule_names())
+    return [parse_condition(text, figures=figures, rules=names) for text in texts]
 
 
 def check(conditions: Sequence[Condition], values: Mapping[str, float | None], diagnosis: Diagnosis) -> None:
     """A check of what nobody could look at passes; it must not do so in silence. Raises CheckFailed."""
     from stepscope.report.conditions import refuse_failed
 
-    skipped = {each.rule: each.reason for each in diagnosis.skipped}
+    skipped = {skip.rule: skip.reason for skip in diagnosis.skipped}
     for condition in conditions:
         unknown_number = condition.op is not None and values[condition.key] is None
         reason = "this figure is unknown here" if unknown_number else skipped.get(condition.key)
@@ -51,7 +51,7 @@ def check_evidence(conditions: Sequence[Condition], evidence: Evidence, diagnosi
     """The same, with the figures of diagnose."""
     from stepscope.report.documents import diagnose_figures
 
-    check(conditions, dict.fromkeys(_known()) | diagnose_figures(evidence, diagnosis), diagnosis)
+    check(conditions, dict.fromkeys(_figures()) | diagnose_figures(evidence, diagnosis), diagnosis)
 
 
 def check_job(conditions: Sequence[Condition], layout: ProfileLayout, code: int) -> None:

@@ -62,8 +62,8 @@ def print_read(evidence: Evidence, *, most: int | None, rest: str = "--all") -> 
         say()
     for state, text in files[:most]:
         _hanging(f"{state:<9} ", text, "dim" if state == "read" else "yellow")
-    for mark, said, style in (("!", evidence.notes, "yellow"), ("·", evidence.remarks, "dim")):
-        for text in said[:most]:
+    for mark, sentences, style in (("!", evidence.notes, "yellow"), ("·", evidence.remarks, "dim")):
+        for text in sentences[:most]:
             say(f"{mark} {text}", style)
     for all_, what in ((files, "file kind"), (evidence.notes, "note"), (evidence.remarks, "remark")):
         if most is not None and all_[most:]:
@@ -202,10 +202,10 @@ def _next(advice: Sequence[Advice]) -> list[Line]:
     """What to do, each with its command in one piece: it is there to be pasted."""
     lines: list[Line] = []
     several = len(advice) > 1
-    for number, each in enumerate(advice):
+    for number, action in enumerate(advice):
         label = f"  {'next' if not number else '':<7}" + ("→ " if several else "")
-        lines += _wrapped(each.text, "", first=label, then=" " * len(label))
-        lines += [(" " * len(label) + f"$ {each.command}", "cyan")] if each.command else []
+        lines += _wrapped(action.text, "", first=label, then=" " * len(label))
+        lines += [(" " * len(label) + f"$ {action.command}", "cyan")] if action.command else []
     return lines
 
 
@@ -222,17 +222,17 @@ def _notes(notes: Sequence[str], room: int | None) -> list[Line]:
 
 def _tree(screen: Screen) -> list[Line]:
     """The parts of the time, each under the one it is a part of."""
-    rows = [("  " * (depth + 1) + narrator.part_name(each), each) for depth, each in narrator.tree_rows(screen.tree)]
-    whole = sum(each.ns for each in screen.tree)
+    rows = [("  " * (depth + 1) + narrator.part_name(part), part) for depth, part in narrator.tree_rows(screen.tree)]
+    whole = sum(part.ns for part in screen.tree)
     width = max(len(name) for name, _ in rows) + 2
     over = f"   {screen.over}" if screen.over else ""
     lines: list[Line] = [(f"  {screen.whole:<{width}}{format_duration(whole):>9}  100%{over}", "")]
-    for name, each in rows:
-        mark = f"   <- {screen.mark}" if each.cause else ""
-        line = f"  {name:<{width}}{format_duration(each.ns):>9} {format_percent(each.share):>5}{mark}"
-        ranks = (narrator.by_rank(each, most=MOST_RANKS), narrator.by_rank(each, most=1), narrator.most_of_ranks(each))
+    for name, part in rows:
+        mark = f"   <- {screen.mark}" if part.cause else ""
+        line = f"  {name:<{width}}{format_duration(part.ns):>9} {format_percent(part.share):>5}{mark}"
+        ranks = (narrator.by_rank(part, most=MOST_RANKS), narrator.by_rank(part, most=1), narrator.most_of_ranks(part))
         full = (f"{line}   {rank}" for rank in ranks if rank)
-        lines.append((next((text for text in full if len(text) <= _width()), line), "bold" if each.cause else ""))
+        lines.append((next((text for text in full if len(text) <= _width()), line), "bold" if part.cause else ""))
     return lines
 
 

@@ -75,13 +75,13 @@ def start_job(
     return hooked_job.start(command, environment)
 
 
-def tell_hang(found: tuple[Stage, Hang] | None) -> None:
+def tell_hang(sighting: tuple[Stage, Hang] | None) -> None:
     """On stderr, while the job stands still."""
-    if found is None:
+    if sighting is None:
         return
     from stepscope.results.profiled_job import hang_words, stall_words
 
-    stage, hang = found
+    stage, hang = sighting
     place = None if hang.place is None else hang.place.removeprefix(f"{Path.cwd()}/")
     hang = replace(hang, place=place)
     if stage == "stall":

@@ -44,7 +44,7 @@ def run(options: K8s) -> int:
     if options.memory_per_node is not None and not _SIZE.fullmatch(options.memory_per_node):
         raise UsageError(f"--memory-per-node {options.memory_per_node!r} is not a size", fix="for example 64Gi")
     job = TrainingJob(
-        name=_named("--name", options.name) or dns_name(name_of_command(command)),
+        name=_checked_name("--name", options.name) or dns_name(name_of_command(command)),
         image=options.image,
         program=program,
         watcher=watcher,
@@ -53,8 +53,8 @@ def run(options: K8s) -> int:
         gpus_per_node=options.gpus_per_node,
         cpus_per_node=options.cpus_per_node,
         memory_per_node=options.memory_per_node,
-        namespace=_named("--namespace", options.namespace),
-        claim=_named("--claim", options.claim),
+        namespace=_checked_name("--namespace", options.namespace),
+        claim=_checked_name("--claim", options.claim),
         runtime=options.runtime or RUNTIME,
     )
     sys.stdout.write(manifest_text(job, kind=kind, typed=shlex.join(typed())))
@@ -82,7 +82,7 @@ def _command(options: K8s) -> tuple[list[str], tuple[str, ...]]:
     return own.command, tuple(before[:-1] if before[-1:] == ["--"] else before)
 
 
-def _named(option: str, given: str | None) -> str | None:
+def _checked_name(option: str, given: str | None) -> str | None:
     """Raises UsageError for what Kubernetes takes for no name."""
     if given is not None and (not _NAME.fullmatch(given) or len(given) > 63):
         raise UsageError(

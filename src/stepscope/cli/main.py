@@ -86,9 +86,9 @@ def _command(argv: list[str] | None) -> int:
 
     arguments = sys.argv[1:] if argv is None else argv
     completing = "_STEPSCOPE_COMPLETE" in os.environ  # a shell asks what may follow: nothing is run
-    known = bool(arguments) and arguments[0] in REGISTRY.shipped and not completing
+    shipped = bool(arguments) and arguments[0] in REGISTRY.shipped and not completing
     with uncollected():
-        named = REGISTRY.load(arguments[0]) if known else None
+        named = REGISTRY.load(arguments[0]) if shipped else None
         options = None if named is None else read(named.options, arguments[1:])
     if named is not None and options is not None:
         code = named.run(options)
@@ -128,11 +128,11 @@ def _plain(message: str) -> str:
     """``--ci: expected at most 1``, from the words of the library that checked the value."""
     if missing := re.fullmatch(r"Missing (?:argument|option) '(.*)'\.", message):
         return f"{missing[1]} is missing"
-    found = re.fullmatch(r"Invalid value for '(?P<name>[^']*)': Input should be (?P<what>[^,]*).*", message)
-    if found is None:
+    match = re.fullmatch(r"Invalid value for '(?P<name>[^']*)': Input should be (?P<what>[^,]*).*", message)
+    if match is None:
         return message
-    what = found["what"].replace("less than or equal to", "at most").replace("greater than or equal to", "at least")
-    return f"{found['name']}: expected {what.replace('valid ', '')}"
+    what = match["what"].replace("less than or equal to", "at most").replace("greater than or equal to", "at least")
+    return f"{match['name']}: expected {what.replace('valid ', '')}"
 
 
 RANKS = ("--gpus", "--nproc", "--nproc-per-node", "--nranks", "--num-ranks", "--num-gpus", "--world-size", "-n", "-np")
@@ -146,8 +146,8 @@ def _nearest_option(error: Any) -> str | None:
         return None
     from stepscope.core.words import did_you_mean
 
-    known = [word for param in context.command.params for word in param.opts if word.startswith("--")]
-    guess = "--ranks" if name in RANKS and "--ranks" in known else did_you_mean(name, known)
+    options = [word for param in context.command.params for word in param.opts if word.startswith("--")]
+    guess = "--ranks" if name in RANKS and "--ranks" in options else did_you_mean(name, options)
     return f"{context.command_path} has no option {name}" + (f"; did you mean {guess}?" if guess else "")
 
 

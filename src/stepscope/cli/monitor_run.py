@@ -136,8 +136,8 @@ class _Deeper:
         from stepscope.diagnose.narrator import shown_by_window
 
         judged = judge_job(self._layout.root, tuple(self.captures().values()), last=LATEST)
-        if judged is not None and (said := shown_by_window(judged.verdict, judged.diagnosis)):
-            log(f"deep look: {said}")
+        if judged is not None and (sentence := shown_by_window(judged.verdict, judged.diagnosis)):
+            log(f"deep look: {sentence}")
 
     def captures(self) -> Mapping[str, TraceSummary]:
         """What the traces of the last window say; nothing where there are none, or none that is read."""

@@ -74,7 +74,7 @@ def run(options: Predict) -> int:
     if options.json:
         _print_json("collective", op=op, gpus=gpus, predictions=_entries(predictions))
     elif len(predictions) == 1:
-        _show_one(next(iter(predictions.values())), f"{_named(op, next(iter(predictions)))} on {what}")
+        _show_one(next(iter(predictions.values())), f"{_call_text(op, next(iter(predictions)))} on {what}")
     else:
         table = build_sizes(predictions, title=f"{op} on {what}")
         ends = [(predictions[size].time_ns, size) for size in (min(predictions), max(predictions))]
@@ -164,7 +164,7 @@ def _calibrated(
     return predictions, f"{counted(gpus, 'rank')}, from {file}"
 
 
-def _named(op: str, size: int) -> str:
+def _call_text(op: str, size: int) -> str:
     return op if op == "barrier" else f"{op} of {format_bytes_binary(size)}"
 
 
@@ -203,7 +203,7 @@ def predict_buckets(folder: Path, *, calibration: Calibration, cell_id: str | No
     record = read_run(folder)
     if record.kind != "bench":
         raise UsageError(f"{folder} is a {record.kind} run", fix="--buckets takes a run folder of `stepscope bench`")
-    cells = [read_cell(layout.cell(known)) for known in record.cells]
+    cells = [read_cell(layout.cell(id_)) for id_ in record.cells]
     cell = pick_cell(cells, cell_id)
     environment = read_if_there(layout.environment, EnvironmentRecord)
     if environment is not None:

@@ -83,24 +83,24 @@ def run(options: Predict) -> int:
 
 def _measured(texts: Sequence[str]) -> dict[int, float]:
     """``64=620000`` -> {64: 620000.0}. Raises UsageError."""
-    found: dict[int, float] = {}
+    speeds: dict[int, float] = {}
     for text in texts:
         parts = re.fullmatch(r"(\d+)=(\d+(?:\.\d+)?(?:e\d+)?)", text.strip().lower())
         if parts is None or not (speed := float(parts[2])):
             raise UsageError(f"--measured {text}", fix="give GPUS=TOKENS_PER_SECOND of the whole job: 64=620000")
-        found[parse_gpus(parts[1])[0]] = speed
-    return found
+        speeds[parse_gpus(parts[1])[0]] = speed
+    return speeds
 
 
 def constants_of(options: Any, shape: ModelShape) -> StepCalibration:
     """Those that come with stepscope, corrected by --calib. Raises StepscopeError."""
     gpu = known_gpu(options.gpu)
-    found = shipped(gpu, shape)
+    constants = shipped(gpu, shape)
     if options.calib is None:
-        return found
+        return constants
     from stepscope.store.reader import read_calibration
 
-    return calibrated(found, read_calibration(options.calib), gpu)
+    return calibrated(constants, read_calibration(options.calib), gpu)
 
 
 def cluster_of(options: Any, gpus: int) -> Cluster:
@@ -120,8 +120,8 @@ def _other(options: Predict, shape: ModelShape, before: StepPrediction, calibrat
     what = parse_what_if(options.what_if)
     cluster, layout, constants = changed(before.cluster, before.layout, calibration, what)
     if what.gpu is not None:
-        mine, theirs = (shipped(c.gpu, shape).factor for c in (before.cluster, cluster))
-        constants = replace(constants, factor=constants.factor * theirs / mine)
+        own_factor, other_factor = (shipped(c.gpu, shape).factor for c in (before.cluster, cluster))
+        constants = replace(constants, factor=constants.factor * other_factor / own_factor)
     return predict_step(shape, cluster, layout, constants)
 
 
@@ -249,7 +249,7 @@ def as_json(p: StepPrediction) -> dict[str, Any]:
 
 def write_chart(file: Path, datum: Any, draw: Callable[[Any], Any], caption: Callable[[Any], str]) -> None:
     """Draw ``datum`` of a view with its functions. Raises UsageError for another kind of file, WriteError."""
-    formats = [known for known in picture.FORMATS if known == file.suffix.removeprefix(".").lower()]
+    formats = [name for name in picture.FORMATS if name == file.suffix.removeprefix(".").lower()]
     if not formats:
         ends = ", ".join(f".{name}" for name in picture.FORMATS)
         raise UsageError(f"--chart {file} is not a picture", fix=f"end it with {ends}")
@@ -273,7 +273,7 @@ def run_plan(options: Options) -> int:
         if getattr(options, name) is None and not (name == "model" and traced is not None):
             raise UsageError(
                 f"--{name} is missing",
-                why=None if traced is None else f"{_known(traced)}; which GPUs it is planned for is not in them",
+                why=None if traced is None else f"{_dimensions(traced)}; which GPUs it is planned for is not in them",
                 fix=_EXAMPLE_of_plan_run if job is None else f"stepscope plan --from {job} --gpu h100-sxm --gpus 64",
             )
     counts = parse_gpus(str(options.gpus))
@@ -285,7 +285,7 @@ def run_plan(options: Options) -> int:
         raise UsageError("--layout acc is what a plan finds", fix="give the global batch: gbs=512")
     base, notes = asked.layout, [text for key, text in asked.assumed.items() if key == "seq"]
     if traced is not None:
-        notes.append(f"{_known(traced)}; sequences of {base.seq_len}")
+        notes.append(f"{_dimensions(traced)}; sequences of {base.seq_len}")
     if asked.acc is not None:
         base = replace(base, global_batch=_usual_batch(base.seq_len, counts[0]))
         notes.append(f"gbs not given: {base.global_batch} sequences, {base.tokens_per_step:,} tokens per step")
@@ -294,19 +294,19 @@ def run_plan(options: Options) -> int:
         from stepscope.predict.step.plan import require_measurable
 
         require_measurable(model, base)
-    found = plan(model, cluster_of(options, counts[0]), base, asked.given, constants_of(options, model))
-    if options.matrix is not None and found.best:
+    search = plan(model, cluster_of(options, counts[0]), base, asked.given, constants_of(options, model))
+    if options.matrix is not None and search.best:
         from stepscope.predict.step.plan import matrix_yaml
         from stepscope.store.writer import write_bytes
 
-        others = [a.prediction for a in found.alternatives if a.prediction is not None]
-        text = matrix_yaml(model, [p.layout for p in (*found.best, *others)])
+        others = [a.prediction for a in search.alternatives if a.prediction is not None]
+        text = matrix_yaml(model, [p.layout for p in (*search.best, *others)])
         write_bytes(options.matrix, text.encode())
         log(f"wrote {options.matrix}")
     if options.json:
-        print_document(_document_of_plan_run(found, notes))
+        print_document(_document_of_plan_run(search, notes))
     else:
-        _show_of_plan_run(f"{model.name} on {counts[0]} x {gpu.name}", found, notes)
+        _show_of_plan_run(f"{model.name} on {counts[0]} x {gpu.name}", search, notes)
     return 0
 
 
@@ -324,20 +324,20 @@ def _model_of_job(path: Path) -> TracedModel:
     trace = load_file(files[0])
     facts = trace.meta.stepscope.get("model")
     name = path.resolve().name
-    found = model_of_calls(
+    model = model_of_calls(
         layer_calls(trace.events), recorded_parameters(facts if isinstance(facts, dict) else {}), name=name
     )
-    if isinstance(found, Unavailable):
+    if isinstance(model, Unavailable):
         raise UsageError(
             f"{path}: the dimensions of its model are unknown, and a plan needs them",
-            why=found.reason,
+            why=model.reason,
             fix=f"write them into a file: stepscope plan --model MODEL.yaml; {path} on more GPUs as it is: "
             f"stepscope predict --from {path}",
         )
-    return found
+    return model
 
 
-def _known(traced: TracedModel) -> str:
+def _dimensions(traced: TracedModel) -> str:
     shape = traced.shape
     return (
         f"of the traces: {shape.layers} layers of {shape.hidden}, {shape.heads} heads, MLP {shape.ffn}, vocabulary "
@@ -353,22 +353,22 @@ def _usual_batch(seq_len: int, gpus: int) -> int:
     return batch
 
 
-def _show_of_plan_run(what: str, found: LayoutSearch, notes: list[str]) -> None:
-    looked = f"{counted(found.priced, 'layout')} priced, {counted(found.dropped, 'family')} dropped unpriced"
-    if not found.best:
+def _show_of_plan_run(what: str, search: LayoutSearch, notes: list[str]) -> None:
+    looked = f"{counted(search.priced, 'layout')} priced, {counted(search.dropped, 'family')} dropped unpriced"
+    if not search.best:
         say(f"{what}: no layout fits; {looked}", "bold")
         say("more GPUs, GPUs with more memory, or cp above 1 for long sequences")
         return
-    best = found.best[0]
+    best = search.best[0]
     say(f"best layout: {layout_text(best.layout)}", "bold")
     say(predicted_step.verdict(best))
     for line in predicted_step.bound(best):
         say(line)
     say()
-    show_table(predicted_step.build_plan(found))
-    if found.alternatives:
+    show_table(predicted_step.build_plan(search))
+    if search.alternatives:
         say("\nWhy not the obvious ones", "bold")
-        show_table(predicted_step.build_alternatives(found))
+        show_table(predicted_step.build_alternatives(search))
     say()
     for warned in warnings_of(best):
         say(f"! {warned}", "yellow")
@@ -376,17 +376,17 @@ def _show_of_plan_run(what: str, found: LayoutSearch, notes: list[str]) -> None:
         say(f"! {note}", "yellow")
 
 
-def _document_of_plan_run(found: LayoutSearch, notes: list[str]) -> dict[str, Any]:
+def _document_of_plan_run(search: LayoutSearch, notes: list[str]) -> dict[str, Any]:
     from stepscope.records.codec import headed
 
     return {
         **headed("layout_plan/1"),
-        "best": [as_json(p) for p in found.best],
+        "best": [as_json(p) for p in search.best],
         "alternatives": [
             {"name": a.name, "why": a.why, "prediction": None if a.prediction is None else as_json(a.prediction)}
-            for a in found.alternatives
+            for a in search.alternatives
         ],
-        "priced": found.priced,
-        "dropped": found.dropped,
+        "priced": search.priced,
+        "dropped": search.dropped,
         "notes": notes,
     }

@@ -130,11 +130,11 @@ class _Followed:
         while child.poll() is None:
             watch.wait(AFTER_POLL_S if self.window.over else POLL_S)
             with job_outlasts():
-                self._look()
+                self._follow()
         with job_outlasts():
             self.window.look()
 
-    def _look(self) -> None:
+    def _follow(self) -> None:
         if not self.window.over and self.window.look():
             self._window_is_over()
         if self._show_at is not None and time.monotonic() > self._show_at and self.hang.hang is None:

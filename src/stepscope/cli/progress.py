@@ -54,20 +54,20 @@ def run_and_show(
     """
     try:
         with progress() as watching:
-            found, stopped = run_to_the_end(request, watching, renew=renew, finish=finish)
+            finished, stopped = run_to_the_end(request, watching, renew=renew, finish=finish)
         if draw is not None and not stopped:
-            draw(found)
+            draw(finished)
         # What stopped the run may have taken the terminal with it.
         with suppress(OutputError, ReaderGone) if stopped else nullcontext():
             if show is not None:
-                show(found)
+                show(finished)
     except WriteError as error:
         raise stopped_by_the_disk(request.layout, error) from error
     except OutputError as error:
         raise OutputError(error.what, why=error.why, fix=f"the results are saved: {saved}") from error
     if stopped:
         raise stopped
-    return found
+    return finished
 
 
 class Progress(AbstractContextManager["Progress"]):
@@ -122,7 +122,7 @@ class LineProgress(Progress):
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._spoke = self._started
-        self._told: set[tuple[str, str]] = set()
+        self._announced: set[tuple[str, str]] = set()
         self._labels: dict[str, str] = {}
         self._total = 0
         self._done = 0
@@ -151,8 +151,8 @@ class LineProgress(Progress):
     def _moved(self, event: CellMoved) -> None:
         self._begun.add(event.cell.cell_id)
         phase = (event.cell.cell_id, event.phase)
-        if event.phase in ("warmup", "measure", "profile") and phase not in self._told:
-            self._told.add(phase)
+        if event.phase in ("warmup", "measure", "profile") and phase not in self._announced:
+            self._announced.add(phase)
             self._say(f"{self._labels[event.cell.cell_id]}: {event.phase}")
         elif time.monotonic() - self._spoke >= HEARTBEAT_S:
             self._say(f"{self._labels[event.cell.cell_id]}: {_where(event)}, step {event.step}")

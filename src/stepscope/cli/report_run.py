@@ -98,7 +98,7 @@ def _place(options: Report, evidence: Evidence) -> Path:
             fix="choose another folder with -o DIR, or add --force to replace it",
         )
     further = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
-    return next(each for each in further if not is_of_others(each, of))
+    return next(candidate for candidate in further if not is_of_others(candidate, of))
 
 
 def _reported(options: Report) -> list[str]:

@@ -212,13 +212,13 @@ def _without(words: Iterable[str], name: str) -> tuple[str, ...]:
 
 
 def _per_node(options: Slurm) -> int:
-    found = options.ranks_per_node or options.gpus_per_node
-    if found is None:
+    per_node = options.ranks_per_node or options.gpus_per_node
+    if per_node is None:
         raise UsageError(
             "it is unknown how many ranks each node runs",
             fix="add --gpus-per-node N, or --ranks-per-node N without GPUs",
         )
-    return found
+    return per_node
 
 
 def _world(options: Slurm, ranks: int, words: tuple[str, ...]) -> TaskWorld:

@@ -55,7 +55,7 @@ def run(
     scheduler = scheduler_of(options.executor)
     sample = parse_ranges(options.ranks, "--ranks")
     _require_here(options)
-    paths = [found for path in options.paths for found in traces_of(path, options.cell)]
+    paths = [trace for path in options.paths for trace in traces_of(path, options.cell)]
     files_read: set[str] = set()
 
     def analyse(
@@ -64,7 +64,7 @@ def run(
         watch = Watch()
         # The reading processes end too where this one is stopped.
         with _kind_named(options.paths), stop_signals_raise("terminated while reading traces"):
-            found = analyse_captures(
+            captures = analyse_captures(
                 files,
                 wanted=wanted,
                 ranks=stated,
@@ -79,9 +79,9 @@ def run(
                 sample=sample,
             )
         watch.end()
-        ranks = [p for summary in found.values() for p in summary.ranks]
+        ranks = [p for summary in captures.values() for p in summary.ranks]
         files_read.update(name for p in ranks for name in (p.facts.file, Path(p.facts.file).name))
-        return found
+        return captures
 
     if options.diff is not None or options.diff_steps is not None:
         from stepscope.cli import compare_run
@@ -104,20 +104,20 @@ def run(
     )
     early = read is None and _shows_early(paths, options)
     get_ready = partial(_get_ready, sections, options, rules=rules_asked or not wanted.device_only)
-    found = analyse(paths, replace(wanted, scan=early), get_ready) if read is None else read
-    if early and (early := len(found) == 1 and any(p.partial for p in _one(found).ranks)):
-        _show_early(_selected(_one(found), ranks=ranks, steps=None), limit=options.limit)
-    if early or (any(p.partial for summary in found.values() for p in summary.ranks) and not wanted.device_only):
-        found = analyse(paths, wanted)
+    captures = analyse(paths, replace(wanted, scan=early), get_ready) if read is None else read
+    if early and (early := len(captures) == 1 and any(p.partial for p in _one(captures).ranks)):
+        _show_early(_selected(_one(captures), ranks=ranks, steps=None), limit=options.limit)
+    if early or (any(p.partial for summary in captures.values() for p in summary.ranks) and not wanted.device_only):
+        captures = analyse(paths, wanted)
     _require_known(stated, files_read)
     if options.json or options.csv is not None or options.merge is not None or conditions:
-        _one(found)  # these are of one capture
-    elif len(found) > 1:
-        say(f"{len(found)} captures: {', '.join(found)}", "bold")
-    for name, summary in found.items():
+        _one(captures)  # these are of one capture
+    elif len(captures) > 1:
+        say(f"{len(captures)} captures: {', '.join(captures)}", "bold")
+    for name, summary in captures.items():
         if options.merge is not None:
             _merge(summary, options.merge)
-        window_of = judged or _judged(options.paths, summary, several=len(found) > 1)
+        window_of = judged or _judged(options.paths, summary, several=len(captures) > 1)
         diagnosis = (
             _diagnosed(summary, name or _name(paths), rules_asked=rules_asked)
             if window_of is None
@@ -216,22 +216,22 @@ def _kind_named(paths: Sequence[str]) -> Iterator[None]:
             raise
         from stepscope.store.importers import detect
 
-        found = detect(Path(paths[0]))
-        if found is None:
+        detected = detect(Path(paths[0]))
+        if detected is None:
             raise
         import shlex  # only an error needs it
 
         command = shlex.join(["stepscope", "diagnose", paths[0]])
-        raise DataError(error.what, why=f"it is: {found[1].title}", fix=f"read it with `{command}`") from error
+        raise DataError(error.what, why=f"it is: {detected[1].title}", fix=f"read it with `{command}`") from error
 
 
-def _one(found: Mapping[str, TraceSummary]) -> TraceSummary:
+def _one(captures: Mapping[str, TraceSummary]) -> TraceSummary:
     """The only capture. Raises DataError where there are several: what is asked for is of one."""
-    if len(found) > 1:
+    if len(captures) > 1:
         from stepscope.traces.job import several_captures
 
-        raise several_captures(found)
-    return next(iter(found.values()))
+        raise several_captures(captures)
+    return next(iter(captures.values()))
 
 
 SHOWN_IN = {
@@ -404,19 +404,19 @@ def _selected(summary: TraceSummary, *, ranks: frozenset[int] | None, steps: fro
     """The summary with only the ranks and steps asked for in its lists; findings stay the whole job's."""
     kept = summary.ranks
     if ranks is not None:
-        known = {p.facts.rank for p in kept}
-        if missing := sorted(ranks - known):
+        recorded = {p.facts.rank for p in kept}
+        if missing := sorted(ranks - recorded):
             raise UsageError(
                 f"--rank: no trace of rank {missing[0]}",
-                fix=f"ranks given: {', '.join(str(r) for r in sorted(known)[:20])}",
+                fix=f"ranks given: {', '.join(str(r) for r in sorted(recorded)[:20])}",
             )
         kept = tuple(p for p in kept if p.facts.rank in ranks)
     if steps is not None:
-        known = {s.step for p in kept for s in p.steps}
-        if missing := sorted(steps - known):
+        recorded = {s.step for p in kept for s in p.steps}
+        if missing := sorted(steps - recorded):
             raise UsageError(
                 f"--steps: no step {missing[0]} in the trace",
-                fix=f"steps recorded: {', '.join(str(s) for s in sorted(known)[:20]) or 'none'}",
+                fix=f"steps recorded: {', '.join(str(s) for s in sorted(recorded)[:20]) or 'none'}",
             )
         kept = tuple(replace(p, steps=tuple(s for s in p.steps if s.step in steps)) for p in kept)
     return replace(summary, ranks=kept)

@@ -74,24 +74,24 @@ def run(options: Tune) -> int:
     tried: list[Proposal] = []
     offered: Sequence[Proposal] = ()
     left_out: Mapping[str, str] = {}
-    found, stopped = Found(best=BASELINE, lost={}, scores=()), 0
+    outcome, stopped = Found(best=BASELINE, lost={}, scores=()), 0
     try:
         with _stopping():
-            basis = _look(runs, probe="batch" in allowed)
+            basis = _measure_basis(runs, probe="batch" in allowed)
             offered = job_proposals(basis, knobs, hook=hook, allowed=allowed)
             tried, left_out = admitted(offered, options.trials, allowed=allowed, judged=False)
-            runs.proposals |= {each.key: each for each in tried}
+            runs.proposals |= {proposal.key: proposal for proposal in tried}
             if tried and not options.plan:
-                found = search([candidate(each) for each in tried], runs)
+                outcome = search([candidate(proposal) for proposal in tried], runs)
     except _Stopped as stop:
         stopped = stop.signum
-        found = Found(best=BASELINE, lost={}, scores=tuple(runs.scores))
+        outcome = Found(best=BASELINE, lost={}, scores=tuple(runs.scores))
         log("interrupted: what has finished is shown", "yellow")
-    won = next((each for each in tried if each.key == found.best), None)
+    won = next((proposal for proposal in tried if proposal.key == outcome.best), None)
     tuned = Tuned(
         of=shlex.join(command),
-        best=found.best,
-        trials=_trials(tried, found, runs),
+        best=outcome.best,
+        trials=_trials(tried, outcome, runs),
         left_out=left_out,
         proposals=tuple(offered),
         diff=() if won is None else command_diff(command, won.changes),
@@ -101,7 +101,7 @@ def run(options: Tune) -> int:
     tell(tuned, root, options, run_it=run_it, edited=edited)
     if stopped:
         raise Interrupted("interrupted", signum=stopped, fix=f"the trials that have finished are in {root}")
-    failed = found.scores and isinstance(found.scores[0].get(BASELINE), Lost)
+    failed = outcome.scores and isinstance(outcome.scores[0].get(BASELINE), Lost)
     return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.OK
 
 
@@ -215,7 +215,7 @@ def timed(layout: ProfileLayout) -> TimedSteps | Unavailable:
     return timed_steps(read_diaries(layout))
 
 
-def _look(runs: _Runs, *, probe: bool) -> JobBasis:
+def _measure_basis(runs: _Runs, *, probe: bool) -> JobBasis:
     """The command as it is, with a window of profiled steps: what it waits for, and what its collectives cost.
 
     probe: with its batch, too, at the largest value to try: what of its work follows the batch.
@@ -238,22 +238,22 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
         )  # fmt: skip
     looked_at = read_profiled_job(layout.root)
     assert looked_at is not None
-    found = looked_at.steps
-    assert found is not None
-    parts = {name: float(np.nan_to_num(values).mean()) for name, values in parts_of(found).items()}
+    recorded = looked_at.steps
+    assert recorded is not None
+    parts = {name: float(np.nan_to_num(values).mean()) for name, values in parts_of(recorded).items()}
     facts: Mapping[str, Any] = looked_at.facts
     workers = [int(loader["num_workers"]) for loader in looked_at.loaders if loader.get("num_workers") is not None]
     ddp = facts.get("ddp")
-    loading = loading_of(found, workers=min(workers, default=0))
+    loading = loading_of(recorded, workers=min(workers, default=0))
     job, prices, rules, micro = _traced(layout)
     return JobBasis(
         step_ns=float(np.median(steps.step)),
         data_ns=parts.get("data", 0.0),
         comm_ns=parts.get("transfer", 0.0),
         waiting_ns=parts.get("waiting", 0.0),
-        by_chance=not late_ranks(found),
-        crowding_ns=crowding_ns(found, on_cpu=bool(looked_at.on_cpu)),
-        ranks=found.world_size,
+        by_chance=not late_ranks(recorded),
+        crowding_ns=crowding_ns(recorded, on_cpu=bool(looked_at.on_cpu)),
+        ranks=recorded.world_size,
         job=job,
         prices=prices,
         ddp=None if not ddp else ddp.get("first") or {},
@@ -262,7 +262,7 @@ def _look(runs: _Runs, *, probe: bool) -> JobBasis:
         found=rules,
         used_ns=None if loading is None else loading.used_ns,
         cores=None if loading is None else loading.cores,
-        share=_follows_batch(runs, found) if probe else None,
+        share=_follows_batch(runs, recorded) if probe else None,
     )
 
 
@@ -271,7 +271,7 @@ def _follows_batch(runs: _Runs, before: JobSteps) -> float | None:
     from stepscope.results.diary import job_steps
     from stepscope.store.diary import read_diaries
 
-    knob = next((each for each in runs.knobs if each.knob == "batch" and each.now and each.values), None)
+    knob = next((option for option in runs.knobs if option.knob == "batch" and option.now and option.values), None)
     if knob is None or knob.now is None:
         return None
     value = max((v for v in knob.values if v.isdecimal()), key=int, default="0")
@@ -322,15 +322,15 @@ def _traced(layout: ProfileLayout) -> tuple[Any, Any, frozenset[str], int]:
         return None, None, rules, micro
 
 
-def _trials(tried: Sequence[Proposal], found: Found, runs: _Runs) -> tuple[Trial, ...]:
+def _trials(tried: Sequence[Proposal], outcome: Found, runs: _Runs) -> tuple[Trial, ...]:
     trials = []
-    every: dict[str, Proposal | None] = {BASELINE: None, **{each.key: each for each in tried}}
+    every: dict[str, Proposal | None] = {BASELINE: None, **{proposal.key: proposal for proposal in tried}}
     for key, proposal in every.items():
-        numbers = [number for number, scores in enumerate(found.scores) if key in scores]
-        score = found.scores[numbers[-1]][key] if numbers else None
-        base = found.scores[numbers[-1]][BASELINE] if numbers else None
+        numbers = [number for number, scores in enumerate(outcome.scores) if key in scores]
+        score = outcome.scores[numbers[-1]][key] if numbers else None
+        base = outcome.scores[numbers[-1]][BASELINE] if numbers else None
         measured = isinstance(score, Estimate)
-        lost = found.lost.get(key) or (score.reason if isinstance(score, Lost) else None)
+        lost = outcome.lost.get(key) or (score.reason if isinstance(score, Lost) else None)
         trials.append(
             Trial(
                 key=key,

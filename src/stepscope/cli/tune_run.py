@@ -100,9 +100,9 @@ def tune_cell(
     spec, launch, data_dir = _cell(path, options)
     root = options.output or default_run_dir(f"tune-{spec.workload}-{spec.strategy}".replace(":", "."))
     bench = Bench(root, launch=launch, data_dir=data_dir)
-    found, learnt = Found(best=BASELINE, lost={}, scores=()), dict[str, Proposal]()
+    outcome, learnt = Found(best=BASELINE, lost={}, scores=()), dict[str, Proposal]()
     try:
-        basis = _look(bench, spec, options)
+        basis = _measure_basis(bench, spec, options)
         losses = Losses(bench, basis.cell.spec, max_loss_change)
         if max_loss_change is not None and not options.plan:
             basis, learnt = learning(basis, losses)
@@ -115,18 +115,18 @@ def tune_cell(
         rungs = Rungs(bench, specs, budget_s=budget_s)
         if not options.plan and tried:
             losses.judge(tried)
-            found = search([candidate(each) for each in tried if each.key not in losses.refused], rungs)
+            outcome = search([candidate(proposal) for proposal in tried if proposal.key not in losses.refused], rungs)
     except Interrupted as stop:
         raise Interrupted(
             stop.what,
             signum=stop.exit_code - 128,
             fix=f"what has finished is kept: the same command with `-o {root}` continues",
         ) from None
-    won = next((each for each in tried if each.key == found.best), None)
+    won = next((proposal for proposal in tried if proposal.key == outcome.best), None)
     tuned = Tuned(
         of=str(path),
-        best=found.best,
-        trials=_trials(tried, found, losses, rungs, specs),
+        best=outcome.best,
+        trials=_trials(tried, outcome, losses, rungs, specs),
         left_out=left_out,
         proposals=offered,
         diff=() if won is None else settings_diff(spec, specs[won.key], won),
@@ -134,7 +134,7 @@ def tune_cell(
     named_file = path.suffix in MATRIX and tuned.diff
     run_it = f"stepscope bench {shlex.quote(str(path))} {' '.join(overrides_of(tuned.diff))}" if named_file else None
     tell(tuned, root, options, run_it=run_it)
-    failed = found.scores and isinstance(found.scores[0][BASELINE], Lost)
+    failed = outcome.scores and isinstance(outcome.scores[0][BASELINE], Lost)
     return ExitCode.ALL_CELLS_FAILED if failed else ExitCode.OK
 
 
@@ -184,7 +184,7 @@ def _one(specs: Sequence[CellSpec], cell_id: str | None) -> CellSpec:
     return able[0]
 
 
-def _look(bench: Bench, spec: CellSpec, options: Tune) -> proposing.Basis:
+def _measure_basis(bench: Bench, spec: CellSpec, options: Tune) -> proposing.Basis:
     """The cell measured once, beside what its prediction needs: another batch, whole replicas, its collectives' costs."""
     from stepscope.diagnose.engine import diagnose
     from stepscope.predict.specs import specs_of
@@ -202,9 +202,9 @@ def _look(bench: Bench, spec: CellSpec, options: Tune) -> proposing.Basis:
         ops = "all_reduce,all_gather,reduce_scatter" if sharded else "all_reduce"
         comm = {"ops": ops, "sizes": SIZES, "budget_s": LOOK_S / 10, "overlap": not sharded}
     log("a first look at the cell" + (", and at what its collectives cost" if comm else ""), "bold")
-    cells = {each.cell_id: each for each in ((base, replica, probe) if sharded else (base, probe))}
+    cells = {trial.cell_id: trial for trial in ((base, replica, probe) if sharded else (base, probe))}
     bench.run("look", cells.values(), budget_s=LOOK_S, comm=comm)
-    cell, larger, copy = (bench.read("look", each) for each in (base, probe, replica))
+    cell, larger, copy = (bench.read("look", trial) for trial in (base, probe, replica))
     lost = failure_of(cell)
     if cell is None or lost is not None:
         why = "it has not begun" if lost is None else lost.reason
@@ -239,8 +239,10 @@ def _prices(spec: CellSpec, layout: RunLayout, calib: Path | None) -> tuple[Pric
         return prices, None
 
 
-def candidate(each: Proposal) -> Contender:
-    return Contender(key=each.key, gain=None if each.gain is None else each.gain.value, changes=len(each.knobs))
+def candidate(proposal: Proposal) -> Contender:
+    return Contender(
+        key=proposal.key, gain=None if proposal.gain is None else proposal.gain.value, changes=len(proposal.knobs)
+    )
 
 
 def admitted(
@@ -249,18 +251,18 @@ def admitted(
     """(to try, key -> why not) of what is offered. judged: the loss could decide, too."""
     left_out: dict[str, str] = {}
     able: list[Proposal] = []
-    for each in offered:
-        needed = sorted(each.mathematics)
+    for proposal in offered:
+        needed = sorted(proposal.mathematics)
         if not allowed.issuperset(needed):
             ways = f"--allow {','.join(needed)}{' or --max-loss-change' if judged else ''}"
-            left_out[each.key] = f"changes the mathematics: {ways} tries it"
+            left_out[proposal.key] = f"changes the mathematics: {ways} tries it"
         else:
-            able.append(each)
-    kept, others = chosen([candidate(each) for each in able], most)
+            able.append(proposal)
+    kept, others = chosen([candidate(proposal) for proposal in able], most)
     for one in others:
         small = one.gain is not None and one.gain < 1.01
         left_out[one.key] = "no gain predicted" if small else f"beyond --trials {most}"
-    by_key = {each.key: each for each in able}
+    by_key = {proposal.key: proposal for proposal in able}
     return [by_key[one.key] for one in kept], left_out
 
 
@@ -268,35 +270,37 @@ def learning(basis: proposing.Basis, losses: Losses) -> tuple[proposing.Basis, d
     """The basis with the largest batch that learns enough, and the larger ones, by key, that do not."""
     ladder = proposing.larger_batches(basis)
     losses.judge(ladder)
-    accepted = list(takewhile(lambda each: each.key not in losses.refused, ladder))
+    accepted = list(takewhile(lambda proposal: proposal.key not in losses.refused, ladder))
     spec = basis.cell.spec
-    most = max([spec.micro_batch, *(proposing.changed(spec, each.changes).micro_batch for each in accepted)])
-    return replace(basis, most_batch=most), {each.key: each for each in ladder if each.key in losses.refused}
+    most = max([spec.micro_batch, *(proposing.changed(spec, proposal.changes).micro_batch for proposal in accepted)])
+    return replace(basis, most_batch=most), {
+        proposal.key: proposal for proposal in ladder if proposal.key in losses.refused
+    }
 
 
 def _trials(
-    tried: Sequence[Proposal], found: Found, losses: Losses, rungs: Rungs, specs: Mapping[str, CellSpec]
+    tried: Sequence[Proposal], outcome: Found, losses: Losses, rungs: Rungs, specs: Mapping[str, CellSpec]
 ) -> tuple[Trial, ...]:
     """The baseline, then every configuration that was tried."""
     trials = []
-    for key, proposal in ({BASELINE: None} | {each.key: each for each in tried}).items():
+    for key, proposal in ({BASELINE: None} | {proposal.key: proposal for proposal in tried}).items():
         loss = losses.by_key.get(key)
-        numbers = [number for number, scores in enumerate(found.scores, start=1) if key in scores]
+        numbers = [number for number, scores in enumerate(outcome.scores, start=1) if key in scores]
         trial = Trial(
             key=key,
             proposal=proposal,
             rungs=len(numbers),
             loss=None if loss is None else loss[0],
             loss_change=None if loss is None else loss[1],
-            lost=losses.refused.get(key) or found.lost.get(key),
+            lost=losses.refused.get(key) or outcome.lost.get(key),
         )
         if numbers:
-            scores = found.scores[numbers[-1] - 1]
+            scores = outcome.scores[numbers[-1] - 1]
             score, base = scores[key], scores[BASELINE]
             if isinstance(score, Estimate):
                 trial = replace(trial, sample=score, step_ns=score.value * specs[key].global_batch)
             if isinstance(score, Estimate) and isinstance(base, Estimate) and proposal is not None:
-                sides = [[c for c in rungs.repeats(numbers[-1], each) if c is not None] for each in (BASELINE, key)]
+                sides = [[c for c in rungs.repeats(numbers[-1], side) if c is not None] for side in (BASELINE, key)]
                 trial = replace(trial, gain=gain_of(*sides) or base.over(score))
         elif proposal is not None and trial.lost is None:
             trial = replace(trial, lost="not tried")
@@ -318,8 +322,8 @@ def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None, edited:
     elif best is None or best.proposal is None:
         say("no configuration is surely faster than the baseline", "bold")
     else:
-        say(f"{best.key}: {_words(best.gain)} the throughput of the baseline", "bold green")
-        say(f"predicted: {_words(best.proposal.gain)}" if best.proposal.gain else "predicted: nothing predicts it")
+        say(f"{best.key}: {_gain_text(best.gain)} the throughput of the baseline", "bold green")
+        say(f"predicted: {_gain_text(best.proposal.gain)}" if best.proposal.gain else "predicted: nothing predicts it")
         if best.loss_change is not None:
             say(f"loss at the same samples: {format_percent(best.loss_change, digits=1, signed=True)}")
         say(f"risk: {best.proposal.risk or 'none known: the same sums, in other groups'}")
@@ -345,7 +349,7 @@ def tell(tuned: Tuned, root: Path, options: Tune, *, run_it: str | None, edited:
     say(f"\nall trials: {root}", "dim")
 
 
-def _words(gain: Estimate | None) -> str:
+def _gain_text(gain: Estimate | None) -> str:
     if gain is None:
         return "unknown"
     ends = "" if gain.low is None or gain.high is None else f" ({gain.low:.2f} to {gain.high:.2f})"

@@ -81,8 +81,8 @@ class Losses:
         self.refused: dict[str, str] = {}
 
     def judge(self, asked: Iterable[Proposal]) -> None:
-        lossy = [each for each in asked if not each.exact]
-        new = [each for each in lossy if each.key not in self._asked]
+        lossy = [proposal for proposal in asked if not proposal.exact]
+        new = [proposal for proposal in lossy if proposal.key not in self._asked]
         if not new:
             return
         self._samples = self._samples or loss_samples(self._spec, lossy)
@@ -90,11 +90,11 @@ class Losses:
         log(f"loss of {counted(len(new), 'configuration')} and the baseline at the same samples", "bold")
         self._bench.run("loss", self._asked.values(), budget_s=3600)
         base = self._bench.read("loss", self._asked[BASELINE])
-        for each in new:
-            cell = self._bench.read("loss", self._asked[each.key])
+        for proposal in new:
+            cell = self._bench.read("loss", self._asked[proposal.key])
             change = None if base is None or cell is None else loss_change(base, cell)
             if change is not None:
-                self.by_key[each.key] = change
+                self.by_key[proposal.key] = change
             why = None if self._most is None else learned_less(base, cell, self._most)
             if why is not None:
-                self.refused[each.key] = why
+                self.refused[proposal.key] = why

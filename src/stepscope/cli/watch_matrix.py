@@ -102,11 +102,11 @@ def _in_use(layout: RunLayout) -> bool:
 
 def _latest(layout: RunLayout, cells: set[str]) -> tuple[Heartbeat, ...]:
     """Of the cell that ranks were seen in last."""
-    found: dict[str, list[Heartbeat]] = {}
+    by_cell: dict[str, list[Heartbeat]] = {}
     for cell in cells:
         paths = sorted(layout.cell(cell).root.glob("heartbeat-*"))
-        found[cell] = [beat for path in paths if (beat := read_if_there(path, Heartbeat)) is not None]
-    return tuple(max(found.values(), key=lambda beats: max((b.time_ns for b in beats), default=0), default=()))
+        by_cell[cell] = [beat for path in paths if (beat := read_if_there(path, Heartbeat)) is not None]
+    return tuple(max(by_cell.values(), key=lambda beats: max((b.time_ns for b in beats), default=0), default=()))
 
 
 def _labels(layout: RunLayout, record: RunRecord) -> dict[str, str]:

@@ -174,20 +174,20 @@ class _Looks:
 
 def state_line(seen: Watched) -> str:
     """``running; step 1,234; 8 of 8 ranks on 2 hosts; 18.6 steps/s``."""
-    said = [seen.said if seen.state == "ended" and seen.said else seen.state]
+    parts = [seen.said if seen.state == "ended" and seen.said else seen.state]
     if seen.state == "waiting":
-        said = ["no rank has made a step yet"]
+        parts = ["no rank has made a step yet"]
     if seen.state == "silent" and seen.said:
-        said = [seen.said]
+        parts = [seen.said]
     if seen.step:
-        said.append(f"step {seen.step:,}")
+        parts.append(f"step {seen.step:,}")
     if seen.ranks_seen:
         world = f" of {seen.world_size:,}" if seen.world_size else ""
         hosts = f" on {counted(seen.hosts, 'host')}" if seen.hosts > 1 else ""
-        said.append(f"{seen.ranks_seen:,}{world} ranks{hosts}")
+        parts.append(f"{seen.ranks_seen:,}{world} ranks{hosts}")
     if seen.state == "running" and seen.job.pace is not None:
-        said.append(f"{format_decimal(seen.job.pace.now)} steps/s")
-    return "; ".join(said)
+        parts.append(f"{format_decimal(seen.job.pace.now)} steps/s")
+    return "; ".join(parts)
 
 
 def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | None = None) -> Group:
@@ -204,7 +204,7 @@ def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | N
     parts: list[Any] = []
     if judged is not None:
         parts.append(Text(f"{judged.verdict.headline}.", STYLES[tone_of(judged.verdict)]))
-        parts += [Text(f"next   {each.text}") for each in judged.verdict.advice[:1]]
+        parts += [Text(f"next   {advice.text}") for advice in judged.verdict.advice[:1]]
         if (memory := judged.verdict.memory) is not None and memory.line:
             parts.append(Text(f"memory {memory.line}", "yellow" if memory.growth else ""))
         if (change := judged.verdict.change) is not None:
@@ -219,7 +219,7 @@ def screen(seen: Watched, judged: Judged | None, width: int, *, every: float | N
         parts += [Text(), _paced(seen.job.pace, width)]
     if seen.happened:
         parts.append(Text())
-        parts += [_event(each, seen.ranks_seen) for each in reversed(seen.happened[-SHOWN_EVENTS:])]
+        parts += [_event(event, seen.ranks_seen) for event in reversed(seen.happened[-SHOWN_EVENTS:])]
     if every is not None:
         parts += [Text(), Text(f"every {every:g} s; Ctrl-C leaves, the job continues", "dim")]
     return Group(*parts)
@@ -256,17 +256,17 @@ def _paced(pace: StepRate, width: int) -> Any:
     from rich.text import Text
 
     highest = float(pace.steps_per_s.max())
-    bars = "".join(BARS[min(7, int(8 * each / highest))] if each else " " for each in pace.steps_per_s)
-    said = f" {format_decimal(pace.now)} steps/s now, {format_decimal(pace.mean)} mean"
+    bars = "".join(BARS[min(7, int(8 * rate / highest))] if rate else " " for rate in pace.steps_per_s)
+    sentence = f" {format_decimal(pace.now)} steps/s now, {format_decimal(pace.mean)} mean"
     took = format_duration(pace.end_unix_ns - pace.begin_unix_ns)
-    return Text(f"{bars[-max(10, width - len(said) - len(took) - 9) :]}{said} of {took}")
+    return Text(f"{bars[-max(10, width - len(sentence) - len(took) - 9) :]}{sentence} of {took}")
 
 
-def _event(each: Happened, ranks: int) -> Any:
+def _event(event: Happened, ranks: int) -> Any:
     from rich.text import Text
 
-    at = datetime.fromtimestamp(each.at_unix_ns / 1e9).strftime("%H:%M:%S")
-    step = "" if each.step is None else f"  step {each.step:,}:"
-    took = "" if each.ns is None else f", {format_duration(each.ns)}"
-    where = "" if len(each.ranks) == ranks else f" on rank {ranges(each.ranks)}"
-    return Text(f"{at}{step} {each.what}{took}{where}", overflow="ellipsis", no_wrap=True)
+    at = datetime.fromtimestamp(event.at_unix_ns / 1e9).strftime("%H:%M:%S")
+    step = "" if event.step is None else f"  step {event.step:,}:"
+    took = "" if event.ns is None else f", {format_duration(event.ns)}"
+    where = "" if len(event.ranks) == ranks else f" on rank {ranges(event.ranks)}"
+    return Text(f"{at}{step} {event.what}{took}{where}", overflow="ellipsis", no_wrap=True)

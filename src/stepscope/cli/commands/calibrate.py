@@ -121,25 +121,28 @@ def _of_profile(run: Path) -> tuple[tuple[CommRow, ...], Calibration]:
     summary = analyse_job(Path(folder), wanted=Wanted(sections=SECTIONS))
     rows = rows_of_traces(summary, name=str(run))
     try:
-        found = calibrate(rows, run=str(run), machine=machine_of_traces(summary))
+        calibration = calibrate(rows, run=str(run), machine=machine_of_traces(summary))
     except UsageError as error:
-        sent = {op: sorted({row.size_bytes or 0 for row in each}) for op, each in grouped(rows, lambda r: r.op).items()}
-        sizes = "; ".join(f"{op} of {', '.join(map(format_size, each))}" for op, each in sent.items())
+        sent = {
+            op: sorted({row.size_bytes or 0 for row in op_rows})
+            for op, op_rows in grouped(rows, lambda r: r.op).items()
+        }
+        sizes = "; ".join(f"{op} of {', '.join(map(format_size, op_sizes))}" for op, op_sizes in sent.items())
         raise UsageError(
             f"{run}: {error.what}",
             why=f"this job sends {sizes}: a latency and a rate need {MIN_SIZES} sizes over a factor of {MIN_SPAN}",
             fix="stepscope predict --from uses what there is; stepscope comm -o COMM measures the network itself",
         ) from error
-    fits = tuple(replace(fit, notes=(*fit.notes, OF_A_JOB)) for fit in found.fits)
-    return rows, _with_steps(replace(found, fits=fits))
+    fits = tuple(replace(fit, notes=(*fit.notes, OF_A_JOB)) for fit in calibration.fits)
+    return rows, _with_steps(replace(calibration, fits=fits))
 
 
-def _with_steps(found: Calibration) -> Calibration:
+def _with_steps(calibration: Calibration) -> Calibration:
     """With what the same measurements say of the step model's constants, where they are of GPUs that the table knows."""
     from stepscope.predict.step.measured import fit_machine
 
-    steps, unused = fit_machine(found)
-    return replace(found, steps=steps, skipped=(*found.skipped, *unused))
+    steps, unused = fit_machine(calibration)
+    return replace(calibration, steps=steps, skipped=(*calibration.skipped, *unused))
 
 
 COMMAND = Command(options=Calibrate, where="stepscope.cli.commands.calibrate", panel="Predict")

@@ -64,17 +64,17 @@ def _planted(faults: tuple[str, ...]) -> dict[str, Job]:
     from stepscope.examples.jobs import WORLD, own_ns, with_faults
     from stepscope.records.injection import absent, parse_injection
 
-    found = parse_injection(",".join(faults))
-    if (reason := absent(found, WORLD)) is not None:
+    injection = parse_injection(",".join(faults))
+    if (reason := absent(injection, WORLD)) is not None:
         raise UsageError(f"--inject {reason}")
-    if found.jitter is not None:
+    if injection.jitter is not None:
         raise UsageError(
             "--inject jitter: a generated job of a few steps cannot show it", fix="stepscope bench --preset straggler"
         )
-    slower = {s.rank: 1 + s.by.share for s in found.slow if s.by.share is not None}
-    late = {s.rank: s.by.ns for s in found.slow if s.by.ns is not None}
-    data_ns = 0 if found.loader is None else round(found.loader.of(own_ns()))
-    return {"injected": with_faults(found.words, slower=slower, late_ns=late, data_ns=data_ns)}
+    slower = {s.rank: 1 + s.by.share for s in injection.slow if s.by.share is not None}
+    late = {s.rank: s.by.ns for s in injection.slow if s.by.ns is not None}
+    data_ns = 0 if injection.loader is None else round(injection.loader.of(own_ns()))
+    return {"injected": with_faults(injection.words, slower=slower, late_ns=late, data_ns=data_ns)}
 
 
 def _interrupted(directory: Path, written: list[str], examples: Iterable[str]) -> Interrupted:

@@ -43,13 +43,13 @@ def run(options: Hardware) -> int:
             _show_tables()
         return 0
     name = " ".join(options.name)
-    found = find(name)
-    if isinstance(found, Unavailable):
+    entry = find(name)
+    if isinstance(entry, Unavailable):
         raise UsageError(why_unknown(name), fix="`stepscope hardware` lists the known ones")
     if options.json:
-        print_document(_document((found,), ()))
+        print_document(_document((entry,), ()))
     else:
-        _show_one(found)
+        _show_one(entry)
     return 0
 
 
@@ -59,10 +59,10 @@ def _document(accelerators: tuple[Accelerator, ...], links: tuple[LinkPeak, ...]
 
     from stepscope.records.codec import headed
 
-    found: dict[str, Any] = {**headed("hardware/1"), "accelerators": [_entry(entry) for entry in accelerators]}
+    document: dict[str, Any] = {**headed("hardware/1"), "accelerators": [_entry(entry) for entry in accelerators]}
     if links:
-        found["links"] = [asdict(link) for link in links]
-    return found
+        document["links"] = [asdict(link) for link in links]
+    return document
 
 
 def _entry(entry: Accelerator) -> dict[str, Any]:
@@ -146,9 +146,9 @@ def _show_one(entry: Accelerator) -> None:
             text += f", {format_bandwidth(link.peer_bytes_per_s)} to one peer"
         facts.append(("link", text + (" (with a bridge, sold apart)" if link.optional else "")))
     if entry.pcie is not None:
-        known = pcie_bytes_per_s(*entry.pcie)
-        told = f": {format_bandwidth(known)} per direction" if isinstance(known, float) else ""
-        facts.append(("PCIe", f"{entry.pcie[0]}.0 x{entry.pcie[1]}{told}"))
+        pcie_rate = pcie_bytes_per_s(*entry.pcie)
+        speed = f": {format_bandwidth(pcie_rate)} per direction" if isinstance(pcie_rate, float) else ""
+        facts.append(("PCIe", f"{entry.pcie[0]}.0 x{entry.pcie[1]}{speed}"))
     facts.append(("source", f"{entry.source} ({entry.date})"))
     if entry.confused_with:
         facts.append(("note", Text(entry.confused_with, style="yellow")))

@@ -139,10 +139,10 @@ def run(options: Schema) -> int:
     if name is None:
         print_json(encode_document({"$schema": DIALECT, "schemas": schemas}))
         return 0
-    found = [key for key in schemas if name in (key, key.partition("/")[0], f"stepscope.{key}")]
-    if not found:
+    matches = [key for key in schemas if name in (key, key.partition("/")[0], f"stepscope.{key}")]
+    if not matches:
         raise UsageError(unknown("schema", name, sorted(schemas)), fix="`stepscope schema --list` names all of them")
-    print_json(encode_document(schemas[found[0]]))
+    print_json(encode_document(schemas[matches[0]]))
     return 0
 
 
