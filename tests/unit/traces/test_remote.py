@@ -16,7 +16,7 @@ from stepscope.core.words import url_of
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.traces.discover import candidates
 from stepscope.traces.job import analyse_captures, analyse_job
-from stepscope.traces.remote import RemoteFile, _status, _Stream, _told
+from stepscope.traces.remote import RemoteFile, _status, _Stream, _explained
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 
@@ -156,4 +156,4 @@ def test_a_status_is_found_in_what_an_error_was_raised_from(status: int, said: s
     error = FileNotFoundError("u")
     error.__cause__ = inner
     assert _status(error) == status
-    assert said in _told("u", error).what
+    assert said in _explained("u", error).what
