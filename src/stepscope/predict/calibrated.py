@@ -70,12 +70,12 @@ def time_of(
         notes += _range_notes(fit, size_bytes)
     size = max(size_bytes, 1) if spec.has_payload else 1
     if fit.world_size == world_size:
-        found = _measured(fit, size, tuple(notes))
+        predicted = _measured(fit, size, tuple(notes))
     else:
-        found = _scaled(fit, size, world_size, tuple(notes))
-    if not (spec.has_payload and size_bytes and found.time_ns):
-        return found
-    return replace(found, busbw_bytes_per_s=size_bytes / (found.time_ns / 1e9) * spec.bus_factor(world_size))
+        predicted = _scaled(fit, size, world_size, tuple(notes))
+    if not (spec.has_payload and size_bytes and predicted.time_ns):
+        return predicted
+    return replace(predicted, busbw_bytes_per_s=size_bytes / (predicted.time_ns / 1e9) * spec.bus_factor(world_size))
 
 
 def world_spread(ranks: int, measured: int) -> float:
@@ -89,7 +89,7 @@ def machine_warnings(calibration: Calibration, machine: CalibratedMachine) -> tu
     """What differs between the machine that was calibrated and ``machine``, in sentences; empty: nothing known to."""
     ours, theirs = machine, calibration.machine
     return tuple(
-        f"calibrated on {_named(before)}, used on {_named(now)}: {consequence}"
+        f"calibrated on {_counted_names(before)}, used on {_counted_names(now)}: {consequence}"
         for before, now, consequence in (
             (theirs.hosts, ours.hosts, "measure on this machine: times may differ"),
             (theirs.gpus, ours.gpus, "GPUs and their links differ"),
@@ -158,10 +158,10 @@ def _choose(calibration: Calibration, op: str, world_size: int, asked: FitWanted
     if not fits:
         if op not in COLLECTIVES.names():
             raise UsageError(unknown("collective", op, COLLECTIVES.names()))
-        known = ", ".join(dict.fromkeys(fit.op for fit in calibration.fits)) or "no collective"
+        ops_text = ", ".join(dict.fromkeys(fit.op for fit in calibration.fits)) or "no collective"
         raise UsageError(
             f"{op} is not in the calibration of {calibration.run}",
-            why=f"it holds {known}",
+            why=f"it holds {ops_text}",
             fix=f"stepscope comm --ops {op}, then stepscope calibrate again",
         )
     for name in ("backend", "device", "network", "pattern", "placement"):
@@ -183,11 +183,13 @@ def _choose(calibration: Calibration, op: str, world_size: int, asked: FitWanted
 def _must(fits: Sequence[CollectiveFit], name: str, wanted: str | None) -> list[CollectiveFit]:
     if wanted is None:
         return list(fits)
-    found = [fit for fit in fits if getattr(fit, name) == wanted]
-    if not found:
-        known = dict.fromkeys(str(getattr(fit, name) or "none") for fit in fits)
-        raise UsageError(f"{fits[0].op} was not calibrated with {name} {wanted}", why=f"measured: {', '.join(known)}")
-    return found
+    matching = [fit for fit in fits if getattr(fit, name) == wanted]
+    if not matching:
+        measured = dict.fromkeys(str(getattr(fit, name) or "none") for fit in fits)
+        raise UsageError(
+            f"{fits[0].op} was not calibrated with {name} {wanted}", why=f"measured: {', '.join(measured)}"
+        )
+    return matching
 
 
 def _rather(
@@ -195,9 +197,9 @@ def _rather(
 ) -> list[CollectiveFit]:
     if wanted is None:
         return fits
-    found = [fit for fit in fits if of(fit) == wanted]
-    if found:
-        return found
+    matching = [fit for fit in fits if of(fit) == wanted]
+    if matching:
+        return matching
     notes.append(f"{name} {wanted} was not measured: taken from {of(fits[0])}, the same bytes")
     return [fit for fit in fits if of(fit) == of(fits[0])]
 
@@ -223,7 +225,7 @@ def _measured_range(fit: CollectiveFit) -> tuple[int, int]:
     return min(sizes), max(sizes)
 
 
-def _named(value: Iterable[str] | str) -> str:
+def _counted_names(value: Iterable[str] | str) -> str:
     if isinstance(value, str):
         return value
     return ", ".join(name if count == 1 else f"{count}x {name}" for name, count in Counter(value).items()) or "no GPU"

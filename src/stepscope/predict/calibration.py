@@ -47,7 +47,7 @@ def _key(row: CommRow, machine: CalibratedMachine) -> dict[str, Any]:
     return {"placement": placement, **{name: getattr(row, name) for name in names}}
 
 
-def _named(row: CommRow, placement: str) -> str:
+def _sweep_name(row: CommRow, placement: str) -> str:
     parts = [
         row.op if row.pattern is None else f"{row.op} {row.pattern}",
         row.dtype,
@@ -99,7 +99,7 @@ def calibrate(rows: Sequence[CommRow], *, run: str, machine: CalibratedMachine) 
     collectives = [row for row in rows if row.kind == "collective"]
     for of_key in grouped(collectives, lambda row: tuple(_key(row, machine).values())).values():
         key = _key(of_key[0], machine)
-        name = _named(of_key[0], key["placement"])
+        name = _sweep_name(of_key[0], key["placement"])
         ways = list(grouped(of_key, _way).values())
         enough = [way for way in ways if _blocking(way[0]) and _sizes(way) >= MIN_SIZES] or ways
         usual = min(enough, key=lambda way: _way(way[0]))
@@ -272,10 +272,10 @@ def _matmul_rates(rows: Iterable[CommRow]) -> tuple[MatmulRate, ...]:
 def _nothing(rows: Sequence[CommRow], skipped: Sequence[str]) -> UsageError:
     kinds: Mapping[str, None] = dict.fromkeys(row.kind for row in rows)
     if "collective" not in kinds:
-        found = ", ".join(kinds) or "no rows at all"
+        kinds_text = ", ".join(kinds) or "no rows at all"
         return UsageError(
             "there is nothing to calibrate",
-            why=f"no sweep over sizes of a collective was measured: {found}",
+            why=f"no sweep over sizes of a collective was measured: {kinds_text}",
             fix="stepscope comm --ops all_reduce --sizes 1K:64M:4",
         )
     if all(row.status != "ok" for row in rows if row.kind == "collective"):

@@ -48,19 +48,19 @@ _MOST_SD = 2.3  # a factor of 10 either way: more says nothing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Points:
-    """x = log(size), y = log(time / first time), known: standard deviation of y from the measurement itself; [sizes] each.
+    """x = log(size), y = log(time / first time), noise_sd: standard deviation of y from measurement itself; [sizes] each.
 
     trusted: not mismeasured, as far as neighbours can tell.
     """
 
     x: Floats
     y: Floats
-    known: Floats
+    noise_sd: Floats
     trusted: NDArray[np.bool_]
 
     def without(self, left_out: NDArray[np.bool_]) -> _Points:
         keep = ~left_out
-        return _Points(x=self.x[keep], y=self.y[keep], known=self.known[keep], trusted=self.trusted[keep])
+        return _Points(x=self.x[keep], y=self.y[keep], noise_sd=self.noise_sd[keep], trusted=self.trusted[keep])
 
 
 def fit_curve(
@@ -77,10 +77,10 @@ def fit_curve(
     below 4 sizes or a factor of 16 between them.
     """
     sizes, times = checked(sizes_bytes, times_ns)
-    known = noise_per_size(sizes_bytes, noise)
+    noise_sd = noise_per_size(sizes_bytes, noise)
     x, y = np.log(sizes), np.round(np.log(times / times[0]), _DECIMALS)
     off = isolated(x, y)
-    points = _Points(x=x, y=y, known=np.hypot(known, off), trusted=off == 0)
+    points = _Points(x=x, y=y, noise_sd=np.hypot(noise_sd, off), trusted=off == 0)
     held_out = _held_out(points) if sizes.size >= MIN_SIZES_TO_JUDGE else None
     (predict,) = _fitted([points])
     grid = knots_between(points.x)
@@ -138,27 +138,27 @@ def _stretch(held_out: _HeldOut) -> float:
     return max(0.5, float(ordered[min(n, math.ceil(0.8 * (n + 1))) - 1]) / Z80)
 
 
-def _fitted(each: Sequence[_Points]) -> list[Predictor]:
+def _fitted(point_sets: Sequence[_Points]) -> list[Predictor]:
     """For each of ``each``: the mean of the families fitted to it, and the standard deviation that holds their distance."""
 
     def joined(x: Floats, predictors: Sequence[Predictor]) -> Prediction:
         means, deviations = (np.array(part) for part in zip(*(predict(x) for predict in predictors), strict=True))
         return means.mean(axis=0), np.sqrt((deviations**2).mean(axis=0) + means.var(axis=0))
 
-    families = zip(*(_fit_family(family, each) for family in FAMILIES), strict=True)
+    families = zip(*(_fit_family(family, point_sets) for family in FAMILIES), strict=True)
     return [partial(joined, predictors=predictors) for predictors in families]
 
 
-def _fit_family(family: CurveFamily, each: Sequence[_Points]) -> list[Predictor]:
+def _fit_family(family: CurveFamily, point_sets: Sequence[_Points]) -> list[Predictor]:
     """One predictor for each of ``each``; those of as many sizes are searched together."""
     predictors: dict[int, Predictor] = {}
-    for size in {points.x.size for points in each}:
-        alike = [index for index, points in enumerate(each) if points.x.size == size]
-        x, y, known = (np.stack([getattr(each[i], name) for i in alike]) for name in ("x", "y", "known"))
-        found = most_probable(family, x, y, sd=np.hypot(_PARAMETER_NOISE, known))
-        for index, parameters, covariance in zip(alike, *found, strict=True):
-            predictors[index] = _predictor(family, each[index], parameters, covariance)
-    return [predictors[index] for index in range(len(each))]
+    for size in {points.x.size for points in point_sets}:
+        alike = [index for index, points in enumerate(point_sets) if points.x.size == size]
+        x, y, noise_sd = (np.stack([getattr(point_sets[i], name) for i in alike]) for name in ("x", "y", "noise_sd"))
+        fits = most_probable(family, x, y, sd=np.hypot(_PARAMETER_NOISE, noise_sd))
+        for index, parameters, covariance in zip(alike, *fits, strict=True):
+            predictors[index] = _predictor(family, point_sets[index], parameters, covariance)
+    return [predictors[index] for index in range(len(point_sets))]
 
 
 def _predictor(family: CurveFamily, points: _Points, parameters: Floats, covariance: Floats) -> Predictor:
@@ -166,7 +166,7 @@ def _predictor(family: CurveFamily, points: _Points, parameters: Floats, covaria
     left = points.y - family.model(parameters, points.x)
     correlation = _correlation(points.x, points.x)
     amplitude, noise = _hyperparameters(points, left, correlation)
-    gram = amplitude**2 * correlation + np.diag(noise**2 + points.known**2)
+    gram = amplitude**2 * correlation + np.diag(noise**2 + points.noise_sd**2)
     slopes, explained = gradient(family, parameters, points.x), np.linalg.solve(gram, left)
 
     def predict(x: Floats) -> Prediction:
@@ -187,7 +187,7 @@ def _hyperparameters(points: _Points, left: Floats, correlation: Floats) -> tupl
     pairs = [(amplitude, noise) for amplitude in _AMPLITUDES for noise in _NOISES]
     grams = np.array([amplitude**2 for amplitude, _ in pairs])[:, None, None] * correlation
     diagonal = np.arange(points.x.size)
-    grams[:, diagonal, diagonal] += np.array([noise**2 for _, noise in pairs])[:, None] + points.known**2
+    grams[:, diagonal, diagonal] += np.array([noise**2 for _, noise in pairs])[:, None] + points.noise_sd**2
     _, log_determinants = np.linalg.slogdet(grams)
     explained = np.linalg.solve(grams, np.broadcast_to(left[:, None], (len(pairs), left.size, 1)))[..., 0]
     likely = [-0.5 * float(left @ one + log) for one, log in zip(explained, log_determinants, strict=True)]

@@ -58,10 +58,10 @@ def chosen(
 ) -> tuple[list[Contender], list[Contender]]:
     """(those to try, those left out). Best predicted gain first, of equals the one with fewer changes; then those of which
     nothing is predicted. Left out: predicted gains below ``least``, and what is beyond ``most``."""
-    known = [c for c in candidates if c.gain is not None and c.gain >= least]
-    known.sort(key=lambda c: (-round(math.log(c.gain or 1.0) / SAME), c.changes))
+    predicted = [c for c in candidates if c.gain is not None and c.gain >= least]
+    predicted.sort(key=lambda c: (-round(math.log(c.gain or 1.0) / SAME), c.changes))
     unknown = [c for c in candidates if c.gain is None]
-    kept = [*known, *unknown][:most]
+    kept = [*predicted, *unknown][:most]
     return kept, [c for c in candidates if c not in kept]
 
 

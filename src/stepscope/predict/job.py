@@ -200,7 +200,7 @@ def replayed(job: MeasuredJob, comm_time: CommTime, *, ranks: int | None = None,
             )
         )
     waited = run(jobs, job.length_ns, job.transport)
-    step = max([job.length_ns + waited, *(each.end for each in jobs)])  # collectives may slow computation, too
+    step = max([job.length_ns + waited, *(transfer.end for transfer in jobs)])  # collectives may slow computation, too
     return Replayed(step_ns=step, exposed_ns=step - job.length_ns, comm_ns=total)
 
 
@@ -268,12 +268,14 @@ def rebucketed(job: MeasuredJob, bucket_bytes: int) -> MeasuredJob:
         )
     needed = max(c.needed_ns for c in job.calls if c.op == "all_reduce")
     buckets: list[JobCall] = []
-    held = 0
+    filled_bytes = 0
     for place, gradient in enumerate(job.gradients):
-        held += gradient.size_bytes
-        if held >= bucket_bytes or place == len(job.gradients) - 1:
-            buckets.append(JobCall(op="all_reduce", size_bytes=held, ready_ns=gradient.ready_ns, needed_ns=needed))
-            held = 0
+        filled_bytes += gradient.size_bytes
+        if filled_bytes >= bucket_bytes or place == len(job.gradients) - 1:
+            buckets.append(
+                JobCall(op="all_reduce", size_bytes=filled_bytes, ready_ns=gradient.ready_ns, needed_ns=needed)
+            )
+            filled_bytes = 0
     others = [c for c in job.calls if c.op != "all_reduce"]
     return replace(job, calls=tuple(sorted([*others, *buckets], key=lambda c: c.ready_ns)))
 
@@ -288,11 +290,11 @@ def gradients_between(buckets: Sequence[JobCall]) -> tuple[Gradient, ...]:
         return ()
     rate = (ordered[-1].ready_ns - ordered[0].ready_ns) / max(1, sum(c.size_bytes for c in ordered[1:]))
     before = max(0.0, ordered[0].ready_ns - rate * ordered[0].size_bytes)
-    found: list[Gradient] = []
+    gradients: list[Gradient] = []
     pieces = 16
     for bucket in ordered:
         for piece in range(1, pieces + 1):
             size = bucket.size_bytes * piece // pieces - bucket.size_bytes * (piece - 1) // pieces
-            found.append(Gradient(ready_ns=before + (bucket.ready_ns - before) * piece / pieces, size_bytes=size))
+            gradients.append(Gradient(ready_ns=before + (bucket.ready_ns - before) * piece / pieces, size_bytes=size))
         before = bucket.ready_ns
-    return tuple(found)
+    return tuple(gradients)

@@ -80,19 +80,19 @@ def measured_transport(backend: str, rows: Iterable[CommRow], *, op: str = "all_
     Medians over the sizes from ``MIN_BYTES`` on. Start-up stalls computation where gloo slows it at all: then the ranks
     have no core to spare. Raises UsageError without such rows.
     """
-    found = [
+    rates = [
         rates_while_both_run(row.slowdown, row.beside_slowdown)
         for row in rows
         if row.kind == "overlap" and row.status == "ok" and row.op == op and row.backend == backend
         if row.slowdown and row.beside_slowdown and (row.size_bytes or 0) >= MIN_BYTES
     ]
-    if not found:
+    if not rates:
         raise UsageError(
             f"no overlap of {op} on {backend} was measured from {MIN_BYTES >> 10} KiB on",
             fix=f"stepscope comm --ops {op} --sizes 1M:16M:4 --overlap",
         )
     lanes = transport_of(backend).lanes
-    comm, compute = (statistics.median(values) for values in zip(*found, strict=True))
+    comm, compute = (statistics.median(values) for values in zip(*rates, strict=True))
     return Transport(
         lanes=lanes,
         comm_slowdown=max(1.0, comm),
@@ -155,7 +155,7 @@ def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> fl
     unready = deque(sorted(jobs, key=lambda job: job.ready))
     launchable = accumulate((job.ready for job in jobs), max)
     needs = deque(
-        sorted(((max(job.needed, at), job) for job, at in zip(jobs, launchable, strict=True)), key=lambda each: each[0])
+        sorted(((max(job.needed, at), job) for job, at in zip(jobs, launchable, strict=True)), key=lambda need: need[0])
     )
     now, done, stall, waited = 0.0, 0.0, 0.0, 0.0
     while True:
@@ -174,8 +174,8 @@ def run(jobs: Sequence[Transfer], compute_ns: float, transport: Transport) -> fl
             active.append(job)
         while needs and needs[0][1].finished:
             needs.popleft()
-        held = bool(needs) and needs[0][0] <= done + _DUST_NS
-        computing = unfinished and not held
+        blocked = bool(needs) and needs[0][0] <= done + _DUST_NS
+        computing = unfinished and not blocked
         if not unfinished and not active:
             return waited
         stalled = computing and stall > 0

@@ -205,9 +205,9 @@ def simulate(
     of = list(times) * (stages if len(times) == 1 else 1)
     if len(of) != stages:
         raise UsageError(f"a pipeline of {stages} stages needs the times of each, or of one for all, not {len(of)}")
-    usual = [each.of(kind) for kind in KINDS for each in of]
-    durations = took_ns or [[usual[step[1]] for step in mine] for mine in steps]
-    messages = [each.send_ns for each in of] + [each.send_back_ns for each in of]
+    usual = [stage_time.of(kind) for kind in KINDS for stage_time in of]
+    durations = took_ns or [[usual[step[1]] for step in actions] for actions in steps]
+    messages = [stage_time.send_ns for stage_time in of] + [stage_time.send_back_ns for stage_time in of]
     arrival = [-1.0] * (2 * stages * m)
     arrival[:m] = arrival[-m:] = [0.0] * m
     link_free = [0.0] * (layout.ranks * layout.ranks)
@@ -218,10 +218,10 @@ def simulate(
     ready = list(range(layout.ranks))
     while ready:
         rank = ready.pop()
-        mine, clock, begun, ended = steps[rank], now[rank], starts[rank], ends[rank]
+        own_actions, clock, begun, ended = steps[rank], now[rank], starts[rank], ends[rank]
         blocked_on[rank] = -1
-        for at in range(len(ended), len(mine)):
-            needs, _, gives, other, message, link, incoming, from_link = mine[at]
+        for at in range(len(ended), len(own_actions)):
+            needs, _, gives, other, message, link, incoming, from_link = own_actions[at]
             if needs >= 0:
                 there = arrival[needs]
                 if there < 0:
@@ -245,7 +245,10 @@ def simulate(
     if any(len(done) < len(all_of) for done, all_of in zip(ends, steps, strict=True)):
         raise AssertionError(f"the order of {layout} cannot be carried out")
     return PipelineTimeline(
-        layout=layout, starts_ns=starts, ends_ns=ends, busy_ns=tuple(sum(each) for each in durations)
+        layout=layout,
+        starts_ns=starts,
+        ends_ns=ends,
+        busy_ns=tuple(sum(rank_durations) for rank_durations in durations),
     )
 
 

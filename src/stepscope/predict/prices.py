@@ -108,16 +108,16 @@ def own_prices(job: MeasuredJob, links: Links, *, gpu: str | None = None) -> Pri
 
     @cache
     def of(op: str, size_bytes: int, ranks: int) -> Price:
-        mine = of_job(op, size_bytes)
+        own = of_job(op, size_bytes)
         if ranks == job.ranks and not changed and not _other_links(job, links, ranks):
-            return mine
+            return own
         if table is None:
-            return _scaled(job, mine, op, size_bytes, ranks)
+            return _scaled(job, own, op, size_bytes, ranks)
         there = table(op, size_bytes, ranks)
         if elsewhere is not None and not changed and not _other_links(job, links, ranks):
             before = elsewhere(op, size_bytes, job.ranks).time_ns
             ratio = there.time_ns / before if before else 1.0
-            return _spread(mine.time_ns * ratio, mine, world_spread(ranks, job.ranks))
+            return _spread(own.time_ns * ratio, own, world_spread(ranks, job.ranks))
         fastest, slowest = min(1.0, apart or 1.0), max(1.0, apart or 1.0)
         return Price(time_ns=there.time_ns * slower, low_ns=there.low_ns * fastest, high_ns=there.high_ns * slowest)
 
@@ -156,12 +156,12 @@ def _other_links(job: MeasuredJob, links: Links, ranks: int) -> bool:
 
 def _places(job: MeasuredJob, links: Links) -> tuple[str, ...]:
     per_node = links.gpus_per_node or _per_node(job)
-    found = (
+    notes = (
         [] if per_node else ["the traces do not say how many GPUs one node has: what is usual for the GPU is assumed"]
     )
     if links.fabric is None:
-        found.append("between nodes: the network that is usual for the GPU is assumed (--network names another)")
-    return tuple(found)
+        notes.append("between nodes: the network that is usual for the GPU is assumed (--network names another)")
+    return tuple(notes)
 
 
 def _table(job: MeasuredJob, gpu: str, links: Links) -> Callable[[str, int, int], Price]:
@@ -247,19 +247,19 @@ def _apart(
     """The job's transfers / what the tables say for the same; None without tables."""
     if table is None:
         return None
-    mine = sum(here(c.op, c.size_bytes).time_ns for c in job.calls)
+    ours = sum(here(c.op, c.size_bytes).time_ns for c in job.calls)
     theirs = sum(table(c.op, c.size_bytes, job.ranks).time_ns for c in job.calls)
-    return mine / theirs if mine and theirs else None
+    return ours / theirs if ours and theirs else None
 
 
-def _scaled(job: MeasuredJob, mine: Price, op: str, size_bytes: int, ranks: int) -> Price:
+def _scaled(job: MeasuredJob, own: Price, op: str, size_bytes: int, ranks: int) -> Price:
     """By the bytes on the wire of the backend's own algorithm: without tables nothing tells latency from transfer."""
     cost = usual_cost(op, job.backend)
     if not (COLLECTIVES.load(op).has_payload and size_bytes):
         ratio = cost.steps(ranks) / max(1, cost.steps(job.ranks))
     else:
         ratio = cost.wire_factor(ranks) / cost.wire_factor(job.ranks)
-    return _spread(mine.time_ns * ratio, mine, world_spread(ranks, job.ranks))
+    return _spread(own.time_ns * ratio, own, world_spread(ranks, job.ranks))
 
 
 def _nothing(job: MeasuredJob, *, why: str) -> UsageError:

@@ -127,17 +127,17 @@ def bucket_cap(spec: CellSpec) -> float | None:
 
 def measured_steps(cells: Sequence[CellResult], cell: CellResult) -> dict[str, Measured]:
     """Median steps of cells like ``cell``, ns: by bucket size in MiB (``4``), ``default`` and ``naive``."""
-    found: dict[str, Measured] = {}
+    steps: dict[str, Measured] = {}
     for other in cells:
         step = step_of(other)
         if step is None or not same_work(other, cell):
             continue
         if other.spec.strategy == "naive" and not other.spec.strategy_options.get("flat"):
-            found["naive"] = step
+            steps["naive"] = step
         elif _but_for_size(other) == _but_for_size(cell):
             cap = bucket_cap(other.spec)
-            found[DEFAULT if cap is None else f"{cap:g}"] = step
-    return found
+            steps[DEFAULT if cap is None else f"{cap:g}"] = step
+    return steps
 
 
 def advised(choice: BucketChoice, measured: Mapping[str, Measured]) -> BucketAdvice:

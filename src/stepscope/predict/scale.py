@@ -51,13 +51,13 @@ def predict_scale(
     what, own = what or WhatIf(), measured or prices
     checked = replayed(job, lambda *call: own.of(*call).time_ns)
     ladder = sorted({*gpus, *_doublings(job.ranks, max(gpus))})
-    found = {ranks: _step(job, ranks, prices, checked=checked, what=what, scaling=scaling) for ranks in ladder}
-    base = found[job.ranks][0].throughput  # another GPU or network makes the job faster, not its scaling better
-    steps = {ranks: _against(step, base, job.ranks) for ranks, (step, _) in found.items()}
+    predicted = {ranks: _step(job, ranks, prices, checked=checked, what=what, scaling=scaling) for ranks in ladder}
+    base = predicted[job.ranks][0].throughput  # another GPU or network makes the job faster, not its scaling better
+    steps = {ranks: _against(step, base, job.ranks) for ranks, (step, _) in predicted.items()}
     upward = [ranks for ranks in ladder if ranks >= job.ranks]
     good = list(takewhile(lambda ranks: (steps[ranks].efficiency or 0.0) >= KNEE, upward))
     knee = max(good, default=None)
-    assumptions = list(dict.fromkeys(text for _, change in found.values() for text in change.assumptions))
+    assumptions = list(dict.fromkeys(text for _, change in predicted.values() for text in change.assumptions))
     if scaling == "strong":
         assumptions.append("strong scaling: the global batch stays, each rank's batch shrinks as ranks are added")
     return ScalePrediction(
@@ -110,7 +110,7 @@ def _step(
     job: MeasuredJob, ranks: int, prices: Prices, *, checked: Replayed, what: WhatIf, scaling: Scaling
 ) -> tuple[ScaledStep, ComputeChange]:
     batch = (what.batch or 1.0) * (job.ranks / ranks if scaling == "strong" else 1.0)
-    change = compute_change(job, what, batch=batch, told=scaling == "weak")
+    change = compute_change(job, what, batch=batch, stated=scaling == "weak")
     changed = job if what.bucket_bytes is None else rebucketed(job, what.bucket_bytes)
     if change.payload != 1 or (batch != 1 and job.divided):
         changed = sending(changed, gradients=change.payload, activations=change.payload * batch)
@@ -163,8 +163,8 @@ def _step(
 
 def _against(step: ScaledStep, base: float, base_ranks: int) -> ScaledStep:
     """``step`` with its efficiency, against the throughput ``base`` on ``base_ranks`` ranks."""
-    known = step.ranks >= base_ranks
-    return replace(step, efficiency=step.throughput / base / (step.ranks / base_ranks) if known else None)
+    comparable = step.ranks >= base_ranks
+    return replace(step, efficiency=step.throughput / base / (step.ranks / base_ranks) if comparable else None)
 
 
 def _length(job: MeasuredJob, change: ComputeChange, body: float) -> float:
@@ -186,30 +186,30 @@ def _straggling_doubt(job: MeasuredJob, grown: float) -> float:
 
 
 def _always(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:
-    found = []
+    assumptions = []
     if job.fixed_ranks > 1 and max(gpus) != job.ranks:
         shape = meshes.text({name: n for name, n in job.mesh.items() if name != meshes.grows(job.mesh)})
-        found.append(
+        assumptions.append(
             f"more ranks are more replicas of {shape}, which stays as it is; on one replica alone what sharding over "
             "several would copy was not measured"
         )
     if job.pipeline is not None:
-        found.append(
+        assumptions.append(
             f"compute holds the bubble of the {job.pipeline.layout.schedule} schedule with messages that cost nothing; what "
             "they add to it is in exposed"
         )
     if max(gpus) != job.ranks:
-        found.append(
+        assumptions.append(
             "every rank computes and loads as measured: storage that all ranks share, and other jobs on the network, are "
             "not in the model"
         )
         share = job.spread_ns / job.length_ns if job.length_ns else 0.0
         of = "ranks of one step" if job.spread_of == "ranks" else "steps of the only rank that was read"
-        found.append(
+        assumptions.append(
             f"the slowest of more ranks is slower: {of} differ by {format_duration(job.spread_ns)} "
             f"({format_percent(share)}, standard deviation), taken as normal and independent"
         )
-    return tuple(found)
+    return tuple(assumptions)
 
 
 def _short_of_cores(job: MeasuredJob, gpus: Sequence[int]) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def timings(profile: BackwardProfile, plan: Sequence[CommOp]) -> tuple[Timing, .
     ready |= dict.fromkeys(profile.unused, end)
     computed = _computed(plan, ready, end)
     in_forward = sum(op.phase == "forward" for op in plan)
-    found: list[Timing] = []
+    timed: list[Timing] = []
     gathered, reduced, before = begin - profile.forward_ns, begin, 0
     for op, done in zip(plan, computed, strict=True):
         if op.phase == "forward":
@@ -70,14 +70,14 @@ def timings(profile: BackwardProfile, plan: Sequence[CommOp]) -> tuple[Timing, .
         blocking = op.blocking or op.phase == "after_backward"
         if blocking:
             at = needed = needed if op.op == "all_gather" or op.phase != "backward" else at
-        found.append(Timing(ready_ns=at, needed_ns=needed, blocking=blocking))
-    return tuple(found)
+        timed.append(Timing(ready_ns=at, needed_ns=needed, blocking=blocking))
+    return tuple(timed)
 
 
 def _computed(plan: Sequence[CommOp], ready: dict[str, float], end: float) -> list[float]:
     """When all that each carries is computed. One without gradients of its own (an empty part of a bucket) goes with the
     one that follows."""
-    found = [end] * len(plan)
+    computed = [end] * len(plan)
     following = end
     for place in reversed(range(len(plan))):
         op = plan[place]
@@ -89,8 +89,8 @@ def _computed(plan: Sequence[CommOp], ready: dict[str, float], end: float) -> li
                 f"the backward profile does not know the gradient of {missing[0]!r}",
                 why="it was recorded with another model than the planned one",
             )
-        following = found[place] = max((ready[name] for name in op.members if name in ready), default=following)
-    return found
+        following = computed[place] = max((ready[name] for name in op.members if name in ready), default=following)
+    return computed
 
 
 CommTime = Callable[[str, int], float]
@@ -216,12 +216,12 @@ def best_bucket(
         plan = kind.comm_plan(facts, setting, kind.options.model_validate(dict(given)))
         return plan, step_timeline(taken, plan, comm_time, transport=how)
 
-    found: dict[tuple[CommOp, ...], tuple[list[float], Timeline]] = {}
+    by_plan: dict[tuple[CommOp, ...], tuple[list[float], Timeline]] = {}
     for cap in sorted(set(candidates_mb)):
         plan, timeline = predicted(strategy, others | {"bucket_cap_mb": cap})
-        found.setdefault(plan, ([], timeline))[0].append(cap)
+        by_plan.setdefault(plan, ([], timeline))[0].append(cap)
     candidates = tuple(
-        BucketCandidate(bucket_caps_mb=tuple(caps), timeline=timeline) for caps, timeline in found.values()
+        BucketCandidate(bucket_caps_mb=tuple(caps), timeline=timeline) for caps, timeline in by_plan.values()
     )
     shortest = min(c.timeline.step_ns for c in candidates)
     best = max(i for i, c in enumerate(candidates) if c.timeline.step_ns <= shortest * (1 + TIE))
@@ -241,7 +241,7 @@ def _jobs(
     link: Callable[[str], float],
     transport: Transport,
 ) -> list[Transfer]:
-    per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {each.op for each in plan}}
+    per_byte = {op: _wire_ns_per_byte(op, plan, comm_time) for op in {call.op for call in plan}}
     jobs: list[Transfer] = []
     for op, timing in zip(plan, timings(profile, plan), strict=True):
         alone = _checked(comm_time(op.op, max(1, op.size_bytes)), op)
@@ -263,10 +263,10 @@ def _jobs(
 
 def _wire_ns_per_byte(op: str, plan: Sequence[CommOp], comm_time: CommTime) -> float:
     """The least time a byte takes in any size that travels, or in all of them as one: the wire, without latency."""
-    sizes = {each.size_bytes for each in plan if each.op == op and each.size_bytes > 0}
+    sizes = {call.size_bytes for call in plan if call.op == op and call.size_bytes > 0}
     if not sizes:
         return 0.0
-    sizes.add(sum(each.size_bytes for each in plan if each.op == op))
+    sizes.add(sum(call.size_bytes for call in plan if call.op == op))
     return min(comm_time(op, size) / size for size in sizes)
 
 

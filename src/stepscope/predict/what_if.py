@@ -61,8 +61,8 @@ class ComputeChange:
     assumptions: tuple[str, ...] = ()
 
 
-def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float, told: bool = True) -> ComputeChange:
-    """What ``what`` makes of the job's own work; batch: factor on the batch of a rank, strong scaling included; told: and
+def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float, stated: bool = True) -> ComputeChange:
+    """What ``what`` makes of the job's own work; batch: factor on the batch of a rank, strong scaling included; stated: and
     it is among the assumptions, which hold for one number of ranks.
 
     Raises UsageError where the job or the table does not tell what is needed.
@@ -84,7 +84,7 @@ def compute_change(job: MeasuredJob, what: WhatIf, *, batch: float, told: bool =
         factors = sorted(batch * share + 1 - share for share in FOLLOWS_BATCH)
         usual *= batch * FOLLOWS_BATCH[1] + 1 - FOLLOWS_BATCH[1]
         low, high = low * factors[0], high * factors[-1]
-    if batch != 1 and told:
+    if batch != 1 and stated:
         least, middle, most = (format_percent(share, digits=0) for share in FOLLOWS_BATCH)
         assumptions.append(
             f"the batch of a rank is {batch:.3g} times as large: {middle} ({least} to {most}) of computation and all "
@@ -122,14 +122,14 @@ def _hardware(job: MeasuredJob, what: WhatIf, assumptions: list[str]) -> tuple[t
     memory = bandwidth * (math.sqrt(size) if precision in MIXED else size)
     if job.products is None:
         usual = math.sqrt(products * memory)
-        told = "its products' share of computation is unknown, so half is assumed"
+        basis = "its products' share of computation is unknown, so half is assumed"
     else:
         usual = job.products * products + (1 - job.products) * memory
-        told = f"{format_percent(job.products, digits=0)} of computation multiplies matrices"
+        basis = f"{format_percent(job.products, digits=0)} of computation multiplies matrices"
     ends = [math.sqrt(usual * end) for end in (products, memory)]
     low, high = min(usual, *ends), max(usual, *ends)
     assumptions.append(
-        f"{told} and takes {products:.2f} times as long on {after.name} in {precision} as on {before.name} in {job.dtype} "
+        f"{basis} and takes {products:.2f} times as long on {after.name} in {precision} as on {before.name} in {job.dtype} "
         f"(peak rates), the rest {memory:.2f} times (memory rates); the interval reaches half-way to all being either; "
         "time in which the host launches nothing stays"
     )
@@ -153,18 +153,18 @@ def parse_gpus(text: str) -> tuple[int, ...]:
 
 def parse_what_if(texts: Sequence[str]) -> WhatIf:
     """``gpu=h200``, ``batch=2x,precision=bf16``, ... -> what is other. Raises UsageError, naming what is known."""
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for part in (part.strip() for text in texts for part in text.split(",")):
-        key, equals, value = (each.strip() for each in part.partition("="))
+        key, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not value:
             raise UsageError(f"--what-if {part!r}", fix=f"give KEY=VALUE; keys: {', '.join(KEYS)}")
         if key not in KEYS:
             raise UsageError(unknown("--what-if key", key, KEYS))
         name = "bucket_bytes" if key == "bucket" else key
-        if name in found:
+        if name in changes:
             raise UsageError(f"--what-if {key} is given twice", fix="give it once")
-        found[name] = _value(key, value)
-    return WhatIf(**found)
+        changes[name] = _value(key, value)
+    return WhatIf(**changes)
 
 
 def _value(key: str, value: str) -> object:
@@ -179,10 +179,10 @@ def _value(key: str, value: str) -> object:
                 f"--what-if batch={value}", fix="give a factor on the batch of a rank: batch=2x, batch=0.5x"
             )
         return factor
-    known = {"precision": PRECISIONS, "overlap": ("perfect",)}.get(key)
-    if known is not None:
-        if value not in known:
-            raise UsageError(unknown(f"--what-if {key}", value, known))
+    choices = {"precision": PRECISIONS, "overlap": ("perfect",)}.get(key)
+    if choices is not None:
+        if value not in choices:
+            raise UsageError(unknown(f"--what-if {key}", value, choices))
         return value
     size = parse_size_bytes(value)
     if size < 1:

@@ -60,8 +60,8 @@ def activity_of(events: Events) -> Activity:
     starts, ends = events.ts_ns[chosen], events.end_ns[chosen]
 
     def united(kind: Work) -> Spans:
-        mine = kinds == kind
-        return spans.union(starts[mine], ends[mine])
+        of_kind = kinds == kind
+        return spans.union(starts[of_kind], ends[of_kind])
 
     window = (int(starts[0]), int(ends.max())) if len(chosen) else None
     if on_cpu is not None and window is not None:

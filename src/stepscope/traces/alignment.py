@@ -53,10 +53,10 @@ def base_shifts(ranks: Sequence[RankCommunication]) -> dict[int, int]:
     0 where no base is recorded.
     """
     bases = {r.rank: r.base_time_ns for r in ranks}
-    known = [b for b in bases.values() if b is not None]
-    if not known:
+    recorded = [b for b in bases.values() if b is not None]
+    if not recorded:
         return dict.fromkeys(bases, 0)
-    return {rank: 0 if base is None else base - min(known) for rank, base in bases.items()}
+    return {rank: 0 if base is None else base - min(recorded) for rank, base in bases.items()}
 
 
 def align_clocks(ranks: Sequence[RankCommunication], instances: Sequence[Instance]) -> ClockAlignment:
@@ -88,9 +88,9 @@ def align_clocks(ranks: Sequence[RankCommunication], instances: Sequence[Instanc
     step_ns = _between_steps(look[reference])
     decided = [_decided(rank, fits_by_rank.get(rank), look, reference, step_ns) for rank in look]
     chosen = [_based(f, shifts, reference=reference) for f in decided]
-    held = [_held(f) for f in decided]
-    as_recorded = [_based(f, shifts, reference=reference) for f in held]
-    if held != decided and _impossible(usable, look, chosen) > _impossible(usable, look, as_recorded):
+    uncorrected = [_uncorrected(f) for f in decided]
+    as_recorded = [_based(f, shifts, reference=reference) for f in uncorrected]
+    if uncorrected != decided and _impossible(usable, look, chosen) > _impossible(usable, look, as_recorded):
         chosen = as_recorded
     return ClockAlignment(reference_rank=reference, fits=tuple(chosen), text=_text(chosen))
 
@@ -181,14 +181,14 @@ def _lines(
         later = []
         for instance in waiting:
             ends = {m.rank: _at(m.rank, m.position, look).end_ns + shifts[m.rank] for m in instance.members}
-            known = [e - round(lines[r].value(e)) for r, e in ends.items() if r in lines]
+            reference_ends = [e - round(lines[r].value(e)) for r, e in ends.items() if r in lines]
             new = [r for r in ends if r not in lines]
             if not new:
                 continue
-            if not known:
+            if not reference_ends:
                 later.append(instance)
                 continue
-            common = median_low(known)
+            common = median_low(reference_ends)
             step = _at(instance.members[0].rank, instance.members[0].position, look).step
             for r in new:
                 times[r].append(ends[r])
@@ -214,10 +214,10 @@ def _agreeing_steps(
     return len({n for t, d, n in rows if n is not None and abs(d - line.value(t)) <= allowed})
 
 
-def _between_steps(each: RankCommunication) -> float | None:
+def _between_steps(rank: RankCommunication) -> float | None:
     """Median time between the first collectives of neighbouring steps; None where fewer than two are marked."""
     first: dict[int, int] = {}
-    for c in each.collectives:
+    for c in rank.collectives:
         if c.step is not None:
             first[c.step] = min(first.get(c.step, c.start_ns), c.start_ns)
     starts = np.array([first[n] for n in sorted(first)], dtype=np.int64)
@@ -305,12 +305,12 @@ def _based(fit: ClockFit, shifts: dict[int, int], *, reference: int | None = Non
     )
 
 
-def _held(fit: ClockFit) -> ClockFit:
+def _uncorrected(fit: ClockFit) -> ClockFit:
     """The same without the correction."""
     if fit.status != "corrected":
         return fit
-    held = {**asdict(fit), "status": "unknown", "reason": "correcting it would make collectives impossible"}
-    return Contradicted(**held)
+    fields = {**asdict(fit), "status": "unknown", "reason": "correcting it would make collectives impossible"}
+    return Contradicted(**fields)
 
 
 def _unfitted(rank: int, reason: str) -> ClockFit:

@@ -52,47 +52,47 @@ def bucket_rows(
         return ()
     starts = np.array([h.start for h in hooks], dtype=np.int64)
     wrapper = "ddp" if any(n.startswith((_DDP, "torch.distributed.ddp")) for n in events.names) else "hooks"
-    mine: list[tuple[RankCollective, int, int]] = []  # with its launch and the hook that made it
+    buckets: list[tuple[RankCollective, int, int]] = []  # with its launch and the hook that made it
     for collective in collectives:
         if collective.launch_ns is None or collective.op not in _REDUCTIONS:
             continue
         at = int(np.searchsorted(starts, collective.launch_ns, side="right")) - 1
         if at >= 0 and collective.launch_ns < hooks[at].end:
-            mine.append((collective, collective.launch_ns, at))
-    mine.sort(key=lambda m: m[1])
-    ready = computed_before(events, activity, launches, np.array([m[1] for m in mine], dtype=np.int64)).tolist()
+            buckets.append((collective, collective.launch_ns, at))
+    buckets.sort(key=lambda m: m[1])
+    ready = computed_before(events, activity, launches, np.array([m[1] for m in buckets], dtype=np.int64)).tolist()
     copied = _Copies(events)
     rows: list[BucketRow] = []
     index, previous_step, previous_hook = -1, None, -1
-    for i, (each, launch, at) in enumerate(mine):
-        index = index + 1 if each.step == previous_step else 0
+    for i, (collective, launch, at) in enumerate(buckets):
+        index = index + 1 if collective.step == previous_step else 0
         elements = None
-        if each.size_bytes is not None and each.dtype in DTYPE_BYTES:
-            elements = each.size_bytes // DTYPE_BYTES[each.dtype]
+        if collective.size_bytes is not None and collective.dtype in DTYPE_BYTES:
+            elements = collective.size_bytes // DTYPE_BYTES[collective.dtype]
         # A step's last bucket leaves with its last gradient: what is ready after it belongs to the next one.
         members, source, why = _members(elements, copied, hooks[previous_hook + 1 : at + 1], launch)
         done = hooks[at].done if activity.source != "device" else None if ready[i] == NONE else ready[i]
         rows.append(
             BucketRow(
                 rank=trace.rank,
-                step=each.step,
+                step=collective.step,
                 index=index,
                 wrapper=wrapper,
-                op=each.op,
-                dtype=each.dtype,
-                size_bytes=each.size_bytes,
+                op=collective.op,
+                dtype=collective.dtype,
+                size_bytes=collective.size_bytes,
                 members=members,
                 members_source=source,
                 members_unavailable=why,
                 ready_ns=done,
                 launch_ns=launch,
-                start_ns=each.start_ns,
-                end_ns=each.end_ns,
-                waited_ns=max(0, each.start_ns - max(launch, launch if done is None else done)),
-                exposed_ns=each.exposed_ns,
+                start_ns=collective.start_ns,
+                end_ns=collective.end_ns,
+                waited_ns=max(0, collective.start_ns - max(launch, launch if done is None else done)),
+                exposed_ns=collective.exposed_ns,
             )
         )
-        previous_step, previous_hook = each.step, at
+        previous_step, previous_hook = collective.step, at
     return tuple(rows)
 
 
@@ -148,11 +148,11 @@ def _members(
     if (taken := copied.take(elements, after=launch)) is not None:
         return taken, "copies", None
     shapes = [h.shape for h in since]
-    known = [s for s in shapes if s is not None]
-    if not known or len(known) < len(shapes):
+    recorded = [s for s in shapes if s is not None]
+    if not recorded or len(recorded) < len(shapes):
         return None, None, "the shapes of gradients are not recorded (record_shapes=True records them)"
-    if sum(_elements(s) for s in known) == elements:
-        return tuple(known), "accumulated", None
+    if sum(_elements(s) for s in recorded) == elements:
+        return tuple(recorded), "accumulated", None
     return None, None, "the gradients that became ready since the previous bucket do not add up to its size"
 
 
@@ -195,9 +195,9 @@ def backward_passes(
     inside = owner >= 0
     counts = np.bincount(owner[inside], minlength=len(begins))
     sizes: list[int | None] = [0] * len(begins)
-    for c, at, mine in zip(chosen, owner.tolist(), inside.tolist(), strict=True):
+    for c, at, in_pass in zip(chosen, owner.tolist(), inside.tolist(), strict=True):
         before = sizes[at]
-        if mine:
+        if in_pass:
             sizes[at] = None if before is None or c.size_bytes is None else before + c.size_bytes
     optimized = _optimizer_steps(events)
     of_step = spans.place(marks.starts, marks.ends, optimized)
@@ -230,8 +230,8 @@ def pass_starts(events: Events) -> Ints:
     top[1:] = events.ts_ns[nodes[1:]] >= outer[:-1]
     nodes = nodes[top]
     number = events.sequence[nodes]
-    found: Ints = events.ts_ns[nodes[np.concatenate([[True], number[1:] > number[:-1]])]]
-    return found
+    starts: Ints = events.ts_ns[nodes[np.concatenate([[True], number[1:] > number[:-1]])]]
+    return starts
 
 
 def _until(events: Events, begins: Ints, marks: Marks) -> Ints:

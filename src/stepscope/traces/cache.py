@@ -86,9 +86,9 @@ def cached(
     except OSError:
         return load()  # which says what is wrong
     for part in (False, True) if device_only else (False,):
-        found = _read(place / _entry(path, device_only=part), path, state)
-        if found is not None:
-            return found
+        stored = _read(place / _entry(path, device_only=part), path, state)
+        if stored is not None:
+            return stored
     trace = load()
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -156,8 +156,8 @@ def _read(entry: Path, path: Path, state: os.stat_result) -> RankTrace | None:
             if zlib.crc32(text) != checksum:
                 return None
             header = msgspec.msgpack.decode(text, type=_Header)
-            known = (header.schema, header.path, header.size_bytes, header.modified_ns)
-            if known != (_SHAPE_OF_EVENTS, str(path.resolve()), state.st_size, state.st_mtime_ns):
+            stated = (header.schema, header.path, header.size_bytes, header.modified_ns)
+            if stated != (_SHAPE_OF_EVENTS, str(path.resolve()), state.st_size, state.st_mtime_ns):
                 return None
             body = bytearray(entry.stat().st_size - len(start) - length)
             file.readinto(body)
@@ -198,9 +198,9 @@ def _prune(folder: Path, limit_bytes: int) -> None:
         with suppress(OSError):
             state = entry.stat()
             entries.append((state.st_mtime_ns, state.st_size, entry))
-    held = sum(size for _, size, _ in entries)
+    total_bytes = sum(size for _, size, _ in entries)
     for _, size, entry in sorted(entries)[:-1]:
-        if held <= limit_bytes:
+        if total_bytes <= limit_bytes:
             return
         entry.unlink(missing_ok=True)
-        held -= size
+        total_bytes -= size

@@ -77,46 +77,46 @@ def read_on_cluster(
 
     Raises MissingError where there is no scheduler or no worker, or where workers cannot read.
     """
-    found: dict[Path, RankPass | StepscopeError] = {}
+    outcomes: dict[Path, RankPass | StepscopeError] = {}
     order = sorted(files, key=size_of, reverse=True)  # so that no worker starts a long one last
     with _quiet(), _connected(scheduler, min(workers, len(files))) as client:
         _require_workers(client)
-        lost = _read(client, work, _batches(order, size_of), found, done)
+        lost = _read(client, work, _batches(order, size_of), outcomes, done)
         for file in (file for batch in lost for file in batch):
             # One after the other: whatever ends a worker now is the file that it reads.
-            if _read(client, work, [[file]], found, done):
-                found[file] = _given_up(file)
+            if _read(client, work, [[file]], outcomes, done):
+                outcomes[file] = _given_up(file)
                 done(file)
-    return found
+    return outcomes
 
 
 def _batches(files: Sequence[Path], size_of: Callable[[Path], int]) -> list[list[Path]]:
-    found: list[list[Path]] = []
+    batches: list[list[Path]] = []
     left = 0
     for file in files:
         left -= size_of(file)
-        if not found or left < 0 or len(found[-1]) == BATCH_FILES:
-            found.append([])
+        if not batches or left < 0 or len(batches[-1]) == BATCH_FILES:
+            batches.append([])
             left = BATCH_BYTES - size_of(file)
-        found[-1].append(file)
-    return found
+        batches[-1].append(file)
+    return batches
 
 
 def _read(
     client: Client,
     work: Callable[[Path], RankPass],
     batches: Sequence[Sequence[Path]],
-    found: dict[Path, RankPass | StepscopeError],
+    outcomes: dict[Path, RankPass | StepscopeError],
     done: Callable[[Path], None],
 ) -> list[Sequence[Path]]:
-    """Adds what the batches hold to ``found``; returns those that ended too many workers."""
+    """Add what the batches hold to ``outcomes`` and return those that ended too many workers."""
     from distributed import KilledWorker
 
     lost: list[Sequence[Path]] = []
     pending = {client.submit(_pass_each, work, batch, __version__, pure=False): batch for batch in batches}
     try:
         while pending:
-            for future in _finished(client, list(pending), read=len(found)):
+            for future in _finished(client, list(pending), read=len(outcomes)):
                 batch = pending.pop(future)
                 error = future.exception()
                 if isinstance(error, KilledWorker):
@@ -124,7 +124,7 @@ def _read(
                     continue
                 if isinstance(error, ImportError):
                     raise MissingError("the cluster's workers have no stepscope", why=str(error), fix=_SAME) from error
-                found.update(zip(batch, future.result(), strict=True))
+                outcomes.update(zip(batch, future.result(), strict=True))
                 future.release()
                 for file in batch:
                     done(file)
@@ -141,13 +141,13 @@ def _pass_each(
         raise MissingError(
             "a worker of the cluster has another stepscope", why=f"it has {__version__}, this is {version}", fix=_SAME
         )
-    found: list[RankPass | StepscopeError] = []
+    outcomes: list[RankPass | StepscopeError] = []
     for file in files:
         try:
-            found.append(work(file))
+            outcomes.append(work(file))
         except StepscopeError as error:
-            found.append(error)
-    return found
+            outcomes.append(error)
+    return outcomes
 
 
 def _finished(client: Client, pending: Sequence[Future], *, read: int) -> Collection[Future]:

@@ -47,7 +47,7 @@ def inputs_of(shapes: Shapes) -> Inputs:
         return Inputs(first=None, second=None, dtype=None)
     types += [""] * (len(dims) - len(types))
     counts = [_elements(d, t) for d, t in zip(dims, types, strict=False)][:2]
-    dtype = next((known for t in types[:2] if (known := dtype_named(str(t)))), None)
+    dtype = next((torch_name for t in types[:2] if (torch_name := dtype_named(str(t)))), None)
     return Inputs(first=counts[0] if counts else None, second=counts[1] if len(counts) > 1 else None, dtype=dtype)
 
 
@@ -185,8 +185,8 @@ def dtype_of_kernel(name: str) -> str | None:
     bare = name.split("(", 1)[0]
     if op_of_kernel(name) not in ("all_reduce", "reduce_scatter", "reduce"):
         return None
-    found = _KERNEL_DTYPE.search(bare)
-    return dtype_named(found[1]) if found else None
+    match = _KERNEL_DTYPE.search(bare)
+    return dtype_named(match[1]) if match else None
 
 
 def dtype_named(name: str) -> str | None:
@@ -196,10 +196,10 @@ def dtype_named(name: str) -> str | None:
 
 def elements_of(op: str, args: CollectiveArgs) -> int | None:
     """Elements of S: of the whole buffer where ranks hold parts of it, else of the tensor."""
-    known = [n for n in (args.in_elements, args.out_elements) if n is not None]
-    if not known:
+    elements = [n for n in (args.in_elements, args.out_elements) if n is not None]
+    if not elements:
         return None
-    return known[0] if op in ("all_reduce", "broadcast", "reduce") else max(known)
+    return elements[0] if op in ("all_reduce", "broadcast", "reduce") else max(elements)
 
 
 def ranks_by_shapes(op: str, part_and_whole: tuple[int | None, int | None]) -> int | None:
@@ -309,10 +309,10 @@ def _calls(events: Events, kernels: Ints, launch: Ints) -> list[_Call]:
     host = events.of(Category.CPU_OP, Category.USER_ANNOTATION)
     spoken = np.flatnonzero(host & events.begins(_HOST_CALLS))
     tree = nest_events(events, spoken)
-    known = launch != NONE
-    at = np.where(known, launch, 0)
+    linked = launch != NONE
+    at = np.where(linked, launch, 0)
     inside = tree.innermost(events.thread[at].astype(np.int64), events.ts_ns[at])
-    inside = np.where(known, inside, NONE)
+    inside = np.where(linked, inside, NONE)
     owners = {int(events.external_id[i]): i for i in events.collectives if events.external_id[i] != NONE}
     calls = []
     for kernel, call, place in zip(kernels.tolist(), launch.tolist(), inside.tolist(), strict=True):

@@ -85,14 +85,14 @@ def communication(
     events = trace.events
     groups = Groups(trace.meta)
     if activity.source == "device":
-        mine = np.flatnonzero(activity.work == Work.COMMUNICATION)
-        kernels, launch = activity.indices[mine], launches.launch[mine]
-        known = identities(events, kernels, launch, groups)
+        places = np.flatnonzero(activity.work == Work.COMMUNICATION)
+        kernels, launch = activity.indices[places], launches.launch[places]
+        identified = identities(events, kernels, launch, groups)
         starts, ends = events.ts_ns[kernels], events.end_ns[kernels]
         launched = np.where(launch != NONE, events.ts_ns[launch], NONE) if len(kernels) else launch
     else:
         calls = gloo_calls(events, groups)
-        known = [c.identity for c in calls]
+        identified = [c.identity for c in calls]
         starts = np.array([c.start_ns for c in calls], dtype=np.int64)
         ends = np.array([c.end_ns for c in calls], dtype=np.int64)
         launched = np.array([NONE if c.launch_ns is None else c.launch_ns for c in calls], dtype=np.int64)
@@ -100,7 +100,7 @@ def communication(
     hidden = _hidden_under(events, activity, starts, ends)
     steps = _steps(windows, starts, launched)
     own = own_times(activity, gaps, starts, ends)
-    found = tuple(
+    collectives = tuple(
         RankCollective(
             **{name: getattr(what, name) for name in _WHAT},
             start_ns=start,
@@ -112,7 +112,7 @@ def communication(
             own=own[i],
         )
         for i, (what, start, end, launch_ns, step, exposed_ns) in enumerate(
-            zip(known, *(a.tolist() for a in (starts, ends, launched, steps, exposed)), strict=True)
+            zip(identified, *(a.tolist() for a in (starts, ends, launched, steps, exposed)), strict=True)
         )
     )
     return RankCommunication(
@@ -122,7 +122,7 @@ def communication(
         source=activity.source,
         base_time_ns=trace.meta.base_time_ns,
         window_ns=activity.window,
-        collectives=found,
+        collectives=collectives,
         exposed=exact(spans.subtract(activity.comm, activity.compute)),
     )
 
@@ -154,8 +154,8 @@ def _hidden_under(events: Events, activity: Activity, starts: Ints, ends: Ints) 
     keys: list[Ints] = []
     amounts: list[Ints] = []
     for one in distinct(lane[compute]).tolist():
-        mine = compute[lane[compute] == one]
-        begun, over = events.ts_ns[mine], np.maximum.accumulate(events.end_ns[mine])
+        on_lane = compute[lane[compute] == one]
+        begun, over = events.ts_ns[on_lane], np.maximum.accumulate(events.end_ns[on_lane])
         first = np.searchsorted(over, starts, side="right")
         last = np.searchsorted(begun, ends, side="left")
         counts = np.maximum(last - first, 0)
@@ -163,7 +163,7 @@ def _hidden_under(events: Events, activity: Activity, starts: Ints, ends: Ints) 
         if not len(which):
             continue
         offset = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        kernel = mine[np.repeat(first, counts) + offset]
+        kernel = on_lane[np.repeat(first, counts) + offset]
         shared = np.minimum(events.end_ns[kernel], ends[which]) - np.maximum(events.ts_ns[kernel], starts[which])
         keep = shared > 0
         keys.append(which[keep] * names + events.name[kernel[keep]])

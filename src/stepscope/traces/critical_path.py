@@ -88,8 +88,8 @@ def critical_path(
     segments, inferred = [], 0
     at: _Node | None = node
     while at is not None:
-        found, at, guess = walk.step(at)
-        segments += found
+        stretches, at, guess = walk.step(at)
+        segments += stretches
         inferred += guess
         if segments[-1].low <= begin:
             break
@@ -119,10 +119,10 @@ def rank_legs(
     end = walk.end_node()
     if end is None:
         return Unavailable("nothing ran in the trace")
-    known: dict[_Node, tuple[int | None, NDArray[np.int64]]] = {}
+    walked: dict[_Node, tuple[int | None, NDArray[np.int64]]] = {}
     comm = walk.collectives
-    last = _leg(walk, [], end[0], known)
-    legs = tuple(_leg(walk, *walk.before(place), known) for place in comm.tolist())
+    last = _leg(walk, [], end[0], walked)
+    legs = tuple(_leg(walk, *walk.before(place), walked) for place in comm.tolist())
     return RankLegs(
         rank=trace.rank,
         end_ns=end[1],
@@ -132,14 +132,14 @@ def rank_legs(
     )
 
 
-def _leg(walk: Walk, link: list[_Segment], node: _Node | None, known: dict[_Node, tuple[int | None, Ints]]) -> PathLeg:
+def _leg(walk: Walk, link: list[_Segment], node: _Node | None, walked: dict[_Node, tuple[int | None, Ints]]) -> PathLeg:
     """Totals of ``link`` and from ``node`` back to the first collective; a node is walked once for all legs."""
     chain: list[tuple[_Node, Ints]] = []
     back_to: int | None = None
     total = np.zeros(len(_PARTS), dtype=np.int64)
     while node is not None:
-        if node in known:
-            back_to, total = known[node]
+        if node in walked:
+            back_to, total = walked[node]
             break
         if isinstance(node, _OnDevice) and (number := walk.collective_at(node.place)) is not None:
             back_to = number
@@ -147,9 +147,9 @@ def _leg(walk: Walk, link: list[_Segment], node: _Node | None, known: dict[_Node
         segments, following, _ = walk.step(node)
         chain.append((node, walk.totals(segments)))
         node = following
-    for each, spent in reversed(chain):
+    for visited, spent in reversed(chain):
         total = total + spent
-        known[each] = back_to, total
+        walked[visited] = back_to, total
     total = total + walk.totals(link)
     return PathLeg(parts=PathParts(**dict(zip(_PARTS, total.tolist(), strict=True))), back_to=back_to)
 
@@ -187,8 +187,8 @@ class Walk:
     def _links(self, communicates: NDArray[np.bool_]) -> None:
         """For each device event: the time of its launch and the place it waited for (NONE: its launch, or nothing)."""
         n = len(self.device)
-        known = self.launch != NONE
-        self.called = np.where(known, self.events.ts_ns[np.maximum(self.launch, 0)], NEVER)
+        linked = self.launch != NONE
+        self.called = np.where(linked, self.events.ts_ns[np.maximum(self.launch, 0)], NEVER)
         self.called = np.minimum(self.called, self.starts)
         previous = np.arange(n) - 1
         has = np.zeros(n, dtype=bool)
@@ -227,8 +227,8 @@ class Walk:
             return
         earlier = np.where(has[linked], self.called[np.maximum(previous[linked], 0)], NEVER)
         last = waits.last_before(self.launch[linked], self.stream[linked])
-        held = (last != NEVER) & (last >= earlier)
-        for place, waited_ns in zip(linked[held].tolist(), last[held].tolist(), strict=True):
+        delayed = (last != NEVER) & (last >= earlier)
+        for place, waited_ns in zip(linked[delayed].tolist(), last[delayed].tolist(), strict=True):
             other = self._last_ended(place, waited_ns)
             if other != NONE and self.ends[other] > bound[place]:
                 self.waited[place] = other
@@ -266,14 +266,14 @@ class Walk:
     def step(self, node: _Node) -> tuple[list[_Segment], _Node | None, int]:
         """The segments of this node, the node before it (None: the beginning), and how many edges were inferred."""
         if isinstance(node, _OnHost):
-            found = self.host.break_before(node.thread, node.time)
-            if found is None:
+            interruption = self.host.break_before(node.thread, node.time)
+            if interruption is None:
                 low = min(self.start_ns, node.time)
                 return [_Segment(low, node.time, thread=node.thread)], None, 0
-            segment = _Segment(found.time, node.time, thread=node.thread)
-            if found.device != NONE:
-                return [segment], _OnDevice(int(self._by_end[found.device]), found.time), 0
-            return [segment], _OnHost(found.thread, found.time), 0
+            segment = _Segment(interruption.time, node.time, thread=node.thread)
+            if interruption.device != NONE:
+                return [segment], _OnDevice(int(self._by_end[interruption.device]), interruption.time), 0
+            return [segment], _OnHost(interruption.thread, interruption.time), 0
         first = int(self.run[node.place])
         run = _Segment(int(self.starts[first]), node.leave, first=first, last=node.place)
         link, following, inferred = self._before(first)
@@ -434,14 +434,14 @@ def cross_rank_path(legs: Sequence[RankLegs], matched: Sequence[MatchedCollectiv
     )
 
 
-def _entered(match: MatchedCollective | None, rank: int, known: Mapping[int, RankLegs]) -> tuple[int, int] | None:
+def _entered(match: MatchedCollective | None, rank: int, legs: Mapping[int, RankLegs]) -> tuple[int, int] | None:
     """Where the path goes on: the rank that all others waited for, and the collective's place there."""
     if match is None:
         return None
     last = rank if match.last_rank is None else match.last_rank
     if match.op == "send_recv":
         last = max(match.ranks, key=lambda r: (r.start_ns, r.rank == rank)).rank
-    return next(((r.rank, r.position) for r in match.ranks if r.rank == last and last in known), None)
+    return next(((r.rank, r.position) for r in match.ranks if r.rank == last and last in legs), None)
 
 
 def _transfer(match: MatchedCollective, rank: int) -> int | None:

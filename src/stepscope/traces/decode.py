@@ -204,7 +204,7 @@ class ColumnBuilder:
         except (ValueError, *UNREADABLE):
             return False
         table.update((name, self._names[text]) for name, text in new.items())
-        seen.update((place, self._threads[known]) for place, known in places.items())
+        seen.update((place, self._threads[thread]) for place, thread in places.items())
         add("ts_ns").append(ts_ns)
         add("dur_ns").append(dur_ns)
         add("category").append(np.array([_SCANNED[c] for c in categories], dtype=np.int8))
@@ -330,8 +330,8 @@ class ColumnBuilder:
                     self.thread_names[_id_text(e.pid), _id_text(e.tid)] = _label(e.args.label)
                 elif e.name in ("process_name", "process_labels") and e.args is not None:
                     label = f"{_label(e.args.label)} {_label(e.args.labels)}".strip()
-                    known = self.process_labels.get(_id_text(e.pid), "")
-                    self.process_labels[_id_text(e.pid)] = f"{known} {label}".strip()
+                    earlier = self.process_labels.get(_id_text(e.pid), "")
+                    self.process_labels[_id_text(e.pid)] = f"{earlier} {label}".strip()
             elif phase in ("i", "I"):
                 if e.name == "[memory]" and e.args is not None and e.args.memory_bytes is not None:
                     row = _memory_row(e)
@@ -373,8 +373,8 @@ class ColumnBuilder:
             own = codes.get(key)
             # NONE, -1, takes the last one.
             self._parts[key].append(values if own is None else np.array([*own, NONE], dtype=np.int32)[values])
-        for mine, theirs in zip(self._by_event(), part.by_event, strict=True):
-            mine.update((self._count + i, value) for i, value in theirs.items())
+        for ours, theirs in zip(self._by_event(), part.by_event, strict=True):
+            ours.update((self._count + i, value) for i, value in theirs.items())
         self._count += len(part.columns["ts_ns"])
         self._memory += part.memory
         self._odd += part.odd
@@ -413,11 +413,11 @@ class ColumnBuilder:
 
     def notes(self) -> list[Note]:
         """What was odd in the events, one note a kind."""
-        found = [Note(kind="repaired", text=f"{n:,} {kind} repaired") for kind, n in self._repairs.items()]
+        remarks = [Note(kind="repaired", text=f"{n:,} {kind} repaired") for kind, n in self._repairs.items()]
         if self._loose:
             text = f"{self._loose:,} events with values of unexpected types; invalid values count as not recorded"
-            found.append(Note(kind="repaired", text=text))
-        return found + [Note(kind="dropped", text=f"{n:,} events {kind}") for kind, n in self._odd.items() if n]
+            remarks.append(Note(kind="repaired", text=text))
+        return remarks + [Note(kind="dropped", text=f"{n:,} events {kind}") for kind, n in self._odd.items() if n]
 
 
 _IDS = ("correlation", "external_id", "sequence")
@@ -524,5 +524,5 @@ def _id_text(value: Any) -> str:
 
 
 def _trailing_number(text: str) -> int:
-    found = re.search(r"([0-9]+)\s*$", text)
-    return as_number(found[1]) if found else NONE
+    match = re.search(r"([0-9]+)\s*$", text)
+    return as_number(match[1]) if match else NONE

@@ -224,10 +224,10 @@ def _tested(before: WorkProfile, after: WorkProfile, kind: str, blocks: tuple[in
         block_medians(np.array([_of_kind(side, kind)[name].per_step_ns for name in tested]).T, length)
         for side, length in sides
     ]
-    found = row_p_values(*tables)
-    if isinstance(found, Unavailable):
+    outcome = row_p_values(*tables)
+    if isinstance(outcome, Unavailable):
         return rows
-    p_values = dict(zip(tested, found.tolist(), strict=True))
+    p_values = dict(zip(tested, outcome.tolist(), strict=True))
     return [replace(row, p_value=p_values.get(row.name)) for row in rows]
 
 

@@ -30,13 +30,13 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
     was named itself must be a trace, one found in a folder may be skipped. Raises DataError for a path that matches
     nothing.
     """
-    found: dict[Path, None] = {}
+    traces: dict[Path, None] = {}
     named: set[Path] = set()
     for given in paths:
         if (url := url_of(given)) is not None:
             behind = _behind(url)
             named.update(cast("Path", file) for file in behind if not file.listed)
-            found.update((cast("Path", file), None) for file in behind)
+            traces.update((cast("Path", file), None) for file in behind)
             continue
         path = Path(given)
         if _is_folder(path):
@@ -70,8 +70,8 @@ def candidates(paths: Iterable[str | Path]) -> tuple[list[Path], set[Path]]:
                     fix=nearest_path(path, "check the path; a glob must match at least one file"),
                 )
             named.update(files)
-        found.update(dict.fromkeys(files))
-    return list(found), named
+        traces.update(dict.fromkeys(files))
+    return list(traces), named
 
 
 def _behind(url: str) -> list[RemoteFile]:

@@ -112,15 +112,15 @@ class EventStream:
             passed += before - len(chunk)
             parts.append(chunk)
             size += len(chunk)
-            found = _EVENTS_KEY.search(end + chunk)
-            if found:
+            match = _EVENTS_KEY.search(end + chunk)
+            if match:
                 text = b"".join(parts)
                 before = size - len(end) - len(chunk)
-                self._head_text = text[: before + found.start()]
-                self.offset += before + found.end() + passed
+                self._head_text = text[: before + match.start()]
+                self.offset += before + match.end() + passed
                 if f'"{MERGED_KEY}"'.encode() in self._head_text:
                     raise NotATrace(MERGED)
-                return text[before + found.end() :]
+                return text[before + match.end() :]
             end = (end + chunk)[-256:]
             if size > self._limit:
                 break
@@ -147,8 +147,8 @@ class EventStream:
         if len(buffer) < self._next_try:
             return 0, 0
         if self.kineto:
-            found = buffer.rfind(KINETO_CUT)
-            return (found + 4, found + 6) if found >= 0 else (0, 0)
+            at = buffer.rfind(KINETO_CUT)
+            return (at + 4, at + 6) if at >= 0 else (0, 0)
         position = len(buffer)
         for _ in range(_TRIES):
             position = buffer.rfind(b"{", 0, position)
@@ -195,10 +195,10 @@ class EventStream:
 
     def _array_end(self, buffer: bytes) -> tuple[int, int] | None:
         """Where the last event ends, and what follows the array's bracket; None when there is no end."""
-        for _, found in zip(range(8), _ARRAY_END.finditer(buffer), strict=False):
-            last = found.start() + 1
+        for _, match in zip(range(8), _ARRAY_END.finditer(buffer), strict=False):
+            last = match.start() + 1
             if _can_be_read(buffer[:last]):
-                return last, found.end()
+                return last, match.end()
         depth = 0
         for bracket in _BRACKETS.finditer(buffer):
             first = buffer[bracket.start()]
@@ -324,19 +324,19 @@ def unread_categories(foreign: Mapping[tuple[str, str], int], labels: Mapping[st
 
     ``foreign``: spans by (category, process id); ``labels``: what processes are called.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for (category, process), spans in foreign.items():
         label = labels.get(process, "")
         if category not in _KNOWN and (_DEVICE.search(category) or _DEVICE.search(label)):
-            found[category or f"no category, process {label!r}"] += spans
-    return dict(found.most_common())
+            counts[category or f"no category, process {label!r}"] += spans
+    return dict(counts.most_common())
 
 
 def rank_from_name(path: Path) -> int | None:
     """The rank that a file name states (rank-3, rank_3, worker3), or else its folder; None when neither does."""
     for pattern in RANK_IN_NAME:
-        if found := pattern.search(path.name) or pattern.fullmatch(path.parent.name):
-            return int(found[1])
+        if match := pattern.search(path.name) or pattern.fullmatch(path.parent.name):
+            return int(match[1])
     return None
 
 

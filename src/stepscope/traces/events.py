@@ -182,8 +182,8 @@ class Events:
 
     def by_start(self, chosen: NDArray[np.bool_]) -> Ints:
         """Indices of the events for which ``chosen`` holds, in order of their start."""
-        found = np.flatnonzero(chosen)
-        return found[np.argsort(self.ts_ns[found], kind="stable")]
+        indices = np.flatnonzero(chosen)
+        return indices[np.argsort(self.ts_ns[indices], kind="stable")]
 
     def lane(self, chosen: Ints) -> Ints:
         """One number for the device and the stream of each of these events."""

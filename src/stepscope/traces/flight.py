@@ -51,7 +51,7 @@ def mismatches(group: GroupView) -> list[FlightFinding]:
     first = differing[0]
     sides = _sides({rank: calls[first] for rank, calls in by_rank.items() if first in calls})
     usual, *others = sides
-    return [_finding(group, by_rank, first, sides[usual], sides[other], later=len(differing) - 1) for other in others]
+    return [_mismatch(group, by_rank, first, sides[usual], sides[other], later=len(differing) - 1) for other in others]
 
 
 def _sequences(by_rank: dict[int, dict[int, Calls]]) -> list[int]:
@@ -66,7 +66,7 @@ def _sides(calls: dict[int, Calls]) -> dict[Calls, list[int]]:
     return dict(sorted(sides.items(), key=lambda side: (-len(side[1]), side[1][0])))
 
 
-def _finding(
+def _mismatch(
     group: GroupView,
     by_rank: dict[int, dict[int, Calls]],
     sequence: int,
@@ -77,7 +77,7 @@ def _finding(
 ) -> FlightFinding:
     reference, deviant = by_rank[usual[0]], by_rank[odd[0]]
     expected = call_text(group.lines[usual[0]].calls[sequence])
-    found = call_text(group.lines[odd[0]].calls[sequence])
+    actual = call_text(group.lines[odd[0]].calls[sequence])
     at = f"collective {sequence} of {group.text}"
     ours, theirs = ranks_text(odd), ranks_text(usual)
     swapped = _swapped(reference, deviant, sequence)
@@ -85,7 +85,7 @@ def _finding(
     kind: Kind
     if swapped is not None:
         kind = "order_mismatch"
-        text = f"{ours} called {found} as {at} and {expected} as collective {swapped}; {theirs} in the opposite order"
+        text = f"{ours} called {actual} as {at} and {expected} as collective {swapped}; {theirs} in the opposite order"
     elif shift is not None and shift > 0:
         kind = "missing_call"
         which = at if shift == 1 else f"collectives {sequence} to {sequence + shift - 1} of {group.text}"
@@ -94,10 +94,10 @@ def _finding(
         )
     elif shift is not None:
         kind = "order_mismatch"
-        text = f"{ours} called {counted(-shift, 'collective')} more than {theirs}: {found} as {at}"
+        text = f"{ours} called {counted(-shift, 'collective')} more than {theirs}: {actual} as {at}"
     else:
         kind = _kind(reference[sequence], deviant[sequence])
-        text = f"{ours} called {found} as {at}, {theirs} {expected}"
+        text = f"{ours} called {actual} as {at}, {theirs} {expected}"
     if later and shift is None:
         text += f"; {counted(later, 'later collective')} of that group differ{'s' if later == 1 else ''} too"
     return group.finding(
@@ -106,13 +106,15 @@ def _finding(
         text,
         sequence=sequence,
         called=tuple(sorted((*usual, *odd))) if kind != "missing_call" else tuple(usual),
-        waiting=tuple(sorted(r for r in (*usual, *odd) if _held(group, r, sequence, displaced=shift is not None))),
+        waiting=tuple(
+            sorted(r for r in (*usual, *odd) if _waits_there(group, r, sequence, displaced=shift is not None))
+        ),
         expected=expected,
-        found=(Called(ranks=tuple(odd), call=found),),
+        found=(Called(ranks=tuple(odd), call=actual),),
     )
 
 
-def _held(group: GroupView, rank: int, sequence: int, *, displaced: bool) -> bool:
+def _waits_there(group: GroupView, rank: int, sequence: int, *, displaced: bool) -> bool:
     """Whether the rank waits because of it: in that very call, or in a later one where the numbers are displaced."""
     pending = group.lines[rank].pending()
     return any(s >= sequence for s in pending) if displaced else sequence in pending
@@ -175,10 +177,10 @@ def compare(dumps: Sequence[FlightDump], *, world_size: int | None = None) -> tu
     broken = {f.group for f in differing if f.waiting}
     waits = [f for view in views for f in _waits(view, broken=view.name in broken)]
     open_ends = [f for view in views if (f := unfinished(view)) is not None]
-    found = [*differing, *_with_causes(waits, differing, open_ends, views)]
-    if not any(f.cause for f in found):
+    findings = [*differing, *_with_causes(waits, differing, open_ends, views)]
+    if not any(f.cause for f in findings):
         open_ends = _earliest(open_ends, views)
-    return tuple(sorted((*found, *open_ends, *_incomplete(dumps, world_size, open_ends)), key=_importance))
+    return tuple(sorted((*findings, *open_ends, *_incomplete(dumps, world_size, open_ends)), key=_importance))
 
 
 def cell_findings(cell: CellLayout, world_size: int) -> tuple[FlightFinding, ...]:
@@ -197,14 +199,14 @@ def summary(findings: Iterable[FlightFinding]) -> str | None:
 
     A cause that blames nobody new is left out: a rank that is stuck somewhere is missing everywhere.
     """
-    told: list[str] = []
+    sentences: list[str] = []
     named: set[int] = set()
     for finding in findings:
-        if not finding.cause or (told and named.issuperset(finding.ranks) and finding.kind not in MISMATCHES):
+        if not finding.cause or (sentences and named.issuperset(finding.ranks) and finding.kind not in MISMATCHES):
             continue
         named.update(finding.ranks)
-        told.append(finding.sentence)
-    return "; ".join(told[:3] + [f"and {len(told) - 3} more"] * (len(told) > 3)) or None
+        sentences.append(finding.sentence)
+    return "; ".join(sentences[:3] + [f"and {len(sentences) - 3} more"] * (len(sentences) > 3)) or None
 
 
 def culprits(findings: Iterable[FlightFinding]) -> tuple[int, ...]:
@@ -278,11 +280,11 @@ def _incomplete(
     dumps: Sequence[FlightDump], world_size: int | None, open_ends: Sequence[FlightFinding]
 ) -> list[FlightFinding]:
     """Ranks that left no dump, unless a wait for them is told already; and dumps that hold nothing."""
-    told = {rank for f in open_ends if f.cause for rank in f.ranks}
-    silent = [r for r in range(world_size or 0) if r not in {d.rank for d in dumps} | told]
-    found = []
+    waited_for = {rank for f in open_ends if f.cause for rank in f.ranks}
+    silent = [r for r in range(world_size or 0) if r not in {d.rank for d in dumps} | waited_for]
+    findings = []
     if silent:
-        found.append(
+        findings.append(
             FlightFinding(
                 kind="incomplete_dump",
                 ranks=tuple(silent),
@@ -293,7 +295,7 @@ def _incomplete(
         )
     for dump in dumps:
         if dump.unavailable is not None:
-            found.append(
+            findings.append(
                 FlightFinding(
                     kind="incomplete_dump",
                     ranks=(dump.rank,),
@@ -301,7 +303,7 @@ def _incomplete(
                     cause=False,
                 )
             )
-    return found
+    return findings
 
 
 def _importance(finding: FlightFinding) -> tuple[bool, int, bool, int, str, int]:

@@ -151,9 +151,9 @@ class GroupView:
 def group_views(dumps: Sequence[FlightDump], *, world_size: int | None) -> tuple[GroupView, ...]:
     """Every process group that any dump knows, by name; of one name with different members, one each."""
     readable = [d for d in dumps if d.unavailable is None]
-    known = _members_by_name(readable, world_size)
+    descriptions = _members_by_name(readable, world_size)
     views = []
-    for (name, members), description in known.items():
+    for (name, members), description in descriptions.items():
         inside = [d for d in readable if d.rank in members]
         of_group = {d.rank: [e for e in d.entries if e.group == name] for d in inside}
         counted = not any(e.is_p2p for entries in of_group.values() for e in entries)
@@ -174,11 +174,11 @@ def _members_by_name(
             seen[group.name].add(dump.rank)
             if group.ranks is not None:
                 listed[group.name].add(group.ranks)
-    found: dict[tuple[str, tuple[int, ...]], str | None] = {}
+    descriptions: dict[tuple[str, tuple[int, ...]], str | None] = {}
     for name, description in described.items():
         for ranks in sorted(listed[name]) or [_guessed_members(description, seen[name], world_size)]:
-            found[name, ranks] = description
-    return found
+            descriptions[name, ranks] = description
+    return descriptions
 
 
 def _guessed_members(description: str | None, seen: Iterable[int], world_size: int | None) -> tuple[int, ...]:
@@ -220,7 +220,7 @@ def missing_calls(group: GroupView) -> list[FlightFinding]:
     for rank, last in sorted(reached.items()):
         if last < top:
             stopped[last + 1].append(rank)
-    found = []
+    findings = []
     for sequence, absent in sorted(stopped.items()):
         called = tuple(sorted(r for r, last in reached.items() if last >= sequence))
         waiting = tuple(r for r in called if group.lines[r].pending())
@@ -233,7 +233,7 @@ def missing_calls(group: GroupView) -> list[FlightFinding]:
             if inside
             else f"which {ranks_text(called)} called; {_wait(waiting)} in later ones"
         )
-        found.append(
+        findings.append(
             group.finding(
                 "missing_call",
                 absent,
@@ -244,7 +244,7 @@ def missing_calls(group: GroupView) -> list[FlightFinding]:
                 expected=call,
             )
         )
-    return found
+    return findings
 
 
 def stuck_inside(group: GroupView) -> list[FlightFinding]:
@@ -258,14 +258,14 @@ def stuck_inside(group: GroupView) -> list[FlightFinding]:
         first = next((s for s in line.pending() if s <= done and _synchronises(line, s)), None)
         if first is not None:
             places[first].append(rank)
-    found = []
+    findings = []
     for sequence, ranks in sorted(places.items()):
         out = tuple(r for r, line in sorted(group.lines.items()) if _completed(line) >= sequence)
         call = _call_at(group, sequence, ranks)
         ahead = max(_completed(group.lines[r]) for r in out) - sequence
         more = f" and {counted(ahead, 'later one')}" if ahead else ""
         verb = "is" if len(ranks) == 1 else "are"
-        found.append(
+        findings.append(
             group.finding(
                 "stuck_inside",
                 ranks,
@@ -277,7 +277,7 @@ def stuck_inside(group: GroupView) -> list[FlightFinding]:
                 expected=call,
             )
         )
-    return found
+    return findings
 
 
 def unfinished(group: GroupView) -> FlightFinding | None:
@@ -313,19 +313,19 @@ def point_to_point(group: GroupView) -> list[FlightFinding]:
             pair = _pair(group, entry)
             if pair is not None:
                 (sends if entry.op == "send" else recvs)[pair].append(entry)
-    found = []
+    findings = []
     for pair in sorted(sends.keys() | recvs.keys()):
         source, destination = pair
         if source not in group.lines or destination not in group.lines:
             continue
         ours, theirs = sends[pair], recvs[pair]
         if len(ours) != len(theirs):
-            found.append(_unmet(group, source, destination, ours, theirs))
+            findings.append(_unmet(group, source, destination, ours, theirs))
         for send, recv in zip(ours, theirs, strict=False):
             if signature(send).numel != signature(recv).numel or signature(send).dtype != signature(recv).dtype:
-                found.append(_unequal(group, source, destination, send, recv))
+                findings.append(_unequal(group, source, destination, send, recv))
                 break
-    return found
+    return findings
 
 
 def _unmet(

@@ -74,18 +74,18 @@ def gloo_calls(events: Events, groups: Groups) -> list[GlooCall]:
             op, size = _shown_as(launch)
             waiting[op, _UNSIZED if size is None else size].append(launch)
             waiting[op, _ANY].append(launch)
-        found = _oldest(waiting, span)
-        if found is None:
+        caller = _oldest(waiting, span)
+        if caller is None:
             calls.append(_call(span, None))
             continue
-        found.spans_left -= 1
-        if id(found) in open_at:
-            at = open_at[id(found)]
+        caller.spans_left -= 1
+        if id(caller) in open_at:
+            at = open_at[id(caller)]
             calls[at] = replace(calls[at], end_ns=max(calls[at].end_ns, span.end_ns))
             continue
-        if found.spans_left > 0:
-            open_at[id(found)] = len(calls)
-        calls.append(_call(span, found))
+        if caller.spans_left > 0:
+            open_at[id(caller)] = len(calls)
+        calls.append(_call(span, caller))
     return calls
 
 
@@ -118,9 +118,9 @@ def _launches(events: Events, groups: Groups) -> list[_Launch]:
     chosen = np.array([op is not None for op in named], dtype=bool)
     if not chosen.any():
         return []
-    found = events.by_start(chosen[events.name] & (events.category == Category.CPU_OP))
+    indices = events.by_start(chosen[events.name] & (events.category == Category.CPU_OP))
     result = []
-    for i in found.tolist():
+    for i in indices.tolist():
         op = named[int(events.name[i])] or ""
         inputs = _inputs(events, i)
         parts = 1
@@ -137,8 +137,8 @@ def _spans(events: Events, groups: Groups) -> list[_Span]:
     if not chosen.any():
         return []
     host = events.of(Category.USER_ANNOTATION, Category.CPU_OP)
-    found = events.by_start(chosen[events.name] & host)
-    by_thread = _group_of_threads(events, found, ops, groups)
+    indices = events.by_start(chosen[events.name] & host)
+    by_thread = _group_of_threads(events, indices, ops, groups)
     return [
         _Span(
             name=events.name_of(i),
@@ -148,16 +148,18 @@ def _spans(events: Events, groups: Groups) -> list[_Span]:
             end_ns=int(events.end_ns[i]),
             group=by_thread.get(int(events.thread[i]), groups.only),
         )
-        for i in found.tolist()
+        for i in indices.tolist()
     ]
 
 
-def _group_of_threads(events: Events, found: Ints, ops: list[str | None], groups: Groups) -> dict[int, CollectiveGroup]:
+def _group_of_threads(
+    events: Events, indices: Ints, ops: list[str | None], groups: Groups
+) -> dict[int, CollectiveGroup]:
     """Which group a worker thread serves, where every group's workers are there: each group starts its two when it is
     created, so that thread ids in ascending order are the groups in pairs. Where a worker is missing, as of a group that
     called nothing, the others may be of any: a busy machine leaves gaps between the ids of one group, too."""
     workers: dict[int, int] = {}
-    for i in found.tolist():
+    for i in indices.tolist():
         if ops[int(events.name[i])] != "send_recv":  # these run on the caller's own thread
             tid = events.threads[int(events.thread[i])][1]
             if tid.isdigit():

@@ -32,7 +32,7 @@ class Groups:
         self.world_size = meta.world_size
         self._recorded = {g.name: _from_config(g) for g in meta.groups}
         self._gloo = [self._recorded[g.name] for g in meta.groups if "gloo" in g.backend or not g.backend]
-        self._known: dict[tuple[str, str, str, int | None], CollectiveGroup] = {}
+        self._resolved: dict[tuple[str, str, str, int | None], CollectiveGroup] = {}
 
     @property
     def only(self) -> CollectiveGroup | None:
@@ -49,9 +49,9 @@ class Groups:
         if args is None or (args.group_name is None and args.group_ranks is None):
             return self.only
         key = (args.group_name or "", args.group_description or "", args.group_ranks or "", args.group_size)
-        if key not in self._known:
-            self._known[key] = self._completed(args)
-        return self._known[key]
+        if key not in self._resolved:
+            self._resolved[key] = self._completed(args)
+        return self._resolved[key]
 
     def taking_part(
         self, args: CollectiveArgs | None, by_shapes: int | None
@@ -144,9 +144,9 @@ def kind_by_name(group: CollectiveGroup | None) -> str:
     """dp | tp | pp | ep | cp as the group's description says, else its name; empty where neither does."""
     for text in (group.description, group.name) if group is not None else ():
         words = re.sub(r"[^a-z0-9]+", "_", text.lower())
-        found = next((kind for kind, pattern in _WORDS if re.search(pattern, words)), "")
-        if found:
-            return found
+        meaning = next((kind for kind, pattern in _WORDS if re.search(pattern, words)), "")
+        if meaning:
+            return meaning
     return ""
 
 
@@ -188,24 +188,24 @@ def group_budgets(
     for collective in collectives:
         by_group[collective.group.name if collective.group else UNNAMED].append(collective)
     rows = []
-    for name, mine in by_group.items():
+    for name, calls in by_group.items():
         busy = spans.union(
-            np.array([c.start_ns for c in mine], dtype=np.int64), np.array([c.end_ns for c in mine], dtype=np.int64)
+            np.array([c.start_ns for c in calls], dtype=np.int64), np.array([c.end_ns for c in calls], dtype=np.int64)
         )
-        group = mine[0].group
+        group = calls[0].group
         kind, source = kind_by_name(group), "name"
         if not kind:
-            launched = np.array([c.called_ns for c in mine], dtype=np.int64)
+            launched = np.array([c.called_ns for c in calls], dtype=np.int64)
             forward = pass_at(phases, launched) == FORWARD
-            kind, source = kind_by_operations(mine, forward.tolist()), "operations"
-        sizes = [c.size_bytes for c in mine]
+            kind, source = kind_by_operations(calls, forward.tolist()), "operations"
+        sizes = [c.size_bytes for c in calls]
         rows.append(
             GroupBudget(
                 rank=rank,
                 group=name,
                 description=group.description if group else "",
                 size=group.size if group else None,
-                collectives=len(mine),
+                collectives=len(calls),
                 size_bytes=None if None in sizes else sum(s for s in sizes if s is not None),
                 comm_ns=busy.measure,
                 exposed_ns=spans.subtract(busy, activity.compute).measure,

@@ -64,8 +64,8 @@ class HostLine:
     def flat(self, thread: int) -> _Flat:
         """The thread's time in pieces, each with the innermost event that is open in it."""
         if thread not in self._flat:
-            mine = self._all[self._events.thread[self._all] == thread]
-            self._flat[thread] = _Flat(self._events, mine, self._gloo)
+            indices = self._all[self._events.thread[self._all] == thread]
+            self._flat[thread] = _Flat(self._events, indices, self._gloo)
         return self._flat[thread]
 
     def last_end(self) -> tuple[int, int] | None:
@@ -80,8 +80,8 @@ class HostLine:
 
         ``device``: the rank's device events by end; ``launch``: their launches, NONE where unknown.
         """
-        found = [self._copied(device, launch), self._waited(device, launch), *self._handovers()]
-        rows = np.concatenate([np.zeros((0, 5), dtype=np.int64), *found])
+        parts = [self._copied(device, launch), self._waited(device, launch), *self._handovers()]
+        rows = np.concatenate([np.zeros((0, 5), dtype=np.int64), *parts])
         rows = rows[np.lexsort((rows[:, 4], rows[:, 1], rows[:, 0]))]
         for thread in distinct(rows[:, 0]).tolist():
             low, high = np.searchsorted(rows[:, 0], [thread, thread + 1])
@@ -101,9 +101,9 @@ class HostLine:
         copies = events.named(_COPIES.search)
         places = np.flatnonzero(launch != NONE)
         call = launch[places]
-        mine = copies[call] & (events.end_ns[device[places]] <= events.end_ns[call])
-        mine &= events.dur_ns[device[places]] > 0
-        call, places = call[mine], places[mine]
+        waited = copies[call] & (events.end_ns[device[places]] <= events.end_ns[call])
+        waited &= events.dur_ns[device[places]] > 0
+        call, places = call[waited], places[waited]
         none = np.full(len(call), NONE, dtype=np.int64)
         columns = [events.thread[call].astype(np.int64), events.end_ns[call], places, none]
         return np.stack([*columns, events.end_ns[device[places]]], axis=1)
@@ -137,31 +137,31 @@ class HostLine:
         """A thread that was idle and goes on after another one of the training's threads had come to an end."""
         activity = {t: self._activity(t) for t in self._training_threads()}
         gloo = self._gloo_threads()
-        found = []
-        for thread, mine in activity.items():
-            if not len(mine):
+        parts = []
+        for thread, ours in activity.items():
+            if not len(ours):
                 continue
-            before = np.concatenate([[np.iinfo(np.int64).min], mine.ends[:-1]])
-            best, source = before.copy(), np.full(len(mine), NONE, dtype=np.int64)
+            before = np.concatenate([[np.iinfo(np.int64).min], ours.ends[:-1]])
+            best, source = before.copy(), np.full(len(ours), NONE, dtype=np.int64)
             for other, theirs in activity.items():
                 if other == thread or not len(theirs):
                     continue
-                at = np.searchsorted(theirs.ends, mine.starts, side="right") - 1
+                at = np.searchsorted(theirs.ends, ours.starts, side="right") - 1
                 last = np.where(at >= 0, theirs.ends[np.maximum(at, 0)], np.iinfo(np.int64).min)
                 if thread in gloo and other not in gloo:
                     # Its work is queued by a call that may still be running.
-                    last = np.where(spans.holds(theirs, mine.starts), mine.starts, last)
+                    last = np.where(spans.holds(theirs, ours.starts), ours.starts, last)
                 better = last > best
                 best[better], source[better] = last[better], other
             handed = np.flatnonzero(source != NONE)
             same = np.full(len(handed), thread, dtype=np.int64)
             none = np.full(len(handed), NONE, dtype=np.int64)
-            found.append(np.stack([same, mine.starts[handed], none, source[handed], best[handed]], axis=1))
-        return found
+            parts.append(np.stack([same, ours.starts[handed], none, source[handed], best[handed]], axis=1))
+        return parts
 
     def _activity(self, thread: int) -> Spans:
-        mine = self._active[self._events.thread[self._active] == thread]
-        return self._events.spans(mine)
+        indices = self._active[self._events.thread[self._active] == thread]
+        return self._events.spans(indices)
 
     def _gloo_threads(self) -> set[int]:
         chosen = self._active[self._gloo[self._active]]
@@ -187,25 +187,25 @@ class HostLine:
 class _Flat:
     """One thread's time cut at every start and end, with what is innermost in each piece."""
 
-    def __init__(self, events: Events, mine: Ints, gloo: NDArray[np.bool_]) -> None:
-        one = np.zeros(len(mine), dtype=np.int8)
-        tree = nest(mine, one, events.ts_ns[mine], events.end_ns[mine])
+    def __init__(self, events: Events, indices: Ints, gloo: NDArray[np.bool_]) -> None:
+        one = np.zeros(len(indices), dtype=np.int8)
+        tree = nest(indices, one, events.ts_ns[indices], events.end_ns[indices])
         edges = np.concatenate([tree.starts, tree.ends])
         edges.sort()
         self.edges = edges[np.concatenate([[True], edges[1:] != edges[:-1]])] if len(edges) else edges
         del edges
         pieces = max(len(self.edges) - 1, 0)
         inner = tree.innermost(np.broadcast_to(np.int8(0), pieces), self.edges[:-1])
-        known = inner != NONE
+        covered = inner != NONE
         np.maximum(inner, 0, out=inner)
         self.event = np.full(pieces, NONE, dtype=np.int32)
-        self.event[known] = tree.index[inner[known]]
+        self.event[covered] = tree.index[inner[covered]]
         del tree, inner
         kind = np.full(pieces, OTHER, dtype=np.int8)
-        category = events.category[self.event]  # NONE takes any: ``known`` decides
-        kind[known & (category == Category.CPU_OP)] = OPERATOR
-        kind[known & ((category == Category.RUNTIME) | (category == Category.DRIVER))] = RUNTIME
-        kind[known & gloo[self.event]] = GLOO
+        category = events.category[self.event]  # NONE takes any: ``covered`` decides
+        kind[covered & (category == Category.CPU_OP)] = OPERATOR
+        kind[covered & ((category == Category.RUNTIME) | (category == Category.DRIVER))] = RUNTIME
+        kind[covered & gloo[self.event]] = GLOO
         self.kind = kind
         self._before: dict[int, Ints] = {}
         for k in (OPERATOR, RUNTIME, GLOO):
@@ -262,12 +262,12 @@ class StreamWaits:
     def last_before(self, calls: Ints, streams: Ints) -> Ints:
         """When the last wait began that can hold back a launch by ``calls[i]`` on ``streams[i]``; NEVER without one."""
         times = self.events.ts_ns[calls]
-        known, unrecorded = self.streams != NONE, ~self.recorded
-        on_stream = _last(self.streams[known], self.times[known], streams, times)
+        with_stream, unrecorded = self.streams != NONE, ~self.recorded
+        on_stream = _last(self.streams[with_stream], self.times[with_stream], streams, times)
         on_thread = _last(
             self.threads[unrecorded], self.times[unrecorded], self.events.thread[calls].astype(np.int64), times
         )
-        return np.maximum(_times(self.times[known], on_stream), _times(self.times[unrecorded], on_thread))
+        return np.maximum(_times(self.times[with_stream], on_stream), _times(self.times[unrecorded], on_thread))
 
 
 def stream_waits(events: Events, calls: Ints, streams: Ints, communicates: NDArray[np.bool_]) -> StreamWaits:
@@ -277,19 +277,19 @@ def stream_waits(events: Events, calls: Ints, streams: Ints, communicates: NDArr
     before the collective, a thread's own stream before it goes on. A thread that launches nothing more (autograd's, after
     the last backward pass) waited with the stream of its last launch that was no collective.
     """
-    found = events.where(Category.RUNTIME, Category.DRIVER)
-    found = found[events.named(_STREAM_WAIT.search)[found]]
-    times, threads = events.ts_ns[found], events.thread[found].astype(np.int64)
-    accounts = _accounts(events, found)
+    waits = events.where(Category.RUNTIME, Category.DRIVER)
+    waits = waits[events.named(_STREAM_WAIT.search)[waits]]
+    times, threads = events.ts_ns[waits], events.thread[waits].astype(np.int64)
+    accounts = _accounts(events, waits)
     recorded = accounts != NONE
     named = np.where(recorded, events.lane(accounts), NONE)
-    if len(found) and not recorded.all():
+    if len(waits) and not recorded.all():
         thread, called = events.thread[calls].astype(np.int64), events.ts_ns[calls]
         own = ~communicates
         # Of the next one: what is last when time runs backwards.
         following = _last(thread, -called, threads, -times)
         before = _last(thread[own], called[own], threads, times)
-        last = np.full(len(found), NONE, dtype=np.int64)
+        last = np.full(len(waits), NONE, dtype=np.int64)
         last[before != NONE] = streams[own][before[before != NONE]]
         named = np.where(recorded, named, np.where(following != NONE, streams[following], last))
     return StreamWaits(events=events, times=times, threads=threads, streams=named, recorded=recorded)
@@ -300,22 +300,22 @@ def _accounts(events: Events, waits: Ints) -> Ints:
     sync = events.where(Category.SYNC)
     sync = sync[(events.correlation[sync] != NONE) & (events.stream[sync] != NONE)]
     at = find(events.correlation[sync], events.correlation[waits])
-    found = np.full(len(waits), NONE, dtype=np.int64)
-    found[at != NONE] = sync[at[at != NONE]]
-    return found
+    accounts = np.full(len(waits), NONE, dtype=np.int64)
+    accounts[at != NONE] = sync[at[at != NONE]]
+    return accounts
 
 
 def _last(keys: Ints, times: Ints, wanted: Ints, before: Ints) -> Ints:
     """For each of ``wanted``: the place of the last entry with this key and a time below ``before``; NONE without one."""
     if not len(keys):
         return np.full(len(wanted), NONE, dtype=np.int64)
-    known = distinct(np.concatenate([keys, wanted]))
+    all_keys = distinct(np.concatenate([keys, wanted]))
     every = np.concatenate([times, before])
     low = int(every.min())
     width = int(every.max()) - low + 1
     order = np.lexsort((times, keys))
-    line = np.searchsorted(known, keys[order]) * width + (times[order] - low)
-    at = np.searchsorted(line, np.searchsorted(known, wanted) * width + (before - low)) - 1
+    line = np.searchsorted(all_keys, keys[order]) * width + (times[order] - low)
+    at = np.searchsorted(line, np.searchsorted(all_keys, wanted) * width + (before - low)) - 1
     place = order[np.maximum(at, 0)]
     return np.where((at >= 0) & (keys[place] == wanted), place, NONE)
 

@@ -87,10 +87,10 @@ def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: di
     starts, ends = holes.starts, holes.ends
     following = np.searchsorted(events.ts_ns[activity.indices], ends, side="left")
     launch = launches.launch[following]
-    known = launch != NONE
-    call = np.where(known, launch, 0)
-    launched = np.where(known, np.minimum(events.end_ns[call], ends), 0)  # a kernel may start inside its call
-    late = known & (launched > starts)
+    linked = launch != NONE
+    call = np.where(linked, launch, 0)
+    launched = np.where(linked, np.minimum(events.end_ns[call], ends), 0)  # a kernel may start inside its call
+    late = linked & (launched > starts)
     late_ns = np.where(late, launched - starts, 0)
     amount = {cause: np.zeros(len(starts), dtype=np.int64) for cause in IDLE_CAUSES}
     returned, waited = _returned(events, call, starts, launched, late)
@@ -101,11 +101,11 @@ def idle_gaps(events: Events, activity: Activity, launches: Launches, phases: di
     amount["data"][loading] = (launched - returned)[loading]
     amount["host_late"][late] = (late_ns - amount["sync"] - amount["data"])[late]
     amount["launch_latency"][late] = (ends - starts - late_ns)[late]
-    queued = known & ~late
+    queued = linked & ~late
     short = ends - starts <= KERNEL_GAP_NS
     amount["kernel_gap"][queued & short] = (ends - starts)[queued & short]
     amount["dependency"][queued & ~short] = (ends - starts)[queued & ~short]
-    amount["unknown"][~known] = (ends - starts)[~known]
+    amount["unknown"][~linked] = (ends - starts)[~linked]
     calls = {"sync": waited, "host_late": np.where(late, events.name[call], NONE)}
     return IdleGaps(holes=holes, by_cause=amount, window=window, calls=calls, names=events.names)
 
@@ -125,18 +125,18 @@ def _returned(events: Events, call: Ints, starts: Ints, launched: Ints, late: ND
     waits = waits[np.argsort(events.ts_ns[waits], kind="stable")]
     line = _host_lines(events)
     launching = line[events.thread[call]]
-    for each in distinct(launching[late]).tolist():
-        mine = waits[line[events.thread[waits]] == each]
-        if not len(mine):
+    for number in distinct(launching[late]).tolist():
+        line_waits = waits[line[events.thread[waits]] == number]
+        if not len(line_waits):
             continue
-        reach = np.maximum.accumulate(events.end_ns[mine])
-        last = np.maximum.accumulate(np.where(events.end_ns[mine] == reach, np.arange(len(mine)), 0))
-        at = np.searchsorted(events.ts_ns[mine], starts, side="right") - 1
-        wait = mine[last[np.maximum(at, 0)]]
-        held = late & (launching == each) & (at >= 0) & (events.end_ns[wait] > starts)
-        held &= (events.thread[wait] == events.thread[call]) | (events.end_ns[wait] <= events.ts_ns[call])
-        returned[held] = np.minimum(events.end_ns[wait], launched)[held]
-        names[held] = events.name[wait][held]
+        reach = np.maximum.accumulate(events.end_ns[line_waits])
+        last = np.maximum.accumulate(np.where(events.end_ns[line_waits] == reach, np.arange(len(line_waits)), 0))
+        at = np.searchsorted(events.ts_ns[line_waits], starts, side="right") - 1
+        wait = line_waits[last[np.maximum(at, 0)]]
+        delayed = late & (launching == number) & (at >= 0) & (events.end_ns[wait] > starts)
+        delayed &= (events.thread[wait] == events.thread[call]) | (events.end_ns[wait] <= events.ts_ns[call])
+        returned[delayed] = np.minimum(events.end_ns[wait], launched)[delayed]
+        names[delayed] = events.name[wait][delayed]
     return returned, names
 
 
@@ -166,10 +166,10 @@ def _main_call(gaps: IdleGaps, cause: str, values: Ints) -> str | None:
     if cause not in gaps.calls:
         return None
     calls = gaps.calls[cause]
-    known = calls != NONE
-    if not (values * known).any():
+    has_call = calls != NONE
+    if not (values * has_call).any():
         return None
-    return gaps.names[int(np.bincount(calls[known], weights=values[known]).argmax())]
+    return gaps.names[int(np.bincount(calls[has_call], weights=values[has_call]).argmax())]
 
 
 def _cause(rank: int, cause: str, values: NDArray[np.int64], call: str | None) -> IdleCause:
@@ -217,13 +217,13 @@ def long_gaps(events: Events, gaps: IdleGaps, marks: Marks, *, rank: int) -> tup
     if not count or longest[count - 1] < least:
         return gaps, ()
     chosen = np.sort(order[:count])
-    found = tuple(_long_gap(events, gaps, marks, int(i), rank=rank) for i in chosen)
+    outliers = tuple(_long_gap(events, gaps, marks, int(i), rank=rank) for i in chosen)
     by_cause = {cause: values.copy() for cause, values in gaps.by_cause.items()}
     for values in by_cause.values():
         values[chosen] = 0
     by_cause["long_gap"] = np.zeros(len(lengths), dtype=np.int64)
     by_cause["long_gap"][chosen] = lengths[chosen]
-    return replace(gaps, by_cause=by_cause), found
+    return replace(gaps, by_cause=by_cause), outliers
 
 
 def _long_gap(events: Events, gaps: IdleGaps, marks: Marks, place: int, *, rank: int) -> LongGap:
@@ -267,7 +267,7 @@ def launch_statistics(trace: RankTrace, launches: Launches) -> LaunchStatistics 
     total = int(device.sum())
     if not total:
         return None
-    linked = device & launches.known
+    linked = device & launches.linked
     work, call = launches.of[linked], launches.launch[linked]
     starts, ends = events.ts_ns[work], events.end_ns[work]
     called, call_ns = events.ts_ns[call], events.dur_ns[call]

@@ -93,23 +93,23 @@ def analyse_captures(
         notes += unread
     else:
         passes = _map(work, files, executor or processes, done, advanced, meanwhile, left_out)
-    found = {"": passes}
+    by_capture = {"": passes}
     if len({p.facts.rank for p in passes}) < len(passes):
         # One that cannot be told apart is refused below.
-        found = captures(passes) or found
+        by_capture = captures(passes) or by_capture
     joined = {
         name: combine(
             one_per_rank(group, rank=lambda p: p.facts.rank, path=lambda p: Path(p.facts.file)), notes=tuple(notes)
         )
-        for name, group in found.items()
+        for name, group in by_capture.items()
     }
     if sample is None:
         return joined
     from stepscope.traces.sample import what_a_sample_leaves_open
 
     return {
-        name: replace(each, notes=(*each.notes, *what_a_sample_leaves_open(each, there)))
-        for name, each in joined.items()
+        name: replace(summary, notes=(*summary.notes, *what_a_sample_leaves_open(summary, there)))
+        for name, summary in joined.items()
     }
 
 
@@ -127,7 +127,7 @@ def analyse_job(
     said: Callable[[str], None] | None = None,
 ) -> TraceSummary:
     """As ``analyse_captures`` for files of one capture. Raises DataError too where there are several."""
-    found = analyse_captures(
+    summaries = analyse_captures(
         paths,
         wanted=wanted,
         ranks=ranks,
@@ -139,16 +139,16 @@ def analyse_job(
         scheduler=scheduler,
         said=said,
     )
-    if len(found) > 1:
-        raise several_captures(found)
-    return next(iter(found.values()))
+    if len(summaries) > 1:
+        raise several_captures(summaries)
+    return next(iter(summaries.values()))
 
 
-def several_captures(found: Mapping[str, TraceSummary]) -> DataError:
+def several_captures(summaries: Mapping[str, TraceSummary]) -> DataError:
     """What to answer where one capture is asked for and there are several."""
-    first = [Path(p.facts.file).name for p in next(iter(found.values())).ranks]
+    first = [Path(p.facts.file).name for p in next(iter(summaries.values())).ranks]
     return DataError(
-        f"{len(found)} captures in these files: {', '.join(list(found)[:6])}",
+        f"{len(summaries)} captures in these files: {', '.join(list(summaries)[:6])}",
         why="files record the same rank; their names or times show different captures",
         fix=f"name the files of one, for example {' '.join(first[:3])}{' ...' if first[3:] else ''}",
     )
@@ -297,17 +297,17 @@ def _skips_what_is_none(left_out: LeaveOut | None, notes: list[FileNote]) -> Lea
 
 
 def _for_cluster(
-    scheduler: str | None, said: Callable[[str], None] | None, files: Sequence[Path], processes: int | None
+    scheduler: str | None, report: Callable[[str], None] | None, files: Sequence[Path], processes: int | None
 ) -> bool:
     """Whether a cluster reads the files; where one should and cannot be had, says so."""
     if scheduler is not None:
         return True
-    if said is None or len(files) <= FILES_HERE or processes == 1 or text_bytes(files) < CLUSTER_FROM_BYTES:
+    if report is None or len(files) <= FILES_HERE or processes == 1 or text_bytes(files) < CLUSTER_FROM_BYTES:
         return False
     from stepscope.traces.cluster import INSTALL, installed
 
     if not installed():
-        said(
+        report(
             f"{len(files)} files are read without dask, so that a process that is killed ends the command; to read them in "
             f"workers that may be lost: {INSTALL}"
         )
@@ -326,13 +326,13 @@ def _on_cluster(
     from stepscope.traces.cluster import NotReadError, read_on_cluster
 
     workers = processes or usable_cores()
-    found = read_on_cluster(work, files, scheduler=scheduler, workers=workers, size_of=_size, done=done)
-    gone = {file: error for file, error in found.items() if isinstance(error, NotReadError)}
+    outcomes = read_on_cluster(work, files, scheduler=scheduler, workers=workers, size_of=_size, done=done)
+    gone = {file: error for file, error in outcomes.items() if isinstance(error, NotReadError)}
     rest = [file for file in files if file not in gone]
     if not rest:
         raise next(iter(gone.values()))
     notes = [FileNote(rank=None, kind="missing", text=f"{file.name}: not read: {e.why}") for file, e in gone.items()]
-    return _readable(rest, lambda file: _pass_of(found[file]), left_out), notes
+    return _readable(rest, lambda file: _pass_of(outcomes[file]), left_out), notes
 
 
 def _pass_of(outcome: RankPass | StepscopeError) -> RankPass:
@@ -356,9 +356,9 @@ def _get_ready(meanwhile: Callable[[], None] | None, *, quick: bool) -> None:
 
 
 def _finished(work: Callable[[Path], RankPass], done: Callable[[Path], None], file: Path) -> RankPass:
-    found = work(file)
+    one_pass = work(file)
     done(file)
-    return found
+    return one_pass
 
 
 def _readable(files: Sequence[Path], read: Callable[[Path], RankPass], left_out: LeaveOut | None) -> list[RankPass]:
@@ -374,9 +374,9 @@ def _readable(files: Sequence[Path], read: Callable[[Path], RankPass], left_out:
             damaged.append((file, error))
     if damaged and not passes:
         raise damaged[0][1]
-    for each in damaged:
+    for refused in damaged:
         assert left_out is not None
-        left_out(*each)
+        left_out(*refused)
     return passes
 
 
@@ -392,10 +392,10 @@ def _fork(
 
     order = _largest_first(files)
     try:
-        found = dict(zip(order, map_forked(work, order, count, done=done, meanwhile=meanwhile), strict=True))
+        outcomes = dict(zip(order, map_forked(work, order, count, done=done, meanwhile=meanwhile), strict=True))
     except ProcessKilledError as error:
         raise _killed() from error
-    return _readable(files, lambda file: _pass_of(found[file]), left_out)
+    return _readable(files, lambda file: _pass_of(outcomes[file]), left_out)
 
 
 def _largest_first(files: Sequence[Path]) -> list[Path]:
@@ -447,12 +447,12 @@ def captures(passes: Sequence[RankPass]) -> dict[str, list[RankPass]] | None:
     times = [(one_pass.facts.rank, one_pass.facts.unix_ns) for one_pass in passes if one_pass.facts.unix_ns is not None]
     if len(set(times)) < len(times):
         return None
-    told = [
+    groupings = [
         groups
         for groups in (_by_name(passes), _by_time(passes))
         if len(groups) > 1 and all(_once_each(group) for group in groups.values())
     ]
-    return min(told, key=len, default=None)
+    return min(groupings, key=len, default=None)
 
 
 def _once_each(passes: Iterable[RankPass]) -> bool:
@@ -482,14 +482,14 @@ def _place_and_stem(path: Path) -> tuple[Path, str]:
 
 def _by_time(passes: Sequence[RankPass]) -> dict[str, list[RankPass]]:
     """Traces whose stretches of time overlap are of one capture; none where a time is unknown."""
-    known = [(one_pass.facts.unix_ns, one_pass) for one_pass in passes if one_pass.facts.unix_ns is not None]
-    if len(known) < len(passes):
+    timed = [(one_pass.facts.unix_ns, one_pass) for one_pass in passes if one_pass.facts.unix_ns is not None]
+    if len(timed) < len(passes):
         return {}
     groups: list[list[RankPass]] = []
     end = 0
-    for (start, stop), each in sorted(known, key=lambda item: item[0]):
+    for (start, stop), one_pass in sorted(timed, key=lambda item: item[0]):
         if not groups or start >= end:
             groups.append([])
-        groups[-1].append(each)
+        groups[-1].append(one_pass)
         end = max(end, stop)
     return {f"capture {i + 1}": group for i, group in enumerate(groups)}

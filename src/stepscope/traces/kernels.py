@@ -83,8 +83,8 @@ def _tensor_shares(
         return None, None, None
 
     def share(wanted: bool | None) -> float:
-        mine = np.array([t is wanted for t in tensor], dtype=bool) & computes
-        return float(totals[mine].sum() / compute_ns)
+        chosen = np.array([t is wanted for t in tensor], dtype=bool) & computes
+        return float(totals[chosen].sum() / compute_ns)
 
     return share(True), share(False), share(None)
 
@@ -119,16 +119,16 @@ def sequence_rows(
     kernels_ns = int(events.dur_ns[device[compute]].sum())
     before = np.concatenate([[0], np.cumsum(events.dur_ns[device])])
     gaps = np.concatenate([[0], np.cumsum(np.maximum(starts[1:] - ends[:-1], 0))])
-    found: list[tuple[int, Ints]] = []  # length, places of non-overlapping occurrences
+    sequences: list[tuple[int, Ints]] = []  # length, places of non-overlapping occurrences
     code, valid = base, compute
     for length in range(2, max(lengths) + 1):
         code, valid = _extended(code, valid, base, joined, length)
         if not valid.any():
             break
         if length in lengths:
-            found += _frequent(code, valid, length, min_count, before)
+            sequences += _frequent(code, valid, length, min_count, before)
     rows = []
-    for length, places in _closed(found, device, events.name):
+    for length, places in _closed(sequences, device, events.name):
         total = int((before[places + length] - before[places]).sum())
         gap = int((gaps[places + length - 1] - gaps[places]).sum())
         first = int(places[0])
@@ -173,12 +173,12 @@ def _frequent(
     spent = np.add.reduceat(before[places + length] - before[places], first)
     often = np.flatnonzero(last - first >= min_count)
     often = often[np.argsort(-spent[often], kind="stable")][:CANDIDATES]
-    found = []
+    sequences = []
     for low, high in zip(first[often].tolist(), last[often].tolist(), strict=True):
         apart = _apart(places[low:high], length)
         if len(apart) >= min_count:
-            found.append((length, apart))
-    return found
+            sequences.append((length, apart))
+    return sequences
 
 
 def _apart(places: Ints, length: int) -> Ints:
@@ -193,11 +193,11 @@ def _apart(places: Ints, length: int) -> Ints:
     return np.array(kept, dtype=np.int64)
 
 
-def _closed(found: list[tuple[int, Ints]], device: Ints, name: NDArray[np.int32]) -> list[tuple[int, Ints]]:
+def _closed(sequences: list[tuple[int, Ints]], device: Ints, name: NDArray[np.int32]) -> list[tuple[int, Ints]]:
     """Those that some longer one with the same number of occurrences does not contain."""
     kept: list[tuple[int, Ints]] = []
     inside: set[tuple[int, bytes]] = set()
-    for length, places in sorted(found, key=lambda f: -f[0]):
+    for length, places in sorted(sequences, key=lambda f: -f[0]):
         kernels = name[device[int(places[0]) : int(places[0]) + length]]
         if (len(places), kernels.tobytes()) in inside:
             continue
@@ -214,8 +214,8 @@ _WORDS = re.compile(r"Copy(Host|Device)To(Host|Device)")
 
 def copy_kind(name: str) -> tuple[str, str | None]:
     """Direction and host memory (pinned, pageable, unified or None) from a copy's name, as CUPTI and ROCm spell them."""
-    if found := _DIRECTION.search(name):
-        kind = found[1]
+    if match := _DIRECTION.search(name):
+        kind = match[1]
     elif words := _WORDS.search(name):
         kind = f"{words[1][0]}to{words[2][0]}"
     elif "memset" in name.lower() or "fillbuffer" in name.lower():
@@ -243,12 +243,12 @@ def copy_table(trace: RankTrace) -> CopyTable | None:
     size = _sizes(events, chosen)
     rows = []
     for (kind, memory), number in kinds.items():
-        mine = kind_of == number
-        indices, sizes = chosen[mine], size[mine]
+        members = kind_of == number
+        indices, sizes = chosen[members], size[members]
         busy = events.spans(indices)
-        known = sizes >= 0
-        timed = int(events.dur_ns[indices[known]].sum())
-        moved = int(sizes[known].sum()) if known.any() else None
+        sized = sizes >= 0
+        timed = int(events.dur_ns[indices[sized]].sum())
+        moved = int(sizes[sized].sum()) if sized.any() else None
         rows.append(
             CopyRow(
                 rank=trace.rank,
@@ -258,11 +258,11 @@ def copy_table(trace: RankTrace) -> CopyTable | None:
                 total_ns=int(events.dur_ns[indices].sum()),
                 busy_ns=busy.measure,
                 exposed_ns=spans.subtract(busy, hidden_by).measure,
-                sized_calls=int(known.sum()),
+                sized_calls=int(sized.sum()),
                 size_bytes=moved,
                 bytes_per_s=moved / (timed / 1e9) if moved is not None and timed else None,
-                largest_bytes=int(sizes[known].max()) if known.any() else None,
-                median_bytes=float(np.median(sizes[known])) if known.any() else None,
+                largest_bytes=int(sizes[sized].max()) if sized.any() else None,
+                median_bytes=float(np.median(sizes[sized])) if sized.any() else None,
             )
         )
     rows.sort(key=lambda r: (-r.total_ns, r.kind, r.memory or ""))
@@ -276,8 +276,8 @@ def _sizes(events: Events, chosen: Ints) -> Ints:
     """Bytes of each event, -1 where not recorded."""
     sizes = np.full(len(chosen), -1, dtype=np.int64)
     if events.copied_bytes:
-        known = np.fromiter(events.copied_bytes, dtype=np.int64, count=len(events.copied_bytes))
-        amounts = np.fromiter(events.copied_bytes.values(), dtype=np.int64, count=len(known))
-        place = find(known, chosen)
+        recorded = np.fromiter(events.copied_bytes, dtype=np.int64, count=len(events.copied_bytes))
+        amounts = np.fromiter(events.copied_bytes.values(), dtype=np.int64, count=len(recorded))
+        place = find(recorded, chosen)
         sizes[place != NONE] = amounts[place[place != NONE]]
     return sizes

@@ -54,16 +54,16 @@ def cuts(path: Path, *, part_bytes: int = PART_BYTES) -> list[tuple[int, int]]:
         if not stream.kineto:
             return []
         begin = stream.offset
-        found = []
+        stretches = []
         while begin + part_bytes < size:
             file.seek(begin + part_bytes)
             at = file.read(_WINDOW).find(KINETO_CUT)
             if at < 0:
                 break
             end = begin + part_bytes + at
-            found.append((begin, end + _EVENT_END))
+            stretches.append((begin, end + _EVENT_END))
             begin = end + _NEXT_EVENT
-        return found
+        return stretches
 
 
 def read_parts(
@@ -223,8 +223,8 @@ def _read(path: Path, *, device_only: bool, processes: int = 1, advanced: Advanc
     builder = ColumnBuilder(path)
     hole = None
     if processes > 1 and path.is_file() and path.stat().st_size >= WORTH_BYTES:
-        told = partial(advanced, path)
-        hole = read_parts(path, builder, device_only=device_only, processes=processes, advanced=told)
+        progress = partial(advanced, path)
+        hole = read_parts(path, builder, device_only=device_only, processes=processes, advanced=progress)
         if hole is None:
             builder = ColumnBuilder(path)
     skipped = 0 if hole is None else hole[1] - hole[0]
@@ -293,19 +293,19 @@ def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
     """The trace files among ``paths``, and what was skipped. Raises DataError when a named file is none."""
     given = list(paths)
     files, named = candidates(given)
-    found: list[Path] = []
+    kept: list[Path] = []
     notes: list[Note] = []
     for file in files:
         # Behind a URL one look is one request: whoever reads the file says so then.
         here = url_of(file) is None
         why = why_no_trace(file, None if file in named else FOLDER_HEADER_LIMIT) if here else None
         if why is None:
-            found.append(file)
+            kept.append(file)
         elif file in named:
             raise _not_a_trace(file, why)
         else:
             notes.append(Note(kind="skipped", text=f"{file.name}: not a trace: {why}"))
-    if not found:
+    if not kept:
         from stepscope.traces.discover import how_to_record
 
         raise DataError(
@@ -313,7 +313,7 @@ def trace_files(paths: Iterable[str | Path]) -> tuple[list[Path], list[Note]]:
             why="; ".join(n.text for n in notes[:3]) + (f"; and {len(notes) - 3} more" if len(notes) > 3 else ""),
             fix=how_to_record("name the folder that holds the profiler's exports, one file per rank"),
         )
-    return found, notes
+    return kept, notes
 
 
 def _is_sqlite(path: Path) -> bool:

@@ -48,14 +48,14 @@ def match_collectives(ranks: Sequence[RankCommunication]) -> tuple[Instance, ...
                 alone.append(_alone(member))
             else:
                 ordered[channel][rank.rank].append(position)
-    found = alone
+    instances = alone
     look = {r.rank: r for r in ranks}
     for members in numbered.values():
-        found.append(_numbered(members, look))
+        instances.append(_numbered(members, look))
     shifts, hosts = base_shifts(ranks), {r.rank: r.host for r in ranks}
     for by_rank in ordered.values():
-        found.extend(_in_order(by_rank, look, shifts, hosts))
-    return _in_time(found, look, shifts)
+        instances.extend(_in_order(by_rank, look, shifts, hosts))
+    return _in_time(instances, look, shifts)
 
 
 def _number(c: RankCollective, names: dict[int, Key | None]) -> tuple[Key | None, str]:
@@ -104,11 +104,11 @@ def _group_keys(ranks: Iterable[RankCommunication]) -> dict[int, Key | None]:
     keys: dict[int, Key | None] = {}
     numbers: dict[Key, int] = {}
     for ident, group in groups.items():
-        known = group.ranks
-        if known is None and len(members[group.name]) == 1:
-            known = next(iter(members[group.name]))
-        key = (group.name, known or group.size)
-        keys[ident] = (group.name, numbers.setdefault(key, len(numbers))) if group.name or known else None
+        group_ranks = group.ranks
+        if group_ranks is None and len(members[group.name]) == 1:
+            group_ranks = next(iter(members[group.name]))
+        key = (group.name, group_ranks or group.size)
+        keys[ident] = (group.name, numbers.setdefault(key, len(numbers))) if group.name or group_ranks else None
     return keys
 
 
@@ -133,7 +133,7 @@ def _in_order(
     leader = min(by_rank, key=lambda r: (-len(by_rank[r]), r))
     codes = _Codes()
     lead = codes.line(look[leader], by_rank[leader], shifts[leader], first=leader == min(by_rank))
-    found: dict[object, list[Member]] = {i: [Member(rank=leader, position=p)] for i, p in enumerate(by_rank[leader])}
+    members: dict[object, list[Member]] = {i: [Member(rank=leader, position=p)] for i, p in enumerate(by_rank[leader])}
     sure: dict[object, float] = {}
     methods: dict[object, str] = {}
     place_of: dict[Place, int] = {}
@@ -148,7 +148,7 @@ def _in_order(
             for i, (step, op, size, count) in enumerate(places(line)):
                 place = (step + shift.steps, op, size, count)
                 at = place_of.get(place, place)
-                found.setdefault(at, []).append(Member(rank=rank, position=by_rank[rank][i]))
+                members.setdefault(at, []).append(Member(rank=rank, position=by_rank[rank][i]))
                 sure[at] = min(sure.get(at, 1.0), shift.confidence)
                 if methods.get(at) in (None, "order"):
                     methods[at] = "order" if at == i else "order_shifted"
@@ -159,11 +159,11 @@ def _in_order(
             if pairing.method == "order_and_time" and at == -1:
                 leftover.append(_alone(member))
                 continue
-            found.setdefault(at, []).append(member)
+            members.setdefault(at, []).append(member)
             sure[at] = min(sure.get(at, 1.0), pairing.confidence)
             if methods.get(at) in (None, "order"):
                 methods[at] = pairing.method
-    return leftover + [_instance(m, methods.get(at, "alone"), sure.get(at)) for at, m in found.items()]
+    return leftover + [_instance(m, methods.get(at, "alone"), sure.get(at)) for at, m in members.items()]
 
 
 def _kind(c: RankCollective, *, first: bool) -> str:
@@ -179,9 +179,9 @@ class _Codes:
     def __init__(self) -> None:
         self._ops: dict[str, int] = {"unknown": 0}
 
-    def line(self, each: RankCommunication, positions: list[int], shift_ns: int, *, first: bool) -> RankOrder:
+    def line(self, rank: RankCommunication, positions: list[int], shift_ns: int, *, first: bool) -> RankOrder:
         """first: this is the lowest of the ranks that are compared."""
-        chosen = [each.collectives[p] for p in positions]
+        chosen = [rank.collectives[p] for p in positions]
         return RankOrder(
             op=np.array([self._ops.setdefault(_kind(c, first=first), len(self._ops)) for c in chosen], dtype=np.int64),
             together=np.array([c.op in TOGETHER for c in chosen], dtype=np.bool_),
@@ -195,12 +195,14 @@ class _Codes:
         )
 
 
-def _in_time(found: list[Instance], look: dict[int, RankCommunication], shifts: dict[int, int]) -> tuple[Instance, ...]:
+def _in_time(
+    instances: list[Instance], look: dict[int, RankCommunication], shifts: dict[int, int]
+) -> tuple[Instance, ...]:
     def start(instance: Instance) -> tuple[int, int, int]:
         first = min(_of(m, look).start_ns + shifts[m.rank] for m in instance.members)
         return first, instance.members[0].rank, instance.members[0].position
 
-    return tuple(sorted(found, key=start))
+    return tuple(sorted(instances, key=start))
 
 
 def _instance(members: list[Member], method: str, confidence: float | None) -> Instance:

@@ -38,12 +38,12 @@ def memory_timeline(
 
 
 def _device(
-    trace: RankTrace, memory: MemoryInstants, mine: Ints, marks: Marks, phases: Mapping[str, Spans], slices: int
+    trace: RankTrace, memory: MemoryInstants, instants: Ints, marks: Marks, phases: Mapping[str, Spans], slices: int
 ) -> DeviceMemory:
-    times, size = memory.ts_ns[mine], memory.size_bytes[mine]
-    allocated, reserved = memory.allocated_bytes[mine], memory.reserved_bytes[mine]
-    kind = _TYPES.get(int(memory.device_type[mine[0]]), "other")
-    device = int(memory.device[mine[0]])
+    times, size = memory.ts_ns[instants], memory.size_bytes[instants]
+    allocated, reserved = memory.allocated_bytes[instants], memory.reserved_bytes[instants]
+    kind = _TYPES.get(int(memory.device_type[instants[0]]), "other")
+    device = int(memory.device[instants[0]])
     if allocated.max() < 0:  # not recorded: only what was added and taken is known
         allocated = np.cumsum(size)
     has_reserved = kind != "cpu" and bool(reserved.max() > 0)

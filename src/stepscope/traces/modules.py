@@ -45,10 +45,10 @@ def module_rows(trace: RankTrace, activity: Activity, launches: Launches) -> tup
     On a GPU times are the device's, of what was launched; on CPU traces the operators' own.
     """
     events = trace.events
-    found = next(((found, mark) for category, mark in MARKS if len(found := _marked(events, category, mark))), None)
-    if found is None:
+    first = next(((ranges, mark) for category, mark in MARKS if len(ranges := _marked(events, category, mark))), None)
+    if first is None:
         return Unavailable("no ranges of modules: `stepscope profile --modules` or with_stack=True record them")
-    chosen, mark = found
+    chosen, mark = first
     names = [name.removeprefix(mark) for name in events.names]
     tree = nest_events(events, chosen)
     on_device = activity.source == "device"
@@ -60,8 +60,8 @@ def module_rows(trace: RankTrace, activity: Activity, launches: Launches) -> tup
     code = events.name[tree.index]
 
     def total(owner: Ints, which: NDArray[np.bool_] | None = None) -> Ints:
-        mine = owner != NONE if which is None else (owner != NONE) & which
-        return sums(code[owner[mine]], duration[mine], count)
+        owned = owner != NONE if which is None else (owner != NONE) & which
+        return sums(code[owner[owned]], duration[owned], count)
 
     comm = (kinds == Work.COMMUNICATION) if kinds is not None else None
     computing = None if comm is None else ~comm
@@ -91,8 +91,8 @@ def _marked(events: Events, category: Category, mark: str) -> Ints:
 
 def _device_work(launches: Launches, events: Events) -> tuple[Ints, Ints]:
     """Device events and the host calls that launched them."""
-    known = launches.known & events.is_device[launches.of]
-    return launches.of[known], launches.launch[known]
+    linked = launches.linked & events.is_device[launches.of]
+    return launches.of[linked], launches.launch[linked]
 
 
 def _operators(events: Events) -> tuple[Ints, Ints]:
@@ -111,15 +111,15 @@ def _modules_of(events: Events, tree: Nest, host: Ints) -> tuple[Ints, Ints]:
     forward = tree.innermost(threads, times)
     forward[inside != NONE] = NONE
     backward = np.full(len(host), NONE, dtype=np.int64)
-    mine = np.flatnonzero(inside != NONE)
-    sequence = events.sequence[engine.index[inside[mine]]]
+    engine_calls = np.flatnonzero(inside != NONE)
+    sequence = events.sequence[engine.index[inside[engine_calls]]]
     sources = np.flatnonzero(
         (events.category == Category.CPU_OP) & (events.sequence != NONE) & (events.forward_thread <= 0)
     )
     owner = tree.innermost(events.thread[sources].astype(np.int64), events.ts_ns[sources])
     sources, owner = sources[owner != NONE], owner[owner != NONE]
     place = find(events.sequence[sources], sequence)
-    backward[mine[place != NONE]] = owner[place[place != NONE]]
+    backward[engine_calls[place != NONE]] = owner[place[place != NONE]]
     return forward, backward
 
 
@@ -160,19 +160,19 @@ def divided_layers(
     rows: list[LayerCall] = []
     named = False
     for _, same_step in groupby(calls, key=lambda c: c.step):
-        mine = list(same_step)
-        back = (pass_at(phases, np.array([c.launch_ns for c in mine], dtype=np.int64)) == BACKWARD).tolist()
-        found = _planned(mine, [p for p in plan if p.group == "tp"]) or _planned(mine, plan)
-        if found:
+        step_calls = list(same_step)
+        back = (pass_at(phases, np.array([c.launch_ns for c in step_calls], dtype=np.int64)) == BACKWARD).tolist()
+        ops = _planned(step_calls, [p for p in plan if p.group == "tp"]) or _planned(step_calls, plan)
+        if ops:
             named = True
             rows += [
                 _row(c, layer_of(p.module), back=b)
-                for c, p, b in zip(mine, found, back, strict=True)
+                for c, p, b in zip(step_calls, ops, back, strict=True)
                 if p.group == "tp"
             ]
         else:
-            layers = by_order(mine, back, word="call")
-            rows += [_row(c, layer, back=b) for c, layer, b in zip(mine, layers, back, strict=True)]
+            layers = by_order(step_calls, back, word="call")
+            rows += [_row(c, layer, back=b) for c, layer, b in zip(step_calls, layers, back, strict=True)]
     return DividedLayers(
         rank=trace.rank,
         named_by="plan" if named else "order",
@@ -184,8 +184,8 @@ def divided_layers(
 
 def layer_of(module: str) -> str:
     """``blocks.3`` for ``blocks.3.attention_out``; a module outside a list stands for itself."""
-    found = _LAYER.match(module)
-    return found[0] if found else module
+    match = _LAYER.match(module)
+    return match[0] if match else module
 
 
 class _Op(NamedTuple):
@@ -331,8 +331,8 @@ def _device_spans(events: Events, label_of: Ints, count: int) -> tuple[Ints, NDA
     """Time covered by the profiler's own device-side annotations of each label; and whether there are any."""
     chosen = events.where(Category.GPU_ANNOTATION)
     table = label_of[events.name[chosen]]
-    known = table != NONE
-    chosen, table = chosen[known], table[known]
+    labelled = table != NONE
+    chosen, table = chosen[labelled], table[labelled]
     has = np.zeros(count, dtype=bool)
     has[table] = True
     return union_by_group(table, events.ts_ns[chosen], events.end_ns[chosen], count=count), has

@@ -77,10 +77,10 @@ class Nest:
         """
         if not len(self) or not len(points):
             return np.full(len(points), NONE, dtype=np.int64)
-        found = np.empty(len(points), dtype=np.int64)
+        positions = np.empty(len(points), dtype=np.int64)
         for part in _slices(len(points)):
-            found[part] = self._line.innermost(threads[part], points[part])
-        return found
+            positions[part] = self._line.innermost(threads[part], points[part])
+        return positions
 
     def outermost_of(self, labels: Ints) -> NDArray[np.bool_]:
         """Whether no span around a span bears the same label (shape (n,)): what a total may count once."""
@@ -135,8 +135,8 @@ class _Line:
         place: Ints = times - self._low
         np.clip(place, -1, self._width - 2, out=place)
         place += 1
-        for each in distinct(thread).tolist():
-            place[thread == each] += each * (self._width + 1)
+        for number in distinct(thread).tolist():
+            place[thread == number] += number * (self._width + 1)
         return place
 
     def innermost(self, thread: AnyInts, points: Ints) -> Ints:
@@ -158,7 +158,7 @@ class _Line:
 
     def _last(self, before: Ints, depth: Ints) -> Ints:
         """The last span of this depth among the first ``before``."""
-        found = np.full(len(before), NONE, dtype=np.int64)
+        positions = np.full(len(before), NONE, dtype=np.int64)
         inside = np.flatnonzero(depth >= 0)
         key = depth[inside]
         key *= self._count + 1
@@ -168,8 +168,8 @@ class _Line:
         place -= 1
         place = self._by_depth[place]
         place %= self._count + 1
-        found[inside] = place if self._long is None else self._long[place]
-        return found
+        positions[inside] = place if self._long is None else self._long[place]
+        return positions
 
 
 _AT_A_TIME = 1 << 18
@@ -196,8 +196,8 @@ def nest(index: AnyInts, thread: AnyInts, starts: Ints, ends: Ints) -> Nest:
     if len(starts):
         line = _Line(line_of, starts, ends)
         parent[line.with_length] = line.parents()
-        known = np.flatnonzero(parent != NONE)
-        outlasting = known[ends[known] > ends[parent[known]]]
+        nested = np.flatnonzero(parent != NONE)
+        outlasting = nested[ends[nested] > ends[parent[nested]]]
         if len(outlasting):
             ends = ends.copy()
             for t in distinct(line_of[outlasting]).tolist():
@@ -300,9 +300,9 @@ class Launches:
     launch: Ints
 
     @property
-    def known(self) -> NDArray[np.bool_]:
-        known: NDArray[np.bool_] = self.launch != NONE
-        return known
+    def linked(self) -> NDArray[np.bool_]:
+        linked: NDArray[np.bool_] = self.launch != NONE
+        return linked
 
 
 def launches_of(events: Events, indices: Ints) -> Launches:
@@ -319,6 +319,6 @@ def launches_of(events: Events, indices: Ints) -> Launches:
 
 def computed_before(events: Events, activity: Activity, launches: Launches, times: Ints) -> Ints:
     """For each time of the host, when all computation launched before it has ended on the device; NONE: there is none."""
-    chosen = launches.known & (activity.work == Work.COMPUTE)
+    chosen = launches.linked & (activity.work == Work.COMPUTE)
     called, ends = events.ts_ns[launches.launch[chosen]], events.end_ns[launches.of[chosen]]
     return last_end(called, ends, times)

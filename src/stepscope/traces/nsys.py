@@ -117,12 +117,12 @@ class _Export:
         self.path = path
         database.text_factory = lambda raw: raw.decode(errors="replace")
         wanted = {"StringIds", *_FACTS, *(t.table for t in _TABLES)}
-        found = {name: kind for name, kind in self._rows("SELECT name, type FROM sqlite_master") if name in wanted}
-        views = [name for name, kind in found.items() if kind == "view"]
+        kinds = {name: kind for name, kind in self._rows("SELECT name, type FROM sqlite_master") if name in wanted}
+        views = [name for name, kind in kinds.items() if kind == "view"]
         if views:
             why = f"{', '.join(views)}: a view, which could run any query; nsys writes tables"
             raise _not_an_export(path, why)
-        self.columns = {t: [r[1] for r in self._rows(f'PRAGMA table_info("{t}")')] for t in found}
+        self.columns = {t: [r[1] for r in self._rows(f'PRAGMA table_info("{t}")')] for t in kinds}
         self.names: dict[str, int] = {}
         self.threads: dict[tuple[str, str], int] = {}
         self.parts: dict[str, list[NDArray[Any]]] = {}
@@ -170,8 +170,8 @@ class _Export:
         processes: set[int] = set()
         for table in _TABLES[:4]:
             if "globalPid" in self.columns.get(table.table, ()):
-                found = self._rows(f"SELECT DISTINCT globalPid FROM {table.table}")
-                processes.update(p for (p,) in found if isinstance(p, int))
+                rows = self._rows(f"SELECT DISTINCT globalPid FROM {table.table}")
+                processes.update(p for (p,) in rows if isinstance(p, int))
         if len(processes) > 1:
             raise DataError(
                 f"{self.path}: holds the GPU work of {len(processes)} processes",
@@ -231,11 +231,11 @@ class _Export:
             category[event_class == 1] = Category.DRIVER
         if table.table == "NVTX_EVENTS":
             for i, text in enumerate(texts):
-                if found := _TORCH_RANGE.match(text):  # torch.autograd.profiler.emit_nvtx
+                if match := _TORCH_RANGE.match(text):  # torch.autograd.profiler.emit_nvtx
                     category[i] = Category.CPU_OP
                     number = _SEQUENCE.search(text)
                     sequence[i] = int(number[1]) if number else NONE
-                    texts[i] = found[1]
+                    texts[i] = match[1]
         names = self.names
         columns = {
             "ts_ns": start,
@@ -256,10 +256,10 @@ class _Export:
 
     def _texts(self, table: _Table, labels: list[Any]) -> list[str]:
         if table.name_is_id or table.table == "NVTX_EVENTS":
-            known = self._strings({x for x in labels if isinstance(x, int)})
+            strings = self._strings({x for x in labels if isinstance(x, int)})
             if table.table == "NVTX_EVENTS":
-                return [known.get(x, "") if isinstance(x, int) else str(x) for x in labels]
-            cleaned = {i: _API_VERSION.sub("", text) for i, text in known.items()}
+                return [strings.get(x, "") if isinstance(x, int) else str(x) for x in labels]
+            cleaned = {i: _API_VERSION.sub("", text) for i, text in strings.items()}
             return [cleaned.get(x, "?") for x in labels]
         if table.category is Category.MEMCPY:
             return [_copy_name(x) for x in labels]
@@ -271,12 +271,12 @@ class _Export:
 
     def _strings(self, ids: set[int]) -> dict[int, str]:
         wanted = sorted(ids)
-        known: dict[int, Any] = {}
+        strings: dict[int, Any] = {}
         for i in range(0, len(wanted), 500):
             some = wanted[i : i + 500]
             marks = ", ".join("?" * len(some))
-            known.update(self._rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some))
-        return {i: "" if text is None else str(text) for i, text in known.items()}
+            strings.update(self._rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", some))
+        return {i: "" if text is None else str(text) for i, text in strings.items()}
 
     def _threads(self, place: Ints, thread: Ints, *, on_device: bool) -> NDArray[np.int32]:
         pairs, codes = np.unique(np.stack([place, thread], axis=1), axis=0, return_inverse=True)
@@ -411,10 +411,10 @@ def exported(report: Path) -> Path:
         )
     done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode != 0 or not export.is_file():
-        said = (done.stderr or done.stdout).strip().splitlines()
+        lines = (done.stderr or done.stdout).strip().splitlines()
         raise DataError(
             f"{report}: nsys could not export it",
-            why=said[-1] if said else f"exit code {done.returncode}",
+            why=lines[-1] if lines else f"exit code {done.returncode}",
             fix=f"run it by hand: {shlex.join(line)}",
         )
     return export

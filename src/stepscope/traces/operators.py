@@ -81,8 +81,8 @@ def _attention(first: int, causal: int, products: float) -> Callable[[Dims, Valu
     def count(dims: Dims, values: Values) -> int:
         query, key, value = dims[first : first + 3]
         share = {"True": 0.5, "False": 1.0}[values[causal]]
-        each = 2 * prod(query[:-1]) * key[-2]
-        return round(share * products / 2 * each * (query[-1] + value[-1]))
+        per_product = 2 * prod(query[:-1]) * key[-2]
+        return round(share * products / 2 * per_product * (query[-1] + value[-1]))
 
     return count
 
@@ -105,8 +105,8 @@ def _convolution(dims: Dims, values: Values) -> int:
 
 
 def _as_long_as(image: list[int], text: str) -> list[int]:
-    found: list[int] = msgspec.json.decode(text, type=list[int])
-    return found * (len(image) - 2) if len(found) == 1 else found
+    values: list[int] = msgspec.json.decode(text, type=list[int])
+    return values * (len(image) - 2) if len(values) == 1 else values
 
 
 def _convolution_backward(dims: Dims, values: Values) -> int:
@@ -183,23 +183,23 @@ def flop_by_event(events: Events, indices: NDArray[np.integer[Any]]) -> tuple[In
 
 def _with_scalars(events: Events) -> dict[int, int]:
     """FLOP of the events whose other inputs are recorded; UNKNOWN where those are odd."""
-    found: dict[int, int] = {}
-    known: dict[tuple[str, str, str], int] = {}
+    flop: dict[int, int] = {}
+    counts: dict[tuple[str, str, str], int] = {}
     for index, text in events.values.items():
         shape = int(events.shape[index])
         if shape == NONE:
             continue
         key = events.name_of(index), events.shapes[shape].dims, text
-        if key not in known:
-            known[key] = _count_with_scalars(*key)
-        found[index] = known[key]
-    return found
+        if key not in counts:
+            counts[key] = _count_with_scalars(*key)
+        flop[index] = counts[key]
+    return flop
 
 
 def _count_with_scalars(name: str, dims: str, values: str) -> int:
     try:
-        told = msgspec.json.decode(dims, type=list[Any])
-        return WITH_SCALARS[name](told, msgspec.json.decode(values, type=Values))
+        shapes = msgspec.json.decode(dims, type=list[Any])
+        return WITH_SCALARS[name](shapes, msgspec.json.decode(values, type=Values))
     except (msgspec.MsgspecError, ValueError, IndexError, KeyError, TypeError):
         return UNKNOWN
 
@@ -211,9 +211,9 @@ def uncounted_products(events: Events) -> tuple[str, ...]:
     used = {events.names[c] for c in distinct(events.name[events.category == Category.CPU_OP]).tolist()}
     counted = _with_scalars(events)
     odd = {events.name_of(index) for index, flop in counted.items() if flop == UNKNOWN}
-    told = {events.name_of(index) for index in counted} - odd
-    silent = [name for name in used & WITH_SCALARS.keys() if name not in told]
-    good = [part for part, family in _FAMILIES if told & set(family) and not set(silent) & set(family)]
+    certain = {events.name_of(index) for index in counted} - odd
+    silent = [name for name in used & WITH_SCALARS.keys() if name not in certain]
+    good = [part for part, family in _FAMILIES if certain & set(family) and not set(silent) & set(family)]
     return tuple(
         sorted(
             n
@@ -260,10 +260,10 @@ def operator_links(events: Events, launches: Launches) -> OperatorLinks:
     chosen = events.where(Category.CPU_OP)
     tree = nest_events(events, chosen)
     owner = np.full(len(launches.of), NONE, dtype=np.int64)
-    known = np.flatnonzero(launches.known)
-    call = launches.launch[known]
-    owner[known] = tree.innermost(events.thread[call].astype(np.int64), events.ts_ns[call])
-    lost = known[owner[known] == NONE]
+    linked = np.flatnonzero(launches.linked)
+    call = launches.launch[linked]
+    owner[linked] = tree.innermost(events.thread[call].astype(np.int64), events.ts_ns[call])
+    lost = linked[owner[linked] == NONE]
     owner[lost] = _by_external_id(events, tree, launches.launch[lost])
     return OperatorLinks(nest=tree, of=launches.of, owner=owner)
 
@@ -347,8 +347,8 @@ def operator_table(
         rows=rows,
         host_ns=int(tree.self_ns.sum()),
         device_ns=int(spent.sum()),
-        outside_ns=int(spent[device & launches.known & (links.owner == NONE)].sum()),
-        unlinked_ns=int(spent[device & ~launches.known].sum()),
+        outside_ns=int(spent[device & launches.linked & (links.owner == NONE)].sum()),
+        unlinked_ns=int(spent[device & ~launches.linked].sum()),
         left_out_rows=len(left),
         left_out_host_self_ns=int(host_self[left].sum()),
         left_out_device_self_ns=int(device_self[left].sum()),
@@ -361,11 +361,11 @@ def _flop(
     events: Events, tree: Nest, labels: Ints, count: int
 ) -> tuple[Ints, NDArray[np.bool_], str | None, str | None]:
     """FLOP by row, whether known for all of its calls, where from, or why not at all."""
-    known, source, why_not = flop_by_event(events, tree.index)
-    has = known >= 0
+    flop, source, why_not = flop_by_event(events, tree.index)
+    has = flop >= 0
     complete = np.ones(count, dtype=bool)
     complete[labels[~has]] = False
-    return sums(labels[has], known[has], count), complete, source, why_not
+    return sums(labels[has], flop[has], count), complete, source, why_not
 
 
 LINEAR, ADDMM, EMBEDDING = "aten::linear", "aten::addmm", "aten::embedding"
@@ -430,5 +430,5 @@ def _outermost(events: Events) -> Iterator[tuple[str, list[Any]]]:
 
 def _sized(dims: list[Any], place: int, length: int) -> bool:
     """Whether the input at ``place`` is a tensor of so many dimensions."""
-    each = dims[place] if place < len(dims) else None
-    return isinstance(each, list) and len(each) == length and all(isinstance(n, int) for n in each)
+    sizes = dims[place] if place < len(dims) else None
+    return isinstance(sizes, list) and len(sizes) == length and all(isinstance(n, int) for n in sizes)

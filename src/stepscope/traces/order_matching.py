@@ -203,20 +203,20 @@ def _by_time(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> Pair
     How far the clocks are apart is voted for by all pairs of one kind that lie near each other.
     """
     none = np.full(len(other), -1, dtype=np.int64)
-    mine, theirs = _neighbours(reference, other)
-    if not len(mine):
+    ours, theirs = _neighbours(reference, other)
+    if not len(ours):
         return Pairing(to=none, method="order_and_time", confidence=0.0)
-    apart = other.ends_ns[mine] - reference.ends_ns[theirs]
+    apart = other.ends_ns[ours] - reference.ends_ns[theirs]
     spacing = median(np.diff(np.sort(reference.ends_ns))) if len(reference) > 1 else np.inf
     close = min(max(spacing / 4, 50_000.0), _CLOSE_NS)
     offset, sure = (0.0, True) if one_clock else _voted(apart, close)
     error = np.abs(apart - offset)
     kept = error <= close
-    mine, theirs, error = mine[kept], theirs[kept], error[kept]
-    order = np.lexsort((theirs, mine, error))
+    ours, theirs, error = ours[kept], theirs[kept], error[kept]
+    order = np.lexsort((theirs, ours, error))
     to = none
     taken = set()
-    for j, i in zip(mine[order].tolist(), theirs[order].tolist(), strict=True):
+    for j, i in zip(ours[order].tolist(), theirs[order].tolist(), strict=True):
         if to[j] == -1 and i not in taken:
             to[j] = i
             taken.add(i)
@@ -230,11 +230,11 @@ def _neighbours(reference: RankOrder, other: RankOrder) -> tuple[Ints, Ints]:
     steps = np.arange(-_NEIGHBOURS, _NEIGHBOURS)
     there = near[:, None] + steps[None, :]
     valid = (there >= 0) & (there < len(reference))
-    mine = np.repeat(np.arange(len(other)), len(steps))[valid.ravel()]
+    ours = np.repeat(np.arange(len(other)), len(steps))[valid.ravel()]
     theirs = order[there.ravel()[valid.ravel()]]
-    alike = _compatible(reference.op[theirs], other.op[mine])
-    alike &= _compatible(reference.size[theirs], other.size[mine])
-    return mine[alike], theirs[alike]
+    alike = _compatible(reference.op[theirs], other.op[ours])
+    alike &= _compatible(reference.size[theirs], other.size[ours])
+    return ours[alike], theirs[alike]
 
 
 def _voted(apart: Ints, close: float) -> tuple[float, bool]:
@@ -293,23 +293,25 @@ def step_shift(reference: RankOrder, other: RankOrder, *, one_clock: bool) -> St
     there = {place: i for i, place in enumerate(places(reference))}
     here = places(other)
     numbers = set(distinct(reference.step).tolist())
-    mine = distinct(other.step).tolist()
-    disjoint = numbers.isdisjoint(mine)
+    other_steps = distinct(other.step).tolist()
+    disjoint = numbers.isdisjoint(other_steps)
     if disjoint and not one_clock:
         return StepShift(steps=0, confidence=_UNSEEN)
-    apart = [min(numbers) - min(mine), max(numbers) - max(mine)]
+    apart = [min(numbers) - min(other_steps), max(numbers) - max(other_steps)]
     tried = sorted({*range(-_FURTHEST, _FURTHEST + 1), *apart}, key=lambda d: (abs(d), d))
-    found: list[_Joined] = []
+    joins: list[_Joined] = []
     for steps in tried:
-        if (common := sum(s + steps in numbers for s in mine)) and 2 * common >= min(len(numbers), len(mine)):
+        if (common := sum(s + steps in numbers for s in other_steps)) and 2 * common >= min(
+            len(numbers), len(other_steps)
+        ):
             joined = _joined(reference, other, there, here, numbers, steps)
             if steps == 0 and joined.alike == 1.0 and not (one_clock and joined.impossible > _IMPOSSIBLE):
                 return StepShift(steps=0, confidence=COUNTED if one_clock else _UNSEEN)
-            found.append(joined)
-    best = max((f.alike for f in found), default=0.0)
+            joins.append(joined)
+    best = max((f.alike for f in joins), default=0.0)
     if best < _ALIKE:
         return StepShift(steps=0, confidence=_UNSEEN) if disjoint else None
-    alike = [f for f in found if f.alike >= best - 1e-9]
+    alike = [f for f in joins if f.alike >= best - 1e-9]
     chosen = alike[0]
     if one_clock and chosen.impossible > _IMPOSSIBLE:
         chosen = min(alike, key=lambda f: (f.impossible, f.apart_ns))

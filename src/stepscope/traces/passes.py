@@ -58,8 +58,8 @@ def step_marks(events: Events) -> Marks:
     """Every ``ProfilerStep#N`` annotation of the host."""
     numbers = np.full(len(events.names), NONE, dtype=np.int64)
     for code, name in enumerate(events.names):
-        if name.startswith("ProfilerStep") and (found := _STEP.match(name)):
-            numbers[code] = int(found[1])
+        if name.startswith("ProfilerStep") and (match := _STEP.match(name)):
+            numbers[code] = int(match[1])
     marks = events.by_start((numbers[events.name] != NONE) & (events.category == Category.USER_ANNOTATION))
     return Marks(numbers=numbers[events.name[marks]], starts=events.ts_ns[marks], ends=events.end_ns[marks])
 
@@ -149,10 +149,10 @@ def with_nodes(events: Events) -> Ints:
     rank = np.empty(len(merged), dtype=np.int64)
     rank[np.lexsort((np.arange(len(merged)), events.ts_ns[merged], events.sequence[merged]))] = np.arange(len(merged))
     at = np.searchsorted(rank[: len(others)], rank[len(others) :]) - 1
-    known = at >= 0
-    known[known] &= events.sequence[others[at[known]]] == events.sequence[nodes[known]]
-    found = np.flatnonzero(np.bincount(others[at[known]]))  # distinct ones; np.unique alone would load numpy.ma
-    return found[np.argsort(events.ts_ns[found], kind="stable")]
+    matched = at >= 0
+    matched[matched] &= events.sequence[others[at[matched]]] == events.sequence[nodes[matched]]
+    operators = np.flatnonzero(np.bincount(others[at[matched]]))  # distinct ones; np.unique alone would load numpy.ma
+    return operators[np.argsort(events.ts_ns[operators], kind="stable")]
 
 
 def _evaluations(
@@ -164,11 +164,11 @@ def _evaluations(
     trained = graph[layer[graph]]
     if not len(trained):
         return spans.EMPTY
-    known = np.zeros(len(events.names), dtype=bool)
-    known[events.name[trained]] = True
+    trained_names = np.zeros(len(events.names), dtype=bool)
+    trained_names[events.name[trained]] = True
     stretch = spans.place(begins, ends, events.ts_ns[operators])
-    mine, stretch = operators[stretch >= 0], stretch[stretch >= 0]
-    runs = (layer & known[events.name])[mine] & ~np.isin(mine, graph)
+    inside, stretch = operators[stretch >= 0], stretch[stretch >= 0]
+    runs = (layer & trained_names[events.name])[inside] & ~np.isin(inside, graph)
     count = np.bincount(stretch[runs], minlength=len(begins))
     # Each run of operators with nodes is one forward pass.
     turns = int((np.diff(with_node.astype(np.int8)) == -1).sum()) + int(with_node[-1])
@@ -178,8 +178,8 @@ def _evaluations(
         chosen &= ~before_forward
     first = np.full(len(begins), np.iinfo(np.int64).max, dtype=np.int64)
     final = np.zeros(len(begins), dtype=np.int64)
-    np.minimum.at(first, stretch[runs], events.ts_ns[mine[runs]])
-    np.maximum.at(final, stretch, events.end_ns[mine])
+    np.minimum.at(first, stretch[runs], events.ts_ns[inside[runs]])
+    np.maximum.at(final, stretch, events.end_ns[inside])
     chosen &= final > first
     return spans.union(first[chosen], np.minimum(final, ends)[chosen])
 
@@ -238,9 +238,9 @@ def _in_operators(events: Events, operators: Ints, calls: Ints) -> Spans:
     """When any thread of the CPU is in an operator and not, inside it, in a call of a collective or a wait for one."""
     parts = []
     for thread in distinct(events.thread[operators]).tolist():
-        mine, held = operators[events.thread[operators] == thread], calls[events.thread[calls] == thread]
-        within = events.spans(mine)
-        parts.append(spans.subtract(within, events.spans(held)))
+        on_thread, calls_there = operators[events.thread[operators] == thread], calls[events.thread[calls] == thread]
+        within = events.spans(on_thread)
+        parts.append(spans.subtract(within, events.spans(calls_there)))
     return spans.join(*parts)
 
 
@@ -281,8 +281,8 @@ def _begin_inside(events: Events, operators: Ints, marks: Ints) -> NDArray[np.bo
     """Which of these operators begin inside one of the marks of their own thread."""
     inside = np.zeros(len(operators), dtype=bool)
     for thread in distinct(events.thread[marks]).tolist():
-        mine = marks[events.thread[marks] == thread]
-        marked = events.spans(mine)
+        on_thread = marks[events.thread[marks] == thread]
+        marked = events.spans(on_thread)
         here = np.flatnonzero(events.thread[operators] == thread)
         inside[here] = spans.holds(marked, events.ts_ns[operators[here]])
     return inside

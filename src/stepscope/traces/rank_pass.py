@@ -139,19 +139,19 @@ def setup_of_model(model: Mapping[str, Any]) -> JobSetup | None:
     machine, optimizer, pipeline, settings, loaders = (
         _facts(model.get(name)) for name in ("machine", "optimizer", "pipeline", "settings", "loaders")
     )
-    schedule = next((_facts(each) for each in _list(pipeline.get("schedules"))), {})
-    wrapped, units = _each(model.get("ddp")), _each(model.get("fsdp2"))
-    hooks = [_list(each["comm_hooks"]) for each in wrapped if "comm_hooks" in each]
+    schedule = next((_facts(entry) for entry in _list(pipeline.get("schedules"))), {})
+    wrapped, units = _objects(model.get("ddp")), _objects(model.get("fsdp2"))
+    hooks = [_list(wrapper["comm_hooks"]) for wrapper in wrapped if "comm_hooks" in wrapper]
     resharded = [flag for unit in units if (flag := _flag(unit.get("resharded"))) is not None]
     return JobSetup(
         objects=tuple(str(name) for name in _list(model.get("objects"))),
-        device=next((str(each) for each in _list(optimizer.get("devices"))), None),
+        device=next((str(device) for device in _list(optimizer.get("devices"))), None),
         compiled=any(map(_number, _facts(model.get("compiled")).values())) if machine else None,
         cores=_number(machine.get("cores")),
         threads=_number(machine.get("threads")),
         wrapped=tuple(key for key, fact in _WRAPPERS if model.get(fact)),
         mesh=_mesh(_list(model.get("dtensor"))),
-        loader=_loader([_facts(each) for each in _list(loaders.get("iterating"))] or _each(loaders)),
+        loader=_loader([_facts(loader) for loader in _list(loaders.get("iterating"))] or _objects(loaders)),
         bucket_cap_bytes=_same(wrapped, "bucket_cap_bytes", _number),
         parameters=_parameters(_facts(optimizer.get("parameters"))),
         micro_batches=_number(schedule.get("microbatches")),
@@ -192,17 +192,17 @@ def _loader(loaders: Sequence[Mapping[str, Any]]) -> LoaderSetup | None:
     )
 
 
-def _each(found: object) -> list[Mapping[str, Any]]:
+def _objects(recorded: object) -> list[Mapping[str, Any]]:
     """The facts of the objects of one kind: of all that were recorded, else of the first."""
-    facts = _facts(found)
-    return [_facts(each) for each in _list(facts.get("all"))] or [
+    facts = _facts(recorded)
+    return [_facts(entry) for entry in _list(facts.get("all"))] or [
         _facts(facts[key]) for key in ("first",) if key in facts
     ]
 
 
 def _same(objects: Sequence[Mapping[str, Any]], name: str, read: Callable[[object], T | None]) -> T | None:
     """What all of these objects have; None where they differ."""
-    values = [read(each.get(name)) for each in objects]
+    values = [read(facts.get(name)) for facts in objects]
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
@@ -212,7 +212,7 @@ def _mesh(tensors: Sequence[object]) -> tuple[str, ...]:
 
 
 def _parameters(by_type: Mapping[str, Any]) -> int | None:
-    counts = [_number(_facts(each).get("elements")) for each in by_type.values()]
+    counts = [_number(_facts(entry).get("elements")) for entry in by_type.values()]
     return sum(n for n in counts if n is not None) or None
 
 

@@ -101,8 +101,8 @@ def files_at(url: str, rank_folder: re.Pattern[str]) -> list[RemoteFile]:
             f"{url}: cannot be read in place", why="SQLite needs a file of this machine", fix="copy it here"
         )
     if glob.has_magic(path.partition("?")[0]) and "?" not in path:
-        found = _asked(url, lambda: fs.glob(path, detail=True))
-        return _files(fs, list(found.values()))
+        matches = _asked(url, lambda: fs.glob(path, detail=True))
+        return _files(fs, list(matches.values()))
     web = url.startswith(_HTTP)
     if web and url.partition("?")[0].endswith(_TEXT):
         return [RemoteFile(url, size=_asked(url, lambda: fs.info(path)).get("size"))]
@@ -161,7 +161,7 @@ def _asked(url: str, ask: Callable[[], T]) -> T:
     try:
         return ask()
     except _failures() as error:
-        raise _told(url, error) from error
+        raise _explained(url, error) from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -172,22 +172,22 @@ def _failures() -> tuple[type[Exception], ...]:
         "google.auth.exceptions": ("GoogleAuthError",),
         "paramiko": ("SSHException",),
     }
-    found: list[type[Exception]] = [OSError, TimeoutError]
+    failures: list[type[Exception]] = [OSError, TimeoutError]
     for name, classes in of.items():
         if (module := sys.modules.get(name)) is not None:
-            found += [getattr(module, each) for each in classes]
-    return tuple(found)
+            failures += [getattr(module, class_name) for class_name in classes]
+    return tuple(failures)
 
 
-def _told(url: str, error: Exception) -> StepscopeError:
+def _explained(url: str, error: Exception) -> StepscopeError:
     status = _status(error)
     if status == 404 or (isinstance(error, FileNotFoundError) and status is None):
         return DataError(f"{url}: no such file or folder", why="the server has nothing there", fix="check the URL")
     if isinstance(error, PermissionError) or status in (401, 403):
-        said = f" ({status})" if status else ""
+        status_text = f" ({status})" if status else ""
         return DataError(
             f"{url}: access denied",
-            why=f"the server refuses it to these credentials{said}",
+            why=f"the server refuses it to these credentials{status_text}",
             fix="log in as the library that opens it expects: environment variables or its own file of credentials",
         )
     return DataError(
@@ -201,7 +201,7 @@ def _status(error: BaseException | None) -> int | None:
     """Of HTTP, as the error has it, or what it was raised from: fsspec says "not found" of a page that it may not see."""
     while error is not None:
         for name in ("status", "code"):
-            if isinstance(found := getattr(error, name, None), int):
-                return found
+            if isinstance(status := getattr(error, name, None), int):
+                return status
         error = error.__cause__ or error.__context__
     return None

@@ -59,15 +59,15 @@ def rank_steps(
     own = spans.join(activity.compute, activity.memory)
     launched = _launched(trace.events, activity, launches)
     used = _used(collectives, phases, launched)
-    found = []
+    rows = []
     for step in steps:
         low, high = step.start_ns, step.start_ns + step.parts.window_ns
         if high <= low:
             continue
-        mine = sorted(of_step[step.step], key=lambda p: _launch(collectives[p]))
-        ends = np.array([min(collectives[p].end_ns, high) for p in mine], dtype=np.int64)
+        positions = sorted(of_step[step.step], key=lambda p: _launch(collectives[p]))
+        ends = np.array([min(collectives[p].end_ns, high) for p in positions], dtype=np.int64)
         waits = _waits(spans.gaps(own, low=low, high=high), np.sort(ends), launched, activity.source)
-        found.append(
+        rows.append(
             RankStep(
                 rank=trace.rank,
                 step=step.step,
@@ -75,16 +75,24 @@ def rank_steps(
                 length_ns=high - low - waits.measure,
                 compute_ns=step.parts.compute_ns,
                 copies_ns=step.parts.exposed_memory_ns,
-                lanes=_lanes([collectives[p] for p in mine]),
-                calls=_calls(mine, [collectives[p] for p in mine], ready[mine], used[mine], waits, low=low, high=high),
+                lanes=_lanes([collectives[p] for p in positions]),
+                calls=_calls(
+                    positions,
+                    [collectives[p] for p in positions],
+                    ready[positions],
+                    used[positions],
+                    waits,
+                    low=low,
+                    high=high,
+                ),
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def _calls(
     positions: Sequence[int],
-    each: Sequence[RankCollective],
+    collectives: Sequence[RankCollective],
     ready: Ints,
     used: Ints,
     waits: Spans,
@@ -99,24 +107,26 @@ def _calls(
         at = np.clip(times, low, high)
         return at - low - spans.covered_before(waits, at)
 
-    ended = np.array([c.end_ns for c in each], dtype=np.int64)
+    ended = np.array([c.end_ns for c in collectives], dtype=np.int64)
     done = progress(ended)
     # Awaited: it ends inside a wait, or with it.
     place = np.searchsorted(waits.starts, ended, side="left") - 1
-    awaited = np.zeros(len(each), dtype=bool)
+    awaited = np.zeros(len(collectives), dtype=bool)
     if len(waits):
         awaited = (place >= 0) & (ended <= waits.ends[np.maximum(place, 0)])
     needed = done.copy()
     for i in np.flatnonzero(~awaited).tolist():
-        if each[i].op in _REDUCTIONS:
-            alike = [j for j, c in enumerate(each) if (c.op, c.group) == (each[i].op, each[i].group)]
+        if collectives[i].op in _REDUCTIONS:
+            alike = [
+                j for j, c in enumerate(collectives) if (c.op, c.group) == (collectives[i].op, collectives[i].group)
+            ]
             needed[i] = max(int(done[j]) for j in alike)
         elif used[i] != NONE:
             needed[i] = max(int(done[i]), int(progress(used[i : i + 1])[0]))
     at = np.minimum(progress(ready), needed)
     return tuple(
         StepCall(position=position, ready_ns=int(r), needed_ns=int(n), duration_ns=c.duration_ns)
-        for position, r, n, c in zip(positions, at, needed, each, strict=True)
+        for position, r, n, c in zip(positions, at, needed, collectives, strict=True)
     )
 
 
@@ -131,8 +141,8 @@ def _waits(pauses: Spans, ends: Ints, launched: tuple[Ints, Ints] | None, source
     if launched is not None:
         starts, calls = launched
         following = np.searchsorted(starts, pauses.ends, side="left")
-        known = following < len(starts)
-        soon |= known & (calls[np.minimum(following, len(starts) - 1)] < until)
+        followed = following < len(starts)
+        soon |= followed & (calls[np.minimum(following, len(starts) - 1)] < until)
     kept = waited & soon
     return spans.union(pauses.starts[kept], until[kept])
 
@@ -142,7 +152,7 @@ def _used(collectives: Sequence[RankCollective], phases: dict[str, Spans], launc
 
     The last of a pass: as long after the one before as that one after its own.
     """
-    found = np.full(len(collectives), NONE, dtype=np.int64)
+    begins = np.full(len(collectives), NONE, dtype=np.int64)
     gathers = [i for i, c in enumerate(collectives) if c.op == "all_gather" and c.launch_ns is not None]
     called = np.array([collectives[i].launch_ns for i in gathers], dtype=np.int64)
     passes: dict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -151,10 +161,10 @@ def _used(collectives: Sequence[RankCollective], phases: dict[str, Spans], launc
     for one_pass in passes.values():
         one_pass.sort(key=lambda i: _launch(collectives[i]))
         for i, following in pairwise(one_pass):
-            found[i] = _begins(collectives[following], launched)
-        if len(one_pass) > 2 and found[one_pass[-3]] != NONE:
-            found[one_pass[-1]] = 2 * found[one_pass[-2]] - found[one_pass[-3]]
-    return found
+            begins[i] = _begins(collectives[following], launched)
+        if len(one_pass) > 2 and begins[one_pass[-3]] != NONE:
+            begins[one_pass[-1]] = 2 * begins[one_pass[-2]] - begins[one_pass[-3]]
+    return begins
 
 
 def _begins(following: RankCollective, launched: tuple[Ints, Ints] | None) -> int:
@@ -167,7 +177,7 @@ def _begins(following: RankCollective, launched: tuple[Ints, Ints] | None) -> in
 
 def _launched(events: Events, activity: Activity, launches: Launches) -> tuple[Ints, Ints] | None:
     """Starts of the device's own work in their order, and when the host launched each; None where that is unknown."""
-    chosen = launches.known & (activity.work != Work.COMMUNICATION)
+    chosen = launches.linked & (activity.work != Work.COMMUNICATION)
     if activity.source != "device" or not chosen.any():
         return None
     work, call = launches.of[chosen], launches.launch[chosen]
@@ -225,13 +235,13 @@ def cpu_legs(rank: int, activity: Activity, collectives: Sequence[RankCollective
     def leg(times: Ints) -> list[PathLeg]:
         """From each time back to the end of the wait before it."""
         at = np.searchsorted(until, times, side="right") - 1
-        known = at >= 0
+        after_wait = at >= 0
         begins = np.full(len(times), low, dtype=np.int64)
-        begins[known] = until[at[known]]
+        begins[after_wait] = until[at[after_wait]]
         begins = np.minimum(begins, times)
         compute = spans.measure_within(activity.compute, begins, times)
         rest = times - begins - compute
-        places = np.where(known, by[np.maximum(at, 0)], -1) if len(by) else np.full(len(times), -1)
+        places = np.where(after_wait, by[np.maximum(at, 0)], -1) if len(by) else np.full(len(times), -1)
         return [
             PathLeg(parts=_parts(host_operator_ns=c, host_other_ns=o), back_to=None if p < 0 else p)
             for c, o, p in zip(compute.tolist(), rest.tolist(), places.tolist(), strict=True)

@@ -85,14 +85,17 @@ def host_lateness(trace: RankTrace, gaps: IdleGaps) -> HostLateness | None:
     starts = gaps.holes.starts + gaps.by_cause.get("sync", 0)  # the host was in a wait first
     inside = int(spans.measure_within(in_operators, starts, starts + late).sum())
     total = int(late.sum())
-    found = HostLateness(rank=trace.rank, late_ns=total, operator_ns=inside, python_ns=total - inside)
+    lateness = HostLateness(rank=trace.rank, late_ns=total, operator_ns=inside, python_ns=total - inside)
     if events.is_device.any():
-        return found
+        return lateness
     from stepscope.traces.idle import host_dispatch
 
     calls, dispatch_ns, recorded = host_dispatch(events)
     return replace(
-        found, profiler_ns=min(found.python_ns, recorded * RECORD_NS), dispatch_ns=dispatch_ns, dispatch_calls=calls
+        lateness,
+        profiler_ns=min(lateness.python_ns, recorded * RECORD_NS),
+        dispatch_ns=dispatch_ns,
+        dispatch_calls=calls,
     )
 
 
@@ -136,9 +139,9 @@ def gradient_sync(trace: RankTrace, collectives: Sequence[RankCollective]) -> Gr
     step = spans.place(marks.starts, marks.ends, launched)
     inside_a_step = (step >= 0) & there[step]
     places: dict[str, list[int]] = {"before": [], "inside": [], "after": []}
-    for call, at, mine, known in zip(calls, launched.tolist(), step.tolist(), inside_a_step.tolist(), strict=True):
-        if known:
-            place = "before" if at < first[mine] else "inside" if at < last[mine] else "after"
+    for call, at, number, in_step in zip(calls, launched.tolist(), step.tolist(), inside_a_step.tolist(), strict=True):
+        if in_step:
+            place = "before" if at < first[number] else "inside" if at < last[number] else "after"
             places[place].append(call)
     if not any(places.values()):
         return None
@@ -156,11 +159,11 @@ def _backward(events: Events, marks: Marks) -> tuple[Ints, Ints]:
     autograd = autograd_work(events)
     starts, ends = events.ts_ns[autograd], events.end_ns[autograd]
     step = spans.place(marks.starts, marks.ends, starts)
-    known = step >= 0
+    in_step = step >= 0
     first = np.full(len(marks), np.iinfo(np.int64).max, dtype=np.int64)
     last = np.zeros(len(marks), dtype=np.int64)
-    np.minimum.at(first, step[known], starts[known])
-    np.maximum.at(last, step[known], ends[known])
+    np.minimum.at(first, step[in_step], starts[in_step])
+    np.maximum.at(last, step[in_step], ends[in_step])
     return first, last
 
 
@@ -242,19 +245,19 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
         return None
     marks = step_marks(trace.events)
     phases = {phase: _regions(trace.events, names) for phase, names in _REGIONS.items()}
-    told = any(len(phase) for phase in phases.values())
-    planned = [_planned(op, trace, phased=told) for op in plan]
+    phased = any(len(phase) for phase in phases.values())
+    planned = [_planned(op, trace, phased=phased) for op in plan]
     early = sum(op.get("phase") == "backward" and op["op"] not in _MESSAGES for op in plan)
     launched = [(c, c.launch_ns) for c in collectives if c.launch_ns is not None]
     differences: list[str] = []
     certain = False
     inside = 0
     for number, start, end in zip(marks.numbers.tolist(), marks.starts.tolist(), marks.ends.tolist(), strict=True):
-        mine = [(c, phase_of(phases, at) or "") for c, at in launched if start <= at < end]
-        found = _differences(planned, mine)
-        differences += [f"step {number}: {text}" for text in found.texts]
-        certain |= found.certain
-        inside += sum(phase == "backward" for _, phase in mine)
+        step_calls = [(c, phase_of(phases, at) or "") for c, at in launched if start <= at < end]
+        outcome = _differences(planned, step_calls)
+        differences += [f"step {number}: {text}" for text in outcome.texts]
+        certain |= outcome.certain
+        inside += sum(phase == "backward" for _, phase in step_calls)
     return ConformanceCheck(
         rank=trace.rank,
         strategy=str(trace.meta.stepscope.get("strategy", "")),
@@ -269,8 +272,8 @@ def check_plan(trace: RankTrace, collectives: Sequence[RankCollective]) -> Confo
 
 
 def _regions(events: Events, names: tuple[str, ...]) -> Spans:
-    mine = (events.category == Category.USER_ANNOTATION) & events.named(lambda n: n in names)
-    return events.spans(mine)
+    marked = (events.category == Category.USER_ANNOTATION) & events.named(lambda n: n in names)
+    return events.spans(marked)
 
 
 def _planned(op: Mapping[str, Any], trace: RankTrace, *, phased: bool) -> _Planned:
@@ -301,11 +304,11 @@ def _differences(planned: Sequence[_Planned], seen: Iterable[tuple[RankCollectiv
     for c, phase in sorted(seen, key=lambda e: (e[0].size_bytes is None, e[0].group is None, e[0].group_size is None)):
         size = -1 if c.size_bytes is None else c.size_bytes
         call = Call(c.op, size, "" if c.op == "send_recv" else phase)
-        found = next((p for p in left if p.call.may_be(call) and p.may_be(c)), None)
-        if found is None:
+        partner = next((p for p in left if p.call.may_be(call) and p.may_be(c)), None)
+        if partner is None:
             extra.append((c, call))
         else:
-            left.remove(found)
+            left.remove(partner)
     missing = Counter(f"{p.call}" + ("" if p.group == "dp" else f" on {p.group}") for p in left)
     more = Counter(f"{call}{_on(c)}" for c, call in extra)
     texts = [f"missing {n} x {what}" for what, n in sorted(missing.items())]

@@ -18,15 +18,15 @@ _NAMED = 4
 def files_of(files: Sequence[Path], ranks: Collection[int], stated: Mapping[str, int]) -> list[Path]:
     """The files of these ranks, as the user states them, or as their names do: looking into files takes as long as reading
     them. Raises UsageError."""
-    found = {file: stated.get(str(file), stated.get(file.name, rank_from_name(file))) for file in files}
-    known = sorted({rank for rank in found.values() if rank is not None})
-    if missing := sorted(set(ranks) - set(known)):
+    by_file = {file: stated.get(str(file), stated.get(file.name, rank_from_name(file))) for file in files}
+    present = sorted({rank for rank in by_file.values() if rank is not None})
+    if missing := sorted(set(ranks) - set(present)):
         what = f"--ranks: no trace of rank {missing[0]}"
-        if silent := [file.name for file, rank in found.items() if rank is None]:
+        if silent := [file.name for file, rank in by_file.items() if rank is None]:
             why = f"the names of {counted(len(silent), 'file')} state no rank: {listed(silent, at_most=2)}"
             raise UsageError(what, why=why, fix=f"state them: --rank-of {silent[0]}=N")
-        raise UsageError(what, fix=f"there are {listed(list(map(str, known)), at_most=8)}")
-    return [file for file, rank in found.items() if rank in ranks]
+        raise UsageError(what, fix=f"there are {listed(list(map(str, present)), at_most=8)}")
+    return [file for file, rank in by_file.items() if rank in ranks]
 
 
 def what_a_sample_leaves_open(summary: TraceSummary, files: int) -> tuple[FileNote, ...]:

@@ -39,11 +39,11 @@ def without_sampled(events: Events, first: int) -> Events:
         agreed = {name: calls for name, calls in agreed.items() if name not in products}
     for step in steps:
         for name, giving in agreed.items():
-            mine = step.get(name)
-            if mine is not None and len(mine) == len(giving):
-                taking = shape[mine] == NONE
-                shape[mine[taking]] = shape[giving[taking]]
-                source[mine[taking]] = giving[taking]
+            called = step.get(name)
+            if called is not None and len(called) == len(giving):
+                taking = shape[called] == NONE
+                shape[called[taking]] = shape[giving[taking]]
+                source[called[taking]] = giving[taking]
     return _chosen(replace(events, shape=shape), kept, source)
 
 
@@ -88,8 +88,8 @@ def _chosen(events: Events, kept: NDArray[np.bool_], source: Ints) -> Events:
     for old in places[source[places] != NONE].tolist():
         gave.setdefault(int(source[old]), []).append(at[old])
 
-    def moved(found: dict[int, T]) -> dict[int, T]:
-        return {at[index]: value for index, value in found.items() if index in at}
+    def moved(by_event: dict[int, T]) -> dict[int, T]:
+        return {at[index]: value for index, value in by_event.items() if index in at}
 
     given = {new: value for index, value in events.values.items() for new in gave.get(index, ())}
     memory = events.memory

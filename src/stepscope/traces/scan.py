@@ -75,17 +75,17 @@ class BlockScanner:
         if self._module is None:
             return None
         if device_only:
-            found = self._module.scan_device(self._scanner, block, DEVICE, _UNKNOWN)
+            scanned = self._module.scan_device(self._scanner, block, DEVICE, _UNKNOWN)
         else:
-            found = self._module.scan(self._scanner, block)
-        if found is None:
+            scanned = self._module.scan(self._scanner, block)
+        if scanned is None:
             return None
-        columns, categories, names, threads, shapes, others = found
+        columns, categories, names, threads, shapes, others = scanned
         ts, dur, category, name, thread, shape, *links, starts, ends, special = (
             np.frombuffer(column, dtype=np.int64) for column in columns
         )
         self.categories += map(_text, categories)
-        self._names = _grown(self._names, [self._code(_text(each)) for each in names])
+        self._names = _grown(self._names, [self._code(_text(text)) for text in names])
         self._threads = _grown(self._threads, [self._place((_id(pid), _id(tid))) for pid, tid in threads])
         self._shapes = np.append(_grown(self._shapes[:-1], list(map(self._shape, shapes))), self._shapes[-1:])
         values: dict[str, NDArray[Any]] = dict(zip(LINKS, links, strict=True))
@@ -110,8 +110,8 @@ def _text(raw: bytes) -> str:
 
 
 def _id(raw: bytes) -> int | str | None:
-    known: int | str | None = msgspec.json.decode(raw) if raw else None
-    return known
+    decoded: int | str | None = msgspec.json.decode(raw) if raw else None
+    return decoded
 
 
 @cache

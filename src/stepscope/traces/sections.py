@@ -105,7 +105,7 @@ def _details(
     asked = wanted.sections
     missing: list[Missing] = []
 
-    def known(section: str, value: T | Unavailable) -> T | None:
+    def available(section: str, value: T | Unavailable) -> T | None:
         if isinstance(value, Unavailable):
             missing.append(Missing(section=section, reason=value.reason))
             return None
@@ -145,7 +145,7 @@ def _details(
     if "modules" in asked:
         from stepscope.traces.modules import module_rows
 
-        result = replace(result, modules=known("modules", module_rows(trace, activity, launches)) or ())
+        result = replace(result, modules=available("modules", module_rows(trace, activity, launches)) or ())
     if "sequences" in asked:
         from stepscope.traces.kernels import sequence_rows
 
@@ -175,7 +175,7 @@ def _details(
     if "memory" in asked:
         from stepscope.traces.memory import memory_timeline
 
-        result = replace(result, memory=known("memory", memory_timeline(trace, phases=phases)) or ())
+        result = replace(result, memory=available("memory", memory_timeline(trace, phases=phases)) or ())
     if "path" in asked:
         from stepscope.traces.critical_path import Walk, critical_path, rank_legs
         from stepscope.traces.replay import cpu_legs
@@ -183,8 +183,8 @@ def _details(
         walk = Walk(trace.events, activity, launches)
         result = replace(
             result,
-            path=known("path", critical_path(trace, activity, launches, walk=walk)),
-            legs=known(
+            path=available("path", critical_path(trace, activity, launches, walk=walk)),
+            legs=available(
                 "job_path",
                 rank_legs(trace, activity, launches, walk=walk)
                 if activity.source == "device"
@@ -194,7 +194,7 @@ def _details(
     if "profile" in asked:
         from stepscope.traces.diff import work_profile
 
-        result = replace(result, profile=known("profile", work_profile(trace, activity, windows)))
+        result = replace(result, profile=available("profile", work_profile(trace, activity, windows)))
     if "spans" in asked:
         from stepscope.traces.timeline_spans import timeline_spans
 

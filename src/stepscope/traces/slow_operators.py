@@ -39,7 +39,7 @@ def slow_operators(passes: Sequence[RankPass], ranks: Collection[int]) -> tuple[
         if one_pass.profile is not None and one_pass.profile.marked
     }
     usual = next((rank for rank in sorted(profiles) if rank not in ranks), None)
-    found: list[OperatorExcess] = []
+    excesses: list[OperatorExcess] = []
     if usual is None:
         return ()
     for rank in sorted(set(ranks) & profiles.keys()):
@@ -50,8 +50,8 @@ def slow_operators(passes: Sequence[RankPass], ranks: Collection[int]) -> tuple[
             continue
         step = next(row.after_ns for row in diff.parts if row.name == "window")
         rows = diff.kernels if late.source == "device" else diff.operators
-        found += [_excess(row, rank, usual) for row in rows if _counts(row, step)][:MOST]
-    return tuple(sorted(found, key=lambda each: -each.excess_ns))
+        excesses += [_excess(row, rank, usual) for row in rows if _counts(row, step)][:MOST]
+    return tuple(sorted(excesses, key=lambda excess: -excess.excess_ns))
 
 
 def slow_step_operators(passes: Sequence[RankPass]) -> tuple[OperatorExcess, ...]:
@@ -60,11 +60,11 @@ def slow_step_operators(passes: Sequence[RankPass]) -> tuple[OperatorExcess, ...
     An operator counts where each slow step takes longer for it than every other step, by ``WORTH_SLOW`` of what those steps
     take more. Nothing where there is no slow step, or where more than a quarter of the steps are.
     """
-    found: list[list[OperatorExcess]] = []
+    candidates: list[list[OperatorExcess]] = []
     for profile in (
         one_pass.profile for one_pass in passes if one_pass.profile is not None and one_pass.profile.marked
     ):
-        rows = {(each.kind, each.name): np.array(each.per_step_ns, dtype=float) for each in profile.series}
+        rows = {(series.kind, series.name): np.array(series.per_step_ns, dtype=float) for series in profile.series}
         whole = rows["part", "window"]
         usual = float(np.median(whole))
         slow = whole > (usual + whole.max()) / 2
@@ -85,9 +85,9 @@ def slow_step_operators(passes: Sequence[RankPass]) -> tuple[OperatorExcess, ...
             for (of, name), took in rows.items()
             if of == kind and _works(name) and took[slow].min() > took[~slow].max()
         ]
-        worth = [each for each in excess if each.excess_ns >= WORTH_SLOW * more]
-        found.append(sorted(worth, key=lambda each: -each.excess_ns)[:MOST])
-    return tuple(max(found, key=lambda each: sum(one.excess_ns for one in each), default=()))
+        worth = [operator for operator in excess if operator.excess_ns >= WORTH_SLOW * more]
+        candidates.append(sorted(worth, key=lambda operator: -operator.excess_ns)[:MOST])
+    return tuple(max(candidates, key=lambda candidate: sum(one.excess_ns for one in candidate), default=()))
 
 
 def _works(name: str) -> bool:

@@ -49,16 +49,16 @@ def step_windows(events: Events, activity: Activity, launches: Launches) -> Step
     window = activity.window
     if window is None or not len(marks):
         return StepWindows(marks=marks, boundary="host", edges=np.empty(0, dtype=np.int64))
-    if activity.source == "device" and launches.known.any():
-        known = launches.of[launches.known]
-        when = events.ts_ns[launches.launch[launches.known]]
+    if activity.source == "device" and launches.linked.any():
+        work = launches.of[launches.linked]
+        when = events.ts_ns[launches.launch[launches.linked]]
         begins = np.append(marks.starts, marks.ends[-1])  # the last one: what was launched after the steps
         owner = np.searchsorted(begins, when, side="right") - 1
-        edges = _begins(events, known, owner, end=window[1], steps=len(begins))
+        edges = _begins(events, work, owner, end=window[1], steps=len(begins))
         main = _main_stream(events, activity)
-        on_main = np.isin(known, main)
+        on_main = np.isin(work, main)
         chosen = on_main | ~np.isin(owner, owner[on_main])
-        by_main = _begins(events, known[chosen], owner[chosen], end=window[1], steps=len(begins))
+        by_main = _begins(events, work[chosen], owner[chosen], end=window[1], steps=len(begins))
         computes_until = spans.last_end(events.ts_ns[main], events.end_ns[main], by_main)
         edges = np.where(computes_until > edges, by_main, edges)
         # A step that launched nothing is empty, and begins where the next one does.
@@ -124,7 +124,7 @@ def outside_work(trace: RankTrace, activity: Activity, launches: Launches, windo
     if not len(edges) or window is None:
         return None
     starts = trace.events.ts_ns[activity.indices]
-    unknown = int((~launches.known).sum()) if windows.boundary == "launch" else 0
+    unknown = int((~launches.linked).sum()) if windows.boundary == "launch" else 0
     first = int(edges[0])
     return OutsideWork(
         rank=trace.rank,
@@ -178,15 +178,15 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
     def marked(marks: NDArray[np.bool_]) -> Spans:
         return events.spans(marks)
 
-    found: dict[str, Spans] = dict.fromkeys(PHASES[:OTHER], spans.EMPTY)
+    phases: dict[str, Spans] = dict.fromkeys(PHASES[:OTHER], spans.EMPTY)
     claimed = spans.EMPTY
     passes = Passes(evaluation=spans.EMPTY, after_backward=spans.EMPTY)
 
     def claim(phase: str, marks: NDArray[np.bool_]) -> None:
         nonlocal claimed
-        mine = spans.subtract(marked(marks), claimed)
-        found[phase] = spans.join(found[phase], mine)
-        claimed = spans.join(claimed, mine)
+        unclaimed = spans.subtract(marked(marks), claimed)
+        phases[phase] = spans.join(phases[phase], unclaimed)
+        claimed = spans.join(claimed, unclaimed)
 
     for name, phase in regions.items():
         claim(phase, ranges & events.begins(name))
@@ -196,17 +196,17 @@ def phase_spans(events: Events, regions: Mapping[str, str] = MappingProxyType({}
         if phase == "backward":
             marks |= host & (events.begins(AUTOGRAD) | (events.forward_thread > 0))
         if phase == "evaluation":
-            passes = passes_of(events, backward=found["backward"], optimizer=found["optimizer"])
-            found[phase] = spans.subtract(passes.evaluation, claimed)
+            passes = passes_of(events, backward=phases["backward"], optimizer=phases["optimizer"])
+            phases[phase] = spans.subtract(passes.evaluation, claimed)
             claimed = spans.join(claimed, passes.evaluation)
         claim(phase, marks)
     calls = np.zeros(len(events), dtype=bool)
     calls[comm_calls(events)] = True
     claim("communication", calls)
-    if not len(found["forward"]):
+    if not len(phases["forward"]):
         claimed = spans.join(claimed, passes.after_backward)
-        found["forward"] = spans.subtract(marked(events.category == Category.CPU_OP), claimed)
-    return found
+        phases["forward"] = spans.subtract(marked(events.category == Category.CPU_OP), claimed)
+    return phases
 
 
 def _phase_begins(names: tuple[str, ...]) -> Callable[[str], bool]:
@@ -250,8 +250,8 @@ def launched_in(events: Events, activity: Activity, launches: Launches, phases: 
             times[comm] = np.where(last >= 0, called[np.maximum(last, 0)], times[comm])
         return phase_at(phases, times)
     result = np.full(len(activity.indices), OTHER, dtype=np.int8)
-    known = launches.known
-    result[known] = phase_at(phases, events.ts_ns[launches.launch[known]])
+    linked = launches.linked
+    result[linked] = phase_at(phases, events.ts_ns[launches.launch[linked]])
     return result
 
 
@@ -276,13 +276,13 @@ def phase_budgets(
         free = spans.clip(free, low=low, high=high)
         result = []
         for number in range(len(PHASES)):
-            mine = (of_event == number) & (activity.work == kind)
-            part = spans.intersect(spans.union(starts[mine], ends[mine]), free)
+            members = (of_event == number) & (activity.work == kind)
+            part = spans.intersect(spans.union(starts[members], ends[members]), free)
             result.append(part)
             free = spans.subtract(free, part)
         if len(free):
-            mine = activity.work == kind
-            owner = of_event[mine][np.maximum(np.searchsorted(starts[mine], free.ends, side="right") - 1, 0)]
+            members = activity.work == kind
+            owner = of_event[members][np.maximum(np.searchsorted(starts[members], free.ends, side="right") - 1, 0)]
             for number in range(len(PHASES)):
                 here = owner == number
                 result[number] = spans.join(result[number], Spans(free.starts[here], free.ends[here]))

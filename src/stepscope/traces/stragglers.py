@@ -40,40 +40,40 @@ class Late:
 
 def lateness(split: Sequence[MatchedCollective], work: RankWork) -> dict[int, Late]:
     """By rank, over the instances whose last rank can be told."""
-    told = [m for m in sorted(split, key=lambda m: min(r.start_ns for r in m.ranks)) if _told_apart(m)]
-    mine: dict[int, list[int]] = defaultdict(list)
-    for place, m in enumerate(told):
+    decided = [m for m in sorted(split, key=lambda m: min(r.start_ns for r in m.ranks)) if _has_last(m)]
+    by_rank: dict[int, list[int]] = defaultdict(list)
+    for place, m in enumerate(decided):
         for r in m.ranks:
-            mine[r.rank].append(place)
-    waits = [work.last_waits(m) for m in told]
-    known: dict[tuple[int, ...], list[Episode]] = {}  # ranks of one group share theirs
+            by_rank[r.rank].append(place)
+    waits = [work.last_waits(m) for m in decided]
+    shared: dict[tuple[int, ...], list[Episode]] = {}  # ranks of one group share theirs
     late: dict[int, Late] = {}
-    for rank, places in mine.items():
+    for rank, places in by_rank.items():
         key = tuple(places)
-        if key not in known:
-            known[key] = _episodes(told, waits, key, work)
-        late[rank] = _of_rank(rank, known[key])
+        if key not in shared:
+            shared[key] = _episodes(decided, waits, key, work)
+        late[rank] = _of_rank(rank, shared[key])
     return late
 
 
-def _told_apart(m: MatchedCollective) -> bool:
+def _has_last(m: MatchedCollective) -> bool:
     """Whether somebody can be said to have come last: not where ranks came as close together as they left."""
     return (m.skew_ns or 0) > (m.end_skew_ns or 0)
 
 
 def _episodes(
-    told: Sequence[MatchedCollective], waits: Sequence[bool], places: Sequence[int], work: RankWork
+    decided: Sequence[MatchedCollective], waits: Sequence[bool], places: Sequence[int], work: RankWork
 ) -> list[Episode]:
-    found: list[Episode] = []
+    episodes: list[Episode] = []
     ended = True
     for place in places:
-        m = told[place]
-        if ended and not (found and work.carries_on(m, found[-1][-1])):
-            found.append([m])
+        m = decided[place]
+        if ended and not (episodes and work.carries_on(m, episodes[-1][-1])):
+            episodes.append([m])
         else:
-            found[-1].append(m)
+            episodes[-1].append(m)
         ended = waits[place]
-    return found
+    return episodes
 
 
 def _of_rank(rank: int, episodes: Sequence[Episode]) -> Late:
@@ -115,9 +115,9 @@ def delay_ns(
             if m.last_ranks == (rank,):
                 sets[frozenset(r.rank for r in m.ranks if r.rank != rank)].append(max(late(m), 0))
         of_peer: dict[int, int] = defaultdict(int)
-        for members, each in sets.items():
+        for members, delays in sets.items():
             theirs = round(median([idle[peer].get(at, 0) for peer in members]))
-            delay = min(max(theirs - idle[rank].get(at, 0), *each), sum(each))
+            delay = min(max(theirs - idle[rank].get(at, 0), *delays), sum(delays))
             if idle_only:
                 delay = min(delay, theirs)
             for peer in members:
@@ -135,10 +135,10 @@ def _idle(work: RankWork, episodes: Sequence[Episode]) -> Mapping[int, Mapping[i
             for r in m.ranks:
                 places[r.rank].append((r.position, at))
     idle: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for each, place in places.items():
+    for rank, place in places.items():
         place.sort()
-        for (_, at), exposed in zip(place, work.exposed_once(each, [position for position, _ in place]), strict=True):
-            idle[each][at] += exposed
+        for (_, at), exposed in zip(place, work.exposed_once(rank, [position for position, _ in place]), strict=True):
+            idle[rank][at] += exposed
     return idle
 
 
@@ -178,19 +178,19 @@ def find_stragglers(ranks: Sequence[RankCommunication], job: JobCollectives) -> 
     skew = sum(m.skew_ns or 0 for m in split)
     steps = sorted({m.step for m in split if m.step is not None})
     work = RankWork(ranks, split)
-    late = lateness(split, work)
+    by_rank = lateness(split, work)
     enough = len(steps) >= LEAST_STEPS
-    found = _by_steps(late, work, skew) if enough else _short(late, work, split, steps=len(steps))
-    found.sort(key=lambda s: (-s.share_of_skew, s.rank))
-    pattern = _pattern(found, split, skew)
+    stragglers = _by_steps(by_rank, work, skew) if enough else _short(by_rank, work, split, steps=len(steps))
+    stragglers.sort(key=lambda s: (-s.share_of_skew, s.rank))
+    pattern = _pattern(stragglers, split, skew)
     return StragglerReport(
-        stragglers=tuple(found),
+        stragglers=tuple(stragglers),
         pattern=pattern,
         skew_ns=skew,
         waiting_ns=sum(total.exposed_ns for total in job.totals),
         instances=len(split),
         steps=len(steps),
-        text=_text(found, split, pattern, len(steps)),
+        text=_text(stragglers, split, pattern, len(steps)),
     )
 
 
@@ -223,28 +223,28 @@ def _binomial(chance: float, trials: int) -> NDArray[np.float64]:
 
 
 def _short(
-    late: Mapping[int, Late], work: RankWork, split: Sequence[MatchedCollective], *, steps: int
+    by_rank: Mapping[int, Late], work: RankWork, split: Sequence[MatchedCollective], *, steps: int
 ) -> list[Straggler]:
-    found = []
+    stragglers = []
     skew, by_step = sum(m.skew_ns or 0 for m in split), _skew_by_step(split)
     ranks = {r.rank for m in split for r in m.ranks}
-    for rank, each in late.items():
-        share = each.skew_ns / skew if skew else 0.0
-        if share < MIN_SHARE or not each.ended:
+    for rank, late in by_rank.items():
+        share = late.skew_ns / skew if skew else 0.0
+        if share < MIN_SHARE or not late.ended:
             continue
-        p = min(1.0, binomial_tail(len(each.ended), each.chances) * len(late))
-        p = min(p, CLEAR_P) if _clearly_last(each) else p
-        over = _times(len(each.chances), each.instances)
+        p = min(1.0, binomial_tail(len(late.ended), late.chances) * len(by_rank))
+        p = min(p, CLEAR_P) if _clearly_last(late) else p
+        over = _times(len(late.chances), late.instances)
         if (whole := _p_of_steps(rank, by_step, len(ranks))) is not None and whole > p:
             p, over = whole, counted(len(by_step), "step")
         if p >= MAX_P:
             continue
         rests = counted(steps, "step") if steps else "no recorded steps"
-        found.append(
+        stragglers.append(
             _straggler(
                 rank,
                 "short",
-                each,
+                late,
                 share,
                 steps,
                 work,
@@ -252,16 +252,16 @@ def _short(
                 confidence=f"p = {p:.2g} over {over}; rests on {rests}",
             )
         )
-    return found
+    return stragglers
 
 
 def _skew_by_step(split: Sequence[MatchedCollective]) -> list[Counter[int]]:
     """The skew of each step by the rank that came last, -1 where several did."""
-    found: dict[int, Counter[int]] = defaultdict(Counter)
+    skews: dict[int, Counter[int]] = defaultdict(Counter)
     for m in split:
         if m.step is not None:
-            found[m.step][m.last_rank if m.last_rank is not None else -1] += m.skew_ns or 0
-    return list(found.values())
+            skews[m.step][m.last_rank if m.last_rank is not None else -1] += m.skew_ns or 0
+    return list(skews.values())
 
 
 def _p_of_steps(rank: int, by_step: Sequence[Counter[int]], ranks: int) -> float | None:
@@ -276,10 +276,10 @@ def _p_of_steps(rank: int, by_step: Sequence[Counter[int]], ranks: int) -> float
     return min(1.0, ranks * binomial_tail(sum(lead > 0 for lead in leads), [1 / ranks] * len(leads)))
 
 
-def _clearly_last(each: Late) -> bool:
-    if len(each.ended) < max(CLEAR_WAITS, len(each.chances)):
+def _clearly_last(late: Late) -> bool:
+    if len(late.ended) < max(CLEAR_WAITS, len(late.chances)):
         return False
-    worst = [max(episode, key=lambda m: m.skew_ns or 0) for episode in each.ended]
+    worst = [max(episode, key=lambda m: m.skew_ns or 0) for episode in late.ended]
     leads = [m.lead_ns or 0 for m in worst]
     others = max((m.skew_ns or 0) - lead for m, lead in zip(worst, leads, strict=True))
     return min(leads) >= CLEAR_LEAD * max(others, max(leads) - min(leads))
@@ -292,11 +292,11 @@ def _times(episodes: int, collectives: int) -> str:
     return f"{counted(episodes, 'independent wait')} in {counted(collectives, 'collective')}"
 
 
-def _by_steps(late: Mapping[int, Late], work: RankWork, skew: int) -> list[Straggler]:
+def _by_steps(by_rank: Mapping[int, Late], work: RankWork, skew: int) -> list[Straggler]:
     own = work.own_by_step()
     middles: dict[frozenset[int], list[dict[int, float]]] = {}  # ranks that met share theirs
-    found = []
-    for rank, each in late.items():
+    stragglers = []
+    for rank, late in by_rank.items():
         met = work.met[rank]
         if met not in middles:
             middles[met] = [_medians_of_others(values, met) for values in own.values()]
@@ -305,15 +305,15 @@ def _by_steps(late: Mapping[int, Late], work: RankWork, skew: int) -> list[Strag
             for values, others in zip(own.values(), middles[met], strict=True)
             if rank in others
         ]
-        slow = chronic_excess(np.array([r[0] for r in rows]), np.array([r[1] for r in rows])) if each.ended else None
+        slow = chronic_excess(np.array([r[0] for r in rows]), np.array([r[1] for r in rows])) if late.ended else None
         if slow is None:
             continue
-        found.append(
+        stragglers.append(
             _straggler(
                 rank,
                 "steps",
-                each,
-                each.skew_ns / skew if skew else 0.0,
+                late,
+                late.skew_ns / skew if skew else 0.0,
                 len(rows),
                 work,
                 excess_ns=slow.excess_ns,
@@ -321,7 +321,7 @@ def _by_steps(late: Mapping[int, Late], work: RankWork, skew: int) -> list[Strag
                 confidence=f"median of {len(rows)} steps, 95% interval from {slow.low_ns / 1000:,.0f} us",
             )
         )
-    return found
+    return stragglers
 
 
 def _medians_of_others(values: Mapping[int, float], ranks: Collection[int]) -> dict[int, float]:
@@ -338,7 +338,7 @@ def _medians_of_others(values: Mapping[int, float], ranks: Collection[int]) -> d
 def _straggler(
     rank: int,
     rule: str,
-    each: Late,
+    late: Late,
     share: float,
     steps: int,
     work: RankWork,
@@ -348,34 +348,34 @@ def _straggler(
     excess_ns: float | None = None,
     excess_low_ns: float | None = None,
 ) -> Straggler:
-    causes = work.causes(rank, each.last)
+    causes = work.causes(rank, late.last)
     cause, explained_ns = _cause(causes)
-    late_ns = delay_ns(work, rank, each.ended, lambda m: _behind(m, rank))
-    worst = max(each.last, key=lambda m: m.skew_ns or 0)
-    largest = (worst.skew_ns or 0) / each.skew_ns if each.skew_ns else 0.0
+    late_ns = delay_ns(work, rank, late.ended, lambda m: _behind(m, rank))
+    worst = max(late.last, key=lambda m: m.skew_ns or 0)
+    largest = (worst.skew_ns or 0) / late.skew_ns if late.skew_ns else 0.0
     evidence = [
-        f"last in {len(each.last)} of {each.instances} collectives, {format_percent(share)} of all skew",
+        f"last in {len(late.last)} of {late.instances} collectives, {format_percent(share)} of all skew",
         f"{format_duration(late_ns)} behind the median of its peers",
     ]
     if cause in _WORDS:
         evidence.append(f"{format_duration(explained_ns)} of it {_WORDS[cause]}")
-    if largest >= 0.5 and len(each.last) > 1:
+    if largest >= 0.5 and len(late.last) > 1:
         evidence.append(f"{format_percent(largest)} of its skew in one {worst.op}")
-    before = sum(m.skew_ns or 0 for m in each.last if work.began_late(m, rank, _behind(m, rank)))
-    if before >= 0.5 * each.skew_ns:
+    before = sum(m.skew_ns or 0 for m in late.last if work.began_late(m, rank, _behind(m, rank)))
+    if before >= 0.5 * late.skew_ns:
         evidence.append("it was already late at its first device work in the capture")
     return Straggler(
         rank=rank,
         rule=rule,
-        kind=_kind(each, work),
+        kind=_kind(late, work),
         share_of_skew=share,
-        times_last=len(each.last),
-        instances=each.instances,
+        times_last=len(late.last),
+        instances=late.instances,
         steps=steps,
         p_value=p_value,
         excess_ns=excess_ns,
         excess_low_ns=excess_low_ns,
-        saved_ns=delay_ns(work, rank, each.ended, lambda m: m.lead_ns or 0, idle_only=True),
+        saved_ns=delay_ns(work, rank, late.ended, lambda m: m.lead_ns or 0, idle_only=True),
         late_ns=late_ns,
         largest_share=largest,
         cause=cause,
@@ -385,14 +385,14 @@ def _straggler(
     )
 
 
-def _kind(each: Late, work: RankWork) -> str:
+def _kind(late: Late, work: RankWork) -> str:
     """chronic: last in most steps; with fewer than three steps, in most collectives."""
     if work.step_count >= 3:
-        hit = {m.step for m in each.last if m.step is not None}
+        hit = {m.step for m in late.last if m.step is not None}
         if len(hit) == 1:
             return "one-off"
         return "chronic" if 2 * len(hit) >= work.step_count else "rotating"
-    return "chronic" if 2 * len(each.last) >= each.instances else "rotating"
+    return "chronic" if 2 * len(late.last) >= late.instances else "rotating"
 
 
 def _behind(m: MatchedCollective, rank: int) -> int:
@@ -415,9 +415,9 @@ def _cause(causes: Sequence[CauseShare]) -> tuple[str, int]:
     return (name, most) if most >= _EXPLAINS * longer else ("unknown", 0)
 
 
-def _pattern(found: Sequence[Straggler], split: Sequence[MatchedCollective], skew: int) -> str:
-    if found:
-        return found[0].kind
+def _pattern(stragglers: Sequence[Straggler], split: Sequence[MatchedCollective], skew: int) -> str:
+    if stragglers:
+        return stragglers[0].kind
     transfer = sum(m.transfer_ns or 0 for m in split)
     if skew == 0 or skew < _NOTABLE * transfer:
         return "none"
@@ -437,9 +437,9 @@ def _mostly_last(split: Sequence[MatchedCollective], skew: int) -> tuple[int, fl
     return (rank, most / skew) if skew and most >= _MOSTLY * skew else None
 
 
-def _text(found: Sequence[Straggler], split: Sequence[MatchedCollective], pattern: str, steps: int) -> str:
-    if found:
-        return "; ".join(f"rank {s.rank}: {s.evidence}" for s in found)
+def _text(stragglers: Sequence[Straggler], split: Sequence[MatchedCollective], pattern: str, steps: int) -> str:
+    if stragglers:
+        return "; ".join(f"rank {s.rank}: {s.evidence}" for s in stragglers)
     if not split:
         return "no straggler can be named: no collective on two ranks could be split"
     rests = f"{len(split):,} collectives" + (f" in {steps} steps" if steps else "")

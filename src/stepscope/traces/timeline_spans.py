@@ -45,7 +45,7 @@ def timeline_spans(
         return None
     low, high = window
     compute, comm, memory = (
-        spans.clip(each, low=low, high=high) for each in (activity.compute, activity.comm, activity.memory)
+        spans.clip(busy, low=low, high=high) for busy in (activity.compute, activity.comm, activity.memory)
     )
     exposed = spans.subtract(comm, compute)
     by_kind = {
@@ -105,18 +105,18 @@ def waiting_apart(given: RankSpans, waits: Spans) -> RankSpans:
     and the rest. The two totals sum to what they were of; where gaps were closed the split is as exact as the spans.
     """
     kinds: list[KindSpans] = []
-    for each in given.kinds:
-        if each.kind not in WAITING:
-            kinds.append(each)
+    for kind_spans in given.kinds:
+        if kind_spans.kind not in WAITING:
+            kinds.append(kind_spans)
             continue
-        whole = unpack(each.packed, origin=given.start_ns, unit=given.unit_ns)
+        whole = unpack(kind_spans.packed, origin=given.start_ns, unit=given.unit_ns)
         waited = _closed(spans.intersect(whole, waits), given.merged_ns)
         rest = _closed(spans.subtract(whole, waits), given.merged_ns)
         share = spans.intersect(whole, waits).measure / max(1, whole.measure)
-        waited_ns = round(each.total_ns * share)
+        waited_ns = round(kind_spans.total_ns * share)
         for kind, part, total in (
-            (WAITING[each.kind], waited, waited_ns),
-            (each.kind, rest, each.total_ns - waited_ns),
+            (WAITING[kind_spans.kind], waited, waited_ns),
+            (kind_spans.kind, rest, kind_spans.total_ns - waited_ns),
         ):
             packed = pack(part, origin=given.start_ns, unit=given.unit_ns)
             kinds.append(KindSpans(kind=kind, total_ns=total, count=len(part), kept=len(part), packed=packed))

@@ -57,17 +57,17 @@ def frameworks_of(events: Events, meta: TraceMeta) -> tuple[str, ...]:
     model = meta.stepscope.get("model")
     facts = model if isinstance(model, dict) else {}
     objects = facts.get("objects")
-    used = {str(each) for each in objects} if isinstance(objects, list) else set()
-    packages = {each.partition(".")[0] for each in used}
+    used = {str(name) for name in objects} if isinstance(objects, list) else set()
+    packages = {name.partition(".")[0] for name in used}
     if _TRAINER not in used:
         packages.discard("transformers")
-    found = {_BY_MODULE[name] for name in packages if name in _BY_MODULE}
-    found |= {key for key, fact in (("ddp", "ddp"), ("fsdp1", "fsdp"), ("fsdp2", "fsdp2")) if facts.get(fact)}
+    frameworks = {_BY_MODULE[name] for name in packages if name in _BY_MODULE}
+    frameworks |= {key for key, fact in (("ddp", "ddp"), ("fsdp1", "fsdp"), ("fsdp2", "fsdp2")) if facts.get(fact)}
     for key, begins in _BY_NAME:
-        if key not in found and any(name.startswith(begins) for name in events.names):
-            found.add(key)
-    inside = {key for outer, keys in _WRAPS.items() if outer in found for key in keys}
-    return tuple(sorted(found - inside))
+        if key not in frameworks and any(name.startswith(begins) for name in events.names):
+            frameworks.add(key)
+    inside = {key for outer, keys in _WRAPS.items() if outer in frameworks for key in keys}
+    return tuple(sorted(frameworks - inside))
 
 
 _FSDP2 = re.compile(r"FSDP::(?:all_gather|post_backward_reduce)(?: \((.*)\))?$")
@@ -139,8 +139,8 @@ def _wrapper(trace: RankTrace) -> str:
 
 def _annotated(events: Events, calls: Sequence[RankCollective]) -> list[str | None]:
     """The unit that FSDP2's annotation around each launch names."""
-    found = {code: _FSDP2.match(name) for code, name in enumerate(events.names) if name.startswith("FSDP::")}
-    names = {code: match[1] or ROOT for code, match in found.items() if match}
+    matches = {code: _FSDP2.match(name) for code, name in enumerate(events.names) if name.startswith("FSDP::")}
+    names = {code: match[1] or ROOT for code, match in matches.items() if match}
     chosen = np.flatnonzero(
         (events.category == Category.USER_ANNOTATION) & np.isin(events.name, np.array(list(names), dtype=np.int64))
     )
@@ -167,12 +167,12 @@ def _of_sharding_groups(
         and ("reduce_scatter", False) not in ops
         and named[name] not in NOT_SHARDED
     }
-    mine = [
+    kept = [
         (c, b)
         for c, b in zip(calls, in_backward, strict=True)
         if c.op != "all_reduce" and (c.group.name if c.group else "") in sharding
     ]
-    return [c for c, _ in mine], [b for _, b in mine]
+    return [c for c, _ in kept], [b for _, b in kept]
 
 
 def by_order(calls: Sequence[RankCollective], in_backward: Sequence[bool], *, word: str = "unit") -> list[str | None]:
@@ -213,30 +213,30 @@ def _rows(activity: Activity, kept: Sequence[tuple[RankCollective, bool, str | N
         ends = np.array([low], dtype=np.int64), np.array([high], dtype=np.int64)
         return int(spans.measure_within(activity.compute, *ends)[0])
 
-    for step, calls in groupby(kept, key=lambda each: each[0].step):
+    for step, calls in groupby(kept, key=lambda call: call[0].step):
         previous: tuple[int, bool] | None = None
-        for place, (each, back, unit) in enumerate(calls):
+        for place, (call, back, unit) in enumerate(calls):
             early, room = None, 0
-            if each.op == "all_gather":
+            if call.op == "all_gather":
                 if previous is not None and previous[1] == back and activity.source == "device":
                     # What queues behind communication that began in time was not launched late.
-                    begun = int(blocks.starts[np.searchsorted(blocks.starts, each.start_ns, side="right") - 1])
-                    early = within(begun, each.end_ns) >= EARLY_SHARE * max(each.duration_ns, 1)
-                    room = within(previous[0], each.end_ns)
-                    if not early and room < EARLY_SHARE * each.duration_ns:
+                    begun = int(blocks.starts[np.searchsorted(blocks.starts, call.start_ns, side="right") - 1])
+                    early = within(begun, call.end_ns) >= EARLY_SHARE * max(call.duration_ns, 1)
+                    room = within(previous[0], call.end_ns)
+                    if not early and room < EARLY_SHARE * call.duration_ns:
                         early = None  # the unit before it computes nothing: the root, or one that only holds others
-                previous = each.end_ns, back
+                previous = call.end_ns, back
             rows.append(
                 UnitCall(
                     step=step,
                     place=place,
                     unit=unit,
-                    op=each.op,
+                    op=call.op,
                     phase="backward" if back else "forward",
-                    size_bytes=each.size_bytes,
-                    start_ns=each.start_ns,
-                    end_ns=each.end_ns,
-                    exposed_ns=each.exposed_ns,
+                    size_bytes=call.size_bytes,
+                    start_ns=call.start_ns,
+                    end_ns=call.end_ns,
+                    exposed_ns=call.exposed_ns,
                     early=early,
                     room_ns=room,
                 )
@@ -264,7 +264,7 @@ def unit_copies(events: Events, activity: Activity, launches: Launches, windows:
     """
     indices, work = activity.indices, activity.work
     starts, ends = events.ts_ns[indices], events.end_ns[indices]
-    kinds = _kinds(events, activity, np.where(launches.known, events.ts_ns[np.maximum(launches.launch, 0)], -1))
+    kinds = _kinds(events, activity, np.where(launches.linked, events.ts_ns[np.maximum(launches.launch, 0)], -1))
     if len(windows.edges):
         kinds[(starts < windows.edges[0]) | (starts >= windows.edges[-1])] = ""
     copies = kinds != ""
@@ -277,17 +277,17 @@ def unit_copies(events: Events, activity: Activity, launches: Launches, windows:
     }
     rows = []
     for kind in sorted(set(kinds[copies])):
-        mine = kinds == kind
+        members = kinds == kind
         exposed = spans.EMPTY
         for of, hides in hidden_by.items():
-            these = mine & (work == of)
+            these = members & (work == of)
             exposed = spans.join(exposed, spans.subtract(spans.union(starts[these], ends[these]), hides))
-        longest = int(np.argmax(np.where(mine, ends - starts, -1)))
+        longest = int(np.argmax(np.where(members, ends - starts, -1)))
         rows.append(
             UnitCopies(
                 kind=kind,
-                calls=int(mine.sum()),
-                busy_ns=spans.union(starts[mine], ends[mine]).measure,
+                calls=int(members.sum()),
+                busy_ns=spans.union(starts[members], ends[members]).measure,
                 exposed_ns=exposed.measure,
                 longest_ns=(int(starts[longest]), int(ends[longest])),
             )

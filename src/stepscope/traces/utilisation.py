@@ -79,15 +79,15 @@ def utilisation(
             else "the dtype of the matrix products is unknown"
         )
     peak, peak_source = None, None
-    found = find(name) if name else Unavailable(_no_name(events))
-    if isinstance(found, Unavailable):
-        reasons.append(f"peak unknown: {found.reason}")
+    accelerator = find(name) if name else Unavailable(_no_name(events))
+    if isinstance(accelerator, Unavailable):
+        reasons.append(f"peak unknown: {accelerator.reason}")
     elif chosen is not None:
-        rate = found.peak(chosen)
+        rate = accelerator.peak(chosen)
         if isinstance(rate, Unavailable):
             reasons.append(f"peak unknown: {rate.reason}")
         else:
-            peak, peak_source = rate, found.source
+            peak, peak_source = rate, accelerator.source
     # A step that launched no device work takes no time on the device.
     steps = [s for s in steps if s.parts.window_ns > 0]
     if not steps:
@@ -219,8 +219,8 @@ def matrix_work(events: Events, links: OperatorLinks | None = None) -> MatrixWor
     covered = np.zeros(len(chosen), dtype=bool)
     around = owner
     while (open_ := around != NONE).any():
-        found, place = np.unique(around[open_], return_inverse=True)
-        covered[open_] |= (flop_by_event(events, tree.index[found])[0] > 0)[place]
+        operators, place = np.unique(around[open_], return_inverse=True)
+        covered[open_] |= (flop_by_event(events, tree.index[operators])[0] > 0)[place]
         around = np.where(open_ & ~covered, tree.parent[np.maximum(around, 0)], NONE)
     shape = np.where(owner != NONE, events.shape[tree.index[np.maximum(owner, 0)]] if len(tree) else NONE, NONE)
     by_dtype: dict[str | None, int] = {}

@@ -62,12 +62,12 @@ def measured(
     def on_reference(rank: int, time_ns: int) -> int:
         return corrected(fits[rank], time_ns)
 
-    found = [_measured(i, look, on_reference, tolerance_ns=3 * residual) for i in instances]
-    found.sort(key=lambda m: (m.start_ns, m.ranks[0].rank))
-    if 2 * sum(m.unsplit == APART for m in found) > sum(m.op in TOGETHER and len(m.ranks) > 1 for m in found):
+    matched = [_measured(i, look, on_reference, tolerance_ns=3 * residual) for i in instances]
+    matched.sort(key=lambda m: (m.start_ns, m.ranks[0].rank))
+    if 2 * sum(m.unsplit == APART for m in matched) > sum(m.op in TOGETHER and len(m.ranks) > 1 for m in matched):
         clocks = replace(clocks, text="clocks do not agree, or the calls were matched wrongly")
     return JobCollectives(
-        instances=tuple(found), clocks=clocks, totals=wait_totals(found, look), notes=tuple(_notes(found, ranks))
+        instances=tuple(matched), clocks=clocks, totals=wait_totals(matched, look), notes=tuple(_notes(matched, ranks))
     )
 
 
@@ -80,20 +80,20 @@ def _measured(
 ) -> MatchedCollective:
     members = instance.members
     parts = [(m.rank, look[m.rank].collectives[m.position]) for m in members]
-    each = [c for _, c in parts]
+    calls = [c for _, c in parts]
     starts = [on_reference(r, c.start_ns) for r, c in parts]
     ends = [on_reference(r, c.end_ns) for r, c in parts]
-    op = next((c.op for c in each if c.op != "unknown"), "unknown")
-    group = next((c.group for c in each if c.group is not None), None)
+    op = next((c.op for c in calls if c.op != "unknown"), "unknown")
+    group = next((c.group for c in calls if c.group is not None), None)
     world = next((look[r].world_size for r, _ in parts), None)
-    group_size = next((c.group_size for c in each if c.group_size is not None), group.size if group else None)
+    group_size = next((c.group_size for c in calls if c.group_size is not None), group.size if group else None)
     if group is None and group_size is None and world == len(parts):
         group_size = world  # nothing names the group, and all ranks were seen to take part
     last, first = max(starts), min(starts)
     between = min(ends) - last
     confidence = instance.confidence
     # Clocks that differ by more than a whole call do not tell who waited in it, however well their mean is known.
-    tolerance_ns = min(tolerance_ns, max(AGREE_NS, *(c.duration_ns for c in each)))
+    tolerance_ns = min(tolerance_ns, max(AGREE_NS, *(c.duration_ns for c in calls)))
     impossible = op in TOGETHER and between < -tolerance_ns
     if confidence is not None and impossible:
         confidence *= IMPOSSIBLE
@@ -102,18 +102,18 @@ def _measured(
     waits = [min(last, e) - s for s, e in zip(starts, ends, strict=True)]  # no longer than it was inside
     lasts = tuple(r for (r, _), w in zip(parts, waits, strict=True) if w == 0) if last > first else ()
     transfer = max(between, 0) if split else None
-    size = max((c.size_bytes for c in each if c.size_bytes is not None), default=None)
-    basis, seconds = _basis(transfer, each)
+    size = max((c.size_bytes for c in calls if c.size_bytes is not None), default=None)
+    basis, seconds = _basis(transfer, calls)
     algbw = size / seconds if size and seconds else None
     factor = _bus_factor(op, group_size)
     return MatchedCollective(
         op=op,
         size_bytes=size,
-        dtype=next((c.dtype for c in each if c.dtype is not None), None),
+        dtype=next((c.dtype for c in calls if c.dtype is not None), None),
         group=group,
         group_size=group_size,
-        sequence=next((c.sequence for c in each if c.sequence is not None), None),
-        step=next((c.step for c in each if c.step is not None), None),
+        sequence=next((c.sequence for c in calls if c.sequence is not None), None),
+        step=next((c.step for c in calls if c.step is not None), None),
         start_ns=first,
         ranks=tuple(
             RankWaiting(
@@ -124,7 +124,7 @@ def _measured(
                 waiting_ns=w if split else None,
                 exposed_ns=c.exposed_ns,
             )
-            for m, c, s, e, w in zip(members, each, starts, ends, waits, strict=True)
+            for m, c, s, e, w in zip(members, calls, starts, ends, waits, strict=True)
         ),
         complete=group_size == len(parts),
         transfer_ns=transfer,
@@ -137,7 +137,7 @@ def _measured(
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=None if algbw is None or factor is None else algbw * factor,
         bandwidth_basis=basis if algbw is not None else None,
-        exposed_ns=sum(c.exposed_ns for c in each),
+        exposed_ns=sum(c.exposed_ns for c in calls),
         match_method=instance.method,
         match_confidence=confidence,
         unsplit=unsplit,
@@ -164,23 +164,23 @@ def _why_unsplit(op: str, ranks: int, confidence: float | None, *, impossible: b
     return None
 
 
-def _basis(transfer_ns: int | None, each: Sequence[RankCollective]) -> tuple[str, float]:
+def _basis(transfer_ns: int | None, calls: Sequence[RankCollective]) -> tuple[str, float]:
     """What bytes are divided by. Where waiting is not known, the longest duration holds it: a lower bound."""
     if transfer_ns is not None:
         return "transfer", transfer_ns / 1e9
-    return "duration", max(c.duration_ns for c in each) / 1e9
+    return "duration", max(c.duration_ns for c in calls) / 1e9
 
 
-def _notes(found: Sequence[MatchedCollective], ranks: Sequence[RankCommunication]) -> list[str]:
+def _notes(matched: Sequence[MatchedCollective], ranks: Sequence[RankCommunication]) -> list[str]:
     notes = []
-    if len(ranks) > 1 and found:
-        alone = sum(len(m.ranks) == 1 for m in found)
+    if len(ranks) > 1 and matched:
+        alone = sum(len(m.ranks) == 1 for m in matched)
         if alone:
-            notes.append(f"{alone:,} of {len(found):,} collectives were seen on one rank only")
-        partial = sum(not m.complete for m in found if m.waiting_ns is not None)
+            notes.append(f"{alone:,} of {len(matched):,} collectives were seen on one rank only")
+        partial = sum(not m.complete for m in matched if m.waiting_ns is not None)
         if partial:
             notes.append(f"{partial:,} collectives lack ranks: their transfer is an upper, their waiting a lower bound")
-        unsure = sum(m.unsplit is not None and m.unsplit.startswith("the ranks'") for m in found)
+        unsure = sum(m.unsplit is not None and m.unsplit.startswith("the ranks'") for m in matched)
         if unsure:
             notes.append(f"{unsure:,} uncertain matches were not split")
     silent = [r.rank for r in ranks if not r.collectives]
@@ -208,11 +208,11 @@ def stage_waits(
     receives = _exposed([c for c in messages if c.direction == "recv"], activity)
     marked = np.sort(trace.events.ts_ns[_chunks(trace.events)])
     ran = {s.step: s.backward_passes for s in passes.steps} if passes is not None else {}
-    found = []
+    stage_steps = []
     for step in steps:
         low, high = step.start_ns, step.start_ns + step.parts.window_ns
         chunks = int(np.searchsorted(marked, high) - np.searchsorted(marked, low))
-        found.append(
+        stage_steps.append(
             StageStep(
                 step=step.step,
                 window_ns=step.parts.window_ns,
@@ -223,7 +223,7 @@ def stage_waits(
             )
         )
     sizes = {c.group.size for c in messages if c.group is not None}
-    return StageWaits(rank=trace.rank, group_size=sizes.pop() if len(sizes) == 1 else None, steps=tuple(found))
+    return StageWaits(rank=trace.rank, group_size=sizes.pop() if len(sizes) == 1 else None, steps=tuple(stage_steps))
 
 
 def measured_bubble(ranks: Sequence[RankPass]) -> MeasuredBubble | None:
@@ -235,15 +235,15 @@ def measured_bubble(ranks: Sequence[RankPass]) -> MeasuredBubble | None:
         return None
     shares, batches = [], set()
     for stage in stages:
-        mine = [s for s in stage.steps if s.step in common]
+        own_steps = [s for s in stage.steps if s.step in common]
         shares.append(
             StageShare(
                 rank=stage.rank,
-                bubble=float(median([s.message_wait_ns / max(1, s.window_ns) for s in mine])),
-                compute_ns=float(median([s.compute_ns for s in mine])),
+                bubble=float(median([s.message_wait_ns / max(1, s.window_ns) for s in own_steps])),
+                compute_ns=float(median([s.compute_ns for s in own_steps])),
             )
         )
-        batches |= {s.chunks for s in mine}
+        batches |= {s.chunks for s in own_steps}
     slowest = max(shares, key=lambda s: s.compute_ns)
     mean = fmean(s.compute_ns for s in shares)
     world = ranks[0].facts.world_size

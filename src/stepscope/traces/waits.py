@@ -71,10 +71,10 @@ def _leb128(numbers: NDArray[np.uint64]) -> bytes:
     out = np.zeros(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
     begins = ends - sizes
     for place in range(int(sizes.max(initial=0))):
-        mine = sizes > place
-        byte = (numbers[mine] >> np.uint64(7 * place)) & np.uint64(0x7F)
-        more = (sizes[mine] > place + 1).astype(np.uint64) << np.uint64(7)
-        out[begins[mine] + place] = (byte | more).astype(np.uint8)
+        longer = sizes > place
+        byte = (numbers[longer] >> np.uint64(7 * place)) & np.uint64(0x7F)
+        more = (sizes[longer] > place + 1).astype(np.uint64) << np.uint64(7)
+        out[begins[longer] + place] = (byte | more).astype(np.uint8)
     return out.tobytes()
 
 
@@ -92,7 +92,7 @@ def _numbers(data: bytes) -> Ints:
 
 
 def wait_totals(
-    found: Sequence[MatchedCollective], ranks: Mapping[int, RankCommunication]
+    instances: Sequence[MatchedCollective], ranks: Mapping[int, RankCommunication]
 ) -> tuple[RankWaitTotal, ...]:
     """By rank, ascending: what it waited, in sum and while nothing transferred.
 
@@ -100,7 +100,7 @@ def wait_totals(
     """
     parts: dict[int, list[RankWaiting]] = {rank: [] for rank in sorted(ranks)}
     last: dict[int, int] = defaultdict(int)
-    for m in found:
+    for m in instances:
         for rank in m.ranks:
             parts[rank.rank].append(rank)
         if len(m.last_ranks) == 1:
@@ -112,13 +112,13 @@ def wait_totals(
         alone[rank] = spans.subtract(spans.union(entered, met), spans.union(met, left))
         waits = spans.intersect(alone[rank], spans_of(ranks[rank].exposed))
         exposed[rank] = waits.measure, _by_call(part, spans.measure_within(waits, entered, met), ranks[rank])
-    ahead = _ahead(found, {rank: by_call for rank, (_, by_call) in exposed.items()})
+    ahead = _ahead(instances, {rank: by_call for rank, (_, by_call) in exposed.items()})
     return tuple(
         RankWaitTotal(
             rank=rank,
-            waiting_ns=sum(each.waiting_ns or 0 for each in part),
+            waiting_ns=sum(wait.waiting_ns or 0 for wait in part),
             times_last=last[rank],
-            instances=sum(each.waiting_ns is not None for each in part),
+            instances=sum(wait.waiting_ns is not None for wait in part),
             alone=exact(alone[rank]),
             alone_ns=alone[rank].measure,
             exposed_ns=exposed[rank][0],
@@ -129,25 +129,25 @@ def wait_totals(
     )
 
 
-def _times(mine: Sequence[RankWaiting], rank: RankCommunication) -> tuple[Ints, Ints, Ints]:
+def _times(part: Sequence[RankWaiting], rank: RankCommunication) -> tuple[Ints, Ints, Ints]:
     """On the rank's own clock: when it entered each, when all had, and when it left."""
-    own = [rank.collectives[each.position] for each in mine]
+    own = [rank.collectives[wait.position] for wait in part]
     entered = np.array([c.start_ns for c in own], dtype=np.int64)
     left = np.array([c.end_ns for c in own], dtype=np.int64)
-    waited = np.array([each.waiting_ns or 0 for each in mine], dtype=np.int64)
+    waited = np.array([wait.waiting_ns or 0 for wait in part], dtype=np.int64)
     return entered, np.minimum(entered + waited, left), left
 
 
-def _by_call(mine: Sequence[RankWaiting], values: Ints, rank: RankCommunication) -> list[int]:
-    found = [0] * len(rank.collectives)
-    for each, value in zip(mine, values.tolist(), strict=True):
-        found[each.position] = value
-    return found
+def _by_call(part: Sequence[RankWaiting], values: Ints, rank: RankCommunication) -> list[int]:
+    by_call = [0] * len(rank.collectives)
+    for wait, value in zip(part, values.tolist(), strict=True):
+        by_call[wait.position] = value
+    return by_call
 
 
-def _ahead(found: Sequence[MatchedCollective], waited: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+def _ahead(instances: Sequence[MatchedCollective], waited: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
     ahead = {rank: [0] * len(by_call) for rank, by_call in waited.items()}
-    for m in found:
+    for m in instances:
         if not m.last_ranks:
             continue
         transfer = {r.rank: r.exposed_ns - waited[r.rank][r.position] for r in m.ranks}
@@ -188,18 +188,18 @@ class RankWork:
     def own_by_step(self) -> dict[int, dict[int, float]]:
         """Own time by step and rank, ns: between collectives of any kind, and what it computed beside them; no waiting."""
         totals: dict[int, dict[int, float]] = defaultdict(dict)
-        for rank, each in self._ranks.items():
-            places = range(len(each.collectives))
+        for rank, communication in self._ranks.items():
+            places = range(len(communication.collectives))
             begins, ends = self._once(rank, places)
             hidden = (ends - begins - self._exposed(rank, begins, ends)).tolist()
-            for c, covered in zip(each.collectives, hidden, strict=True):
+            for c, covered in zip(communication.collectives, hidden, strict=True):
                 if c.step is not None and not c.own.from_window_start:
                     totals[c.step][rank] = totals[c.step].get(rank, 0.0) + c.own.own_ns + covered
         return totals
 
     def exposed_once(self, rank: int, positions: Sequence[int]) -> list[int]:
         """Of each of these collectives, ascending: what no computation covers, ns, and one before it does not count."""
-        return [int(each) for each in self._exposed(rank, *self._once(rank, positions))]
+        return [int(exposed) for exposed in self._exposed(rank, *self._once(rank, positions))]
 
     def _exposed(self, rank: int, begins: Ints, ends: Ints) -> Ints:
         return spans.measure_within(spans_of(self._ranks[rank].exposed), begins, ends)
@@ -235,7 +235,7 @@ class RankWork:
                 rank_ns[cause] += getattr(own[rank], f"{cause}_ns") + beside[rank]
                 others = [getattr(o, f"{cause}_ns") + beside[r] for r, o in own.items() if r != rank]
                 peers_ns[cause] += round(median(others))
-        found = [
+        shares = [
             CauseShare(
                 cause=cause,
                 rank_ns=rank_ns[cause],
@@ -245,7 +245,7 @@ class RankWork:
             for cause in _KINDS
             if rank_ns[cause] or peers_ns[cause]
         ]
-        return tuple(sorted(found, key=lambda c: -c.excess_ns))
+        return tuple(sorted(shares, key=lambda c: -c.excess_ns))
 
     def carries_on(self, m: MatchedCollective, before: MatchedCollective) -> bool:
         """Whether a rank that came last was as late in ``before``, its previous collective: since then it had too little

@@ -16,7 +16,7 @@ from stepscope.core.words import url_of
 from stepscope.records.trace_summary import TraceSummary
 from stepscope.traces.discover import candidates
 from stepscope.traces.job import analyse_captures, analyse_job
-from stepscope.traces.remote import RemoteFile, _status, _Stream, _explained
+from stepscope.traces.remote import RemoteFile, _explained, _status, _Stream
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
 

@@ -105,8 +105,8 @@ def predict_collective(
 
 def candidates(op: str, size_bytes: int, where: Place) -> list[AlgorithmCost]:
     """Every algorithm and protocol that can carry out ``op`` there."""
-    found = (c for ops, algorithm in ALGORITHMS if op in ops for c in algorithm(op, size_bytes, where))
-    return [c for c in found if c.transfer_us >= 0]
+    costs = (c for ops, algorithm in ALGORITHMS if op in ops for c in algorithm(op, size_bytes, where))
+    return [c for c in costs if c.transfer_us >= 0]
 
 
 def call_us(where: Place) -> float:
@@ -132,12 +132,12 @@ def known_op(name: str) -> str:
 def known_gpu(gpu: str | Accelerator) -> Accelerator:
     if isinstance(gpu, Accelerator):
         return gpu
-    found = find(gpu)
-    if isinstance(found, Unavailable):
+    accelerator = find(gpu)
+    if isinstance(accelerator, Unavailable):
         more = family(gpu)
         fix = "`stepscope hardware` lists the known ones" if not more else f"say {more[0].key!r}, for example"
-        raise UsageError(found.reason, fix=fix)
-    return found
+        raise UsageError(accelerator.reason, fix=fix)
+    return accelerator
 
 
 def dtype_name(dtype: str) -> str:
@@ -155,10 +155,10 @@ def itemsize(dtype: str) -> int:
 
 def _only(algorithm: str, everything: list[AlgorithmCost], op: str) -> list[AlgorithmCost]:
     wanted = algorithm.lower()
-    found = [c for c in everything if c.algorithm.startswith(wanted) or c.name.lower() == wanted]
-    if not found:
+    matching = [c for c in everything if c.algorithm.startswith(wanted) or c.name.lower() == wanted]
+    if not matching:
         raise UsageError(unknown(f"algorithm of {op} here", algorithm, {c.algorithm for c in everything}))
-    return found
+    return matching
 
 
 WORTH_TRYING = 0.8

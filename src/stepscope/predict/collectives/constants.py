@@ -134,19 +134,19 @@ class XgmiMesh:
     full: bool
     node_gb_per_s: float | None = None
     all_pairs: bool = False
-    known: bool = True
+    sourced: bool = True
 
 
 MESHES: Mapping[str, XgmiMesh] = {
-    "mi100": XgmiMesh(link_gb_per_s=24.0, full=True, known=False),
-    "mi210": XgmiMesh(link_gb_per_s=36.0, full=True, known=False),
-    "mi250": XgmiMesh(link_gb_per_s=36.0, full=False, node_gb_per_s=161.4, known=False),
+    "mi100": XgmiMesh(link_gb_per_s=24.0, full=True, sourced=False),
+    "mi210": XgmiMesh(link_gb_per_s=36.0, full=True, sourced=False),
+    "mi250": XgmiMesh(link_gb_per_s=36.0, full=False, node_gb_per_s=161.4, sourced=False),
     "mi250x": XgmiMesh(link_gb_per_s=36.0, full=False, node_gb_per_s=161.4),
-    "mi300a": XgmiMesh(link_gb_per_s=48.0, full=True, known=False),
+    "mi300a": XgmiMesh(link_gb_per_s=48.0, full=True, sourced=False),
     "mi300x": XgmiMesh(link_gb_per_s=48.0, full=True, all_pairs=True),
     "mi325x": XgmiMesh(link_gb_per_s=48.0, full=True, all_pairs=True),
-    "mi350x": XgmiMesh(link_gb_per_s=57.6, full=True, known=False),
-    "mi355x": XgmiMesh(link_gb_per_s=57.6, full=True, known=False),
+    "mi350x": XgmiMesh(link_gb_per_s=57.6, full=True, sourced=False),
+    "mi355x": XgmiMesh(link_gb_per_s=57.6, full=True, sourced=False),
 }
 """known False: not in RCCL's table at that version; the neighbour's share (three quarters) of the link's peak."""
 

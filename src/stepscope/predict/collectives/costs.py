@@ -178,7 +178,7 @@ def interval(op: str, where: Place, chosen: AlgorithmCost, *, extra_us: float) -
 def widening(op: str, where: Place) -> float:
     """Factor on the logarithm of the interval's half-widths."""
     wide = 1.0
-    if not where.known or op in _SELDOM:
+    if not where.sourced or op in _SELDOM:
         wide *= _UNKNOWN
     if where.domain_ranks > _NODE:
         wide *= _RACK

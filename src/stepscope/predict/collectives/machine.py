@@ -32,7 +32,7 @@ TCP_SOURCE = "no published figure: a default"
 class Fabric:
     """One kind of network. adapter_bytes_per_s: bit rate / 8 of one adapter, None: the GPU generation's usual one.
 
-    adapters_per_node: None: one for each GPU. latency_source, share_source: where those two come from; known: both are
+    adapters_per_node: None: one for each GPU. latency_source, share_source: where those two come from; sourced: both are
     published or measured on several systems. protocols: the ones NCCL may use on it.
     """
 
@@ -44,7 +44,7 @@ class Fabric:
     share_source: str
     latency_us: float
     latency_source: str
-    known: bool
+    sourced: bool
     protocols: tuple[str, ...] = ("LL", "LL128", "Simple")
 
 
@@ -56,14 +56,14 @@ _MODEL = "aws/aws-ofi-nccl 2daf7d30 (2026-08), src/tuner/nccl_ofi_model.cpp: 8-b
 def _verbs(key: str, name: str, rate: float | None) -> Fabric:
     return Fabric(
         key=key, name=name, adapter_bytes_per_s=rate, adapters_per_node=None, rate_share=VERBS_SHARE,
-        share_source=VERBS_SOURCE, latency_us=0.0, latency_source=_NCCL_ZERO, known=True,
+        share_source=VERBS_SOURCE, latency_us=0.0, latency_source=_NCCL_ZERO, sourced=True,
     )  # fmt: skip
 
 
 def _efa(key: str, name: str, gbit: float, adapters: int, latency_us: float, latency_source: str) -> Fabric:
     return Fabric(
         key=key, name=name, adapter_bytes_per_s=gbit / 8 * 1e9, adapters_per_node=adapters, rate_share=OFI_SHARE,
-        share_source=OFI_SOURCE, latency_us=latency_us, latency_source=latency_source, known=True, protocols=NO_LL128,
+        share_source=OFI_SOURCE, latency_us=latency_us, latency_source=latency_source, sourced=True, protocols=NO_LL128,
     )  # fmt: skip
 
 
@@ -89,13 +89,13 @@ FABRICS: tuple[Fabric, ...] = (
     _efa("efa-p6-b300", "EFA, p6 (B300)", 400, 16, 13.0, _MODEL.format(18) + " (the p5en's)"),
     Fabric(
         key="omni-path", name="Omni-Path 100", adapter_bytes_per_s=12.5e9, adapters_per_node=None, rate_share=OFI_SHARE,
-        share_source=OFI_SOURCE, latency_us=0.0, latency_source="no published figure: NCCL's own", known=False,
+        share_source=OFI_SOURCE, latency_us=0.0, latency_source="no published figure: NCCL's own", sourced=False,
         protocols=NO_LL128,
     ),
     Fabric(
         key="slingshot-11", name="HPE Slingshot 11", adapter_bytes_per_s=25e9, adapters_per_node=None,
         rate_share=OFI_SHARE, share_source=OFI_SOURCE, latency_us=0.0,
-        latency_source="no published figure; NCCL's own fits the one table seen", known=False, protocols=NO_LL128,
+        latency_source="no published figure; NCCL's own fits the one table seen", sourced=False, protocols=NO_LL128,
     ),
     Fabric(
         key="gpudirect-tcpxo", name="GPUDirect-TCPXO (A3 Mega)", adapter_bytes_per_s=25e9, adapters_per_node=8,
@@ -103,18 +103,18 @@ FABRICS: tuple[Fabric, ...] = (
         # Release notes of GPUDirect-TCPXO: NCCL_PROTO=Simple,LL128 by default since 2025-05, Simple alone before.
         latency_source="no published figure; two A3 Mega tables give 37 and 40 us a step if taken with LL128, 8 us if "
         "with Simple alone, and do not say which",
-        known=False,
+        sourced=False,
         protocols=("LL128", "Simple"),
     ),
     Fabric(
         key="gpudirect-tcpx", name="GPUDirect-TCPX (A3 High)", adapter_bytes_per_s=25e9, adapters_per_node=4,
         rate_share=0.85, share_source=TCP_SOURCE, latency_us=50.0,
-        latency_source="no published figure: the TCPXO's and some", known=False, protocols=("Simple",),
+        latency_source="no published figure: the TCPXO's and some", sourced=False, protocols=("Simple",),
     ),
     *(
         Fabric(
             key=key, name=f"{name}, TCP sockets", adapter_bytes_per_s=rate, adapters_per_node=1, rate_share=0.7,
-            share_source=TCP_SOURCE, latency_us=30.0, latency_source=TCP_SOURCE, known=False, protocols=NO_LL128,
+            share_source=TCP_SOURCE, latency_us=30.0, latency_source=TCP_SOURCE, sourced=False, protocols=NO_LL128,
         )
         for key, name, rate in _from_links("ethernet-")
     ),
@@ -168,13 +168,13 @@ def read_fabric(text: str, *, gpu_key: str) -> Fabric | None:
     fabric = _kind(words, gpu_key)
     if fabric is None:
         return None
-    found, whole = _RATE.search(text), _NODE_RATE.search(text)
-    if whole and not (found and found[1]):
+    match, whole = _RATE.search(text), _NODE_RATE.search(text)
+    if whole and not (match and match[1]):
         return replace(fabric, adapter_bytes_per_s=float(whole[1]) / 8 * 1e9, adapters_per_node=1)
-    if found:
-        gbit = float(found[2]) * (8 if found[3].startswith("GB") and found[3] != "GBE" else 1)  # GBps: bytes
-        count = int(found[1]) if found[1] else fabric.adapters_per_node
-        if gbit > _MOST_GBIT and not found[1]:
+    if match:
+        gbit = float(match[2]) * (8 if match[3].startswith("GB") and match[3] != "GBE" else 1)  # GBps: bytes
+        count = int(match[1]) if match[1] else fabric.adapters_per_node
+        if gbit > _MOST_GBIT and not match[1]:
             count = 1
         return replace(fabric, adapter_bytes_per_s=gbit / 8 * 1e9, adapters_per_node=count)
     return fabric
@@ -218,7 +218,7 @@ class Place:
     ring: what rings inside a domain carry on the wire of one GPU; pair: one GPU to one other; spread: one GPU to all.
     switch_peak: link peak where the switch can reduce, else None. node_net: a domain's adapters together, share reached
     included; gpu_net: one GPU's part of it. net_latency_us: of the fabric, above the library's.
-    known: the fabric and link figures are published. notes: what was assumed.
+    sourced: the fabric and link figures are published. notes: what was assumed.
     """
 
     gpu: Accelerator
@@ -239,7 +239,7 @@ class Place:
     net_latency_us: float
     sharp: bool
     caller: Caller
-    known: bool
+    sourced: bool
     notes: tuple[str, ...]
 
     @property
@@ -271,9 +271,9 @@ def place(
     domain_ranks = n_gpus / domains
     if domains > 1 and domain > node:
         notes.append(f"NVLink reaches {domain} GPUs of a rack, {node} a tray")
-    known = True
+    published = True
     ring, pair, spread, over_pcie, links_known = _inside(gpu, generation, n_gpus, domain_ranks, domains, notes)
-    known = known and links_known
+    published = published and links_known
     switched = (
         gpu.vendor == "NVIDIA"
         and generation.nvls_rate > 0
@@ -302,7 +302,7 @@ def place(
         net_latency_us=latency,
         sharp=sharp,
         caller=caller,
-        known=known and fabric_known,
+        sourced=published and fabric_known,
         notes=tuple(notes),
     )
 
@@ -331,9 +331,9 @@ def _inside(
     """Ring, pair and spread rates inside a domain, whether over PCIe, whether the figures are published."""
     mesh = MESHES.get(gpu.key)
     if mesh is not None:
-        if not mesh.known:
+        if not mesh.sourced:
             notes.append(f"RCCL's tables do not have {gpu.name}: a neighbour's figures")
-        return (*_mesh_rates(mesh.link_gb_per_s, mesh.node_gb_per_s, domain_ranks, domains), False, mesh.known)
+        return (*_mesh_rates(mesh.link_gb_per_s, mesh.node_gb_per_s, domain_ranks, domains), False, mesh.sourced)
     link = gpu.link
     if link is None or (link.optional and not (n == 2 and domains == 1)):
         if link is not None:
@@ -346,8 +346,8 @@ def _inside(
     wire = link.count * generation.nvlink_gb_per_s * (link.each_bytes_per_s / peak)
     pair = wire * link.peer_links / link.count
     ring = wire * constants.RING_SHARE
-    known = link.peer_links == link.count
-    return ring, pair * constants.PEER_SHARE, wire * constants.SPREAD_SHARE, False, known
+    published = link.peer_links == link.count
+    return ring, pair * constants.PEER_SHARE, wire * constants.SPREAD_SHARE, False, published
 
 
 def _mesh_rates(link: float, node: float | None, domain_ranks: float, domains: int) -> tuple[float, float, float]:
@@ -389,20 +389,20 @@ def _between(
         (rate for key, rate in _USUAL_ADAPTER_BY_GPU.items() if gpu.key.startswith(key)),
         400.0 if gpu.key.startswith("mi3") else _USUAL_ADAPTER_GBIT[generation.key],
     )
-    known = fabric is not None and fabric.known
+    published = fabric is not None and fabric.sourced
     share, latency, rate, count = 0.94, 0.0, None, None
     if fabric is not None:
         share, latency = fabric.rate_share, fabric.latency_us
         rate, count = fabric.adapter_bytes_per_s, fabric.adapters_per_node
-        if not fabric.known:
+        if not fabric.sourced:
             notes.append(f"{fabric.name}: {fabric.latency_source}")
     if rate is None:
         rate = usual / 8 * GB
         what = "network not given" if fabric is None else f"rate of {fabric.name} not given"
         notes.append(f"{what}: {usual:.0f} Gbit/s adapters assumed")
-        known = False
+        published = False
     count = adapters_per_node or count or node
-    return rate / GB * count * (domain / node) * share, latency, known
+    return rate / GB * count * (domain / node) * share, latency, published
 
 
 def launched_by_one(where: Place) -> bool:

@@ -108,17 +108,17 @@ def remedies(prediction: StepPrediction, calibration: StepCalibration | None = N
     """Single changes, and pairs of them where no single one is cheap; those that fit, by their cost in speed."""
     cluster, layout = prediction.cluster, prediction.layout
     single = list(_changes(cluster, layout))
-    found = _fitting(prediction, single, calibration)
-    if min((r.slower for r in found), default=1.0) > CHEAP:
+    fitting = _fitting(prediction, single, calibration)
+    if min((r.slower for r in fitting), default=1.0) > CHEAP:
         pairs = [
             (f"{first} and {second}", changed)
             for first, then in single
             for second, changed in _changes(cluster, then)
             if first.split()[0] != second.split()[0]
         ]
-        found += _fitting(prediction, pairs, calibration)
+        fitting += _fitting(prediction, pairs, calibration)
     seen: dict[Layout, Remedy] = {}
-    for remedy in sorted(found, key=lambda r: r.slower):
+    for remedy in sorted(fitting, key=lambda r: r.slower):
         seen.setdefault(remedy.prediction.layout, remedy)
     return tuple(seen.values())[:REMEDIES]
 
@@ -126,15 +126,15 @@ def remedies(prediction: StepPrediction, calibration: StepCalibration | None = N
 def _fitting(
     before: StepPrediction, ways: list[tuple[str, Layout]], calibration: StepCalibration | None
 ) -> list[Remedy]:
-    found = []
+    fitting = []
     for what, layout in ways:
         if errors(before.model, before.cluster, layout):
             continue
         after = predict_step(before.model, before.cluster, layout, calibration, simulated=False)
         if after.fits:
             slower = speedup(before, after) - 1
-            found.append(Remedy(what=what, prediction=after, slower=slower))
-    return found
+            fitting.append(Remedy(what=what, prediction=after, slower=slower))
+    return fitting
 
 
 def _changes(cluster: Cluster, layout: Layout) -> Iterator[tuple[str, Layout]]:
@@ -188,11 +188,11 @@ class Warned:
 def warnings_of(prediction: StepPrediction) -> tuple[Warned, ...]:
     """Largest share first."""
     layout, budget, step = prediction.layout, prediction.budget, prediction.step_s
-    found: list[Warned] = []
+    warned: list[Warned] = []
 
     def warn(cause: str, seconds: float, least: float, advice: str) -> None:
         if seconds >= least * step:
-            found.append(Warned(cause=cause, share=seconds / step, advice=advice))
+            warned.append(Warned(cause=cause, share=seconds / step, advice=advice))
 
     if layout.syncs_each and layout.zero < 2 and layout.micro_batches > 1:
         warn(SYNC, budget.dp, 0.05, "reduce gradients once a step (no_sync, or zero=1)")
@@ -203,7 +203,7 @@ def warnings_of(prediction: StepPrediction) -> tuple[Warned, ...]:
         warn(ACROSS, budget.tp, TENSOR, f"keep tp at {prediction.cluster.domain} or below")
     advice = "more micro-batches, interleaving (vpp), or fewer stages"
     warn("bubble", budget.bubble, BUBBLE, advice)
-    return tuple(sorted(found, key=lambda w: -w.share))
+    return tuple(sorted(warned, key=lambda w: -w.share))
 
 
 def cause_of(prediction: StepPrediction, better: StepPrediction) -> str | None:
@@ -214,8 +214,8 @@ def cause_of(prediction: StepPrediction, better: StepPrediction) -> str | None:
     if any(warned.cause == SYNC for warned in warnings_of(prediction)):
         return SYNC
     layout = prediction.layout
-    each, other = (1 / p.layout.tokens_per_step * p.layout.gpus for p in (prediction, better))
-    more = {name: value * each - better.budget.parts[name] * other for name, value in prediction.budget.parts.items()}
+    own, other = (1 / p.layout.tokens_per_step * p.layout.gpus for p in (prediction, better))
+    more = {name: value * own - better.budget.parts[name] * other for name, value in prediction.budget.parts.items()}
     part = max(more, key=lambda name: more[name])
     if part == "tp" and layout.tp > prediction.cluster.domain:
         return ACROSS

@@ -11,15 +11,15 @@ from stepscope.predict.step.traffic import HeldParameters, gather_calls, reduce_
 from stepscope.records.mesh import PipelineLayout
 
 
-def held(setup: StepSetup, stage: Stage) -> HeldParameters:
+def held_parameters(setup: StepSetup, stage: Stage) -> HeldParameters:
     """Tensor parallelism splits all matrices; expert parallelism the experts."""
     model, layout, moe = setup.model, setup.layout, stage.moe_layers
     ends = model.embedding_params * (stage.first + (stage.last and not (model.tied and stage.first)))
-    each = model.experts * model.expert_params
+    expert_params = model.experts * model.expert_params
     dense = (stage.layers - moe) * model.layer_params(moe=False)
     if moe:
-        dense += moe * (model.layer_params(moe=True) - each)
-    return HeldParameters(dense=(dense + ends) / layout.tp, expert=moe * each / layout.tp / layout.ep)
+        dense += moe * (model.layer_params(moe=True) - expert_params)
+    return HeldParameters(dense=(dense + ends) / layout.tp, expert=moe * expert_params / layout.tp / layout.ep)
 
 
 def exposed(setup: StepSetup, stage: Stage) -> float:
@@ -65,7 +65,7 @@ def _sharded(setup: StepSetup, stage: Stage) -> float:
         return units * (m * gathers * gather + reductions * reduce)
     slow = setup.calibration.overlap_slowdown
     there, again = _pass(units, gather, 0.0, forward, slow), gather if layout.reshard else 0.0
-    quiet, loud = (_pass(units, again, each, backward, slow) for each in (0.0, reduce))
+    quiet, loud = (_pass(units, again, reduction, backward, slow) for reduction in (0.0, reduce))
     end = m * there + (m - reductions) * quiet + reductions * loud
     return max(0.0, end - m * (stage.forward + stage.backward))
 
@@ -89,13 +89,13 @@ def _pass(units: int, gather: float, reduce: float, compute: float, slow: float)
 
 def _gather(setup: StepSetup, stage: Stage) -> float:
     """Seconds of gathering the stage's parameters once, layer by layer."""
-    calls = gather_calls(setup.layout, held(setup, stage), max(stage.layers, 1))
+    calls = gather_calls(setup.layout, held_parameters(setup, stage), max(stage.layers, 1))
     return seconds(setup.cluster, calls) / setup.calibration.comm_rate
 
 
 def _reduce(setup: StepSetup, stage: Stage) -> float:
     """Seconds of reducing its gradients once."""
-    calls = reduce_calls(setup.layout, held(setup, stage), max(stage.layers, 1))
+    calls = reduce_calls(setup.layout, held_parameters(setup, stage), max(stage.layers, 1))
     return seconds(setup.cluster, calls) / setup.calibration.comm_rate
 
 
@@ -109,8 +109,8 @@ def pipeline_time(setup: StepSetup, stages: Sequence[Stage], *, simulated: bool)
     if layout.pp == 1:
         return 0.0, 0.0
     send = stages[0].send * (1 - setup.calibration.pp_overlap)
-    found = _simulated(layout, stages, send) if simulated else None
-    return _formulas(layout, stages, send) if found is None else found
+    times = _simulated(layout, stages, send) if simulated else None
+    return _formulas(layout, stages, send) if times is None else times
 
 
 def _formulas(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[float, float]:
@@ -119,8 +119,8 @@ def _formulas(layout: Layout, stages: Sequence[Stage], send: float) -> tuple[flo
     and 2 (p - 1) messages, 2 (p - 1) / p of them for each micro-batch.
     """
     p, v, m = layout.pp, layout.vpp, layout.micro_batches
-    each = [stage.forward + stage.backward for stage in stages]
-    bubble = (sum(each) - max(each)) / (3 if layout.schedule.startswith("z") else v)
+    durations = [stage.forward + stage.backward for stage in stages]
+    bubble = (sum(durations) - max(durations)) / (3 if layout.schedule.startswith("z") else v)
     hops = 2.0 * (p - 1) * v
     if layout.schedule == "1f1b" and v == 1:
         hops += 2 * m * (p - 1) / p

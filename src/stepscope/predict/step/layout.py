@@ -49,7 +49,7 @@ class Cluster:
         return max(1, round(self.whole.domain_ranks)) if self.whole.domains > 1 else self.gpus
 
     @cached_property
-    def _known(self) -> dict[tuple[str, int, int, int], float]:
+    def _times(self) -> dict[tuple[str, int, int, int], float]:
         return {}
 
     def group(self, size: int, stride: int) -> Place:
@@ -73,11 +73,11 @@ class Cluster:
         if size <= 1 or size_bytes <= 0:
             return 0.0
         key = op, round(size_bytes), size, stride
-        if key not in self._known:
+        if key not in self._times:
             where = self.group(size, stride)
             offered = [c for c in candidates(op, key[1], where) if c.offered]
-            self._known[key] = (min(offered, key=lambda c: c.chosen_by_us).time_us + call_us(where)) / 1e6
-        return self._known[key]
+            self._times[key] = (min(offered, key=lambda c: c.chosen_by_us).time_us + call_us(where)) / 1e6
+        return self._times[key]
 
 
 Recompute = Literal["none", "selective", "half", "full"]
@@ -168,70 +168,70 @@ def deduce_dp(layout: Layout, gpus: int) -> Layout:
 
 def check(model: ModelShape, cluster: Cluster, layout: Layout) -> None:
     """Raises one UsageError with everything that is wrong."""
-    found = errors(model, cluster, layout)
-    if found:
+    problems = errors(model, cluster, layout)
+    if problems:
         raise UsageError(
-            "this layout cannot be" if len(found) == 1 else f"this layout cannot be, for {len(found)} reasons",
-            why="; ".join(found),
+            "this layout cannot be" if len(problems) == 1 else f"this layout cannot be, for {len(problems)} reasons",
+            why="; ".join(problems),
         )
 
 
 def errors(model: ModelShape, cluster: Cluster, layout: Layout) -> list[str]:
     """What is wrong with it, one sentence each."""
-    found: list[str] = []
+    problems: list[str] = []
     counts = ("dp", "tp", "pp", "cp", "ep", "vpp", "micro_batch", "global_batch", "seq_len")
-    found += [f"{name} is {getattr(layout, name)}, not 1 or more" for name in counts if getattr(layout, name) < 1]
+    problems += [f"{name} is {getattr(layout, name)}, not 1 or more" for name in counts if getattr(layout, name) < 1]
     if not 1 <= cluster.gpus <= MOST_GPUS:
-        found.append(f"{cluster.gpus} GPUs; 1 to {MOST_GPUS:,} can be predicted")
+        problems.append(f"{cluster.gpus} GPUs; 1 to {MOST_GPUS:,} can be predicted")
     if layout.zero not in (0, 1, 2, 3):
-        found.append(f"zero is {layout.zero}, not 0, 1, 2 or 3")
+        problems.append(f"zero is {layout.zero}, not 0, 1, 2 or 3")
     if layout.precision not in PRECISIONS:
-        found.append(unknown("precision", layout.precision, PRECISIONS))
+        problems.append(unknown("precision", layout.precision, PRECISIONS))
     for field, kind in (("recompute", Recompute), ("schedule", Schedule)):
         if getattr(layout, field) not in get_args(kind):
-            found.append(unknown(field, getattr(layout, field), get_args(kind)))
-    return found or _mismatches(model, cluster, layout)
+            problems.append(unknown(field, getattr(layout, field), get_args(kind)))
+    return problems or _mismatches(model, cluster, layout)
 
 
 def _mismatches(model: ModelShape, cluster: Cluster, layout: Layout) -> list[str]:
-    found: list[str] = []
+    problems: list[str] = []
     if layout.gpus != cluster.gpus:
-        found.append(
+        problems.append(
             f"dp x tp x pp x cp = {layout.dp} x {layout.tp} x {layout.pp} x {layout.cp} = {layout.gpus}, "
             f"but there are {cluster.gpus} GPUs"
         )
     if model.heads % layout.tp:
-        found.append(f"{model.heads} heads are not divisible by tp {layout.tp}")
+        problems.append(f"{model.heads} heads are not divisible by tp {layout.tp}")
     if model.kv_heads % layout.tp and layout.tp % model.kv_heads:
-        found.append(f"{model.kv_heads} key-value heads and tp {layout.tp}: neither divides the other")
+        problems.append(f"{model.kv_heads} key-value heads and tp {layout.tp}: neither divides the other")
     if model.ffn % layout.tp:
-        found.append(f"an MLP width of {model.ffn} is not divisible by tp {layout.tp}")
+        problems.append(f"an MLP width of {model.ffn} is not divisible by tp {layout.tp}")
     if layout.pp * layout.vpp > model.layers + 2:
-        found.append(f"pp {layout.pp} x vpp {layout.vpp} are more stages than the {model.layers} layers")
+        problems.append(f"pp {layout.pp} x vpp {layout.vpp} are more stages than the {model.layers} layers")
     if layout.vpp > 1 and layout.pp == 1:
-        found.append(f"vpp {layout.vpp} needs pp above 1")
+        problems.append(f"vpp {layout.vpp} needs pp above 1")
     if layout.seq_len % layout.cp:
-        found.append(f"sequences of {layout.seq_len} are not divisible by cp {layout.cp}")
+        problems.append(f"sequences of {layout.seq_len} are not divisible by cp {layout.cp}")
     tokens = layout.global_batch * layout.seq_len
     if tokens > MOST_TOKENS:
-        found.append(
+        problems.append(
             f"a global batch of {layout.global_batch:,} sequences of {layout.seq_len:,} is {tokens:.3g} tokens per step: "
             "batches count sequences, not tokens"
         )
     elif layout.global_batch % (layout.dp * layout.micro_batch):
-        found.append(
+        problems.append(
             f"a global batch of {layout.global_batch} sequences is not a multiple of dp {layout.dp} x micro-batch "
             f"{layout.micro_batch}"
         )
     if layout.shard_group and layout.dp * layout.cp % layout.shard_group:
-        found.append(f"a shard group of {layout.shard_group} does not divide dp x cp = {layout.dp * layout.cp}")
+        problems.append(f"a shard group of {layout.shard_group} does not divide dp x cp = {layout.dp * layout.cp}")
     if layout.ep > 1 and not model.experts:
-        found.append(f"ep {layout.ep}, but {model.name} has no experts")
+        problems.append(f"ep {layout.ep}, but {model.name} has no experts")
     elif layout.ep > 1 and (model.experts % layout.ep or (layout.dp * layout.cp) % layout.ep):
-        found.append(f"ep {layout.ep} must divide {model.experts} experts and dp x cp = {layout.dp * layout.cp}")
+        problems.append(f"ep {layout.ep} must divide {model.experts} experts and dp x cp = {layout.dp * layout.cp}")
     if isinstance(cluster.gpu.peak(layout.precision), Unavailable):
-        found.append(f"{cluster.gpu.name} has no {layout.precision} rate")
-    return found
+        problems.append(f"{cluster.gpu.name} has no {layout.precision} rate")
+    return problems
 
 
 DEFAULT_SEQ_LEN = 4096
@@ -283,7 +283,7 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape, *, seq_len: int | No
     """
     given: dict[str, Any] = {}
     for part in (part.strip() for text in texts for part in text.split(",") if part.strip()):
-        key, equals, value = (each.strip().lower() for each in part.partition("="))
+        key, equals, value = (word.strip().lower() for word in part.partition("="))
         for word in (key, value):
             if word in _NOT_MODELLED:
                 raise UsageError(_NOT_MODELLED[word], fix="predict bf16 or fp8 of all weights")
@@ -297,7 +297,7 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape, *, seq_len: int | No
             "--layout gbs and acc both given", why="the global batch is dp x mbs x acc", fix="give one of them"
         )
     names = {**_NUMBERS, **_SWITCHES, **{key: field for key, (field, _) in _CHOICES.items()}}
-    said = frozenset(names.get(key, key) for key in given)
+    stated = frozenset(names.get(key, key) for key in given)
     assumed: dict[str, str] = {}
     if "seq" not in given:
         given["seq"] = seq_len or min(DEFAULT_SEQ_LEN, model.positions or DEFAULT_SEQ_LEN)
@@ -314,7 +314,7 @@ def parse_layout(texts: tuple[str, ...], model: ModelShape, *, seq_len: int | No
     if given.get("vpp", 1) > 1 and "schedule" not in given:
         given["schedule"] = "interleaved"
     layout = Layout(**{names.get(key, key): value for key, value in given.items()})
-    return AskedLayout(layout=layout, given=said, acc=acc, assumed=assumed)
+    return AskedLayout(layout=layout, given=stated, acc=acc, assumed=assumed)
 
 
 def _value(key: str, text: str) -> Any:

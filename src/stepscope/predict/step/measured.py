@@ -45,22 +45,24 @@ def calibrated(c: StepCalibration, measured: Calibration, gpu: Accelerator) -> S
     """``c`` with what ``measured`` says of ``gpu``. Raises UsageError where that is nothing."""
     fit = next((fit for fit in measured.steps if fit.accelerator == gpu.key), None)
     if fit is None:
-        known = ", ".join(fit.accelerator for fit in measured.steps)
+        accelerators = ", ".join(fit.accelerator for fit in measured.steps)
         raise UsageError(
             f"the calibration of {measured.run} has no steps on {gpu.key}",
-            why=f"it has those of {known}" if known else "it has collectives alone, of no GPU that is in the table",
+            why=f"it has those of {accelerators}"
+            if accelerators
+            else "it has collectives alone, of no GPU that is in the table",
             fix="`stepscope calibrate ROWS.csv` makes one from measured runs",
         )
     changes = {part.name: getattr(c, part.name) * part.value for part in fit.parts}
     seen = c.range and replace(c.range, accelerators=(*c.range.accelerators, gpu.key))
-    told = ", ".join(f"{part.name} x{part.value:.2f}" for part in fit.parts)
+    parts_text = ", ".join(f"{part.name} x{part.value:.2f}" for part in fit.parts)
     return replace(
         c,
         **changes,
         reach=c.reach if fit.low is None or fit.high is None else (fit.low, fit.high),
         reach_from=fit.gpus,
         range=seen if fit.gpus else c.range,
-        name=f"{c.name}, {told} from {measured.run}",
+        name=f"{c.name}, {parts_text} from {measured.run}",
     )
 
 
@@ -157,9 +159,9 @@ def _collectives(calibration: Calibration, gpu: Accelerator) -> Iterator[float]:
             if error.size_bytes < LARGE:
                 continue
             try:
-                told = predict_collective(
+                predicted = predict_collective(
                     fit.op, error.size_bytes, n_gpus=fit.world_size, gpu=gpu, gpus_per_node=per_node, dtype=fit.dtype
                 )
             except UsageError:
                 continue
-            yield told.time_ns / error.measured_ns
+            yield predicted.time_ns / error.measured_ns

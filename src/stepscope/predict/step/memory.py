@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.predict.step.exposed import held
+from stepscope.predict.step.exposed import held_parameters
 from stepscope.predict.step.layout import Layout
 from stepscope.predict.step.model import ModelShape
 from stepscope.predict.step.stages import Stage, StepSetup
@@ -51,7 +51,7 @@ AHEAD_PIPELINE_GPUS, AHEAD_PIPELINE_TP = 128, 16
 def stage_memory(setup: StepSetup, stage: Stage, index: int) -> PredictedMemory:
     """Of stage ``index`` (0: first)."""
     model, layout, calibration = setup.model, setup.layout, setup.calibration
-    have = held(setup, stage)
+    have = held_parameters(setup, stage)
     n = have.all
     dense, expert = layout.shards, max(layout.shards // layout.ep, 1)
     shared = have.dense / dense + have.expert / expert

@@ -309,31 +309,31 @@ def read_model(path: Path) -> ModelShape:
     document = read_yaml(path)
     if document.problems:
         raise DataError(f"{path} describes no model", why="; ".join(str(problem) for problem in document.problems))
-    found = document.value
-    if not isinstance(found, Mapping):
+    content = document.value
+    if not isinstance(content, Mapping):
         raise DataError(f"{path} holds no model", why="it is not a mapping of names to values")
-    given = _from_hf(found) if any(name in found for names in _HF.values() for name in names) else dict(found)
+    given = _from_hf(content) if any(name in content for names in _HF.values() for name in names) else dict(content)
     return _shape(given, path)
 
 
-def _from_hf(found: Mapping[str, Any]) -> dict[str, Any]:
-    kind = str(found.get("model_type", ""))
-    given = {key: found[name] for key, names in _HF.items() for name in names if found.get(name) is not None}
+def _from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
+    kind = str(config.get("model_type", ""))
+    given = {key: config[name] for key, names in _HF.items() for name in names if config.get(name) is not None}
     given.setdefault("tied", kind.startswith(_TIED))
     given["gated"] = not kind.startswith(_UNGATED)
     if "hidden" in given and kind.startswith(("gpt2", "mpt")):
-        given.setdefault("ffn", int(given["hidden"]) * int(found.get("expansion_ratio", 4)))
+        given.setdefault("ffn", int(given["hidden"]) * int(config.get("expansion_ratio", 4)))
     if given.get("experts"):
         given.setdefault("moe_ffn", given.get("ffn"))
     if kind.startswith(("gpt2", "bert", "opt")):
-        given["positions"] = found.get("n_positions", found.get("max_position_embeddings", 0))
+        given["positions"] = config.get("n_positions", config.get("max_position_embeddings", 0))
         given["causal"] = not kind.startswith("bert")
-    if found.get("kv_lora_rank"):
+    if config.get("kv_lora_rank"):
         ranks = {"q_rank": "q_lora_rank", "kv_rank": "kv_lora_rank", "rope_dim": "qk_rope_head_dim"}
         given["latent"] = LatentAttention(
-            **{key: int(found[name]) for key, name in ranks.items()}, value_dim=int(found["v_head_dim"])
+            **{key: int(config[name]) for key, name in ranks.items()}, value_dim=int(config["v_head_dim"])
         )
-        given["head_dim"] = int(found["qk_rope_head_dim"]) + int(found["qk_nope_head_dim"])
+        given["head_dim"] = int(config["qk_rope_head_dim"]) + int(config["qk_nope_head_dim"])
     return given
 
 

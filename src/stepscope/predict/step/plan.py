@@ -93,16 +93,16 @@ def _obstacle(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozens
         return f"{cluster.gpus} GPUs are not a multiple of tp {layout.tp} x pp {layout.pp} x cp {layout.cp}"
     if "dp" not in pinned:
         layout = replace(layout, dp=cluster.gpus // split)
-    found = errors(model, cluster, layout)
-    return "; ".join(found) or "no size of the fields that it leaves open fits the others"
+    problems = errors(model, cluster, layout)
+    return "; ".join(problems) or "no size of the fields that it leaves open fits the others"
 
 
 def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _choices(base: Layout, pinned: frozenset[str], name: str, found: list[int]) -> list[int]:
-    return [getattr(base, name)] if name in pinned else found
+def _choices(base: Layout, pinned: frozenset[str], name: str, sizes: list[int]) -> list[int]:
+    return [getattr(base, name)] if name in pinned else sizes
 
 
 def _families(model: ModelShape, cluster: Cluster, base: Layout, pinned: frozenset[str]) -> Iterator[Layout]:
@@ -137,9 +137,9 @@ def _finer(model: ModelShape, cluster: Cluster, layout: Layout, pinned: frozense
                 if "schedule" not in pinned:
                     schedule = "interleaved" if vpp > 1 else "1f1b"
                 for shards in _shard_groups(cluster, layout, zero, pinned):
-                    found = replace(layout, ep=ep, zero=zero, vpp=vpp, schedule=schedule, shard_group=shards)
-                    if not errors(model, cluster, found):
-                        yield found
+                    finer = replace(layout, ep=ep, zero=zero, vpp=vpp, schedule=schedule, shard_group=shards)
+                    if not errors(model, cluster, finer):
+                        yield finer
 
 
 def _shard_groups(cluster: Cluster, layout: Layout, zero: int, pinned: frozenset[str]) -> list[int | None]:
@@ -181,10 +181,10 @@ def _members(
             micro *= 2
 
 
-def _distinct(found: list[StepPrediction]) -> list[StepPrediction]:
+def _distinct(predictions: list[StepPrediction]) -> list[StepPrediction]:
     """The best of those alike but for micro-batch, recomputation and chunks; of equal ones that with fewest chunks."""
     kept: dict[tuple[object, ...], list[StepPrediction]] = {}
-    for p in found:
+    for p in predictions:
         layout = p.layout
         key = layout.tp, layout.pp, layout.cp, layout.ep, layout.zero, layout.shard_group
         kept.setdefault(key, []).append(p)
@@ -213,14 +213,14 @@ def _alternatives(
         if wrong:
             yield UsualLayout(name=name, prediction=None, why=f"cannot be: {wrong[0]}")
             continue
-        found = list(_members(model, cluster, family, c, frozenset()))
-        fitting = [p for p in found if p.fits] or [p for p in found if p.tight]
+        predictions = list(_members(model, cluster, family, c, frozenset()))
+        fitting = [p for p in predictions if p.fits] or [p for p in predictions if p.tight]
         if fitting:
             fastest = min(fitting, key=lambda p: p.step_s)
             if fastest.layout != best.layout:
                 yield UsualLayout(name=name, prediction=fastest, why=slower_because(fastest, best))
             continue
-        used, has = min(p.memory.total for p in found) / 1e9, cluster.gpu.total_bytes / 1e9
+        used, has = min(p.memory.total for p in predictions) / 1e9, cluster.gpu.total_bytes / 1e9
         why = f"does not fit even with mbs=1 and full recomputation: {used:,.0f} of {has:,.0f} GB"
         yield UsualLayout(name=name, prediction=None, why=why)
 
@@ -267,7 +267,7 @@ def cell_of(layout: Layout) -> tuple[str, str]:
     from stepscope.strategies import REGISTRY
 
     extra = [name for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
-    m, found = layout.micro_batches, ""
+    m, strategy = layout.micro_batches, ""
     how = f"accumulation: {m}"
     if len(extra) > 1 or extra in (["cp"], ["ep"]):
         return "", f"bench has no strategy with {' and '.join(extra)}"
@@ -278,38 +278,40 @@ def cell_of(layout: Layout) -> tuple[str, str]:
     if extra == ["pp"] and layout.recompute != "none" and layout.schedule in ("zero_bubble", "zbv"):
         return "", f"bench has no {layout.schedule} with recomputation"
     if extra == ["tp"]:
-        found = "tensor_parallel" if layout.zero == 3 or layout.dp == 1 else ""
+        strategy = "tensor_parallel" if layout.zero == 3 or layout.dp == 1 else ""
         how += f", mesh: {{dp: {layout.dp}, tp: {layout.tp}}}"
         how += ", strategy_options: {sequence_parallel: true}" if layout.sequence_parallel else ""
     elif extra == ["pp"]:
-        found = "pipeline" if layout.zero == 0 or layout.dp == 1 else ""
+        strategy = "pipeline" if layout.zero == 0 or layout.dp == 1 else ""
         options = f"schedule: {layout.schedule}, micro_batches: {m}, chunks: {layout.vpp}"
         how = f"mesh: {{pp: {layout.pp}, dp: {layout.dp}}}, strategy_options: {{{options}}}"
     elif layout.zero == 3 and layout.shard_group and layout.shard_group < layout.dp:
-        found = "hsdp"
+        strategy = "hsdp"
         how += f", mesh: {{dp_replicate: {layout.dp // layout.shard_group}, dp_shard: {layout.shard_group}}}"
     else:
-        found = ("ddp", "zero1", "", "fsdp2")[layout.zero] if layout.dp > 1 else "single"
-        how += ", strategy_options: {reshard_after_forward: false}" if found == "fsdp2" and not layout.reshard else ""
+        strategy = ("ddp", "zero1", "", "fsdp2")[layout.zero] if layout.dp > 1 else "single"
+        how += (
+            ", strategy_options: {reshard_after_forward: false}" if strategy == "fsdp2" and not layout.reshard else ""
+        )
     how += f", activation_checkpointing: {layout.recompute}" if layout.recompute != "none" else ""
-    if found in REGISTRY.names():
-        if extra and layout.dp > 1 and "dp" not in REGISTRY.load(found).dimensions:
-            return "", f"{found} has no data parallelism beside it"
-        return f"strategy: {found}, world_size: {layout.gpus}, {how}", ""
+    if strategy in REGISTRY.names():
+        if extra and layout.dp > 1 and "dp" not in REGISTRY.load(strategy).dimensions:
+            return "", f"{strategy} has no data parallelism beside it"
+        return f"strategy: {strategy}, world_size: {layout.gpus}, {how}", ""
     what = " with ".join([*extra, f"zero={layout.zero}"])
-    return "", f"this version has no strategy {found}" if found else f"bench has no {what}"
+    return "", f"this version has no strategy {strategy}" if strategy else f"bench has no {what}"
 
 
 def _unlike(model: ModelShape) -> list[str]:
     """What of the model bench's gpt does not have, and what stands in its place."""
-    found = ["a gated MLP is a plain one of as many parameters"] if model.gated else []
+    differences = ["a gated MLP is a plain one of as many parameters"] if model.gated else []
     if model.kv_heads != model.heads:
-        found.append(f"{model.kv_heads} key and value heads are {model.heads}")
+        differences.append(f"{model.kv_heads} key and value heads are {model.heads}")
     if model.attention_width != model.hidden:
-        found.append(f"heads of {model.head_dim} are of {model.hidden // model.heads}")
+        differences.append(f"heads of {model.head_dim} are of {model.hidden // model.heads}")
     if model.window:
-        found.append(f"a window of {model.window} tokens is the whole sequence")
-    return found
+        differences.append(f"a window of {model.window} tokens is the whole sequence")
+    return differences
 
 
 def matrix_yaml(model: ModelShape, layouts: Sequence[Layout]) -> str:
@@ -335,7 +337,7 @@ def matrix_yaml(model: ModelShape, layouts: Sequence[Layout]) -> str:
     return "\n".join(
         [
             f"# {model.name} as a GPT of the same layers and width.",
-            *(f"# not the same: {each}" for each in _unlike(model)),
+            *(f"# not the same: {difference}" for difference in _unlike(model)),
             "version: 1",
             "base:",
             "  workload: gpt",
@@ -348,7 +350,7 @@ def matrix_yaml(model: ModelShape, layouts: Sequence[Layout]) -> str:
             f"  precision: {_PRECISION[first.precision]}",
             f"  global_batch: {first.global_batch}",
             "include:",
-            *(f"  # {each}" for each in skipped[:CELLS]),
+            *(f"  # {line}" for line in skipped[:CELLS]),
             *cells,
             "launch: {device: cuda}",
             "",

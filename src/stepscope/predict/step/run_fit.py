@@ -56,15 +56,15 @@ class Material:
     @cached_property
     def unasked(self) -> Counter[str]:
         """Why the others are not ``timed``: with those every row of the folder."""
-        found = Counter(self.unread)
+        counts = Counter(self.unread)
         for row, asked in self.questions:
             if row.failed:
-                found[FAILED] += 1
+                counts[FAILED] += 1
             elif not row.tokens_per_s:
-                found[NO_SPEED] += 1
+                counts[NO_SPEED] += 1
             elif isinstance(asked, str):
-                found[asked] += 1
-        return found
+                counts[asked] += 1
+        return counts
 
     @cached_property
     def timed(self) -> list[Asked]:
@@ -73,7 +73,7 @@ class Material:
     @cached_property
     def sweeps(self) -> dict[Hashable, list[Asked]]:
         stated = [asked for asked in self.timed if not asked.padded]
-        return {key: found for key, found in grouped(stated, sweep_of).items() if len(found) >= SWEEP}
+        return {key: sweep for key, sweep in grouped(stated, sweep_of).items() if len(sweep) >= SWEEP}
 
     @cached_property
     def best(self) -> dict[Hashable, float]:
@@ -116,10 +116,10 @@ class Material:
 
 
 def grouped(rows: Iterable[Asked], key: Callable[[Asked], Hashable]) -> dict[Hashable, list[Asked]]:
-    found: dict[Hashable, list[Asked]] = {}
+    groups: dict[Hashable, list[Asked]] = {}
     for asked in rows:
-        found.setdefault(key(asked), []).append(asked)
-    return found
+        groups.setdefault(key(asked), []).append(asked)
+    return groups
 
 
 def speed(asked: Asked) -> float:
@@ -156,9 +156,9 @@ def fit_rows(path: Path) -> tuple[tuple[StepFit, ...], tuple[str, ...]]:
             left[f"more than {MOST_OFF:g} times off: another job than described, or another unit"] += 1
     skipped = tuple(f"{reason} ({n})" for reason, n in left.most_common())
     if not groups:
-        said = [text for text in skipped if not text.startswith((FAILED, NO_SPEED))] or skipped
+        reasons = [text for text in skipped if not text.startswith((FAILED, NO_SPEED))] or skipped
         raise DataError(
-            f"no run in {path} can be predicted", why="; ".join(said) or "no table of training runs there",
+            f"no run in {path} can be predicted", why="; ".join(reasons) or "no table of training runs there",
             fix="columns: accelerator, n_gpus, model_key or dimensions, seq_len, micro_batch, global_batch, precision, "
             "tp, pp, sharding, tokens_per_s_per_gpu or step_time_s",
         )  # fmt: skip

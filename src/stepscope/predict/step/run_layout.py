@@ -164,9 +164,9 @@ def precision_of(row: TrainingRow) -> str | None:
 
 def _zero(text: str) -> int | None:
     for pattern, stage in _ZERO:
-        found = re.search(pattern, text, re.IGNORECASE)
-        if found:
-            return int(found[2]) if stage is None else stage
+        match = re.search(pattern, text, re.IGNORECASE)
+        if match:
+            return int(match[2]) if stage is None else stage
     return None
 
 
@@ -183,16 +183,16 @@ def _recompute(text: str) -> Any:
 def _gpu(accelerator: str, hardware: str) -> Accelerator | str:
     """Of the table; slower where the hardware's words state less power."""
     try:
-        found = find(gpu_key(accelerator))
+        gpu = find(gpu_key(accelerator))
     except SkipRowError as reason:
         return str(reason)
-    if not isinstance(found, Accelerator):
-        return found.reason
-    power, full = _POWER.search(hardware), _FULL_POWER.get(found.key)
+    if not isinstance(gpu, Accelerator):
+        return gpu.reason
+    power, full = _POWER.search(hardware), _FULL_POWER.get(gpu.key)
     if not power or not full or float(power[1]) >= full:
-        return found
+        return gpu
     share = (float(power[1]) / full) ** _CLOCK
-    return replace(found, peak_flops_per_s={k: v * share for k, v in found.peak_flops_per_s.items()})
+    return replace(gpu, peak_flops_per_s={k: v * share for k, v in gpu.peak_flops_per_s.items()})
 
 
 @cache

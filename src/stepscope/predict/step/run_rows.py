@@ -34,10 +34,10 @@ def number(row: Mapping[str, str], column: str) -> float | None:
     text = (row.get(column) or "").strip().lower()
     if text in (*MISSING, "nan"):
         return None
-    found = number_in(text)
-    if found is None or found[1] not in _TIMES:
+    parsed = number_in(text)
+    if parsed is None or parsed[1] not in _TIMES:
         raise UsageError(f"{column}: a value that is not a number", why=text[:40])
-    return found[0] * _TIMES[found[1]]
+    return parsed[0] * _TIMES[parsed[1]]
 
 
 def above_zero(row: Mapping[str, str], column: str) -> float | None:
@@ -134,7 +134,7 @@ def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
     files = sorted(folder.glob("*.csv")) if folder.is_dir() else [folder, *folder.parent.glob("models.csv")]
     tables = {file: _read(file) for file in files}
     shapes = _shapes(next((rows for file, rows in tables.items() if file.name == "models.csv"), []))
-    found: list[TrainingRow] = []
+    training_rows: list[TrainingRow] = []
     unread: list[str] = []
     for file, rows in tables.items():
         columns = set(rows[0]) if rows else set()
@@ -145,10 +145,10 @@ def read_training_rows(folder: Path) -> tuple[list[TrainingRow], list[str]]:
             row = {**cells, "source": cells.get("source") or file.stem}
             row["row_id"] = cells.get("row_id") or f"{file.stem}-line-{line}"
             try:
-                found.append(_row(_data_parallel(row) if jobs else row, shapes))
+                training_rows.append(_row(_data_parallel(row) if jobs else row, shapes))
             except UsageError as error:
                 unread.append(error.what)
-    return found, unread
+    return training_rows, unread
 
 
 def of_runs(columns: Collection[str]) -> bool:
@@ -158,15 +158,15 @@ def of_runs(columns: Collection[str]) -> bool:
 
 def _shapes(models: Iterable[Mapping[str, str]]) -> dict[str, ModelShape]:
     """By key; without those that models.csv does not describe in numbers."""
-    found: dict[str, ModelShape] = {}
+    by_name: dict[str, ModelShape] = {}
     for row in models:
         try:
             shape = _published_shape(row)
         except UsageError:
             continue
         if shape is not None:
-            found[shape.name] = shape
-    return found
+            by_name[shape.name] = shape
+    return by_name
 
 
 def _data_parallel(row: Mapping[str, str]) -> dict[str, str]:
@@ -175,18 +175,18 @@ def _data_parallel(row: Mapping[str, str]) -> dict[str, str]:
     unit = row.get("unit") or ""
     if unit not in ("sequences/s", "tokens/s"):
         raise UsageError(f"throughput in {unit or 'no unit'}: not a model of tokens")
-    speed, each = above_zero(row, "throughput"), seq_len if unit == "sequences/s" else 1.0
-    if each is None:
+    speed, tokens_per_unit = above_zero(row, "throughput"), seq_len if unit == "sequences/s" else 1.0
+    if tokens_per_unit is None:
         raise UsageError("sequence length not stated")
     accumulated = whole(row, "grad_accum") or 1
-    found = {
+    cells = {
         **row, "dp": row.get("n_gpus", ""), "tp": "1", "pp": "1", "sharding": "ddp",
         "micro_batch": row.get("batch_per_gpu", ""),
-        "tokens_per_s_per_gpu": f"{speed * each / n_gpus}" if speed and each and n_gpus else "",
+        "tokens_per_s_per_gpu": f"{speed * tokens_per_unit / n_gpus}" if speed and tokens_per_unit and n_gpus else "",
     }  # fmt: skip
     if per_gpu and n_gpus:
-        found["global_batch"] = f"{per_gpu * accumulated * n_gpus}"
-    return found
+        cells["global_batch"] = f"{per_gpu * accumulated * n_gpus}"
+    return cells
 
 
 def lines_of_csv(file: Path) -> csv.DictReader[str]:
@@ -246,12 +246,12 @@ def _published_shape(row: Mapping[str, str]) -> ModelShape | None:
     if not (name and layers and hidden and heads and ffn and vocab) or layers > _MOST_LAYERS or heads > hidden:
         return None
     attention, notes = row.get("attention") or "", row.get("notes") or ""
-    found, experts = _LATENT.search(attention), whole(row, "n_experts", least=0) or 0
+    match, experts = _LATENT.search(attention), whole(row, "n_experts", least=0) or 0
     latent, head_dim = None, whole(row, "head_dim") or hidden // heads
     if experts and not (whole(row, "experts_per_token", least=0) and whole(row, "moe_ffn", least=0)):
         return None
-    if found:
-        q, kv, nope, rope, value = (int(part) for part in found.groups())
+    if match:
+        q, kv, nope, rope, value = (int(part) for part in match.groups())
         latent, head_dim = LatentAttention(q_rank=q, kv_rank=kv, rope_dim=rope, value_dim=value), nope + rope
     return ModelShape(
         name=name, layers=layers, hidden=hidden, heads=heads, kv_heads=whole(row, "kv_heads") or heads,
@@ -264,7 +264,7 @@ def _published_shape(row: Mapping[str, str]) -> ModelShape | None:
 
 
 @cache
-def _named(key: str) -> ModelShape | None:
+def _model_of(key: str) -> ModelShape | None:
     """A model that stepscope knows, where the folder has no models.csv."""
     try:
         return find_model(key) if key else None
@@ -273,8 +273,8 @@ def _named(key: str) -> ModelShape | None:
 
 
 def _after(pattern: str, text: str) -> int:
-    found = re.search(pattern, text)
-    return int(found[1]) if found else 0
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0
 
 
 def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelShape | None:
@@ -282,12 +282,12 @@ def _shape(row: Mapping[str, str], shapes: Mapping[str, ModelShape]) -> ModelSha
     layers, key = whole(row, "layers"), (row.get("model_key") or "").strip()
     if layers is not None and layers > _MOST_LAYERS:
         return None
-    known = shapes.get(key) or _named(key)
-    if known is not None:
-        return replace(known, layers=layers) if layers else known
+    named = shapes.get(key) or _model_of(key)
+    if named is not None:
+        return replace(named, layers=layers) if layers else named
     hidden, vocab, name = whole(row, "hidden"), whole(row, "vocab"), (row.get("model") or "").strip()
     if not hidden or not vocab:
-        by_name = None if key else _named(name)
+        by_name = None if key else _model_of(name)
         return replace(by_name, layers=layers) if by_name and layers else by_name
     params, heads, ffn = above_zero(row, "params"), whole(row, "heads"), whole(row, "ffn")
     gpt = name.upper().startswith("GPT")
@@ -318,8 +318,8 @@ def _layers_of(params: float | None, hidden: int, vocab: int, pp: int) -> int | 
     """
     if not params:
         return None
-    each = 12.0 * hidden * hidden
-    counts = [n / each for n in (params, params - vocab * hidden)]
+    per_layer = 12.0 * hidden * hidden
+    counts = [n / per_layer for n in (params, params - vocab * hidden)]
     counts.sort(key=lambda n: (round(n) % pp > 0, abs(n - round(n))))
     return round(counts[0]) if counts[0] >= 1 else None
 
@@ -339,7 +339,7 @@ class SkipRowError(Exception):
 def gpu_key(name: str) -> str:
     key = name.lower()
     key = NAMES.get(key, key.replace("_", "-"))
-    found = find(key)
-    if isinstance(found, Unavailable):
-        raise SkipRowError(found.reason)
-    return found.key
+    accelerator = find(key)
+    if isinstance(accelerator, Unavailable):
+        raise SkipRowError(accelerator.reason)
+    return accelerator.key

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from stepscope.core.errors import Unavailable
 from stepscope.predict.step.calibration import EXTRAPOLATED, MEMORY_LIMIT, StepCalibration, reach_at
-from stepscope.predict.step.exposed import exposed, held, pipeline_time
+from stepscope.predict.step.exposed import exposed, held_parameters, pipeline_time
 from stepscope.predict.step.layout import Cluster, Layout, check
 from stepscope.predict.step.memory import PredictedMemory, stage_memory
 from stepscope.predict.step.model import CONVENTIONS, ModelShape
@@ -143,7 +143,9 @@ def predict_step(
         hfu=hardware_flop_per_token(model, layout) * per_flop,
         memory=memories[fullest],
         memory_stage=fullest,
-        traffic=step_calls(model, layout, held(setup, middle), layers=middle.layers, moe_layers=middle.moe_layers),
+        traffic=step_calls(
+            model, layout, held_parameters(setup, middle), layers=middle.layers, moe_layers=middle.moe_layers
+        ),
         notes=tuple(_notes(cluster, layout)),
         extrapolated=tuple(missing),
     )
@@ -184,7 +186,7 @@ def _budget(setup: StepSetup, stages: list[Stage], *, simulated: bool) -> Budget
 
 def _optimizer(setup: StepSetup, stage: Stage) -> float:
     """Reads gradients, master weights and moments, writes them: 30 bytes a parameter; the norm reads gradients again."""
-    layout, have = setup.layout, held(setup, stage)
+    layout, have = setup.layout, held_parameters(setup, stage)
     shared = have.dense / layout.shards + have.expert / max(layout.shards // layout.ep, 1)
     here = shared if layout.zero else have.all
     moved = (
@@ -196,18 +198,18 @@ def _optimizer(setup: StepSetup, stage: Stage) -> float:
 def _extrapolated(model: ModelShape, cluster: Cluster, c: StepCalibration) -> list[str]:
     if c.range is None:
         return []
-    found = []
+    notes = []
     low, high = c.range.gpus
     if not low <= cluster.gpus <= high:
-        found.append(f"{cluster.gpus} GPUs; calibrated on {low} to {high}")
+        notes.append(f"{cluster.gpus} GPUs; calibrated on {low} to {high}")
     smallest, largest = c.range.params
     if not smallest <= model.params <= largest:
-        found.append(
+        notes.append(
             f"{model.params / 1e9:.3g} B parameters; calibrated on {smallest / 1e9:.3g} to {largest / 1e9:.3g} B"
         )
     if cluster.gpu.key not in c.range.accelerators:
-        found.append(f"{cluster.gpu.name}; calibrated on {', '.join(c.range.accelerators)}")
-    return found
+        notes.append(f"{cluster.gpu.name}; calibrated on {', '.join(c.range.accelerators)}")
+    return notes
 
 
 def _notes(cluster: Cluster, layout: Layout) -> list[str]:

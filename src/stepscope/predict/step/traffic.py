@@ -84,49 +84,49 @@ def message(model: ModelShape, layout: Layout) -> tuple[Calls, ...]:
     return (Calls(op="send_recv", group="pp", size_bytes=size, ranks=2, stride=stride),)
 
 
-def gather_calls(layout: Layout, held: HeldParameters, units: int) -> tuple[Calls, ...]:
+def gather_calls(layout: Layout, parameters: HeldParameters, units: int) -> tuple[Calls, ...]:
     """Shared parameters once, unit by unit, in the dtype of computation."""
-    return _by_unit("all_gather", layout.element_bytes, layout, held, units)
+    return _by_unit("all_gather", layout.element_bytes, layout, parameters, units)
 
 
-def reduce_calls(layout: Layout, held: HeldParameters, units: int) -> tuple[Calls, ...]:
+def reduce_calls(layout: Layout, parameters: HeldParameters, units: int) -> tuple[Calls, ...]:
     """Gradients once, unit by unit; with a shard group, the shards of all copies are then added up (HSDP)."""
     if not layout.zero:
-        return _by_unit("all_reduce", layout.reduce_bytes, layout, held, units)
-    calls = _by_unit("reduce_scatter", layout.reduce_bytes, layout, held, units)
+        return _by_unit("all_reduce", layout.reduce_bytes, layout, parameters, units)
+    calls = _by_unit("reduce_scatter", layout.reduce_bytes, layout, parameters, units)
     copies = layout.dp * layout.cp // layout.shards
     if copies == 1:
         return calls
-    size = held.all * layout.reduce_bytes / layout.shards
+    size = parameters.all * layout.reduce_bytes / layout.shards
     stride = layout.tp * layout.shards
     return (*calls, Calls(op="all_reduce", group="copies", size_bytes=size, ranks=copies, stride=stride))
 
 
-def _by_unit(op: str, item: int, layout: Layout, held: HeldParameters, units: int) -> tuple[Calls, ...]:
+def _by_unit(op: str, item: int, layout: Layout, parameters: HeldParameters, units: int) -> tuple[Calls, ...]:
     ranks = layout.shards if layout.zero else layout.dp * layout.cp
     dense = Calls(
-        op=op, group="dp", size_bytes=held.dense * item / units, ranks=ranks, stride=layout.tp, count=units
+        op=op, group="dp", size_bytes=parameters.dense * item / units, ranks=ranks, stride=layout.tp, count=units
     )  # fmt: skip
-    if not held.expert:
+    if not parameters.expert:
         return (dense,)
     rest, stride = max(ranks // layout.ep, 1), layout.tp * layout.ep
-    return dense, replace(dense, size_bytes=held.expert * item / units, ranks=rest, stride=stride)
+    return dense, replace(dense, size_bytes=parameters.expert * item / units, ranks=rest, stride=stride)
 
 
 def step_calls(
-    model: ModelShape, layout: Layout, held: HeldParameters, *, layers: int, moe_layers: int
+    model: ModelShape, layout: Layout, parameters: HeldParameters, *, layers: int, moe_layers: int
 ) -> tuple[Calls, ...]:
     """All of one optimizer step of a rank in the middle of its pipeline; recomputation repeats the forward pass."""
     m = layout.micro_batches
     passes = m * (3 if layout.recompute == "full" else 2)
-    found = [replace(c, count=c.count * layers * passes) for c in tensor_calls(model, layout)]
-    found += [replace(c, count=c.count * layers * (passes + m)) for c in context_calls(model, layout)]
-    found += [replace(c, count=c.count * moe_layers * passes) for c in expert_calls(model, layout)]
-    found += [replace(c, count=2 * m * layout.vpp) for c in message(model, layout)]
+    calls = [replace(c, count=c.count * layers * passes) for c in tensor_calls(model, layout)]
+    calls += [replace(c, count=c.count * layers * (passes + m)) for c in context_calls(model, layout)]
+    calls += [replace(c, count=c.count * moe_layers * passes) for c in expert_calls(model, layout)]
+    calls += [replace(c, count=2 * m * layout.vpp) for c in message(model, layout)]
     if layout.dp * layout.cp > 1:
         often = m if layout.syncs_each else 1
         gathers = (0, 1, 1, m * (2 if layout.reshard else 1))[layout.zero]
         units = max(layers, 1)
-        found += [replace(c, count=c.count * gathers) for c in gather_calls(layout, held, units) if gathers]
-        found += [replace(c, count=c.count * often) for c in reduce_calls(layout, held, units)]
-    return tuple(c for c in found if c.count)
+        calls += [replace(c, count=c.count * gathers) for c in gather_calls(layout, parameters, units) if gathers]
+        calls += [replace(c, count=c.count * often) for c in reduce_calls(layout, parameters, units)]
+    return tuple(c for c in calls if c.count)
